@@ -1,0 +1,62 @@
+"""The values that travel between the data, a method and the trainer.
+
+One alphabet for shapes in the whole library: B batch, C channels, K output channels, F features,
+*S spatial axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+IGNORE = -1  # in a label: leave this voxel out of every loss and every score
+
+
+@dataclass(frozen=True, slots=True)
+class Labeled:
+    image: Tensor  # (B, C, *S)
+    label: Tensor  # (B, *S) int64, class index or IGNORE
+
+
+@dataclass(frozen=True, slots=True)
+class Unlabeled:
+    image: Tensor  # (B, C, *S)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    labeled: Labeled
+    unlabeled: Unlabeled | None
+    generator: torch.Generator  # all randomness of one step, on the device of the images
+
+
+@dataclass(frozen=True, slots=True)
+class NetOutput:
+    logits: Tensor  # (B, K, *S)
+    features: Tensor  # (B, F, *S) before the last layer; some networks keep them coarser
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One summand of the objective; the trainer multiplies, so that the log shows both parts."""
+
+    value: Tensor  # ()
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PseudoLabels:
+    """What an E-step hands to an M-step."""
+
+    target: Tensor  # (B, K, *S) in [0, 1]; hard or soft
+    weight: Tensor  # (B, K, *S) in [0, 1]; 0 leaves a voxel out
+    terms: dict[str, Term] = field(default_factory=dict)  # such as the KL of the threshold
+    monitors: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    terms: dict[str, Term]
+    monitors: dict[str, Tensor] = field(default_factory=dict)  # () each, without gradient
