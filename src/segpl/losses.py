@@ -1,0 +1,95 @@
+"""Losses as pure functions of probabilities, targets and voxel weights.
+
+All take (B, K, *S) tensors and give one scalar. A weight of 0 leaves a voxel out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from segpl.errors import InputError, unknown
+from segpl.types import IGNORE
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+EPSILON = 1.0  # voxels; keeps an empty crop with an empty prediction at loss 0
+
+
+def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    r"""One minus the soft Dice, averaged over images and channels [Xu2024, eq. 6].
+
+    $$1 - \frac{2 \sum_v w p y + \epsilon}{\sum_v w p + \sum_v w y + \epsilon}$$
+
+    Differs from the source: the paper prints the Dice itself as the loss; minimising it would
+    separate prediction and label.
+    """
+    probability = logits.sigmoid() * weight  # (B, K, *S)
+    axes = tuple(range(2, logits.dim()))
+    overlap = (probability * target).sum(axes)  # (B, K)
+    total = probability.sum(axes) + (target * weight).sum(axes)  # (B, K)
+    return 1 - ((2 * overlap + EPSILON) / (total + EPSILON)).mean()
+
+
+def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Binary cross-entropy of every channel, averaged over the voxels that count."""
+    voxelwise = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, target, weight=weight, reduction="sum"
+    )
+    return voxelwise / weight.sum().clamp(min=1)
+
+
+def dice_cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Half Dice, half cross-entropy, as in the code that the paper's authors released."""
+    return 0.5 * dice_loss(logits, target, weight) + 0.5 * cross_entropy(logits, target, weight)
+
+
+LOSSES: dict[str, Loss] = {
+    "dice": dice_loss,
+    "cross-entropy": cross_entropy,
+    "dice-cross-entropy": dice_cross_entropy,
+}
+
+
+def loss_named(name: str) -> Loss:
+    if name not in LOSSES:
+        raise unknown("loss", name, LOSSES)
+    return LOSSES[name]
+
+
+def targets_of(label: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
+    """Class indices (B, *S) as channel targets and voxel weights, both (B, K, *S).
+
+    One output is the binary task: the channel is class 1. Voxels marked IGNORE get weight 0.
+    """
+    known = label != IGNORE  # (B, *S)
+    weight = known.unsqueeze(1).to(torch.float32)  # (B, 1, *S)
+    if outputs == 1:
+        return (label == 1).unsqueeze(1).to(torch.float32), weight
+    classes = torch.arange(outputs, device=label.device).view(1, outputs, *[1] * (label.dim() - 1))
+    target = (label.unsqueeze(1) == classes).to(torch.float32)  # (B, K, *S)
+    return target, weight.expand_as(target)
+
+
+def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
+    """`loss` against given labels, ignored voxels left out."""
+    if label.shape != (logits.shape[0], *logits.shape[2:]):
+        raise InputError(
+            f"label {tuple(label.shape)} does not fit logits {tuple(logits.shape)}: "
+            "a (B, K, *S) prediction needs a (B, *S) label. "
+            "If the label has a channel axis, drop it with label.squeeze(1)."
+        )
+    target, weight = targets_of(label, logits.shape[1])
+    return loss(logits, target, weight)
+
+
+def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
+    """Share of voxels that a (B, K, *S) target calls foreground.
+
+    With several channels the first one is background.
+    """
+    foreground = target if target.shape[1] == 1 else target[:, 1:].amax(1, keepdim=True)
+    weight = weight[:, :1]
+    return (foreground * weight).sum() / weight.sum().clamp(min=1)

@@ -1,0 +1,65 @@
+"""SegPL: pseudo-labels as expectation maximisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from segpl.losses import foreground_share, loss_named, supervised_loss
+from segpl.methods.base import Method, forward_together, labeled_share, unlabeled_of
+from segpl.schedules import linear_ramp
+from segpl.threshold.rules import binarize
+from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
+
+
+class SegPL(Method):
+    r"""Pseudo-labels with a fixed threshold [Xu2024, section 3].
+
+    $$\text{E: } y_u = \mathbb{1}[p_u > T] \qquad
+      \text{M: } L_L(p_l, y_l) + \alpha\, L_U(p_u, y_u)$$
+
+    One forward pass serves labelled and unlabelled images, so a step costs what a supervised step
+    on as many images costs. $\alpha$ rises linearly from 0.
+    """
+
+    name: ClassVar[str] = "segpl"
+    summary: ClassVar[str] = "pseudo-labels by a fixed threshold, as EM"
+
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        threshold: float = 0.5  # T
+        alpha: float = 0.1  # weight of the unlabelled images; the paper uses 0.002 to 1
+        ramp_begin: float = 0.0  # progress at which alpha leaves 0
+        ramp_end: float = 0.1  # progress at which alpha is reached
+        loss: str = "dice"  # `dice` (paper), `cross-entropy` or `dice-cross-entropy`
+
+    def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
+        """E-step: a voxel is foreground if the network says so."""
+        pseudo = binarize(output.logits.sigmoid(), self.settings.threshold)
+        threshold = torch.full((), self.settings.threshold, device=output.logits.device)
+        pseudo.monitors["threshold"] = threshold
+        pseudo.monitors["threshold_std"] = torch.zeros_like(threshold)
+        return pseudo
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        unlabeled = unlabeled_of(self, batch)
+        on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
+        pseudo = self.label(on_unlabeled, batch.generator)
+
+        loss = loss_named(self.settings.loss)
+        alpha = self.settings.alpha * linear_ramp(
+            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
+        )
+        terms = {
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, loss)),
+            "pseudo": Term(loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
+            **pseudo.terms,
+        }
+        monitors = {
+            "labeled_foreground": labeled_share(batch.labeled.label, self.network.outputs),
+            "pseudo_foreground": foreground_share(pseudo.target, pseudo.weight),
+            **pseudo.monitors,
+        }
+        return StepOutput(terms, monitors)

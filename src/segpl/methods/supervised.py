@@ -1,0 +1,33 @@
+"""Training on the labelled images alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from segpl.losses import loss_named, supervised_loss
+from segpl.methods.base import Method, labeled_share
+from segpl.types import Batch, NetOutput, StepOutput, Term
+
+
+class Supervised(Method):
+    r"""The baseline that every other method has to beat.
+
+    $$L = L_L(\theta(x_l), y_l)$$
+    """
+
+    name: ClassVar[str] = "supervised"
+    summary: ClassVar[str] = "labelled images only; the baseline"
+    needs_unlabeled: ClassVar[bool] = False
+
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        loss: str = "dice"  # `dice` (paper), `cross-entropy` or `dice-cross-entropy`
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        output: NetOutput = self.network(batch.labeled.image)
+        loss = supervised_loss(
+            output.logits, batch.labeled.label, loss_named(self.settings.loss)
+        )
+        share = labeled_share(batch.labeled.label, self.network.outputs)
+        return StepOutput({"supervised": Term(loss)}, {"labeled_foreground": share})

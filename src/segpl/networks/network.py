@@ -1,0 +1,81 @@
+"""Networks by name, all with one face: an image in, logits and features out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from segpl.errors import InputError, nearest, unknown
+from segpl.networks.unet import NORMS, UNet
+from segpl.types import NetOutput
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    name: str = "unet"  # `unet`, or the name of a class in monai.networks.nets
+    width: int = 0  # channels of the first encoder; 0: as planned
+    max_width: int = 320  # no layer is wider
+    norm: str = "instance"  # `instance` or `batch`
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkShape:
+    """What the plan fixes about a network."""
+
+    dims: int
+    channels: int
+    outputs: int
+    width: int
+    patch: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+class Network(nn.Module):
+    """A body that gives logits and the features before its last layer."""
+
+    def __init__(self, body: nn.Module, *, dims: int, outputs: int, features: int) -> None:
+        super().__init__()
+        self.body = body
+        self.dims = dims
+        self.outputs = outputs
+        self.features = features
+
+    def forward(self, image: Tensor) -> NetOutput:
+        logits, features = self.body(image)
+        return NetOutput(logits.float(), features)
+
+
+def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
+    width = settings.width or shape.width
+    if settings.norm not in NORMS:
+        raise unknown("norm", settings.norm, NORMS)
+    if settings.name != "unet":
+        from segpl.networks.monai import MonaiBody
+
+        body = MonaiBody(settings.name, settings.options, shape, width)
+        return Network(body, dims=shape.dims, outputs=shape.outputs, features=body.features)
+    if settings.options:
+        raise InputError(
+            f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
+            "network.width, network.max_width and network.norm."
+        )
+    unet = UNet(
+        dims=shape.dims,
+        channels=shape.channels,
+        outputs=shape.outputs,
+        width=width,
+        strides=shape.strides,
+        max_width=settings.max_width,
+        norm=settings.norm,
+    )
+    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width)
+
+
+def check_known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise InputError(f"{kind} has no argument '{name}'. {nearest(name, known)}")
