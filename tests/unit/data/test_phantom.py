@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+from segpl.data.phantom import PhantomSettings, vessel_phantom, write_phantom_dataset
+from segpl.errors import InputError
+
+SMALL = PhantomSettings(shape=(32, 32, 32))
+TINY = PhantomSettings(shape=(16, 16, 16))
+
+Scan = tuple[NDArray[np.float32], NDArray[np.uint8]]
+
+
+@pytest.fixture(scope="module")
+def scans() -> list[Scan]:
+    return [vessel_phantom(seed, SMALL) for seed in range(6)]
+
+
+@pytest.fixture(scope="module")
+def full_scan() -> Scan:
+    return vessel_phantom(0)
+
+
+def best_threshold_iou(image: NDArray[np.float32], mask: NDArray[np.uint8]) -> float:
+    """The highest IoU that any single threshold reaches, by trying every voxel's value."""
+    brightest_first = np.argsort(image, axis=None)[::-1]
+    hits = np.cumsum(mask.ravel()[brightest_first])
+    called = np.arange(1, mask.size + 1)
+    return float((hits / (mask.sum() + called - hits)).max())
+
+
+def test_the_same_seed_gives_the_same_scan_to_the_bit():
+    first, second = vessel_phantom(7, TINY), vessel_phantom(7, TINY)
+    assert np.array_equal(first[0], second[0])
+    assert np.array_equal(first[1], second[1])
+
+
+def test_another_seed_gives_another_tree():
+    assert not np.array_equal(vessel_phantom(0, TINY)[1], vessel_phantom(1, TINY)[1])
+
+
+def test_two_to_six_percent_of_the_voxels_are_vessel(scans, full_scan):
+    for _, mask in [*scans, full_scan]:
+        assert 0.02 <= mask.mean() <= 0.06
+
+
+def test_no_intensity_threshold_finds_the_vessels(scans, full_scan):
+    for image, mask in [*scans, full_scan]:
+        assert best_threshold_iou(image, mask) < 0.6
+
+
+def test_vessels_are_brighter_than_the_lung_around_them(scans):
+    for image, mask in scans:
+        assert np.median(image[mask == 1]) > np.median(image[mask == 0]) + 150
+
+
+def test_thick_and_thin_vessels_both_exist(full_scan):
+    _, mask = full_scan
+    ball = ndimage.generate_binary_structure(3, 1)
+    thick = ndimage.binary_opening(mask, ball, iterations=2)
+    thin = mask.astype(bool) & ~ndimage.binary_opening(mask, ball)
+    assert thick.sum() > 0.1 * mask.sum()
+    assert thin.sum() > 0.05 * mask.sum()
+
+
+def test_vessels_hang_together_as_a_few_trees(scans, full_scan):
+    for _, mask in [*scans, full_scan]:
+        pieces, count = ndimage.label(mask, np.ones((3, 3, 3)))
+        assert count <= 5
+        assert np.bincount(pieces.ravel())[1:].max() > 0.3 * mask.sum()
+
+
+def test_contrast_changes_from_case_to_case(scans):
+    contrasts = [np.median(image[m == 1]) - np.median(image[m == 0]) for image, m in scans]
+    assert max(contrasts) > 1.4 * min(contrasts)
+
+
+def test_two_axes_give_a_picture():
+    image, mask = vessel_phantom(0, PhantomSettings(shape=(32, 40)))
+    assert image.shape == mask.shape == (32, 40)
+    assert set(np.unique(mask)) == {0, 1}
+
+
+@pytest.mark.parametrize("shape", [(64,), (64, 64, 8), (32, 32, 32, 32)])
+def test_a_shape_that_cannot_hold_a_tree_is_refused(shape):
+    with pytest.raises(InputError, match="two or three axes of at least 16 voxels"):
+        vessel_phantom(0, PhantomSettings(shape=shape))
+
+
+def test_a_dataset_has_labels_for_all_but_the_unlabeled_cases(tmp_path: Path):
+    calls: list[None] = []
+    write_phantom_dataset(
+        tmp_path, labeled=1, unlabeled=2, test=1, settings=TINY, advance=lambda: calls.append(None)
+    )
+    files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.nii.gz"))
+    assert files == [
+        "labelled/imgs/labelled_000.nii.gz",
+        "labelled/lbls/labelled_000.nii.gz",
+        "test/imgs/test_000.nii.gz",
+        "test/lbls/test_000.nii.gz",
+        "unlabelled/imgs/unlabelled_000.nii.gz",
+        "unlabelled/imgs/unlabelled_001.nii.gz",
+    ]
+    assert len(calls) == 4
+
+
+def test_image_and_label_files_share_one_geometry(tmp_path: Path):
+    write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=TINY)
+    image = nib.load(tmp_path / "labelled" / "imgs" / "labelled_000.nii.gz")
+    label = nib.load(tmp_path / "labelled" / "lbls" / "labelled_000.nii.gz")
+    assert image.shape == label.shape == (16, 16, 16)
+    assert np.array_equal(image.affine, label.affine)
+    assert image.header.get_zooms() == pytest.approx((0.7, 0.7, 0.7))
+
+
+def test_a_case_does_not_depend_on_how_many_there_are(tmp_path: Path):
+    write_phantom_dataset(tmp_path / "a", labeled=1, unlabeled=0, test=1, settings=TINY)
+    write_phantom_dataset(tmp_path / "b", labeled=0, unlabeled=0, test=2, settings=TINY)
+    name = Path("test", "imgs", "test_000.nii.gz")
+    first, second = (nib.load(tmp_path / part / name).get_fdata() for part in ("a", "b"))
+    assert np.array_equal(first, second)
+
+
+def test_a_picture_dataset_holds_masks_of_0_and_255(tmp_path: Path):
+    settings = PhantomSettings(shape=(32, 32))
+    write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=settings)
+    mask = np.asarray(Image.open(tmp_path / "labelled" / "lbls" / "labelled_000.png"))
+    assert set(np.unique(mask)) == {0, 255}
