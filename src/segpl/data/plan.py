@@ -1,8 +1,14 @@
-"""How a dataset is to be trained on, derived from the data and written as `plan.json`."""
+"""How a dataset is to be trained on: written as `plan.json`, edited by whoever knows better."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from segpl.errors import InputError, nearest
+from segpl.files import read_json, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ class Plan:
     spacing: tuple[float, ...]  # every case is resampled to it
     normalization: tuple[Normalization, ...]  # one for each channel
     patch: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]  # one row for each halving of the network, one number an axis
+    strides: tuple[tuple[int, ...], ...]  # one row for each halving, one number for each axis
     width: int  # channels of the first encoder
     batch: int  # labelled crops in a step
     reasons: dict[str, str]  # why each of these was chosen, for the reader
@@ -40,3 +46,60 @@ class Plan:
     def outputs(self) -> int:
         """Sigmoid channels: one for a binary task, otherwise one for each class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
+
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """Read a plan, which may have been edited by hand."""
+        content: dict[str, Any] = read_json(path)
+        known = list(cls.__dataclass_fields__)
+        for name in content:
+            if name not in known:
+                raise InputError(f"{path} has an unknown key '{name}'. {nearest(name, known)}")
+        missing = [name for name in known if name not in content]
+        if missing:
+            raise InputError(f"{path} lacks {missing}: it is no whole plan.")
+        try:
+            plan = cls(
+                **content
+                | {
+                    "channels": tuple(content["channels"]),
+                    "spacing": tuple(float(value) for value in content["spacing"]),
+                    "normalization": tuple(Normalization(**n) for n in content["normalization"]),
+                    "patch": tuple(int(value) for value in content["patch"]),
+                    "strides": tuple(tuple(int(s) for s in row) for row in content["strides"]),
+                }
+            )
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{path} cannot be read as a plan: {error}.") from error
+        plan.check(str(path))
+        return plan
+
+    def check(self, source: str) -> None:
+        """Refuse a plan that cannot be trained."""
+        for name in ("spacing", "patch"):
+            if len(getattr(self, name)) != self.dims:
+                raise InputError(
+                    f"{source}: {name} {getattr(self, name)} needs {self.dims} numbers."
+                )
+        if any(len(row) != self.dims for row in self.strides):
+            raise InputError(f"{source}: every row of strides needs {self.dims} numbers.")
+        if len(self.normalization) != len(self.channels):
+            raise InputError(
+                f"{source}: {len(self.channels)} channels need as many normalizations, not "
+                f"{len(self.normalization)}."
+            )
+        if len(self.classes) < 2:
+            raise InputError(f"{source}: classes needs background and at least one more.")
+        if min(*self.patch, *self.spacing, self.width, self.batch) <= 0:
+            raise InputError(f"{source}: patch, spacing, width and batch must be above 0.")
+        for axis, side in enumerate(self.patch):
+            factor = math.prod(row[axis] for row in self.strides)
+            if side % factor:
+                fit = math.ceil(side / factor) * factor
+                raise InputError(
+                    f"{source}: patch {self.patch} cannot be halved as the strides say: axis "
+                    f"{axis} has {side} voxels, no multiple of {factor}. Use {fit}."
+                )

@@ -71,10 +71,11 @@ def forward_together(
 ) -> tuple[NetOutput, NetOutput]:
     """One pass for both kinds of images: twice the network would cost twice the time."""
     output: NetOutput = network(torch.cat([labeled.image, unlabeled.image]))
-    sizes = [labeled.image.shape[0], unlabeled.image.shape[0]]
-    logits = output.logits.split(sizes)
-    features = output.features.split(sizes)
-    return NetOutput(logits[0], features[0]), NetOutput(logits[1], features[1])
+    first = labeled.image.shape[0]
+    return (
+        NetOutput(output.logits[:first], output.features[:first]),
+        NetOutput(output.logits[first:], output.features[first:]),
+    )
 
 
 def labeled_share(label: Tensor, outputs: int) -> Tensor:

@@ -26,8 +26,6 @@ class Supervised(Method):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         output: NetOutput = self.network(batch.labeled.image)
-        loss = supervised_loss(
-            output.logits, batch.labeled.label, loss_named(self.settings.loss)
-        )
+        loss = supervised_loss(output.logits, batch.labeled.label, loss_named(self.settings.loss))
         share = labeled_share(batch.labeled.label, self.network.outputs)
         return StepOutput({"supervised": Term(loss)}, {"labeled_foreground": share})

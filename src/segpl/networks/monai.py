@@ -57,8 +57,8 @@ class MonaiBody(nn.Module):
             self.network = kind(**arguments)
         except ImportError as error:
             raise InputError(
-                f"MONAI's {name} needs a package that is not installed: {str(error).splitlines()[0]} "
-                "Install it with pip, or choose another network."
+                f"MONAI's {name} needs a package that is not installed: "
+                f"{str(error).splitlines()[0]} Install it with pip, or choose another network."
             ) from error
         except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
             raise InputError(

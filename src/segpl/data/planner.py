@@ -1,0 +1,175 @@
+"""A plan derived from the data and from the memory at hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from segpl.data.inspect import Fingerprint, Inspection
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError
+
+SMALLEST_SIDE = 4  # voxels that the deepest level keeps on an axis that was halved
+DEEPEST = 4  # halvings at most
+COARSE = 2.0  # an axis this many times coarser than the finest is not halved until they are alike
+BYTES_PER_VOXEL = 80  # for each channel of the first encoder, forward and backward; measured
+CROPS_PER_LABELED = 3  # crops in memory for each labelled one, at the default ratio
+ORIENTATION = "RAS"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The machine, as far as a plan depends on it."""
+
+    memory: int  # bytes free for training
+    accelerated: bool
+
+
+def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
+    """Choose everything from images, and from labels that were looked at."""
+    dims = inspection.dims
+    prints = list(inspection.fingerprints.values())
+    spacing = target_spacing(prints)
+    shapes = [resampled_shape(p, spacing) for p in prints]
+    width = {2: 16, 3: 8}[dims]
+    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources)
+    orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
+    names = inspection.dataset.channels
+    channels = tuple(
+        names[index] if index < len(names) else f"channel-{index}"
+        for index in range(len(prints[0].channels))
+    )
+    normalization = tuple(
+        choose_normalization(name, index, prints) for index, name in enumerate(channels)
+    )
+    middle = "x".join(str(int(v)) for v in np.median(shapes, axis=0))
+    plan = Plan(
+        dims=dims,
+        channels=channels,
+        classes=inspection.classes,
+        ignore=inspection.dataset.ignore,
+        orientation=orientation,
+        spacing=spacing,
+        normalization=normalization,
+        patch=patch,
+        strides=strides,
+        width=width,
+        batch=batch,
+        reasons={
+            "spacing": f"median of {len(prints)} training images",
+            "patch": f"median image of {middle} voxels after resampling, cut to what memory and "
+            "time allow, each side a multiple of its strides",
+            "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
+            f"over {COARSE:g} times coarser than the finest",
+            "width": "the paper's: 8 in 3D, 16 in 2D",
+            "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
+            "normalization": ", ".join(
+                f"{c}: {n.kind}" for c, n in zip(channels, normalization, strict=True)
+            ),
+        },
+    )
+    plan.check("the derived plan")
+    return plan
+
+
+def target_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
+    middle = np.median([p.spacing for p in prints], axis=0)
+    return tuple(round(float(value), 6) for value in middle)
+
+
+def resampled_shape(fingerprint: Fingerprint, spacing: Sequence[float]) -> tuple[int, ...]:
+    return tuple(
+        max(1, round(size * old / new))
+        for size, old, new in zip(fingerprint.shape, fingerprint.spacing, spacing, strict=True)
+    )
+
+
+def strides_for(
+    patch: Sequence[int], spacing: Sequence[float], *, deepest: int = DEEPEST
+) -> tuple[tuple[int, ...], ...]:
+    """Halve each axis while it stays thick enough and no axis runs ahead of a coarser one."""
+    sides, steps = list(patch), list(spacing)
+    rows: list[tuple[int, ...]] = []
+    while len(rows) < deepest:
+        thick = [axis for axis, side in enumerate(sides) if side // 2 >= SMALLEST_SIDE]
+        if not thick:
+            break
+        finest = min(steps[axis] for axis in thick)
+        row = tuple(
+            2 if axis in thick and steps[axis] <= COARSE * finest * 1.001 else 1
+            for axis in range(len(sides))
+        )
+        sides = [math.ceil(side / stride) for side, stride in zip(sides, row, strict=True)]
+        steps = [step * stride for step, stride in zip(steps, row, strict=True)]
+        rows.append(row)
+    return tuple(rows)
+
+
+def fit_to_memory(
+    shapes: Sequence[tuple[int, ...]],
+    spacing: Sequence[float],
+    width: int,
+    resources: Resources,
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
+    """Patch, strides and labelled crops in a step."""
+    dims = len(spacing)
+    middle = np.median(shapes, axis=0)
+    # an image below half the patch would be mostly padding
+    limit = [min(int(m), 2 * min(s[a] for s in shapes)) for a, m in enumerate(middle)]
+    budget = {(2, False): 256**2, (3, False): 48**3, (2, True): 512**2, (3, True): 128**3}
+    voxels = budget[dims, resources.accelerated]
+    most = {(2, False): 4, (3, False): 2, (2, True): 8, (3, True): 2}[dims, resources.accelerated]
+    while True:
+        patch = cut(limit, voxels)
+        strides = strides_for(patch, spacing)
+        factors = [math.prod(row[axis] for row in strides) for axis in range(dims)]
+        patch = tuple(math.ceil(p / f) * f for p, f in zip(patch, factors, strict=True))
+        needed = math.prod(patch) * width * BYTES_PER_VOXEL * CROPS_PER_LABELED
+        batch = min(most, int(0.5 * resources.memory / needed))
+        if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
+            return patch, strides, max(batch, 1)
+        voxels //= 2
+
+
+def cut(sides: Sequence[int], voxels: int) -> tuple[int, ...]:
+    """Shorten the longest side until the box holds at most `voxels`."""
+    box = [max(1, side) for side in sides]
+    while math.prod(box) > voxels:
+        longest = box.index(max(box))
+        box[longest] = max(1, min(box[longest] - 1, int(box[longest] * 0.95)))
+    return tuple(box)
+
+
+def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint]) -> Normalization:
+    """CT by the dataset's foreground, anything else by each case itself."""
+    statistics = [p.channels[channel] for p in prints]
+    looks_like_ct = np.median([s.low for s in statistics]) < -500
+    if "ct" in name.lower().replace("-", " ").replace("_", " ").split() or looks_like_ct:
+        values = np.concatenate([np.asarray(p.foreground[channel]) for p in prints if p.foreground])
+        if len(values) >= 10:
+            low, high = np.percentile(values, [0.5, 99.5])
+            clipped = values.clip(low, high)
+            if clipped.std() > 0:
+                return Normalization(
+                    "ct", float(low), float(high), float(clipped.mean()), float(clipped.std())
+                )
+    if np.median([s.zeros for s in statistics]) > 1 / 3:
+        return Normalization("zscore-nonzero")
+    return Normalization("zscore")
+
+
+def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
+    """Refuse images that would be mostly padding."""
+    for fingerprint in prints:
+        shape = resampled_shape(fingerprint, plan.spacing)
+        for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True)):
+            if 2 * size < side:
+                raise InputError(
+                    f"case {fingerprint.case}: the image is smaller than half the patch: "
+                    f"{'x'.join(map(str, shape))} voxels after resampling against a patch of "
+                    f"{'x'.join(map(str, plan.patch))} (axis {axis}). "
+                    f"Use {2 * size} or less there in plan.json, or leave the case out."
+                )

@@ -1,0 +1,118 @@
+"""Batches of crops, each a function of the seed and the step alone.
+
+Nothing is remembered between steps, so a resumed training sees exactly the batches that it would
+have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segpl.data.augment import AugmentSettings, augment
+from segpl.data.cache import Volume
+from segpl.types import IGNORE, Batch, Labeled, Unlabeled
+
+RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is for training
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """A volume where the crops are taken: on the device, or memory-mapped on the host."""
+
+    image: Tensor | NDArray[np.float32]  # (C, *S)
+    label: Tensor | NDArray[np.int16] | None  # (*S)
+    foreground: NDArray[np.int32] | None  # (N, dims)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.image.shape[1:])
+
+
+def settle(volumes: Sequence[Volume], device: torch.device, memory: int) -> list[Resident]:
+    """Put all volumes on the device if they fit into their share of `memory` bytes."""
+    size = sum(v.image.nbytes + (v.label.nbytes if v.label is not None else 0) for v in volumes)
+    if size > RESIDENT_SHARE * memory:
+        return [Resident(v.image, v.label, v.foreground) for v in volumes]
+    return [
+        Resident(
+            torch.from_numpy(np.array(v.image)).to(device),
+            None if v.label is None else torch.from_numpy(np.array(v.label)).to(device),
+            v.foreground,
+        )
+        for v in volumes
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    labeled: Sequence[Resident]
+    unlabeled: Sequence[Resident]
+    patch: tuple[int, ...]
+    labeled_crops: int
+    unlabeled_crops: int
+    foreground: float  # share of labelled crops centred on a foreground voxel
+    augment: AugmentSettings
+    seed: int
+    device: torch.device
+
+    def batch(self, step: int) -> Batch:
+        rng = np.random.default_rng([self.seed, step])
+        generator = torch.Generator(self.device)
+        generator.manual_seed(int(rng.integers(2**62)))
+        images, labels = [], []
+        for _ in range(self.labeled_crops):
+            volume = self.labeled[int(rng.integers(len(self.labeled)))]
+            start = self.start(volume, rng, foreground=rng.random() < self.foreground)
+            images.append(self.crop(volume.image, start, fill=0.0))
+            assert volume.label is not None
+            labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
+        image, label = augment(
+            torch.stack(images), torch.stack(labels).long(), self.augment, rng, generator
+        )
+        assert label is not None
+        unlabeled = None
+        if self.unlabeled_crops:
+            crops = []
+            for _ in range(self.unlabeled_crops):
+                volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
+                start = self.start(volume, rng, foreground=False)
+                crops.append(self.crop(volume.image, start, fill=0.0))
+            plain, _ = augment(torch.stack(crops), None, self.augment, rng, generator)
+            unlabeled = Unlabeled(plain)
+        return Batch(Labeled(image, label), unlabeled, generator)
+
+    def start(
+        self, volume: Resident, rng: np.random.Generator, *, foreground: bool
+    ) -> tuple[int, ...]:
+        """First voxel of a crop; a volume thinner than the patch begins at its own start."""
+        room = [max(size - side, 0) for size, side in zip(volume.shape, self.patch, strict=True)]
+        if foreground and volume.foreground is not None and len(volume.foreground):
+            centre = volume.foreground[int(rng.integers(len(volume.foreground)))]
+            wanted = [int(c) - side // 2 for c, side in zip(centre, self.patch, strict=True)]
+            return tuple(min(max(w, 0), r) for w, r in zip(wanted, room, strict=True))
+        return tuple(int(rng.integers(r + 1)) for r in room)
+
+    def crop(
+        self,
+        array: Tensor | NDArray[np.float32] | NDArray[np.int16],
+        start: tuple[int, ...],
+        *,
+        fill: float,
+    ) -> Tensor:
+        """A patch of (C, *S) on the device, filled up around the middle where the volume ends."""
+        box = (slice(None), *(slice(s, s + n) for s, n in zip(start, self.patch, strict=True)))
+        if isinstance(array, Tensor):
+            part = array[box]
+        else:
+            part = torch.from_numpy(np.array(array[box])).to(self.device, non_blocking=True)
+        missing = [n - size for n, size in zip(self.patch, part.shape[1:], strict=True)]
+        if not any(missing):
+            return part
+        pads = [side for gap in reversed(missing) for side in (gap // 2, gap - gap // 2)]
+        return torch.nn.functional.pad(part, pads, value=fill)

@@ -1,0 +1,158 @@
+"""Who is trained on, with or without a label, and who is held out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from segpl.data.case import Case, Dataset
+from segpl.errors import InputError
+from segpl.files import read_json, write_json
+
+BENCHMARK_CASES = 10  # a dataset with this many cases, all labelled, is taken for a benchmark
+HELD_OUT = 0.2  # of a benchmark, for the test
+KEPT = 0.2  # of a benchmark's labels, for a method that needs unlabelled cases
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSettings:
+    labeled: int = 0  # cases that keep their label; 0: all that have one
+    validation: int = 0  # labelled cases held out to watch the training
+    test: int = -1  # labelled cases held out to the end; -1: the dataset's own, or a fifth
+    seed: int = 0  # draws the held-out and the labelled cases
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Case names. A hidden label belongs to an unlabelled case and is never opened."""
+
+    labeled: tuple[str, ...]
+    unlabeled: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+    hidden: tuple[str, ...]  # those of `unlabeled` whose label exists and was hidden
+    notes: tuple[str, ...] = ()  # what was decided without being asked, for the user to read
+
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> Split:
+        content: dict[str, Any] = read_json(path)
+        missing = set(cls.__dataclass_fields__) - set(content)
+        if missing:
+            raise InputError(f"{path} lacks {sorted(missing)}: it is no split of segpl.")
+        return cls(**{name: tuple(content[name]) for name in cls.__dataclass_fields__})
+
+
+def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bool) -> Split:
+    """Draw a split by subject.
+
+    The order of subjects depends on the seed alone, so a budget of 4 labels is part of a budget of
+    8, and all methods see the same cases.
+    """
+    if not dataset.labeled:
+        raise InputError(
+            f"{dataset.root} has no labelled case to train on ({len(dataset.unlabeled)} images "
+            "without a label). At least one label is needed: put it where the layout "
+            f"'{dataset.layout}' expects it; `segpl check` shows what was found."
+        )
+    notes: list[str] = []
+    own_test = [case.name for case in dataset.test]
+    is_benchmark = not dataset.unlabeled and len(dataset.labeled) >= BENCHMARK_CASES
+    test_count = settings.test
+    if test_count < 0:
+        test_count = round(HELD_OUT * len(dataset.labeled)) if is_benchmark and not own_test else 0
+        if test_count:
+            notes.append(
+                f"All {len(dataset.labeled)} cases are labelled: {test_count} are held out for the "
+                "test. Use --test 0 to train on all of them."
+            )
+    pool = shuffled_by_subject(dataset.labeled, settings.seed)
+    test, pool = take_subjects(pool, test_count)
+    validation, pool = take_subjects(pool, settings.validation)
+    count = labeled_count(
+        dataset,
+        settings,
+        len(pool),
+        needs_unlabeled=needs_unlabeled,
+        is_benchmark=is_benchmark,
+        notes=notes,
+    )
+    labeled, hidden = pool[:count], pool[count:]
+    return Split(
+        labeled=names(labeled),
+        unlabeled=names([*dataset.unlabeled, *hidden]),
+        validation=names(validation),
+        test=tuple(sorted([*own_test, *names(test)])),
+        hidden=names(hidden),
+        notes=tuple(notes),
+    )
+
+
+def labeled_count(
+    dataset: Dataset,
+    settings: SplitSettings,
+    available: int,
+    *,
+    needs_unlabeled: bool,
+    is_benchmark: bool,
+    notes: list[str],
+) -> int:
+    if settings.labeled > available:
+        raise InputError(
+            f"--labeled {settings.labeled} asks for more labels than there are: "
+            f"{len(dataset.labeled)} labelled cases in {dataset.root}, of which "
+            f"{len(dataset.labeled) - available} are held out. Ask for {available} at most."
+        )
+    if settings.labeled < 0:
+        raise InputError(f"--labeled {settings.labeled} is no number of cases; 0 means all.")
+    if available == 0:
+        raise InputError(
+            f"validation and test take all {len(dataset.labeled)} labelled cases of "
+            f"{dataset.root}: none is left to train on. Lower --validation or --test."
+        )
+    count = settings.labeled or available
+    has_unlabeled = bool(dataset.unlabeled) or count < available
+    if needs_unlabeled and not has_unlabeled:
+        if settings.labeled or not is_benchmark:
+            raise InputError(
+                f"all {count} training cases of {dataset.root} keep their label, and this method "
+                "needs unlabelled ones. Add images without a label, hide some labels with "
+                "--labeled N, or train with --method supervised."
+            )
+        count = max(1, round(KEPT * available))
+        notes.append(
+            f"Nothing is unlabelled, and this method needs it: {count} of {available} training "
+            f"cases keep their label, the other {available - count} labels are hidden. "
+            "Choose with --labeled N, or use all labels with --method supervised."
+        )
+    return count
+
+
+def names(cases: Sequence[Case]) -> tuple[str, ...]:
+    return tuple(sorted(case.name for case in cases))
+
+
+def shuffled_by_subject(cases: Sequence[Case], seed: int) -> list[Case]:
+    subjects: dict[str, list[Case]] = {}
+    for case in sorted(cases, key=lambda case: case.name):
+        subjects.setdefault(case.subject, []).append(case)
+    order = sorted(subjects)
+    random.Random(seed).shuffle(order)
+    return [case for subject in order for case in subjects[subject]]
+
+
+def take_subjects(pool: list[Case], count: int) -> tuple[list[Case], list[Case]]:
+    """The first `count` cases of `pool`, and whoever shares a subject with them; then the rest."""
+    if count > len(pool):
+        raise InputError(
+            f"{count} cases were to be held out, and only {len(pool)} labelled ones are left. "
+            "Lower --validation or --test."
+        )
+    subjects = {case.subject for case in pool[:count]}
+    taken = [case for case in pool if case.subject in subjects]
+    return taken, [case for case in pool if case.subject not in subjects]

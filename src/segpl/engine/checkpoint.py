@@ -1,0 +1,101 @@
+"""Checkpoints: weights, optimiser and step in one safetensors file, which can run no code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from segpl.errors import InputError, MissingFileError
+from segpl.files import write_whole
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    step: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]  # "<parameter index>.<name>" -> tensor
+    facts: dict[str, Any]  # small values: best score so far
+
+
+def save_checkpoint(
+    path: Path,
+    *,
+    step: int,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    facts: dict[str, Any],
+) -> None:
+    tensors = {f"model.{key}": value for key, value in module.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
+    # contiguous: a channels-last weight would be stored in another order of axes
+    packed = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
+    write_whole(path, lambda draft: save_file(packed, draft, metadata))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise MissingFileError(
+            f"{path} does not exist: the run has not written a checkpoint yet. Train it first."
+        )
+    try:
+        with safe_open(path, "pt") as handle:
+            metadata = handle.metadata() or {}
+            tensors = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 -- the handle is no mapping
+        content = json.loads(metadata["segpl"])
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"{path} is no checkpoint of segpl ({error}). Only files that segpl wrote are loaded."
+        ) from error
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has checkpoint format {content.get('format')}, and this version of segpl "
+            f"reads {FORMAT}. Use the version named in the run's environment.json, or train again."
+        )
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    return Checkpoint(content["step"], part("model."), part("optimizer."), content["facts"])
+
+
+def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> None:
+    wanted = {key: tuple(value.shape) for key, value in module.state_dict().items()}
+    given = {key: tuple(value.shape) for key, value in checkpoint.weights.items()}
+    if wanted != given:
+        different = sorted(
+            key for key in wanted.keys() | given.keys() if wanted.get(key) != given.get(key)
+        )
+        key = different[0]
+        raise InputError(
+            f"{source} is of another network: {len(different)} weights differ, such as '{key}' "
+            f"({given.get(key, 'absent')} in the file, {wanted.get(key, 'absent')} here). "
+            "Use the network, method and plan that the run was trained with."
+        )
+    module.load_state_dict(checkpoint.weights)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in checkpoint.optimizer.items():
+        index, name = key.split(".", 1)
+        parameter = parameters[int(index)]
+        if value.shape == parameter.shape:
+            # in the parameter's order of axes: another order may round otherwise
+            value = torch.empty_like(parameter).copy_(value)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict(
+        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )

@@ -1,0 +1,76 @@
+"""The device, its memory, and how a network runs fastest on it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from segpl.errors import InputError
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto`, `cpu`, `cuda`, `cuda:1`..."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"no device is called '{name}'. Use auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"--device {name} needs a CUDA GPU, and torch sees none. Use --device cpu."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"--device {name}: there are {torch.cuda.device_count()} GPUs, counted from cuda:0."
+        )
+    return device
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a training may take."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes held so far, by tensors on a GPU or by the process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def memory_format(device: torch.device, dims: int) -> torch.memory_format:
+    # measured: 1.6 times faster for 3D on a CPU, slower on a GPU with instance normalisation
+    if device.type == "cpu":
+        return torch.channels_last_3d if dims == 3 else torch.channels_last
+    return torch.contiguous_format
+
+
+def precision(device: torch.device, choice: str) -> AbstractContextManager[object]:
+    """The context of a training step: bfloat16 where the hardware has it."""
+    if choice not in ("auto", "float32", "bfloat16"):
+        raise InputError(f"train.precision '{choice}' is not one of auto, float32, bfloat16.")
+    if choice == "auto":
+        is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        choice = "bfloat16" if is_fast else "float32"
+    if choice == "bfloat16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def should_compile(device: torch.device, choice: str) -> bool:
+    if choice not in ("auto", "on", "off"):
+        raise InputError(f"train.compile '{choice}' is not one of auto, on, off.")
+    return choice == "on" or (choice == "auto" and device.type == "cuda")
+
+
+def compile_in_place(module: nn.Module) -> None:
+    """Shapes are static in training; parameter names stay as they are."""
+    module.compile(dynamic=False)

@@ -1,0 +1,115 @@
+"""The folder of one training: everything that is needed to use it, judge it and repeat it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import segpl
+from segpl.engine.trainer import Paths
+from segpl.errors import InputError, MissingFileError
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def split(self) -> Path:
+        return self.path / "split.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def validation(self) -> Path:
+        return self.path / "validation.csv"
+
+    @property
+    def training(self) -> Paths:
+        return Paths(
+            log=self.path / "log.csv",
+            times=self.path / "times.csv",
+            last=self.checkpoint("last"),
+            best=self.checkpoint("best"),
+        )
+
+    def checkpoint(self, name: str) -> Path:
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def refuse_if_taken(self) -> None:
+        """A new run never writes into a folder that holds anything."""
+        if self.config.exists():
+            raise InputError(
+                f"{self.path} belongs to another run. Go on with it by --resume, or choose another "
+                "--out."
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise InputError(
+                f"{self.path} exists and is no run of segpl: nothing is written into it. Choose "
+                "another --out."
+            )
+
+    def require(self) -> None:
+        missing = [f.name for f in (self.config, self.plan, self.split) if not f.is_file()]
+        if missing:
+            raise MissingFileError(
+                f"{self.path} is no run of segpl: it has no {', '.join(missing)}. "
+                "Give the folder that --out named in training."
+            )
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and state of the source, to explain a number a year later."""
+    packages = ("torch", "monai", "numpy", "nibabel", "scipy", "safetensors")
+    return {
+        "segpl": segpl.__version__,
+        "python": sys.version.split()[0],
+        "packages": {name: installed(name) for name in packages},
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "git": git_state(Path(__file__).parent),
+        "command": sys.argv,
+    }
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit of the checkout that segpl runs from; None where it was installed as a package."""
+
+    def git(*arguments: str) -> str | None:
+        try:
+            result = subprocess.run(
+                ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return result.stdout.strip() if result.returncode == 0 else None
+
+    # an installed package may lie inside somebody else's repository
+    if git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None
+    return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}

@@ -1,0 +1,201 @@
+"""One loop: no hooks, no callbacks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from segpl.data.sampler import Sampler
+from segpl.engine.checkpoint import (
+    load_optimizer,
+    load_weights,
+    read_checkpoint,
+    save_checkpoint,
+)
+from segpl.engine.device import (
+    compile_in_place,
+    memory_format,
+    peak_memory,
+    precision,
+    should_compile,
+)
+from segpl.engine.log import CsvLog
+from segpl.engine.meter import Meter
+from segpl.engine.watch import CollapseWatch
+from segpl.errors import InputError
+from segpl.methods.base import Method
+from segpl.schedules import polynomial_decay
+from segpl.types import Batch, Labeled, Unlabeled
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSettings:
+    steps: int = 2000
+    lr: float = 0.001
+    lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
+    weight_decay: float = 0.0
+    batch: int = 0  # labelled crops in a step; 0: as planned
+    ratio: int = 2  # unlabelled crops for each labelled one
+    foreground: float = 0.33  # share of labelled crops centred on foreground
+    seed: int = 0  # of weights, crops and draws; the split has its own
+    log_every: int = 10  # steps
+    checkpoint_every: int = 100  # steps
+    validate_every: int = 0  # steps; 0: ten times in a training, where there are validation cases
+    device: str = "auto"
+    precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
+    compile: str = "auto"  # `on` or `off`; auto: on a GPU
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "lr", "log_every", "checkpoint_every"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
+        for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay"):
+            if getattr(self, name) < 0:
+                raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
+        if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
+            raise InputError(
+                f"train.checkpoint_every ({self.checkpoint_every}) and train.validate_every "
+                f"({self.validate_every}) must be multiples of train.log_every ({self.log_every}), "
+                "since a resumed run starts with a fresh log line."
+            )
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of the step that follows `step` finished ones."""
+        return self.lr * polynomial_decay(step / self.steps, power=self.lr_decay)
+
+
+class Observer(Protocol):
+    """Who is told how the training goes."""
+
+    def logged(self, step: int, row: Mapping[str, float]) -> None: ...
+    def advanced(self, step: int) -> None: ...
+    def warned(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    log: Path
+    times: Path
+    last: Path
+    best: Path
+
+
+class Trainer:
+    def __init__(
+        self,
+        method: Method,
+        sampler: Sampler,
+        settings: TrainSettings,
+        paths: Paths,
+        observer: Observer,
+        validate: Callable[[int], float] | None = None,
+    ) -> None:
+        self.method = method
+        self.sampler = sampler
+        self.settings = settings
+        self.paths = paths
+        self.observer = observer
+        self.validate = validate
+        self.device = sampler.device
+        self.layout = memory_format(self.device, method.network.dims)
+        self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
+        self.optimizer = torch.optim.Adam(
+            [parameter for parameter in method.parameters() if parameter.requires_grad],
+            lr=settings.lr,
+            weight_decay=settings.weight_decay,
+        )
+        self.log = CsvLog(paths.log)
+        self.times = CsvLog(paths.times)
+        self.step = 0
+        self.facts: dict[str, Any] = {}
+
+    def resume(self) -> None:
+        """Go on from the last checkpoint, or from the start where a run died before its first."""
+        if self.paths.last.exists():
+            checkpoint = read_checkpoint(self.paths.last)
+            load_weights(self.method, checkpoint, self.paths.last)
+            load_optimizer(self.optimizer, checkpoint)
+            self.step, self.facts = checkpoint.step, checkpoint.facts
+        self.log.cut_after(self.step)
+        self.times.cut_after(self.step)
+
+    def run(self) -> None:
+        settings, meter, watch = self.settings, Meter(), CollapseWatch()
+        context = precision(self.device, settings.precision)
+        if should_compile(self.device, settings.compile):
+            for network in self.method.networks():
+                compile_in_place(network.body)
+        began = time.perf_counter()
+        first = self.step
+        while self.step < settings.steps:
+            lr = settings.lr_at(self.step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            # dropout inside networks draws from here; everything else from the batch's generator
+            torch.manual_seed(settings.seed * 1_000_003 + self.step)
+            batch = self.arranged(self.sampler.batch(self.step))
+            with context:
+                output = self.method.step(batch, self.step / settings.steps)
+            total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(total)
+            self.optimizer.step()
+            self.method.after_update()
+            self.step += 1
+            meter.add(output, total, self.step)
+            self.observer.advanced(self.step)
+            if self.step % settings.log_every and self.step != settings.steps:
+                continue
+
+            row = meter.row(lr)
+            self.log.add({"step": self.step, **row})
+            seconds = time.perf_counter() - began
+            self.times.add(
+                {
+                    "step": self.step,
+                    "seconds": seconds,
+                    "steps_per_second": (self.step - first) / seconds,
+                    "peak_bytes": peak_memory(self.device),
+                }
+            )
+            self.observer.logged(self.step, row)
+            if warning := watch.look(self.step, row):
+                self.observer.warned(warning)
+            self.keep()
+
+    def arranged(self, batch: Batch) -> Batch:
+        """The same batch in the memory order that the device likes."""
+        unlabeled = batch.unlabeled
+        return Batch(
+            Labeled(batch.labeled.image.to(memory_format=self.layout), batch.labeled.label),
+            unlabeled and Unlabeled(unlabeled.image.to(memory_format=self.layout)),
+            batch.generator,
+        )
+
+    def keep(self) -> None:
+        """Validate and write checkpoints where the settings say so, and at the end."""
+        settings = self.settings
+        is_end = self.step == settings.steps
+        every = settings.validate_every or tenth(settings)
+        if self.validate and (is_end or self.step % every == 0):
+            score = self.validate(self.step)
+            if score > self.facts.get("best_score", -1.0):
+                self.facts = {"best_score": score, "best_step": self.step}
+                self.save(self.paths.best)
+        if is_end or self.step % settings.checkpoint_every == 0:
+            self.save(self.paths.last)
+
+    def save(self, path: Path) -> None:
+        save_checkpoint(
+            path, step=self.step, module=self.method, optimizer=self.optimizer, facts=self.facts
+        )
+
+
+def tenth(settings: TrainSettings) -> int:
+    """A tenth of the training, in whole log lines."""
+    return max(1, settings.steps // 10 // settings.log_every) * settings.log_every
