@@ -1,0 +1,142 @@
+"""Tables as rows of text, made once for the page and for the terminal."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from segpl.evaluate.metrics import EMPTY_POLICY, METRICS
+from segpl.evaluate.scores import Score, summarize
+from segpl.report.runs import RunSummary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TITLES = {"dice": "Dice", "iou": "IoU"}  # metrics whose name is not spelled as it is read
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: list[str]
+    rows: list[list[str]]
+    note: str
+    best: frozenset[tuple[int, int]] = frozenset()  # row and column of the highest means
+
+
+def comparison_table(runs: list[RunSummary]) -> Table:
+    """One row for each run: every metric as mean and deviation over cases, then what it cost."""
+    metrics = [metric for metric in reversed(METRICS) if all(_by_case(r, metric) for r in runs)]
+    rows: list[list[str]] = []
+    means: list[list[float]] = []
+    for run in runs:
+        values = [list(_by_case(run, metric).values()) for metric in metrics]
+        means.append([statistics.fmean(v) for v in values])
+        rows.append(
+            [
+                run.name,
+                *(_mean_and_spread(v) for v in values),
+                f"{run.seconds:,.0f}",
+                f"{run.parameters:,}",
+            ]
+        )
+    best = {
+        (row, column + 1)
+        for column in range(len(metrics))
+        for row in range(len(runs))
+        if len(runs) > 1 and means[row][column] == max(m[column] for m in means)
+    }
+    return Table(
+        columns=["method", *(title(metric) for metric in metrics), "seconds", "parameters"],
+        rows=rows,
+        note=_note(runs),
+        best=frozenset(best),
+    )
+
+
+def case_table(runs: list[RunSummary], metric: str) -> Table:
+    """One row for each case, one column for each run, so that pairs can be compared."""
+    columns = [_by_case(run, metric) for run in runs]
+    cases = sorted({case for column in columns for case in column})
+    return Table(
+        columns=["case", *(run.name for run in runs)],
+        rows=[
+            [case, *(_number(column.get(case, math.nan)) for column in columns)] for case in cases
+        ],
+        note=f"{title(metric)} of each case.",
+    )
+
+
+def summary_table(scores: list[Score]) -> Table:
+    """One row for each class and metric over all cases of one set of predictions."""
+    cases = len({score.case for score in scores})
+    return Table(
+        columns=["class", "metric", "mean", "std", "median", "min", "max", "cases"],
+        rows=[
+            [
+                row.class_name,
+                title(row.metric),
+                *(_number(n) for n in (row.mean, row.std, row.median, row.min, row.max)),
+                str(row.cases),
+            ]
+            for row in summarize(scores)
+        ],
+        note=f"{counted(cases, 'case')} scored. {EMPTY_POLICY}",
+    )
+
+
+def print_table(table: Table, console: Console) -> None:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD)
+    for index, column in enumerate(table.columns):
+        is_words = index == 0 or column in ("class", "metric")
+        shown.add_column(column, justify="left" if is_words else "right")
+    for number, row in enumerate(table.rows):
+        shown.add_row(
+            *(
+                Text(cell, style="bold" if (number, index) in table.best else "")
+                for index, cell in enumerate(row)
+            )
+        )
+    console.print(shown)
+    console.print(Text(table.note, style="dim"))
+
+
+def title(metric: str) -> str:
+    return TITLES.get(metric, metric)
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _by_case(run: RunSummary, metric: str) -> dict[str, float]:
+    """The mean over classes of each case."""
+    groups: dict[str, list[float]] = {}
+    for score in run.scores:
+        if score.metric == metric:
+            groups.setdefault(score.case, []).append(score.value)
+    return {case: statistics.fmean(values) for case, values in groups.items()}
+
+
+def _note(runs: list[RunSummary]) -> str:
+    cases = {score.case for run in runs for score in run.scores}
+    classes = {score.class_name for run in runs for score in run.scores}
+    over = " of the mean over classes" if len(classes) > 1 else ""
+    return (
+        f"Mean and standard deviation{over} over {counted(len(cases), 'case')}; the highest mean "
+        f"is bold. Seconds of training. {EMPTY_POLICY}"
+    )
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{spread}"
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,43 @@
+"""Overlap metrics against counts made by hand and against MONAI."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from monai.metrics import DiceHelper, MeanIoU
+from numpy.typing import NDArray
+
+from segpl.evaluate.metrics import dice, iou
+
+
+def masks(seed: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    rng = np.random.default_rng(seed)
+    return rng.random((8, 9, 10)) < 0.3, rng.random((8, 9, 10)) < 0.4
+
+
+def test_overlap_of_two_of_three_against_four_by_hand():
+    prediction = np.array([1, 1, 1, 0, 0, 0], bool)
+    truth = np.array([0, 1, 1, 1, 1, 0], bool)
+    assert dice(prediction, truth) == pytest.approx(2 * 2 / (3 + 4))
+    assert iou(prediction, truth) == pytest.approx(2 / 5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dice_agrees_with_monai(seed):
+    prediction, truth = (torch.from_numpy(mask)[None, None].float() for mask in masks(seed))
+    helper = DiceHelper(include_background=True, get_not_nans=False, activate=False)
+    assert dice(*masks(seed)) == pytest.approx(float(helper(prediction, truth)), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_iou_agrees_with_monai(seed):
+    prediction, truth = (torch.from_numpy(mask)[None, None].float() for mask in masks(seed))
+    value = MeanIoU(include_background=True)(prediction, truth)
+    assert iou(*masks(seed)) == pytest.approx(float(value), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_iou_and_dice_keep_their_algebraic_relation(seed):
+    d = dice(*masks(seed))
+    assert iou(*masks(seed)) == pytest.approx(d / (2 - d))

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from segpl.cli import evaluate as command
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.scores import (
+    Score,
+    evaluate_case,
+    evaluate_folders,
+    pair_cases,
+    read_scores,
+    summarize,
+    write_scores,
+)
+
+BINARY = {"background": 0, "vessel": 1}
+
+
+def picture(path: Path, values: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(values, np.uint8)).save(path)
+
+
+def volume(path: Path, values: object, spacing: float = 1.0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    affine = np.diag([spacing, spacing, spacing, 1.0])
+    nib.save(nib.Nifti1Image(np.asarray(values, np.uint8), affine), path)
+
+
+def value(scores: list[Score], metric: str, class_name: str | None = None) -> float:
+    (found,) = (
+        s.value for s in scores if s.metric == metric and class_name in (None, s.class_name)
+    )
+    return found
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two cases: one right, one of which half the foreground is found."""
+    predictions, labels = tmp_path / "predictions", tmp_path / "labels"
+    picture(predictions / "a.png", [[255, 255], [0, 0]])
+    picture(labels / "a.tif", [[255, 255], [0, 0]])
+    picture(predictions / "b.png", [[255, 0], [0, 0]])
+    picture(labels / "b.tif", [[255, 255], [0, 0]])
+    return predictions, labels
+
+
+def test_the_background_is_never_scored():
+    truth = np.array([0, 1])
+    names = {s.class_name for s in evaluate_case(truth, truth, BINARY, None, case="a")}
+    assert names == {"vessel"}
+
+
+def test_each_class_is_scored_by_its_own_number():
+    prediction, truth = np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2])
+    scores = evaluate_case(prediction, truth, {"left": 1, "right": 2}, None, case="a")
+    assert value(scores, "iou", "left") == pytest.approx(1 / 2)
+    assert value(scores, "dice", "right") == pytest.approx(2 / 3)
+
+
+def test_voxels_of_unknown_truth_count_neither_way():
+    prediction, truth = np.array([1, 0, 1, 1]), np.array([1, 0, 9, 9])
+    scores = evaluate_case(prediction, truth, BINARY, 9, case="a")
+    assert value(scores, "iou") == 1.0
+
+
+def test_an_array_of_another_shape_is_refused():
+    with pytest.raises(InputError, match=r"case a: the prediction has shape \(2,\) and the label"):
+        evaluate_case(np.zeros(2, int), np.zeros(3, int), BINARY, None, case="a")
+
+
+@pytest.mark.parametrize("what", ["prediction", "label"])
+def test_a_number_that_is_no_class_is_refused_by_name(what):
+    arrays = {"prediction": np.array([0, 1]), "label": np.array([0, 1])}
+    arrays[what] = np.array([0, 7])
+    with pytest.raises(InputError, match=f"the {what} holds the number 7, which is no class"):
+        evaluate_case(arrays["prediction"], arrays["label"], BINARY, None, case="a")
+
+
+def test_masks_of_0_and_255_are_scored_across_formats(folders):
+    scores = evaluate_folders(*folders)
+    assert [(s.case, s.class_name, s.metric, s.value) for s in scores] == [
+        ("a", "255", "dice", 1.0),
+        ("a", "255", "iou", 1.0),
+        ("b", "255", "dice", pytest.approx(2 / 3)),
+        ("b", "255", "iou", 0.5),
+    ]
+
+
+def test_predictions_json_names_the_classes(folders):
+    predictions, labels = folders
+    content = {"classes": {"background": 0, "vessel": 255}, "ignore": None}
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    assert {s.class_name for s in evaluate_folders(predictions, labels)} == {"vessel"}
+
+
+def test_predictions_json_names_the_number_to_leave_out(folders):
+    predictions, labels = folders
+    picture(labels / "b.tif", [[255, 128], [0, 0]])
+    content = {"classes": {"background": 0, "vessel": 255}, "ignore": 128}
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    scores = evaluate_folders(predictions, labels)
+    assert [s.value for s in scores] == [1.0] * 4
+
+
+@pytest.mark.parametrize("content", [[], {"classes": [1]}, {"classes": {"a": 1}, "ignore": "x"}])
+def test_a_predictions_json_without_classes_is_refused(folders, content):
+    predictions, labels = folders
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="does not say what the numbers mean"):
+        evaluate_folders(predictions, labels)
+
+
+def test_a_prediction_without_a_label_is_named_and_the_others_are_scored(folders):
+    predictions, labels = folders
+    picture(predictions / "stray.png", [[0, 0], [0, 0]])
+    with pytest.warns(UserWarning, match=r"1 prediction\(s\) have no label .* stray"):
+        scores = evaluate_folders(predictions, labels)
+    assert {s.case for s in scores} == {"a", "b"}
+
+
+def test_labels_without_a_prediction_are_listed(folders):
+    predictions, labels = folders
+    picture(labels / "c.tif", [[0, 0], [0, 0]])
+    assert pair_cases(predictions, labels).without_prediction == ["c"]
+
+
+def test_folders_with_no_case_in_common_are_refused_with_names_of_both(folders, tmp_path):
+    predictions, _ = folders
+    picture(tmp_path / "other" / "z.tif", [[255]])
+    with pytest.raises(InputError, match=r"no prediction has a label: .* holds a, b, .* holds z"):
+        evaluate_folders(predictions, tmp_path / "other")
+
+
+def test_a_folder_without_predictions_is_refused(folders, tmp_path):
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(InputError, match="holds no prediction"):
+        evaluate_folders(tmp_path / "nothing", folders[1])
+
+
+def test_a_missing_folder_is_refused(folders, tmp_path):
+    with pytest.raises(MissingFileError, match="absent is not a folder"):
+        evaluate_folders(tmp_path / "absent", folders[1])
+
+
+def test_labels_that_are_all_empty_are_refused(tmp_path):
+    for folder in ("predictions", "labels"):
+        picture(tmp_path / folder / "a.png", [[0, 0]])
+    with pytest.raises(InputError, match="every label is empty"):
+        evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
+
+
+def test_two_files_for_one_case_are_refused(folders):
+    predictions, labels = folders
+    picture(predictions / "a.tif", [[0, 0], [0, 0]])
+    with pytest.raises(InputError, match=r"two files for case a: a\.png and a\.tif"):
+        evaluate_folders(predictions, labels)
+
+
+def test_a_prediction_of_another_spacing_is_refused(tmp_path):
+    volume(tmp_path / "predictions" / "a.nii.gz", np.ones((2, 2, 2)), spacing=1.0)
+    volume(tmp_path / "labels" / "a.nii.gz", np.ones((2, 2, 2)), spacing=2.0)
+    with pytest.raises(InputError, match=r"case a: .* are not on one grid: .*spacing"):
+        evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
+
+
+def test_a_dataset_gives_its_labels_and_the_names_of_its_classes(tmp_path):
+    root = tmp_path / "Task99_Toy"
+    volume(root / "imagesTr" / "a.nii.gz", np.arange(8).reshape(2, 2, 2))
+    volume(root / "labelsTr" / "a.nii.gz", np.ones((2, 2, 2)))
+    (root / "dataset.json").write_text(
+        json.dumps(
+            {
+                "name": "toy",
+                "tensorImageSize": "3D",
+                "modality": {"0": "CT"},
+                "labels": {"0": "background", "1": "organ"},
+                "training": [{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}],
+                "test": [],
+            }
+        )
+    )
+    volume(tmp_path / "predictions" / "a.nii.gz", np.ones((2, 2, 2)))
+    scores = evaluate_folders(tmp_path / "predictions", root)
+    assert {(s.class_name, s.value) for s in scores} == {("organ", 1.0)}
+
+
+def test_progress_is_told_once_for_each_case(folders):
+    calls: list[None] = []
+    evaluate_folders(*folders, advance=lambda: calls.append(None))
+    assert len(calls) == 2
+
+
+def test_scores_come_back_from_their_file_to_the_bit(tmp_path):
+    scores = [Score("a, b", "left", "dice", 1 / 3), Score("c", "right", "iou", 0.1 + 0.2)]
+    write_scores(tmp_path / "scores.csv", scores)
+    assert read_scores(tmp_path / "scores.csv") == scores
+
+
+def test_the_table_starts_with_its_stated_header(tmp_path):
+    write_scores(tmp_path / "scores.csv", [Score("a", "left", "dice", 0.5)])
+    assert (tmp_path / "scores.csv").read_text() == "case,class,metric,value\na,left,dice,0.5\n"
+
+
+def test_another_table_is_not_taken_for_scores(tmp_path):
+    (tmp_path / "log.csv").write_text("step,total\n1,0.5\n")
+    with pytest.raises(InputError, match="starts with 'step,total' and is no table of scores"):
+        read_scores(tmp_path / "log.csv")
+
+
+def test_a_broken_line_of_scores_is_named(tmp_path):
+    (tmp_path / "scores.csv").write_text("case,class,metric,value\na,left,dice,good\n")
+    with pytest.raises(InputError, match="line 2: 'a,left,dice,good' is not"):
+        read_scores(tmp_path / "scores.csv")
+
+
+def test_absent_scores_come_with_the_command_that_makes_them(tmp_path):
+    with pytest.raises(MissingFileError, match="segpl evaluate PREDICTIONS LABELS --out"):
+        read_scores(tmp_path / "scores.csv")
+
+
+def test_a_summary_has_the_moments_worked_out_by_hand():
+    scores = [Score(str(i), "left", "dice", v) for i, v in enumerate([0.2, 0.4, 0.9])]
+    (row,) = summarize(scores)
+    assert (row.mean, row.median, row.min, row.max, row.cases) == (0.5, 0.4, 0.2, 0.9, 3)
+    assert row.std == pytest.approx(0.13**0.5)  # (0.09 + 0.01 + 0.16) / 2
+
+
+def test_one_case_has_no_deviation():
+    (row,) = summarize([Score("a", "left", "dice", 0.5)])
+    assert np.isnan(row.std)
+
+
+def test_the_command_writes_the_table_and_prints_the_policy_for_empty_masks(
+    folders, tmp_path, capsys
+):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    out = tmp_path / "out" / "scores.csv"
+    assert command.run(parser.parse_args([*map(str, folders), "--out", str(out)])) == 0
+    assert len(read_scores(out)) == 4
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2 cases scored. Empty masks: both empty scores 1, only one empty scores 0." in printed
+
+
+def test_the_command_lists_what_was_not_scored(folders, capsys):
+    picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args([*map(str, folders)]))
+    assert "for want of a label: stray" in capsys.readouterr().err
