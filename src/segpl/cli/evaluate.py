@@ -25,7 +25,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.scores import pair_cases, score_pairs, write_scores
     from segpl.report.tables import counted, print_table, summary_table
 
-    notes = Console(stderr=True)
+    # names and paths are shown as they are, on one line, for copying
+    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     pairing = pair_cases(args.predictions, args.labels)
     columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=notes, transient=True) as progress:
@@ -37,11 +38,9 @@ def run(args: argparse.Namespace) -> int:
     print_table(summary_table(scores), Console())
     if pairing.without_label:
         names = ", ".join(pairing.without_label)
-        notes.print(
-            f"[yellow]Not scored, for want of a label:[/] {names}", highlight=False, soft_wrap=True
-        )
+        notes.print(f"Not scored, for want of a label: {names}", style="yellow")
     if pairing.without_prediction:
         count = counted(len(pairing.without_prediction), "case")
-        notes.print(f"Labelled but not predicted: {count}.", highlight=False)
-    notes.print(f"Scores of each case: {out}", highlight=False, soft_wrap=True)
+        notes.print(f"Labelled but not predicted: {count}.")
+    notes.print(f"Scores of each case: {out}")
     return 0

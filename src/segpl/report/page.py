@@ -29,7 +29,7 @@ from segpl.report.figures import (
 from segpl.report.runs import RunSummary
 from segpl.report.tables import case_table, comparison_table
 
-WIDEST = 512  # pixels of a picture's longer side; larger slices are thinned out
+WIDEST = 256  # pixels of a picture's longer side; larger slices are thinned out
 
 
 @dataclass(frozen=True, slots=True)
