@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from segpl.data.plan import Normalization, Plan
+from segpl.data.prepare import labels_of, prepare_image, prepare_label, restore
+from segpl.data.readers import Grid, Image, Label
+from segpl.errors import InputError, UnknownNameError
+
+PLAN = Plan(
+    dims=2,
+    channels=("T1",),
+    classes={"background": 0, "organ": 3},
+    ignore=None,
+    orientation=None,
+    spacing=(1.0, 1.0),
+    normalization=(Normalization("zscore"),),
+    patch=(8, 8),
+    strides=((2, 2),),
+    width=4,
+    batch=1,
+    reasons={},
+)
+VOLUME_PLAN = replace(
+    PLAN, dims=3, orientation="RAS", spacing=(1.0, 1.0, 2.0), patch=(8, 8, 8), strides=()
+)
+
+
+def picture(*channels, spacing=(1.0, 1.0)) -> Image:
+    array = np.array(channels, np.float32)
+    return Image(array, Grid(array.shape[1:], spacing, None))
+
+
+def label_picture(values) -> Label:
+    array = np.array(values, np.int32)
+    return Label(array, Grid(array.shape, (1.0,) * array.ndim, None))
+
+
+def test_zscore_has_mean_zero_and_deviation_one():
+    prepared = prepare_image(picture([[1, 2], [3, 6]]), PLAN)
+    assert prepared.mean() == pytest.approx(0, abs=1e-6)
+    assert prepared.std() == pytest.approx(1)
+
+
+def test_zscore_by_hand():
+    """1, 3, 3, 5: mean 3, deviation sqrt(2)."""
+    prepared = prepare_image(picture([[1, 3], [3, 5]]), PLAN)
+    assert prepared[0].ravel() == pytest.approx([-(2**0.5), 0, 0, 2**0.5])
+
+
+def test_nonzero_leaves_zeros_out_and_at_zero():
+    """Without the zeros 2, 4: mean 3, deviation 1."""
+    plan = replace(PLAN, normalization=(Normalization("zscore-nonzero"),))
+    prepared = prepare_image(picture([[0, 0], [2, 4]]), plan)
+    assert prepared[0].ravel() == pytest.approx([0, 0, -1, 1])
+
+
+def test_ct_clips_and_uses_the_numbers_of_the_dataset():
+    rule = Normalization("ct", low=-100, high=300, mean=100, std=50)
+    prepared = prepare_image(
+        picture([[-1000, 0], [100, 3000]]), replace(PLAN, normalization=(rule,))
+    )
+    assert prepared[0].ravel() == pytest.approx([-4, -2, 0, 4])
+
+
+def test_channels_are_normalized_apart():
+    plan = replace(
+        PLAN,
+        channels=("T1", "CT"),
+        normalization=(Normalization("zscore"), Normalization("ct", 0, 10, 0, 10)),
+    )
+    prepared = prepare_image(picture([[1, 3], [3, 5]], [[0, 5], [10, 20]]), plan)
+    assert prepared[0].mean() == pytest.approx(0, abs=1e-6)
+    assert prepared[1].ravel() == pytest.approx([0, 0.5, 1, 1])
+
+
+def test_preparing_leaves_the_image_as_it_was():
+    image = picture([[1, 2], [3, 6]])
+    prepare_image(image, PLAN)
+    assert image.array.ravel().tolist() == [1, 2, 3, 6]
+
+
+@pytest.mark.parametrize("kind", ["zscore", "zscore-nonzero"])
+@pytest.mark.parametrize("value", [0, 7.3])
+def test_a_constant_image_is_refused(kind, value):
+    plan = replace(PLAN, normalization=(Normalization(kind),))
+    with pytest.raises(InputError, match="channel 'T1' is constant"):
+        prepare_image(picture(np.full((4, 4), value)), plan)
+
+
+def test_an_unknown_normalization_is_refused_with_the_nearest_name():
+    plan = replace(PLAN, normalization=(Normalization("zscor"),))
+    with pytest.raises(UnknownNameError, match="Did you mean 'zscore'"):
+        prepare_image(picture([[1, 2], [3, 6]]), plan)
+
+
+def test_a_ct_rule_without_a_range_is_refused():
+    plan = replace(PLAN, normalization=(Normalization("ct", mean=3, std=0),))
+    with pytest.raises(InputError, match=r"std must be above 0.*plan\.json"):
+        prepare_image(picture([[1, 2], [3, 6]]), plan)
+
+
+def test_a_wrong_number_of_channels_is_refused():
+    with pytest.raises(InputError, match=r"2 channel\(s\), but the plan is for 1: T1"):
+        prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
+
+
+def test_a_volume_is_refused_by_a_plan_for_pictures():
+    image = Image(np.zeros((1, 2, 2, 2), np.float32), Grid((2, 2, 2), (1.0,) * 3, None))
+    with pytest.raises(InputError, match=r"3 spatial axes .* the plan is for 2"):
+        prepare_image(image, PLAN)
+
+
+def test_an_image_is_resampled_to_the_spacing_of_the_plan():
+    image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
+    assert prepare_image(image, PLAN).shape == (1, 20, 3)
+
+
+def test_the_spacing_of_the_plan_counts_along_the_turned_axes():
+    affine = np.array([[0, 0, 1, 0], [1, 0, 0, 0], [0, 4, 0, 0], [0, 0, 0, 1]], float)  # A S R
+    array = np.random.default_rng(0).random((1, 5, 6, 7), np.float32)
+    image = Image(array, Grid((5, 6, 7), (1.0, 4.0, 1.0), affine))
+    assert prepare_image(image, VOLUME_PLAN).shape == (1, 7, 5, 12)
+
+
+def test_label_numbers_become_class_indices():
+    prepared = prepare_label(label_picture([[0, 3], [3, 0]]), PLAN)
+    assert prepared.tolist() == [[0, 1], [1, 0]]
+    assert prepared.dtype == np.int8
+
+
+def test_the_order_of_the_plan_gives_the_indices():
+    plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 4})
+    assert prepare_label(label_picture([[9, 4, 0]]), plan).tolist() == [[1, 2, 0]]
+
+
+def test_the_ignore_number_becomes_minus_one():
+    plan = replace(PLAN, ignore=255)
+    assert prepare_label(label_picture([[0, 255, 3]]), plan).tolist() == [[0, -1, 1]]
+
+
+def test_many_classes_need_two_bytes():
+    plan = replace(PLAN, classes={str(number): number for number in range(200)})
+    assert prepare_label(label_picture([[199]]), plan).tolist() == [[199]]
+
+
+@pytest.mark.parametrize("stranger", [2, -5, 70_000])
+def test_a_number_that_no_class_has_is_refused_by_name(stranger):
+    with pytest.raises(InputError, match=rf"the label holds {stranger}, .* 0 background, 3 organ"):
+        prepare_label(label_picture([[0, stranger, 3]]), PLAN)
+
+
+def test_label_and_image_end_on_the_same_grid():
+    affine = np.diag([-1.0, 3.0, 0.7, 1.0])
+    grid = Grid((5, 6, 7), (1.0, 3.0, 0.7), affine)
+    array = np.random.default_rng(0).random((1, 5, 6, 7), np.float32)
+    image = prepare_image(Image(array, grid), VOLUME_PLAN)
+    label = prepare_label(Label((array[0] > 0.5).astype(np.int32) * 3, grid), VOLUME_PLAN)
+    assert label.shape == image.shape[1:]
+
+
+def test_restore_is_the_way_back_of_a_turned_volume():
+    affine = np.array([[0, 0, -1, 0], [1, 0, 0, 0], [0, -2, 0, 0], [0, 0, 0, 1]], float)
+    grid = Grid((5, 6, 7), (1.0, 2.0, 1.0), affine)
+    label = np.zeros((5, 6, 7), np.int32)
+    label[1, 4, 2] = 3
+    there = prepare_label(Label(label, grid), VOLUME_PLAN)
+    back = restore(there[None].astype(np.float32), grid, VOLUME_PLAN)
+    assert back.shape == (1, 5, 6, 7)
+    assert np.argwhere(back[0] > 0.5).tolist() == [[1, 4, 2]]
+
+
+def test_restore_undoes_the_resampling():
+    grid = Grid((6, 8), (3.0, 0.4), None)
+    shape = prepare_image(
+        Image(np.random.default_rng(0).random((1, 6, 8), np.float32), grid), PLAN
+    ).shape
+    assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)
+
+
+def test_a_binary_label_starts_above_one_half():
+    labels = labels_of(np.array([[[0.2, 0.5, 0.51]]], np.float32), PLAN)
+    assert labels.tolist() == [[0, 0, 3]]
+
+
+def test_the_largest_of_several_classes_wins():
+    plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 400})
+    probabilities = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)
+    assert labels_of(probabilities[:, None], plan).tolist() == [[0, 9, 400]]
