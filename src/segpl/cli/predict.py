@@ -1,0 +1,56 @@
+"""segpl predict: masks for images, by a trained run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+HELP = "write masks for images"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="folder of a trained run")
+    parser.add_argument(
+        "inputs",
+        type=Path,
+        nargs="*",
+        help="images, folders of images or a dataset; none: the run's own test cases",
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the predictions")
+    parser.add_argument(
+        "--probabilities", action="store_true", help="write the probabilities beside the labels"
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace predictions instead of skipping them"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--overlap", type=float, default=0.5, help="share of a window that its neighbour sees too"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="best: on the validation cases, where the run had any",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from segpl.api import load_run
+
+    trained = load_run(args.run, device=args.device, checkpoint=args.checkpoint)
+    written = trained.predict(
+        args.inputs,
+        out=args.out,
+        probabilities=args.probabilities,
+        overwrite=args.overwrite,
+        overlap=args.overlap,
+    )
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if written:
+        console.print(f"{len(written)} prediction(s) written to {args.out}.")
+    else:
+        console.print(f"Nothing to do: every prediction is in {args.out} already (--overwrite).")
+    return 0

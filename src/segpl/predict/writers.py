@@ -1,0 +1,168 @@
+"""Predictions as files, in the format and on the grid of the image that they belong to."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.readers import suffix_of
+from segpl.errors import InputError, StorageError
+from segpl.files import write_whole
+
+NIFTI = (".nii.gz", ".nii")
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
+ARRAYS = (".npy", ".npz")
+ITK = {".nrrd": ".nrrd", ".mha": ".mha", ".mhd": ".mha"}  # an .mhd is two files: never whole
+
+Array = NDArray[Any]
+
+
+def output_name(case_name: str, like: Path) -> str:
+    """File name for the labels of a case whose image is `like`."""
+    suffix = _known_suffix(like)
+    if suffix in PICTURES:
+        return f"{case_name}.png"
+    return f"{case_name}{ITK.get(suffix, suffix)}"
+
+
+def probabilities_name(case_name: str, like: Path, outputs: int) -> str:
+    """File name for the probabilities; a picture cannot hold several channels of floats."""
+    if _known_suffix(like) in PICTURES:
+        return f"{case_name}.tif" if outputs == 1 else f"{case_name}.npz"
+    return output_name(case_name, like)
+
+
+def write_labels(path: Path, labels: Array, like: Path) -> None:
+    """Write labels (*S), in the smallest type that holds them, with the geometry of `like`."""
+    labels = _smallest(labels)
+    suffix = _known_suffix(like)
+    if suffix in NIFTI:
+        _write_nifti(path, labels, like)
+    elif suffix in ITK:
+        _write_itk(path, labels, like, channels=1)
+    elif suffix in PICTURES:
+        _write_picture(path, labels.astype(np.uint16) if labels.dtype != np.uint8 else labels)
+    else:
+        _write_array(path, labels, like, name="label")
+
+
+def write_probabilities(path: Path, probabilities: Array, like: Path) -> None:
+    """Write probabilities (K, *S) as float32 with the geometry of `like`.
+
+    One channel is written without its axis. Several come last in volumes and first in arrays.
+    """
+    channels = len(probabilities)
+    values = np.asarray(probabilities, np.float32)
+    values = values[0] if channels == 1 else values
+    suffix = _known_suffix(like)
+    if suffix in NIFTI:
+        _write_nifti(path, values if channels == 1 else np.moveaxis(values, 0, -1), like)
+    elif suffix in ITK:
+        _write_itk(path, values, like, channels=channels)
+    elif suffix in PICTURES and channels == 1:
+        _write_picture(path, values)
+    else:
+        _write_array(path, values, like, name="probabilities")
+
+
+def _known_suffix(like: Path) -> str:
+    suffix = suffix_of(like)
+    if suffix not in (*NIFTI, *PICTURES, *ARRAYS, *ITK):
+        known = ", ".join((*NIFTI, *PICTURES, *ARRAYS, *ITK))
+        raise InputError(f"{like} is of no format that can be written. Known suffixes: {known}.")
+    return suffix
+
+
+def _smallest(labels: Array) -> Array:
+    for kind in (np.uint8, np.int16):
+        limits = np.iinfo(kind)
+        if limits.min <= labels.min(initial=0) and labels.max(initial=0) <= limits.max:
+            return labels.astype(kind)
+    return labels.astype(np.int32)
+
+
+def _write_nifti(path: Path, values: Array, like: Path) -> None:
+    kind, header = _nifti_header(like)
+    if values.ndim == 2 and len(header.get_data_shape()) >= 3:
+        values = values[..., None]  # a slice is stored as a volume of one
+    affine = header.get_best_affine()
+    header.set_data_dtype(values.dtype)
+    header.set_data_shape(values.shape)
+    header.set_slope_inter(1, 0)
+    header["cal_max"] = header["cal_min"] = 0  # a window for intensities would hide the labels
+    if values.ndim == 4:
+        header.set_zooms((*header.get_zooms()[:3], 1.0))
+    picture = kind(values, affine, header)
+    write_whole(path, lambda draft: picture.to_filename(draft))
+
+
+def _nifti_header(path: Path) -> tuple[Any, Any]:
+    """Class and header by content, as the reader does: not every .nii.gz is compressed."""
+    import nibabel
+
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        head = gzip.GzipFile(fileobj=file).read(540) if packed else file.read(540)
+    size = head[:4]
+    is_second = 540 in (int.from_bytes(size, "little"), int.from_bytes(size, "big"))
+    kind = nibabel.Nifti2Image if is_second else nibabel.Nifti1Image
+    header = kind.header_class.from_fileobj(io.BytesIO(head))
+    return kind, header.as_byteswapped("<")
+
+
+def _write_itk(path: Path, values: Array, like: Path, channels: int) -> None:
+    import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(like))
+    reader.ReadImageInformation()
+    axes = reader.GetDimension()
+    spatial = min(axes, 3)
+    first = 1 if channels > 1 else 0
+    if values.ndim - first < spatial:
+        values = values[..., None]  # a slice is stored as a volume of one
+    order = (*reversed(range(first, values.ndim)), *range(first))  # ITK: (z, y, x) or (z, y, x, K)
+    image = sitk.GetImageFromArray(
+        np.ascontiguousarray(values.transpose(order)), isVector=channels > 1
+    )
+    direction = np.reshape(reader.GetDirection(), (axes, axes))[:spatial, :spatial]
+    image.SetOrigin(reader.GetOrigin()[:spatial])
+    image.SetSpacing(reader.GetSpacing()[:spatial])
+    image.SetDirection(direction.ravel().tolist())
+
+    def write(draft: Path) -> None:
+        try:
+            sitk.WriteImage(image, str(draft), useCompression=True)
+        except RuntimeError as error:
+            cause = " ".join(str(error).split())
+            raise StorageError(
+                f"{path} could not be written ({cause}). Check that the disk has space and the "
+                "folder may be written to."
+            ) from error
+
+    write_whole(path, write)
+
+
+def _write_picture(path: Path, values: Array) -> None:
+    from PIL import Image
+
+    picture = Image.fromarray(values)
+    write_whole(path, lambda draft: picture.save(draft))
+
+
+def _write_array(path: Path, values: Array, like: Path, name: str) -> None:
+    if suffix_of(path) == ".npy":
+        write_whole(path, lambda draft: np.save(draft, values))
+        return
+    arrays = {name: values}
+    if suffix_of(like) == ".npz":
+        with np.load(like) as source:
+            if "spacing" in source:
+                arrays["spacing"] = source["spacing"]
+    write_whole(path, lambda draft: np.savez_compressed(draft, allow_pickle=False, **arrays))

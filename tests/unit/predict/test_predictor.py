@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+import torch
+from PIL import Image
+
+from segpl.data.plan import Normalization, Plan
+from segpl.data.readers import read_image, read_label, same_grid
+from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
+from segpl.predict import predictor
+from segpl.predict.predictor import Job, find_inputs, predict_jobs
+
+CPU = torch.device("cpu")
+PLAN = Plan(
+    dims=3,
+    channels=("CT",),
+    classes={"background": 0, "organ": 4},
+    ignore=None,
+    orientation="RAS",
+    spacing=(1.0, 1.0, 1.0),
+    normalization=(Normalization("ct", low=0, high=100, mean=50, std=10),),
+    patch=(8, 8, 8),
+    strides=(),
+    width=4,
+    batch=1,
+    reasons={},
+)
+FLAT_PLAN = replace(PLAN, dims=2, orientation=None, spacing=(1.0, 1.0), patch=(8, 8))
+SHAPE = (9, 12, 14)
+
+
+def bright_is_organ(windows: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(windows[:, :1])
+
+
+def blob(shape=SHAPE) -> np.ndarray:
+    """A bright box that no flip and no exchange of axes maps to itself."""
+    image = np.zeros(shape, np.int16)
+    image[tuple(slice(first, last) for first, last in ((1, 4), (7, 11), (2, 7)))[: len(shape)]] = (
+        100
+    )
+    return image
+
+
+def write_nifti(path: Path, array: np.ndarray, affine=None) -> Path:
+    nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine).to_filename(path)
+    return path
+
+
+def predict(paths: list[Path], plan: Plan, out: Path, network=bright_is_organ, **options):
+    jobs = find_inputs(paths, plan, layout="folders")
+    return predict_jobs(jobs, network, plan, out, device=CPU, **options)
+
+
+AFFINES = {
+    "plain": np.eye(4),
+    "flipped": np.diag([-1.0, -1.0, 1.0, 1.0]),
+    "exchanged": np.array([[0, 0, 1, 5], [-1, 0, 0, 7], [0, 1, 0, -3], [0, 0, 0, 1.0]]),
+    "oblique": np.array([[0.96, -0.28, 0, 1], [0.28, 0.96, 0, 2], [0, 0, -1, 3], [0, 0, 0, 1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", AFFINES)
+def test_a_blob_comes_back_where_it_was(tmp_path, name):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob(), AFFINES[name])
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    result = nibabel.load(written)
+    assert np.array_equal(result.affine, nibabel.load(source).affine)
+    assert np.array_equal(np.asarray(result.dataobj), (blob() > 0) * 4)
+
+
+@pytest.mark.parametrize("name", AFFINES)
+def test_a_blob_comes_back_through_another_spacing(tmp_path, name):
+    affine = AFFINES[name] @ np.diag([1.6, 0.8, 2.4, 1])
+    source = write_nifti(tmp_path / "scan.nii.gz", blob(), affine)
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    found = np.asarray(nibabel.load(written).dataobj) == 4
+    truth = blob() > 0
+    dice = 2 * (found & truth).sum() / (found.sum() + truth.sum())
+    assert found.shape == SHAPE
+    assert dice > 0.9
+
+
+def test_a_picture_gives_a_png_in_its_place(tmp_path):
+    source = tmp_path / "eye.png"
+    Image.fromarray(blob((9, 12)).astype(np.uint8)).save(source)
+    (written,) = predict([source], FLAT_PLAN, tmp_path / "out")
+    assert written.name == "eye.png"
+    assert np.array_equal(read_label(written).array, (blob((9, 12)) > 0) * 4)
+
+
+def test_an_array_gives_an_array_in_its_place(tmp_path):
+    np.save(tmp_path / "scan.npy", blob())
+    (written,) = predict([tmp_path / "scan.npy"], PLAN, tmp_path / "out")
+    assert np.array_equal(np.load(written), (blob() > 0) * 4)
+
+
+def test_an_mha_comes_back_in_its_place(tmp_path):
+    source = tmp_path / "scan.mha"
+    image = sitk.GetImageFromArray(blob().transpose(2, 1, 0))
+    image.SetDirection((0, 1, 0, -1, 0, 0, 0, 0, 1))
+    image.SetOrigin((3.0, 4.0, 5.0))
+    sitk.WriteImage(image, str(source))
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    label = read_label(written)
+    assert np.array_equal(label.array, (blob() > 0) * 4)
+    assert same_grid(label.grid, read_image([source], 3).grid) is None
+
+
+def test_an_image_smaller_than_the_patch_is_predicted(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob()[:5, 7:11, :3])
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    assert nibabel.load(written).shape == (5, 4, 3)
+
+
+def test_an_image_with_channels_gives_a_mask_without(tmp_path):
+    plan = replace(PLAN, channels=("a", "b"), normalization=PLAN.normalization * 2)
+    both = np.stack([blob(), np.zeros_like(blob())], axis=-1)
+    source = write_nifti(tmp_path / "scan.nii.gz", both)
+    (written,) = predict([source], plan, tmp_path / "out")
+    assert np.array_equal(np.asarray(nibabel.load(written).dataobj), (blob() > 0) * 4)
+
+
+def test_several_classes_are_written_with_their_numbers(tmp_path):
+    plan = replace(PLAN, classes={"background": 0, "dark": 7, "bright": 9})
+
+    def network(windows):
+        return torch.cat([windows * 0 + 0.1, torch.sigmoid(-windows), torch.sigmoid(windows)], 1)
+
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    (written,) = predict([source], plan, tmp_path / "out", network, probabilities=True)
+    assert np.array_equal(nibabel.load(written).dataobj, np.where(blob() > 0, 9, 7))
+    chances = nibabel.load(tmp_path / "out" / "probabilities" / "scan.nii.gz")
+    assert chances.shape == (*SHAPE, 3)
+
+
+def test_probabilities_are_those_of_the_network(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob(), AFFINES["exchanged"])
+    predict([source], PLAN, tmp_path / "out", probabilities=True)
+    chances = np.asarray(nibabel.load(tmp_path / "out" / "probabilities" / "scan.nii.gz").dataobj)
+    expected = 1 / (1 + np.exp(-(blob() - 50.0) / 10))
+    assert chances == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_existing_prediction_is_skipped(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    written.write_bytes(b"mine")
+    calls: list[int] = []
+    assert predict([source], PLAN, tmp_path / "out", advance=lambda: calls.append(1)) == []
+    assert written.read_bytes() == b"mine"
+    assert len(calls) == 1
+
+
+def test_overwrite_replaces_a_prediction(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    written.write_bytes(b"mine")
+    assert predict([source], PLAN, tmp_path / "out", overwrite=True) == [written]
+    assert nibabel.load(written).shape == SHAPE
+
+
+def test_probabilities_that_are_missing_are_not_skipped(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    predict([source], PLAN, tmp_path / "out")
+    assert len(predict([source], PLAN, tmp_path / "out", probabilities=True)) == 1
+
+
+def test_one_broken_input_does_not_lose_the_others(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in "ac":
+        write_nifti(folder / f"{name}.nii.gz", blob())
+    (folder / "b.nii.gz").write_bytes(b"broken")
+    calls: list[int] = []
+    with pytest.raises(InputError, match=r"1 of 3 image\(s\) .* \[b\] .*b\.nii\.gz"):
+        predict([folder], PLAN, tmp_path / "out", advance=lambda: calls.append(1))
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.nii.gz")) == ["a.nii.gz", "c.nii.gz"]
+    assert sorted(json.loads((tmp_path / "out/predictions.json").read_text())["files"]) == [
+        "a",
+        "c",
+    ]
+    assert len(calls) == 3
+
+
+def test_a_full_disk_stops_at_once(tmp_path, monkeypatch):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(nibabel.Nifti1Image, "to_filename", full)
+    with pytest.raises(StorageError, match="no space left on the disk"):
+        predict([source], PLAN, tmp_path / "out")
+
+
+def test_a_diverged_network_is_named(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    with pytest.raises(DivergedError, match="not finite"):
+        predict([source], PLAN, tmp_path / "out", lambda windows: windows * float("nan"))
+
+
+def test_the_manifest_says_what_the_numbers_mean(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    predict([source], PLAN, tmp_path / "out", run="runs/a")
+    manifest = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert manifest == {
+        "run": "runs/a",
+        "classes": {"background": 0, "organ": 4},
+        "ignore": None,
+        "files": {"scan": {"images": [str(source.resolve())], "labels": "scan.nii.gz"}},
+    }
+
+
+def test_the_manifest_keeps_what_the_same_run_wrote_before(tmp_path):
+    for name in "ab":
+        source = write_nifti(tmp_path / f"{name}.nii.gz", blob())
+        predict([source], PLAN, tmp_path / "out", run="runs/a")
+    manifest = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert sorted(manifest["files"]) == ["a", "b"]
+
+
+def test_predictions_of_another_run_are_not_taken_for_ours(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    predict([source], PLAN, tmp_path / "out", run="runs/a")
+    with pytest.raises(InputError, match=r"predictions of another run, runs/a.*--overwrite"):
+        predict([source], PLAN, tmp_path / "out", run="runs/b")
+    predict([source], PLAN, tmp_path / "out", run="runs/b", overwrite=True)
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text())["run"] == "runs/b"
+
+
+def test_an_output_folder_that_would_lose_the_inputs_is_refused(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    with pytest.raises(InputError, match="would overwrite the image"):
+        predict([source], PLAN, tmp_path, overwrite=True)
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    with pytest.raises(InputError, match="is a file, but predictions need a folder"):
+        predict([source], PLAN, source)
+
+
+def test_the_next_image_is_read_before_this_one_is_predicted(tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in "ab":
+        write_nifti(folder / f"{name}.nii.gz", blob()[:4, 7:11, :4])
+    second = threading.Event()
+    load = predictor._load
+
+    def watched(job, plan):
+        if job.name == "b":
+            second.set()
+        return load(job, plan)
+
+    monkeypatch.setattr(predictor, "_load", watched)
+
+    def network(windows):
+        assert second.wait(5), "the second image waits for the first"
+        return bright_is_organ(windows)
+
+    assert len(predict([folder], PLAN, tmp_path / "out", network)) == 2
+
+
+# what to predict
+
+
+def names(folder: Path, *files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (folder / file).touch()
+    return folder
+
+
+def find(*paths: Path, plan: Plan = PLAN, layout: str = "folders") -> dict[str, list[str]]:
+    jobs = find_inputs(paths, plan, layout=layout)
+    return {job.name: [path.name for path in job.images] for job in jobs}
+
+
+TWO_CHANNELS = replace(PLAN, channels=("T1", "T2"), normalization=PLAN.normalization * 2)
+
+
+def test_files_are_jobs_by_their_stem(tmp_path):
+    folder = names(tmp_path, "a.nii.gz", "b.png")
+    assert find(folder / "b.png", folder / "a.nii.gz") == {"b": ["b.png"], "a": ["a.nii.gz"]}
+
+
+def test_a_folder_gives_its_images_and_nothing_else(tmp_path):
+    folder = names(tmp_path, "b.nii.gz", "a.nii.gz", "notes.txt", "._a.nii.gz")
+    assert list(find(folder)) == ["a", "b"]
+
+
+def test_numbered_channels_are_one_case(tmp_path):
+    folder = names(tmp_path, *(f"{c}_000{n}.nii.gz" for c in "xy" for n in (1, 0)))
+    assert find(folder, plan=TWO_CHANNELS) == {
+        "x": ["x_0000.nii.gz", "x_0001.nii.gz"],
+        "y": ["y_0000.nii.gz", "y_0001.nii.gz"],
+    }
+
+
+def test_a_single_numbered_channel_is_not_part_of_the_name(tmp_path):
+    folder = names(tmp_path, "x_0000.nii.gz", "y_0000.nii.gz")
+    assert list(find(folder)) == ["x", "y"]
+
+
+def test_one_file_may_hold_all_channels(tmp_path):
+    folder = names(tmp_path, "x_0000.png")
+    assert find(folder, plan=TWO_CHANNELS) == {"x": ["x_0000.png"]}
+
+
+@pytest.mark.parametrize("files", [("film_0000.png", "film_0001.png"), ("film_0007.png",)])
+def test_frames_of_a_film_are_cases_and_not_channels(tmp_path, files):
+    folder = names(tmp_path, *files)
+    assert list(find(folder)) == [file.removesuffix(".png") for file in files]
+
+
+def test_a_missing_channel_is_named(tmp_path):
+    folder = names(tmp_path, "x_0000.nii.gz", "x_0001.nii.gz", "y_0001.nii.gz")
+    with pytest.raises(InputError, match=r"case y has 1 channel file.*trained on 2: T1, T2"):
+        find(folder, plan=TWO_CHANNELS)
+
+
+def test_too_many_channels_are_refused_where_numbers_are_channels(tmp_path):
+    folder = names(tmp_path, "x_0000.nii.gz", "x_0001.nii.gz")
+    with pytest.raises(InputError, match=r"case x has 2 channel file.*trained on 1: CT"):
+        find(folder, layout="nnunet")
+
+
+def test_a_dataset_gives_its_test_cases(tmp_path):
+    for part, file in (("train", "a.nii.gz"), ("test", "b.nii.gz")):
+        names(tmp_path / part / "images", file)
+        names(tmp_path / part / "labels", file)
+    assert list(find(tmp_path)) == ["b"]
+
+
+def test_a_dataset_without_test_cases_gives_all(tmp_path):
+    names(tmp_path / "images", "a.nii.gz", "b.nii.gz")
+    names(tmp_path / "labels", "a.nii.gz")
+    assert list(find(tmp_path)) == ["a", "b"]
+
+
+def test_two_inputs_of_one_name_are_refused(tmp_path):
+    names(tmp_path / "x", "a.nii.gz")
+    names(tmp_path / "y", "a.nii.gz")
+    with pytest.raises(InputError, match="two inputs are named 'a'"):
+        find(tmp_path / "x", tmp_path / "y")
+
+
+def test_one_channel_in_two_formats_is_refused(tmp_path):
+    folder = names(tmp_path, "x_0000.nii.gz", "x_0000.npy")
+    with pytest.raises(InputError, match="two inputs are named 'x_0000'"):
+        find(folder)
+
+
+def test_a_missing_input_is_named(tmp_path):
+    with pytest.raises(MissingFileError, match=r"gone\.nii\.gz does not exist"):
+        find(tmp_path / "gone.nii.gz")
+
+
+def test_an_input_of_no_known_format_is_refused(tmp_path):
+    names(tmp_path, "notes.txt")
+    with pytest.raises(InputError, match=r"notes\.txt is of no known image format"):
+        find(tmp_path / "notes.txt")
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no dataset in a known layout"):
+        find(names(tmp_path / "empty"))
+
+
+def test_no_input_is_refused():
+    with pytest.raises(InputError, match="nothing to predict"):
+        find()
+
+
+def test_a_case_of_the_run_can_be_predicted_by_name(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    job = Job("patient-1", (source,))
+    (written,) = predict_jobs([job], bright_is_organ, PLAN, tmp_path / "out", device=CPU)
+    assert written.name == "patient-1.nii.gz"

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError
+from segpl.predict.window import predict_windows
+
+
+def plan_for(patch: tuple[int, ...]) -> Plan:
+    return Plan(
+        dims=len(patch),
+        channels=("a",),
+        classes={"background": 0, "organ": 1},
+        ignore=None,
+        orientation=None,
+        spacing=(1.0,) * len(patch),
+        normalization=(Normalization(),),
+        patch=patch,
+        strides=(),
+        width=4,
+        batch=1,
+        reasons={},
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch"),
+    [((20, 17), (8, 8)), ((5, 30), (8, 16)), ((12, 9, 11), (8, 8, 8)), ((3, 4, 2), (8, 8, 8))],
+)
+def test_a_pointwise_network_is_reproduced_on_the_grid_of_the_image(shape, patch):
+    """Blending weights add up to 1, so windows must not change what needs no context."""
+    image = torch.from_numpy(np.random.default_rng(0).normal(size=(1, *shape)).astype("f"))
+    whole = predict_windows(image, torch.sigmoid, plan_for(patch))
+    assert whole.shape == image.shape
+    assert torch.allclose(whole, torch.sigmoid(image), atol=1e-5)
+
+
+@pytest.mark.parametrize("window_batch", [1, 3])
+def test_the_image_is_left_as_it_was(window_batch):
+    image = torch.rand(1, 9, 9)
+    before = image.clone()
+    predict_windows(image, lambda windows: windows, plan_for((4, 4)), window_batch=window_batch)
+    assert torch.equal(image, before)
+
+
+def test_every_window_has_the_shape_of_the_patch():
+    shapes = []
+
+    def predict(windows):
+        shapes.append(tuple(windows.shape))
+        return windows[:, :1]
+
+    predict_windows(torch.rand(2, 5, 21), predict, plan_for((8, 8)), window_batch=2)
+    assert {shape[1:] for shape in shapes} == {(2, 8, 8)}
+    assert max(shape[0] for shape in shapes) == 2
+
+
+def test_several_outputs_keep_their_channels():
+    whole = predict_windows(
+        torch.zeros(1, 9, 9), lambda w: torch.cat([w, w + 1, w + 2], 1), plan_for((4, 4))
+    )
+    assert whole[:, 4, 4].tolist() == pytest.approx([0, 1, 2])
+
+
+def test_the_answer_of_a_half_precision_network_is_float32():
+    whole = predict_windows(torch.rand(1, 9, 9), lambda w: w.bfloat16(), plan_for((4, 4)))
+    assert whole.dtype == torch.float32
+
+
+def test_the_middle_of_a_window_counts_more_than_its_rim():
+    """Each window answers with its order; a Gaussian must not average neighbours evenly."""
+    order = iter(range(100))
+
+    def predict(windows):
+        return torch.full_like(windows, float(next(order)))
+
+    whole = predict_windows(
+        torch.zeros(1, 8, 12), predict, plan_for((8, 8)), window_batch=1, overlap=0.5
+    )
+    row = whole[0, 4]
+    assert row[0] == pytest.approx(0)
+    assert row[5] < 0.5 < row[6]
+    assert row[-1] == pytest.approx(1)
+
+
+def test_no_gradient_is_kept():
+    weight = torch.ones((), requires_grad=True)
+    whole = predict_windows(torch.rand(1, 9, 9), lambda w: w * weight, plan_for((4, 4)))
+    assert not whole.requires_grad
+
+
+@pytest.mark.parametrize("overlap", [-0.1, 1.0])
+def test_an_impossible_overlap_is_refused(overlap):
+    with pytest.raises(InputError, match=rf"overlap is {overlap}, .* less than 1"):
+        predict_windows(torch.rand(1, 9, 9), torch.sigmoid, plan_for((4, 4)), overlap=overlap)

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+from PIL import Image
+
+from segpl.data.readers import read_image, read_label, same_grid
+from segpl.errors import InputError, StorageError
+from segpl.predict.writers import (
+    output_name,
+    probabilities_name,
+    write_labels,
+    write_probabilities,
+)
+
+ROTATED = np.array([[0, 0.3, -2.9, 7], [-0.9, 0, 0, -11], [0, 0.8, 1.1, 3], [0, 0, 0, 1]])
+
+
+def make_nifti(path: Path, shape=(4, 5, 6), kind=nibabel.Nifti1Image) -> Path:
+    image = kind(np.zeros(shape, np.int16), ROTATED)
+    image.header.set_xyzt_units("mm", "sec")
+    image.set_qform(ROTATED, code=2)
+    image.set_sform(ROTATED, code=4)
+    image.header.set_slope_inter(2.5, -100)
+    image.to_filename(path)
+    return path
+
+
+def asymmetric(shape=(4, 5, 6)) -> np.ndarray:
+    labels = np.zeros(shape, np.uint8)
+    labels[(1, 3, 5)[: len(shape)]] = 2
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("like", "name"),
+    [
+        ("x.nii.gz", "case.nii.gz"),
+        ("x.NII", "case.nii"),
+        ("x.jpg", "case.png"),
+        ("x.tif", "case.png"),
+        ("x.npz", "case.npz"),
+        ("x.mhd", "case.mha"),
+        ("x.nrrd", "case.nrrd"),
+    ],
+)
+def test_labels_are_named_by_the_format_of_the_image(like, name):
+    assert output_name("case", Path(like)) == name
+
+
+@pytest.mark.parametrize(
+    ("like", "outputs", "name"),
+    [("x.png", 1, "c.tif"), ("x.png", 3, "c.npz"), ("x.nii.gz", 3, "c.nii.gz")],
+)
+def test_probabilities_are_named_by_what_holds_floats(like, outputs, name):
+    assert probabilities_name("c", Path(like), outputs) == name
+
+
+def test_an_unknown_format_is_refused():
+    with pytest.raises(InputError, match=r"x\.dcm is of no format that can be written"):
+        output_name("case", Path("x.dcm"))
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+def test_nifti_labels_keep_geometry_codes_and_units(tmp_path, suffix):
+    like = make_nifti(tmp_path / f"image{suffix}")
+    out = tmp_path / f"labels{suffix}"
+    write_labels(out, asymmetric(), like)
+    source, written = nibabel.load(like), nibabel.load(out)
+    assert written.shape == source.shape
+    assert np.array_equal(written.affine, source.affine)
+    assert np.array_equal(written.get_qform(), source.get_qform())
+    assert (int(written.header["qform_code"]), int(written.header["sform_code"])) == (2, 4)
+    assert written.header.get_xyzt_units() == source.header.get_xyzt_units()
+
+
+def test_nifti_labels_are_bytes_without_scaling(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz")
+    write_labels(tmp_path / "labels.nii.gz", asymmetric().astype(np.int64), like)
+    written = nibabel.load(tmp_path / "labels.nii.gz")
+    assert written.header.get_data_dtype() == np.uint8
+    assert np.array_equal(np.asarray(written.dataobj), asymmetric())
+
+
+def test_large_class_numbers_get_two_bytes(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz")
+    write_labels(tmp_path / "labels.nii.gz", asymmetric().astype(np.int32) * 200, like)
+    written = nibabel.load(tmp_path / "labels.nii.gz")
+    assert written.header.get_data_dtype() == np.int16
+    assert np.asarray(written.dataobj).max() == 400
+
+
+def test_labels_of_a_nifti_with_channels_are_a_volume(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 6, 2))
+    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
+    assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 6)
+
+
+def test_a_slice_stored_as_a_volume_stays_one(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 1))
+    write_labels(tmp_path / "labels.nii.gz", asymmetric((4, 5)), like)
+    assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 1)
+
+
+def test_nifti_2_stays_nifti_2(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz", kind=nibabel.Nifti2Image)
+    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
+    assert isinstance(nibabel.load(tmp_path / "labels.nii.gz"), nibabel.Nifti2Image)
+
+
+def test_a_nifti_that_is_not_compressed_as_its_name_says_is_understood(tmp_path):
+    plain = make_nifti(tmp_path / "image.nii")
+    like = plain.rename(tmp_path / "image.nii.gz")
+    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
+    assert np.array_equal(nibabel.load(tmp_path / "labels.nii.gz").dataobj, asymmetric())
+
+
+def test_a_big_endian_header_is_understood(tmp_path):
+    like = tmp_path / "image.nii"
+    header = nibabel.Nifti1Header(endianness=">")
+    nibabel.Nifti1Image(np.zeros((4, 5, 6), ">i2"), ROTATED, header).to_filename(like)
+    write_labels(tmp_path / "labels.nii", asymmetric(), like)
+    written = nibabel.load(tmp_path / "labels.nii")
+    assert np.array_equal(np.asarray(written.dataobj), asymmetric())
+    assert np.allclose(written.affine, ROTATED, atol=1e-5)
+
+
+def test_nifti_probabilities_of_one_channel_are_a_volume(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz")
+    values = np.random.default_rng(0).random((1, 4, 5, 6), np.float32)
+    write_probabilities(tmp_path / "p.nii.gz", values, like)
+    written = nibabel.load(tmp_path / "p.nii.gz")
+    assert written.header.get_data_dtype() == np.float32
+    assert np.array_equal(np.asarray(written.dataobj), values[0])
+
+
+def test_nifti_probabilities_of_several_channels_come_last(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz")
+    values = np.random.default_rng(0).random((3, 4, 5, 6), np.float32)
+    write_probabilities(tmp_path / "p.nii.gz", values, like)
+    written = nibabel.load(tmp_path / "p.nii.gz")
+    assert np.array_equal(np.moveaxis(np.asarray(written.dataobj), -1, 0), values)
+    assert np.allclose(written.affine, ROTATED, atol=1e-5)
+
+
+@pytest.mark.parametrize("suffix", [".mha", ".nrrd"])
+def test_itk_labels_lie_where_the_image_lies(tmp_path, suffix):
+    like = tmp_path / f"image{suffix}"
+    image = sitk.GetImageFromArray(np.zeros((6, 5, 4), np.int16))
+    image.SetSpacing((0.5, 1.5, 3.0))
+    image.SetOrigin((10.0, -20.0, 5.0))
+    image.SetDirection((0, 1, 0, -1, 0, 0, 0, 0, 1))
+    sitk.WriteImage(image, str(like))
+    write_labels(tmp_path / f"labels{suffix}", asymmetric(), like)
+    label = read_label(tmp_path / f"labels{suffix}")
+    assert np.array_equal(label.array, asymmetric())
+    assert same_grid(label.grid, read_image([like], 3).grid) is None
+    assert sitk.ReadImage(str(tmp_path / f"labels{suffix}")).GetPixelID() == sitk.sitkUInt8
+
+
+def test_itk_probabilities_are_a_vector_for_each_voxel(tmp_path):
+    like = tmp_path / "image.mha"
+    sitk.WriteImage(sitk.GetImageFromArray(np.zeros((6, 5, 4), np.int16)), str(like))
+    values = np.random.default_rng(0).random((3, 4, 5, 6), np.float32)
+    write_probabilities(tmp_path / "p.mha", values, like)
+    assert np.array_equal(read_image([tmp_path / "p.mha"], 3).array, values)
+
+
+def test_picture_labels_are_a_gray_png(tmp_path):
+    like = tmp_path / "image.jpg"
+    Image.fromarray(np.zeros((4, 5, 3), np.uint8)).save(like)
+    write_labels(tmp_path / "labels.png", asymmetric((4, 5)), like)
+    with Image.open(tmp_path / "labels.png") as picture:
+        assert picture.mode == "L"
+        assert np.array_equal(np.asarray(picture), asymmetric((4, 5)))
+
+
+def test_picture_labels_above_a_byte_survive(tmp_path):
+    labels = asymmetric((4, 5)).astype(np.int32) * 150
+    write_labels(tmp_path / "labels.png", labels, tmp_path / "image.png")
+    assert np.array_equal(read_label(tmp_path / "labels.png").array, labels)
+
+
+def test_picture_probabilities_are_a_float_tiff(tmp_path):
+    values = np.random.default_rng(0).random((1, 4, 5), np.float32)
+    write_probabilities(tmp_path / "p.tif", values, tmp_path / "image.png")
+    assert np.array_equal(read_image([tmp_path / "p.tif"], 2).array, values)
+
+
+def test_picture_probabilities_of_several_classes_are_arrays(tmp_path):
+    values = np.random.default_rng(0).random((3, 4, 5), np.float32)
+    write_probabilities(tmp_path / "p.npz", values, tmp_path / "image.png")
+    assert np.array_equal(read_image([tmp_path / "p.npz"], 2).array, values)
+
+
+def test_npy_labels_are_npy(tmp_path):
+    np.save(tmp_path / "image.npy", np.zeros((4, 5, 6)))
+    write_labels(tmp_path / "labels.npy", asymmetric(), tmp_path / "image.npy")
+    assert np.array_equal(np.load(tmp_path / "labels.npy"), asymmetric())
+
+
+def test_npz_labels_keep_the_spacing(tmp_path):
+    np.savez(tmp_path / "image.npz", image=np.zeros((4, 5, 6)), spacing=(1.0, 2.0, 3.0))
+    write_labels(tmp_path / "labels.npz", asymmetric(), tmp_path / "image.npz")
+    label = read_label(tmp_path / "labels.npz")
+    assert np.array_equal(label.array, asymmetric())
+    assert label.grid.spacing == (1.0, 2.0, 3.0)
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+    like = make_nifti(tmp_path / "image.nii.gz")
+
+    def full(self, path):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(nibabel.Nifti1Image, "to_filename", full)
+    with pytest.raises(StorageError, match="no space left on the disk"):
+        write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
+    assert [path.name for path in tmp_path.iterdir()] == ["image.nii.gz"]
