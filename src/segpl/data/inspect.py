@@ -162,7 +162,7 @@ def _look(case: Case, dims: int, ignore: int | None) -> _Look:
         problems.append(
             Problem(
                 case.name,
-                f"label and image do not lie on one grid: {difference} (label second)",
+                f"image and label do not lie on one grid: {difference}",
                 "Resample the label to the image with nearest neighbours, or, if the voxels do "
                 "match, copy the image's header into the label.",
                 fatal=True,
