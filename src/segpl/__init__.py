@@ -1,3 +1,30 @@
-"""Semi-supervised medical image segmentation: few labelled scans, many unlabelled ones."""
+"""Semi-supervised medical image segmentation: few labelled scans, many unlabelled ones.
+
+>>> import segpl
+>>> run = segpl.train("data", method="segpl-vi", out="runs/a")  # doctest: +SKIP
+>>> run.predict("new_scans", out="masks")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segpl.api import Run, load_run, train
+    from segpl.evaluate.scores import evaluate_folders as evaluate
 
 __version__ = "0.1.0"
+__all__ = ["Run", "evaluate", "load_run", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    # loaded when asked for: torch alone takes seconds, and `segpl --help` needs none of it
+    if name in ("Run", "load_run", "train"):
+        import segpl.api
+
+        return getattr(segpl.api, name)
+    if name == "evaluate":
+        from segpl.evaluate.scores import evaluate_folders
+
+        return evaluate_folders
+    raise AttributeError(f"module 'segpl' has no attribute '{name}'")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-HELP = "score predicted masks against labels"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("predictions", type=Path, help="folder that `segpl predict` wrote")

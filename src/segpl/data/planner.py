@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,11 +32,12 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
     """Choose everything from images, and from labels that were looked at."""
     dims = inspection.dims
     prints = list(inspection.fingerprints.values())
+    orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
+    prints = [turned(p, orientation) for p in prints]
     spacing = target_spacing(prints)
     shapes = [resampled_shape(p, spacing) for p in prints]
     width = {2: 16, 3: 8}[dims]
     patch, strides, batch = fit_to_memory(shapes, spacing, width, resources)
-    orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     names = inspection.dataset.channels
     channels = tuple(
         names[index] if index < len(names) else f"channel-{index}"
@@ -73,6 +74,24 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
     )
     plan.check("the derived plan")
     return plan
+
+
+def turned(fingerprint: Fingerprint, orientation: str | None) -> Fingerprint:
+    """Shape and spacing in the order of axes that `orientation` asks for."""
+    stored = fingerprint.orientation
+    if orientation is None or stored is None:
+        return fingerprint
+    lines = [{"R", "L"}, {"A", "P"}, {"S", "I"}]
+
+    def line(letter: str) -> int:
+        return next(index for index, ends in enumerate(lines) if letter in ends)
+
+    order = [[line(letter) for letter in stored].index(line(letter)) for letter in orientation]
+    return replace(
+        fingerprint,
+        shape=tuple(fingerprint.shape[axis] for axis in order),
+        spacing=tuple(fingerprint.spacing[axis] for axis in order),
+    )
 
 
 def target_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
@@ -164,7 +183,7 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
     """Refuse images that would be mostly padding."""
     for fingerprint in prints:
-        shape = resampled_shape(fingerprint, plan.spacing)
+        shape = resampled_shape(turned(fingerprint, plan.orientation), plan.spacing)
         for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True)):
             if 2 * size < side:
                 raise InputError(

@@ -38,14 +38,11 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
-    def validation(self) -> Path:
-        return self.path / "validation.csv"
-
-    @property
     def training(self) -> Paths:
         return Paths(
             log=self.path / "log.csv",
             times=self.path / "times.csv",
+            validation=self.path / "validation.csv",
             last=self.checkpoint("last"),
             best=self.checkpoint("best"),
         )

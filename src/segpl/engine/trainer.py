@@ -81,6 +81,7 @@ class Observer(Protocol):
 class Paths:
     log: Path
     times: Path
+    validation: Path
     last: Path
     best: Path
 
@@ -121,8 +122,8 @@ class Trainer:
             load_weights(self.method, checkpoint, self.paths.last)
             load_optimizer(self.optimizer, checkpoint)
             self.step, self.facts = checkpoint.step, checkpoint.facts
-        self.log.cut_after(self.step)
-        self.times.cut_after(self.step)
+        for log in (self.log, self.times, CsvLog(self.paths.validation)):
+            log.cut_after(self.step)
 
     def run(self) -> None:
         settings, meter, watch = self.settings, Meter(), CollapseWatch()

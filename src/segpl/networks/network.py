@@ -45,7 +45,9 @@ class Network(nn.Module):
         self.features = features
 
     def forward(self, image: Tensor) -> NetOutput:
-        logits, features = self.body(image)
+        # a compiled body is for training: every other shape would be compiled anew, for minutes
+        body = self.body if self.training else self.body.forward
+        logits, features = body(image)
         return NetOutput(logits.float(), features)
 
 

@@ -1,0 +1,7 @@
+"""python -m segpl."""
+
+import sys
+
+from segpl.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,269 @@
+"""Train and predict from Python: what the commands do, as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segpl.assembly import (
+    build_method,
+    build_sampler,
+    choose_plan,
+    open_dataset,
+    refuse_problems,
+    training_cases,
+)
+from segpl.config import Config, differences, read_config, resolve, with_overrides
+from segpl.data.cache import load_volumes
+from segpl.data.case import Case, Dataset
+from segpl.data.inspect import inspect
+from segpl.data.plan import Plan
+from segpl.data.split import Split, make_split
+from segpl.display import TrainingDisplay, bar, say
+from segpl.engine.checkpoint import load_weights, read_checkpoint
+from segpl.engine.device import choose_device
+from segpl.engine.run import RunFolder, describe_environment
+from segpl.engine.trainer import Trainer
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.validation import Validation
+from segpl.files import write_json, write_text
+from segpl.methods.base import METHODS, Method
+from segpl.predict.predictor import Job, find_inputs, predict_jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A trained run: its folder, its plan, and the method with its weights."""
+
+    folder: RunFolder
+    config: Config
+    plan: Plan
+    split: Split
+    method: Method
+    device: torch.device
+    checkpoint: str = "last"
+    quiet: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def parameters(self) -> int:
+        """Weights that training moved."""
+        return sum(p.numel() for p in self.method.parameters() if p.requires_grad)
+
+    def predict(
+        self,
+        inputs: str | Path | Sequence[str | Path] = (),
+        *,
+        out: str | Path,
+        probabilities: bool = False,
+        overwrite: bool = False,
+        overlap: float = 0.5,
+    ) -> list[Path]:
+        """Write masks for images, folders or a dataset; with none, for the run's test cases.
+
+        Returns the files that were written.
+        """
+        given = [inputs] if isinstance(inputs, str | Path) else inputs
+        paths = [Path(entry) for entry in given]
+        jobs = (
+            find_inputs(paths, self.plan, layout=self.config.data.layout)
+            if paths
+            else self.test_jobs()
+        )
+        seen = set(self.split.labeled) & {job.name for job in jobs}
+        if seen and not self.quiet:
+            say(
+                f"note: {len(seen)} of {len(jobs)} inputs have the name of a case whose label this "
+                "run was trained on; scores of those say nothing about new scans.",
+                style="yellow",
+            )
+        self.method.eval()
+        with bar("predicting", len(jobs), quiet=self.quiet) as advance:
+            return predict_jobs(
+                jobs,
+                self.method.predict,
+                self.plan,
+                Path(out),
+                device=self.device,
+                run=f"{self.path.resolve()}#{self.checkpoint}",
+                probabilities=probabilities,
+                overwrite=overwrite,
+                overlap=overlap,
+                advance=advance,
+            )
+
+    def test_jobs(self) -> list[Job]:
+        if not self.split.test:
+            raise InputError(
+                f"{self.path} has no test cases to predict. Name images or folders, or train with "
+                "--test N to hold some out."
+            )
+        dataset = open_dataset(self.config)
+        return [Job(name, dataset.case(name).images) for name in self.split.test]
+
+
+def train(
+    data: str | Path = "",
+    *,
+    out: str | Path,
+    method: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train `method` on the dataset in `data` and leave everything in the folder `out`.
+
+    Args:
+        data: folder of the dataset.
+        out: folder of the run; it must not exist, or hold a run to resume.
+        method: name of a method; `segpl list methods` names them.
+        config: a TOML file of settings.
+        settings: sections of settings, such as {"train": {"steps": 500}}; they overrule `config`.
+        overrides: texts such as "method.alpha=0.1"; they overrule both.
+        resume: go on with the run in `out` from its last checkpoint.
+        quiet: no progress on the error stream.
+    """
+    content = read_config(Path(config)) if config else {}
+    for section, values in (settings or {}).items():
+        content[section] = {**content.get(section, {}), **values}
+    content = with_overrides(content, overrides)
+    if str(data):
+        content["data"] = {**content.get("data", {}), "path": str(Path(data).resolve())}
+    if method:
+        content["method"] = {**content.get("method", {}), "name": method}
+    folder = RunFolder(Path(out))
+    if resume and folder.config.exists():
+        resolved = resumed_config(folder, content)
+    else:
+        folder.refuse_if_taken()
+        resolved = resolve(content, str(config) if config else "the settings")
+    if not resolved.data.path:
+        raise InputError("no dataset was given. Name its folder, or set data.path in the config.")
+    return train_config(resolved, folder, quiet=quiet)
+
+
+def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
+    """The saved settings of a run; only the length and the device may be given anew."""
+    saved = read_config(folder.config)
+    known = resolve(saved, str(folder.config))
+    merged = {**saved}
+    for section, values in content.items():
+        if section == "method" and values.get("name", known.method) != known.method:
+            raise InputError(
+                f"{folder.path} was trained with method '{known.method}', not "
+                f"'{values['name']}'. Choose another --out for another method."
+            )
+        merged[section] = {**merged.get(section, {}), **values}
+    wanted = resolve(merged)
+    free = ("train.steps", "train.device")
+    changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
+    if changed:
+        raise InputError(
+            f"{folder.path} was trained with other settings: {', '.join(changed)}. A resumed run "
+            "keeps its settings; leave these out, or choose another --out."
+        )
+    return wanted
+
+
+def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
+    """Train as `config` says, in a new folder or in one that holds a part of this training."""
+    device = choose_device(config.train.device)
+    dataset = open_dataset(config)
+    kind = METHODS.get(config.method)
+    is_new = not folder.config.exists()
+    split = (
+        make_split(dataset, config.split, needs_unlabeled=kind.needs_unlabeled)
+        if is_new or not folder.split.exists()
+        else Split.read(folder.split)
+    )
+    cases = training_cases(dataset, split)
+    with bar("looking at the data", len(cases), quiet=quiet) as advance:
+        inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
+    refuse_problems(inspection)
+    plan = choose_plan(config, folder, inspection, device)
+    # the network comes first: what cannot be built should not cost a preprocessing
+    method = build_method(config, plan)
+    # the settings first: a run killed between these files is still a run, and can be resumed
+    write_text(folder.config, config.as_toml())
+    split.write(folder.split)
+    plan.write(folder.plan)
+    if not folder.environment.exists():
+        write_json(folder.environment, describe_environment(device))
+    if not quiet:
+        for note in split.notes:
+            say(note)
+        say(
+            f"{config.method}: {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
+            f"{len(split.validation)} validation, {len(split.test)} test cases; "
+            f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
+        )
+    run = Run(folder, config, plan, split, method, device, quiet=quiet)
+    trainer = prepare_training(run, dataset, cases, quiet=quiet)
+    if not is_new:
+        trainer.resume()
+    fit(trainer, run)
+    return run
+
+
+def prepare_training(run: Run, dataset: Dataset, cases: list[Case], *, quiet: bool) -> Trainer:
+    split, plan, config = run.split, run.plan, run.config
+    held = [dataset.case(name) for name in split.validation]
+    with bar("preprocessing", len(cases) + len(held), quiet=quiet) as advance:
+        volumes = load_volumes(cases, plan, labeled=split.labeled, advance=advance)
+        validation = load_volumes(held, plan, labeled=split.validation, advance=advance)
+    sampler = build_sampler(config, plan, split, volumes, run.device, run.method)
+    display = TrainingDisplay(config.method, config.train.steps, quiet=quiet)
+    validate = (
+        Validation(validation, run.method, plan, run.device, run.folder.training.validation)
+        if validation
+        else None
+    )
+    return Trainer(
+        run.method, sampler, config.train, run.folder.training, display, validate=validate
+    )
+
+
+def fit(trainer: Trainer, run: Run) -> None:
+    display = trainer.observer
+    assert isinstance(display, TrainingDisplay)
+    with display:
+        try:
+            trainer.run()
+        except KeyboardInterrupt:
+            last = run.folder.training.last
+            kept = f"the checkpoint of step {read_checkpoint(last).step}" if last.exists() else ""
+            display.warned(
+                f"stopped at step {trainer.step}. "
+                + (f"{kept} is kept; go" if kept else "No checkpoint was written yet; start")
+                + " on with the same command and --resume."
+            )
+            raise
+
+
+def load_run(
+    path: str | Path, *, device: str = "auto", checkpoint: str = "last", quiet: bool = False
+) -> Run:
+    """A trained run, ready to predict. Loading it runs no code from its folder."""
+    folder = RunFolder(Path(path))
+    if not folder.path.is_dir():
+        raise MissingFileError(f"{path} does not exist. Give the folder that --out named.")
+    folder.require()
+    config = resolve(read_config(folder.config), str(folder.config))
+    plan = Plan.read(folder.plan)
+    method = build_method(config, plan)
+    source = folder.checkpoint(checkpoint)
+    load_weights(method, read_checkpoint(source), source)
+    target = choose_device(device)
+    method.to(target).eval()
+    return Run(
+        folder, config, plan, Split.read(folder.split), method, target, checkpoint, quiet=quiet
+    )

@@ -1,0 +1,123 @@
+"""From settings to the parts of a training: dataset, cases, plan, method, sampler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segpl.config import Config
+from segpl.data.cache import Volume
+from segpl.data.case import Case, Dataset
+from segpl.data.inspect import Inspection
+from segpl.data.layouts import read_dataset
+from segpl.data.plan import Plan
+from segpl.data.planner import Resources, check_sizes, derive_plan
+from segpl.data.sampler import Sampler, settle
+from segpl.data.split import Split
+from segpl.engine.device import free_memory
+from segpl.engine.run import RunFolder
+from segpl.errors import InputError, MissingFileError
+from segpl.methods.base import METHODS, Method
+from segpl.networks.network import NetworkShape, build_network
+
+
+def open_dataset(config: Config) -> Dataset:
+    return read_dataset(
+        Path(config.data.path), config.data.layout or None, subject=config.data.subject or None
+    )
+
+
+def training_cases(dataset: Dataset, split: Split) -> list[Case]:
+    """Labelled and unlabelled cases; the unlabelled ones have no label, hidden or not."""
+    known = {case.name: case for case in dataset.cases}
+    missing = [n for n in (*split.labeled, *split.unlabeled) if n not in known]
+    if missing:
+        raise MissingFileError(
+            f"{len(missing)} cases of the split are no longer in {dataset.root}, such as "
+            f"'{missing[0]}'. Restore them, or start a new run."
+        )
+    return [known[name] for name in split.labeled] + [
+        known[name].without_label() for name in split.unlabeled
+    ]
+
+
+def refuse_problems(inspection: Inspection) -> None:
+    fatal = [problem for problem in inspection.problems if problem.fatal]
+    if not fatal:
+        return
+    first = fatal[0]
+    where = f"case {first.case}: " if first.case else ""
+    more = f" (and {len(fatal) - 1} more problems)" if len(fatal) > 1 else ""
+    raise InputError(
+        f"{where}{first.what} {first.remedy}{more} `segpl check {inspection.dataset.root}` lists "
+        "everything."
+    )
+
+
+def choose_plan(
+    config: Config, folder: RunFolder, inspection: Inspection, device: torch.device
+) -> Plan:
+    """The plan of the run, else the one that the user names, else one derived from the data."""
+    if folder.plan.exists():
+        plan = Plan.read(folder.plan)
+    elif config.data.plan:
+        plan = Plan.read(Path(config.data.plan))
+    else:
+        resources = Resources(free_memory(device), accelerated=device.type != "cpu")
+        plan = derive_plan(inspection, resources)
+    if config.train.batch:
+        plan = replace(plan, batch=config.train.batch)
+    check_sizes(plan, list(inspection.fingerprints.values()))
+    found = {len(p.channels) for p in inspection.fingerprints.values()}
+    if found != {len(plan.channels)}:
+        raise InputError(
+            f"the plan has {len(plan.channels)} channel(s) {plan.channels}, and the images have "
+            f"{sorted(found)}. Use the plan of this dataset."
+        )
+    return plan
+
+
+def build_method(config: Config, plan: Plan) -> Method:
+    """A method with fresh weights, drawn from the seed."""
+    shape = NetworkShape(
+        dims=plan.dims,
+        channels=len(plan.channels),
+        outputs=plan.outputs,
+        width=plan.width,
+        patch=plan.patch,
+        strides=plan.strides,
+    )
+    kind: Any = METHODS.get(config.method)
+    with torch.random.fork_rng():
+        torch.manual_seed(config.train.seed)
+        method: Method = kind(lambda: build_network(config.network, shape), config.settings)
+    return method
+
+
+def build_sampler(
+    config: Config,
+    plan: Plan,
+    split: Split,
+    volumes: list[Volume],
+    device: torch.device,
+    method: Method,
+) -> Sampler:
+    named = {volume.name: volume for volume in volumes}
+    wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
+    settled = settle(wanted, device, free_memory(device))
+    count = len(split.labeled)
+    crops = config.train.batch or plan.batch
+    return Sampler(
+        labeled=settled[:count],
+        unlabeled=settled[count:],
+        patch=plan.patch,
+        labeled_crops=crops,
+        unlabeled_crops=crops * config.train.ratio if method.needs_unlabeled else 0,
+        foreground=config.train.foreground,
+        augment=config.augment,
+        seed=config.train.seed,
+        device=device,
+    )

@@ -1,0 +1,63 @@
+"""The command line: `segpl COMMAND ...`. Importing it loads neither torch nor MONAI."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import segpl
+from segpl.errors import UserError, nearest
+
+COMMANDS = {
+    "demo": "see it work on generated scans, with no data at all",
+    "check": "look at a dataset: what is there, what is wrong, what to do",
+    "train": "train a model from labelled and unlabelled scans",
+    "predict": "write masks for new scans",
+    "evaluate": "score predictions against labels",
+    "list": "name the methods, layouts, losses or settings",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="segpl",
+        description="Semi-supervised medical image segmentation: a few labelled scans, many "
+        "unlabelled ones.",
+        epilog="`segpl COMMAND --help` explains a command. No data yet? Try `segpl demo`.",
+    )
+    parser.add_argument("--version", action="version", version=f"segpl {segpl.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    chosen = next((entry for entry in given if not entry.startswith("-")), None)
+    if chosen not in COMMANDS:
+        if chosen is not None and chosen == given[0]:
+            parser.exit(2, f"segpl: no command '{chosen}'. {nearest(chosen, COMMANDS)}\n")
+        parser.parse_args(given)
+        return 2
+    module = importlib.import_module(f"segpl.cli.{chosen}")
+    rest = given[given.index(chosen) + 1 :]
+    return run_command(chosen, module, rest)
+
+
+def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog=f"segpl {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    try:
+        code: int = module.run(parser.parse_args(arguments))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+    return code

@@ -1,0 +1,90 @@
+"""Train a model from labelled and unlabelled scans.
+
+The layout of the dataset is found, a plan is derived from it, and everything goes into one folder:
+settings, plan, split, log and checkpoints.
+
+Examples:
+  segpl train data --method segpl-vi --out runs/a
+  segpl train data --method segpl-vi --labeled 8 --out runs/b      hide all labels but 8
+  segpl train data --method segpl --steps 5000 --set method.alpha=0.5 --out runs/c
+  segpl train data --out runs/a --resume                           go on after an interruption
+  segpl train runs/a/config.toml --out runs/d                      repeat a run
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "data", type=Path, nargs="?", help="folder of the dataset, or a config.toml"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--method", help="segpl-vi (default), segpl, supervised; see segpl list")
+    parser.add_argument("--steps", type=int, help="optimiser steps (default 2000)")
+    parser.add_argument(
+        "--labeled", type=int, metavar="N", help="keep N labels and hide the others (default: all)"
+    )
+    parser.add_argument(
+        "--validation", type=int, metavar="N", help="hold N labelled cases out to watch (default 0)"
+    )
+    parser.add_argument(
+        "--test",
+        type=int,
+        metavar="N",
+        help="hold N labelled cases out to the end (default: the dataset's own test cases; of a "
+        "dataset with 10 or more cases, all labelled, a fifth)",
+    )
+    parser.add_argument("--seed", type=int, help="of weights, crops and draws (default 0)")
+    parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
+    parser.add_argument(
+        "--plan", type=Path, metavar="JSON", help="use this plan, such as an edited one"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any setting, such as method.alpha=0.1; `segpl list settings` names them",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+
+
+def run(args: argparse.Namespace) -> int:
+    from segpl.api import train
+    from segpl.display import say
+
+    data, config = args.data, args.config
+    if data is not None and data.suffix == ".toml":
+        data, config = None, data
+    settings: dict[str, dict[str, Any]] = {}
+    for section, key, value in (
+        ("train", "steps", args.steps),
+        ("train", "seed", args.seed),
+        ("train", "device", args.device),
+        ("split", "labeled", args.labeled),
+        ("split", "validation", args.validation),
+        ("split", "test", args.test),
+        ("data", "plan", str(args.plan.resolve()) if args.plan else None),
+    ):
+        if value is not None:
+            settings.setdefault(section, {})[key] = value
+    trained = train(
+        data or "",
+        out=args.out,
+        method=args.method,
+        config=config,
+        settings=settings,
+        overrides=args.set,
+        resume=args.resume,
+    )
+    target = "" if trained.split.test else " IMAGES"
+    say(
+        f"Done: {trained.parameters:,} weights in {args.out}. Next: "
+        f"segpl predict {args.out}{target} --out {args.out}/predictions"
+    )
+    return 0
