@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segpl.api import Run, load_run, train
-    from segpl.evaluate.scores import evaluate_folders as evaluate
+    from segpl.evaluate.scores import evaluate_folders
 
 __version__ = "0.1.0"
-__all__ = ["Run", "evaluate", "load_run", "train"]
+__all__ = ["Run", "evaluate_folders", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
         import segpl.api
 
         return getattr(segpl.api, name)
-    if name == "evaluate":
+    if name == "evaluate_folders":
         from segpl.evaluate.scores import evaluate_folders
 
         return evaluate_folders
