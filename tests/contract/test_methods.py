@@ -1,0 +1,260 @@
+"""What every method promises, in 2D and 3D, for two classes and for three."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from marks import both_dims, both_tasks, every_loss, every_method, every_user_of_unlabeled
+from tiny import SIDE, build, build_with, make_batch, moved, table_network, total_of, trainable
+
+from segpl.errors import InputError
+from segpl.types import IGNORE, Batch, Labeled, Unlabeled
+
+
+def with_gradients(batch: Batch) -> tuple[Batch, torch.Tensor, torch.Tensor]:
+    """The batch, its labelled and its unlabelled images, all tracked by autograd."""
+    assert batch.unlabeled is not None
+    labeled = batch.labeled.image.clone().requires_grad_()
+    unlabeled = batch.unlabeled.image.clone().requires_grad_()
+    tracked = Batch(Labeled(labeled, batch.labeled.label), Unlabeled(unlabeled), batch.generator)
+    return tracked, labeled, unlabeled
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_every_term_is_a_finite_scalar(name, dims, classes):
+    output = build(name, dims, classes=classes).step(make_batch(dims, classes=classes), 1.0)
+    assert "supervised" in output.terms
+    for key, term in output.terms.items():
+        assert term.value.shape == (), key
+        assert term.value.isfinite(), key
+        assert 0 <= term.weight < float("inf"), key
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_every_term_moves_some_weight(name, dims, classes):
+    """A loss that reaches no parameter is a bug that training curves do not show."""
+    method = build(name, dims, classes=classes)
+    output = method.step(make_batch(dims, classes=classes), 1.0)
+    for key, term in output.terms.items():
+        assert term.value.requires_grad, f"{key} is detached from the network"
+        assert moved(term.value, trainable(method)), f"{key} has zero gradient"
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_every_weight_is_moved_by_some_term(name, dims, classes):
+    method = build(name, dims, classes=classes)
+    total_of(method.step(make_batch(dims, classes=classes), 1.0)).backward()
+    for key, parameter in method.named_parameters():
+        assert parameter.grad is not None, f"{key} is never trained"
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_supervised_term_moves_the_network(name, dims, classes):
+    method = build(name, dims, classes=classes)
+    output = method.step(make_batch(dims, classes=classes), 1.0)
+    assert moved(output.terms["supervised"].value, trainable(method.network))
+
+
+@every_method
+@both_dims
+def test_monitors_are_finite_scalars_without_gradient(name, dims):
+    output = build(name, dims).step(make_batch(dims), 1.0)
+    assert "labeled_foreground" in output.monitors
+    for key, value in output.monitors.items():
+        assert value.shape == (), key
+        assert value.isfinite(), key
+        assert not value.requires_grad, f"{key} would keep every step's graph alive"
+
+
+@every_method
+@both_dims
+def test_share_of_labelled_foreground_leaves_ignored_voxels_out(name, dims):
+    batch = make_batch(dims)
+    output = build(name, dims).step(batch, 1.0)
+    known = batch.labeled.label[batch.labeled.label != IGNORE]
+    expected = (known == 1).float().mean().item()
+    assert output.monitors["labeled_foreground"].item() == pytest.approx(expected)
+
+
+@every_user_of_unlabeled
+@both_dims
+def test_labeled_only_batch_is_refused_by_name(name, dims):
+    method = build(name, dims)
+    with pytest.raises(InputError, match=f"method '{name}' needs unlabeled images"):
+        method.step(make_batch(dims, unlabeled=False), 1.0)
+
+
+@every_user_of_unlabeled
+@both_dims
+@both_tasks
+def test_supervised_term_sees_labeled_images_only(name, dims, classes):
+    """Instance normalisation keeps images apart, so any leak is a mix-up of the batch's halves."""
+    batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
+    term = build(name, dims, classes=classes).step(batch, 1.0).terms["supervised"].value
+    assert moved(term, [labeled])
+    assert not moved(term, [unlabeled])
+
+
+@every_user_of_unlabeled
+@both_dims
+@both_tasks
+def test_other_terms_see_unlabeled_images_only(name, dims, classes):
+    batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
+    terms = build(name, dims, classes=classes).step(batch, 1.0).terms
+    others = {key: term for key, term in terms.items() if key != "supervised"}
+    assert others
+    for key, term in others.items():
+        assert moved(term.value, [unlabeled]), f"{key} does not see the unlabelled images"
+        assert not moved(term.value, [labeled]), f"{key} sees the labelled images"
+
+
+@every_method
+@both_dims
+def test_supervised_term_belongs_to_the_labels_as_they_are_paired(name, dims):
+    """An image's own label is the one that its gradient answers to."""
+    batch, labeled, _ = with_gradients(make_batch(dims))
+    label = batch.labeled.label.clone()
+    label[1] = IGNORE
+    batch = Batch(Labeled(labeled, label), batch.unlabeled, batch.generator)
+    term = build(name, dims, settings={"loss": "cross-entropy"}).step(batch, 1.0)
+    (gradient,) = torch.autograd.grad(term.terms["supervised"].value, [labeled])
+    assert gradient[0].abs().sum() > 0
+    assert gradient[1].abs().sum() == 0
+
+
+@every_method
+@every_loss
+@both_dims
+@both_tasks
+def test_predictions_at_ignored_voxels_change_nothing(name, loss, dims, classes):
+    batch = make_batch(dims, classes=classes)
+    outputs = 1 if classes == 2 else classes
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn((4, outputs, *[SIDE] * dims), generator=generator)
+    ignored = (batch.labeled.label == IGNORE).unsqueeze(1)
+    other = logits.clone()
+    other[:2] = torch.where(ignored, -5 * logits[:2], logits[:2])
+    values = [
+        build_with(name, lambda table=table: table_network(table), settings={"loss": loss})
+        .step(batch, 1.0)
+        .terms["supervised"]
+        .value
+        for table in (logits, other)
+    ]
+    assert not torch.equal(logits, other)
+    assert torch.equal(*values)
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_label_that_is_ignored_everywhere_costs_nothing(name, dims, classes):
+    batch = make_batch(dims, classes=classes)
+    blank = Labeled(batch.labeled.image, torch.full_like(batch.labeled.label, IGNORE))
+    method = build(name, dims, classes=classes)
+    output = method.step(Batch(blank, batch.unlabeled, batch.generator), 1.0)
+    assert output.terms["supervised"].value.item() == pytest.approx(0, abs=1e-6)
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_predictions_are_probabilities_on_the_input_grid(name, dims, classes):
+    method = build(name, dims, classes=classes).eval()
+    for sides in ((SIDE,) * 3, (24, 8, 20)):
+        image = torch.randn((2, 1, *sides[:dims]), generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            answer = method.predict(image)
+        assert answer.shape == (2, 1 if classes == 2 else classes, *sides[:dims])
+        assert answer.dtype == torch.float32
+        assert 0 <= answer.min() < answer.max() <= 1
+
+
+@every_method
+@both_dims
+def test_prediction_of_an_image_does_not_depend_on_its_neighbours(name, dims):
+    method = build(name, dims).eval()
+    image = make_batch(dims).labeled.image
+    with torch.no_grad():
+        together, alone = method.predict(image)[:1], method.predict(image[:1])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_same_seed_gives_the_same_terms_to_the_bit(name, dims, classes):
+    first, second = (
+        build(name, dims, classes=classes, seed=4).step(make_batch(dims, classes=classes), 0.5)
+        for _ in range(2)
+    )
+    assert first.terms.keys() == second.terms.keys()
+    for key in first.terms:
+        assert torch.equal(first.terms[key].value, second.terms[key].value), key
+    for key in first.monitors:
+        assert torch.equal(first.monitors[key], second.monitors[key]), key
+
+
+@every_method
+@both_dims
+def test_another_seed_gives_another_loss(name, dims):
+    first, second = (
+        build(name, dims, seed=seed).step(make_batch(dims), 0.5).terms["supervised"].value
+        for seed in (0, 1)
+    )
+    assert not torch.equal(first, second)
+
+
+@every_method
+@both_dims
+def test_step_draws_nothing_from_global_randomness(name, dims):
+    method, batch = build(name, dims), make_batch(dims)
+    before = torch.get_rng_state()
+    method.step(batch, 1.0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_one_image_of_each_kind_is_enough(name, dims, classes):
+    method = build(name, dims, classes=classes)
+    output = method.step(make_batch(dims, classes=classes, images=1), 1.0)
+    total_of(output).backward()
+    assert all(term.value.isfinite() for term in output.terms.values())
+
+
+@every_method
+@both_dims
+def test_terms_are_finite_float32_under_bfloat16(name, dims):
+    method = build(name, dims)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = method.step(make_batch(dims), 1.0)
+    for key, term in output.terms.items():
+        assert term.value.dtype == torch.float32, key
+        assert term.value.isfinite(), key
+    total_of(output).backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
+
+
+@every_method
+def test_unknown_loss_is_refused_with_the_nearest(name):
+    method = build(name, 2, settings={"loss": "dise"})
+    with pytest.raises(KeyError, match=r"no loss named 'dise'\. Did you mean 'dice'"):
+        method.step(make_batch(2), 1.0)
+
+
+@every_method
+def test_summary_is_one_line(name):
+    method = build(name, 2)
+    assert method.name == name
+    assert method.summary
+    assert "\n" not in method.summary

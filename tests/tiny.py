@@ -1,0 +1,155 @@
+"""Methods, networks and batches small enough for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from segpl.data.phantom import PhantomSettings, vessel_phantom
+from segpl.methods.base import METHODS, Method
+from segpl.networks.network import Network, NetworkSettings, NetworkShape, build_network
+from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
+
+SIDE = 16
+WIDTH = 4
+
+
+def shape_for(
+    dims: int,
+    *,
+    classes: int = 2,
+    channels: int = 1,
+    patch: tuple[int, ...] = (),
+    strides: tuple[tuple[int, ...], ...] = (),
+) -> NetworkShape:
+    return NetworkShape(
+        dims=dims,
+        channels=channels,
+        outputs=1 if classes == 2 else classes,
+        width=WIDTH,
+        patch=patch or (SIDE,) * dims,
+        strides=strides or ((2,) * dims,) * 2,
+    )
+
+
+def build(
+    name: str,
+    dims: int,
+    *,
+    classes: int = 2,
+    seed: int = 0,
+    network: NetworkSettings | None = None,
+    patch: tuple[int, ...] = (),
+    strides: tuple[tuple[int, ...], ...] = (),
+    settings: dict[str, Any] | None = None,
+) -> Method:
+    shape = shape_for(dims, classes=classes, patch=patch, strides=strides)
+    chosen = network or NetworkSettings()
+    return build_with(name, lambda: build_network(chosen, shape), seed=seed, settings=settings)
+
+
+def build_with(
+    name: str,
+    network: Callable[[], Network],
+    *,
+    seed: int = 0,
+    settings: dict[str, Any] | None = None,
+) -> Method:
+    kind: Any = METHODS.get(name)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        method: Method = kind(network, kind.Settings(**settings or {}))
+    return method
+
+
+def make_batch(
+    dims: int,
+    *,
+    classes: int = 2,
+    images: int = 2,
+    unlabeled: bool = True,
+    patch: tuple[int, ...] = (),
+    seed: int = 0,
+) -> Batch:
+    """Noise with bright boxes; every class appears in every image, and the rim is ignored."""
+    generator = torch.Generator().manual_seed(seed)
+    sides = patch or (SIDE,) * dims
+    label = torch.zeros((images, *sides), dtype=torch.int64)
+    for index in range(images):
+        for number in range(1, classes):
+            box = tuple(slice((index + number) % 2, side - 2 * number) for side in sides[:-1])
+            label[(index, *box)] = number
+    label[..., 0] = IGNORE
+    noise = torch.randn((2, images, 1, *sides), generator=generator)
+    image = label.clamp(min=0).unsqueeze(1) + 0.5 * noise[0]
+    others = label.flip(1).clamp(min=0).unsqueeze(1) + 0.5 * noise[1]
+    return Batch(
+        Labeled(image, label),
+        Unlabeled(others) if unlabeled else None,
+        torch.Generator().manual_seed(seed + 1),
+    )
+
+
+@cache
+def vessel_crop(dims: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The part of a generated scan where vessels are densest, normalised, and its label."""
+    settings = PhantomSettings(shape=(2 * SIDE,) * dims, root_radius=(3.0, 4.0))
+    image, vessel = vessel_phantom(seed, settings)
+    windows = np.lib.stride_tricks.sliding_window_view(vessel, (SIDE,) * dims)
+    density = windows.sum(tuple(range(dims, 2 * dims)))
+    start = np.unravel_index(density.argmax(), density.shape)
+    box = tuple(slice(int(first), int(first) + SIDE) for first in start)
+    scan = torch.from_numpy(image[box].copy())
+    return (scan - scan.mean()) / scan.std(), torch.from_numpy(vessel[box].copy()).long()
+
+
+def phantom_batch(dims: int, *, classes: int = 2, seed: int = 0) -> Batch:
+    """One labelled and two unlabelled crops of generated scans; a third class is dark lung."""
+    crops = [vessel_crop(dims, seed + index) for index in range(3)]
+    scan, label = crops[0]
+    if classes == 3:
+        label = torch.where((label == 0) & (scan < scan.median()), 2, label)
+    return Batch(
+        Labeled(scan[None, None], label[None]),
+        Unlabeled(torch.stack([other[None] for other, _ in crops[1:]])),
+        torch.Generator().manual_seed(seed),
+    )
+
+
+def total_of(output: StepOutput) -> Tensor:
+    return torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
+
+
+def trainable(module: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def moved(value: Tensor, inputs: list[Tensor]) -> bool:
+    """Whether `value` has a gradient other than 0 with respect to any of `inputs`."""
+    gradients = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
+    return any(g is not None and bool(g.abs().sum() > 0) for g in gradients)
+
+
+class Table(nn.Module):
+    """A network body that answers from a table, so that a test decides what is predicted."""
+
+    def __init__(self, logits: Tensor, features: Tensor | None = None) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)  # (B, K, *S)
+        self.given = torch.ones_like(logits[:, :1]) if features is None else features
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        count = image.shape[0]
+        return self.logits[:count], self.given[:count]
+
+
+def table_network(logits: Tensor, features: Tensor | None = None) -> Network:
+    body = Table(logits, features)
+    return Network(
+        body, dims=logits.dim() - 2, outputs=logits.shape[1], features=body.given.shape[1]
+    )
