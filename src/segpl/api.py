@@ -174,22 +174,43 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
     return wanted
 
 
-def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
-    """Train as `config` says, in a new folder or in one that holds a part of this training."""
-    device = choose_device(config.train.device)
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What is known before a training starts."""
+
+    dataset: Dataset
+    split: Split
+    cases: list[Case]  # to train on; those without a label have none, hidden or not
+    plan: Plan
+
+
+def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False) -> Prospect:
+    """Split the dataset, look at its training cases and plan, or take both from the run."""
     dataset = open_dataset(config)
-    kind = METHODS.get(config.method)
-    is_new = not folder.config.exists()
-    split = (
-        make_split(dataset, config.split, needs_unlabeled=kind.needs_unlabeled)
-        if is_new or not folder.split.exists()
-        else Split.read(folder.split)
-    )
+    if folder and folder.split.exists():
+        split = Split.read(folder.split)
+    else:
+        needs_unlabeled = METHODS.get(config.method).needs_unlabeled
+        split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
     cases = training_cases(dataset, split)
     with bar("looking at the data", len(cases), quiet=quiet) as advance:
         inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
     refuse_problems(inspection)
-    plan = choose_plan(config, folder, inspection, device)
+    plan = choose_plan(config, folder, inspection)
+    return Prospect(dataset, split, cases, plan)
+
+
+def plan_for(config: Config, *, quiet: bool = False) -> Plan:
+    """The plan that a training with this config would derive."""
+    return look_ahead(config, None, quiet=quiet).plan
+
+
+def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
+    """Train as `config` says, in a new folder or in one that holds a part of this training."""
+    device = choose_device(config.train.device)
+    is_new = not folder.config.exists()
+    prospect = look_ahead(config, folder, quiet=quiet)
+    split, plan = prospect.split, prospect.plan
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
     # the settings first: a run killed between these files is still a run, and can be resumed
@@ -207,16 +228,16 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
             f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
         )
     run = Run(folder, config, plan, split, method, device, quiet=quiet)
-    trainer = prepare_training(run, dataset, cases, quiet=quiet)
+    trainer = prepare_training(run, prospect, quiet=quiet)
     if not is_new:
         trainer.resume()
     fit(trainer, run)
     return run
 
 
-def prepare_training(run: Run, dataset: Dataset, cases: list[Case], *, quiet: bool) -> Trainer:
-    split, plan, config = run.split, run.plan, run.config
-    held = [dataset.case(name) for name in split.validation]
+def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
+    split, plan, config, cases = run.split, run.plan, run.config, prospect.cases
+    held = [prospect.dataset.case(name) for name in split.validation]
     with bar("preprocessing", len(cases) + len(held), quiet=quiet) as advance:
         volumes = load_volumes(cases, plan, labeled=split.labeled, advance=advance)
         validation = load_volumes(held, plan, labeled=split.validation, advance=advance)

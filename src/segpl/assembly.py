@@ -17,7 +17,7 @@ from segpl.data.plan import Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, settle
 from segpl.data.split import Split
-from segpl.engine.device import free_memory
+from segpl.engine.device import choose_device, free_memory
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
@@ -57,15 +57,14 @@ def refuse_problems(inspection: Inspection) -> None:
     )
 
 
-def choose_plan(
-    config: Config, folder: RunFolder, inspection: Inspection, device: torch.device
-) -> Plan:
+def choose_plan(config: Config, folder: RunFolder | None, inspection: Inspection) -> Plan:
     """The plan of the run, else the one that the user names, else one derived from the data."""
-    if folder.plan.exists():
+    if folder and folder.plan.exists():
         plan = Plan.read(folder.plan)
     elif config.data.plan:
         plan = Plan.read(Path(config.data.plan))
     else:
+        device = choose_device(config.train.device)
         resources = Resources(free_memory(device), accelerated=device.type != "cpu")
         plan = derive_plan(inspection, resources)
     if config.train.batch:

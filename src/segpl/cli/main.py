@@ -14,6 +14,7 @@ from segpl.errors import UserError, nearest
 COMMANDS = {
     "demo": "see it work on generated scans, with no data at all",
     "check": "look at a dataset: what is there, what is wrong, what to do",
+    "plan": "derive the plan of a training, to be read or edited",
     "train": "train a model from labelled and unlabelled scans",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",

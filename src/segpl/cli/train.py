@@ -23,8 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "data", type=Path, nargs="?", help="folder of the dataset, or a config.toml"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--method", help="segpl-vi (default), segpl, supervised; see segpl list")
     parser.add_argument("--steps", type=int, help="optimiser steps (default 2000)")
+    parser.add_argument("--seed", type=int, help="of weights, crops and draws (default 0)")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
+    parser.add_argument(
+        "--plan", type=Path, metavar="JSON", help="use this plan, such as an edited one"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    add_data_arguments(parser)
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """What a plan depends on."""
+    parser.add_argument("--method", help="segpl-vi (default), segpl, supervised; see segpl list")
     parser.add_argument(
         "--labeled", type=int, metavar="N", help="keep N labels and hide the others (default: all)"
     )
@@ -38,12 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold N labelled cases out to the end (default: the dataset's own test cases; of a "
         "dataset with 10 or more cases, all labelled, a fifth)",
     )
-    parser.add_argument("--seed", type=int, help="of weights, crops and draws (default 0)")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
-    parser.add_argument(
-        "--plan", type=Path, metavar="JSON", help="use this plan, such as an edited one"
-    )
     parser.add_argument(
         "--set",
         action="append",
@@ -51,7 +57,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="any setting, such as method.alpha=0.1; `segpl list settings` names them",
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """The options that were given, as sections of settings."""
+    plan: Path | None = getattr(args, "plan", None)
+    settings: dict[str, dict[str, Any]] = {}
+    for section, key, value in (
+        ("method", "name", args.method),
+        ("train", "steps", getattr(args, "steps", None)),
+        ("train", "seed", getattr(args, "seed", None)),
+        ("train", "device", args.device),
+        ("split", "labeled", args.labeled),
+        ("split", "validation", args.validation),
+        ("split", "test", args.test),
+        ("data", "plan", str(plan.resolve()) if plan else None),
+    ):
+        if value is not None:
+            settings.setdefault(section, {})[key] = value
+    return settings
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,24 +85,11 @@ def run(args: argparse.Namespace) -> int:
     data, config = args.data, args.config
     if data is not None and data.suffix == ".toml":
         data, config = None, data
-    settings: dict[str, dict[str, Any]] = {}
-    for section, key, value in (
-        ("train", "steps", args.steps),
-        ("train", "seed", args.seed),
-        ("train", "device", args.device),
-        ("split", "labeled", args.labeled),
-        ("split", "validation", args.validation),
-        ("split", "test", args.test),
-        ("data", "plan", str(args.plan.resolve()) if args.plan else None),
-    ):
-        if value is not None:
-            settings.setdefault(section, {})[key] = value
     trained = train(
         data or "",
         out=args.out,
-        method=args.method,
         config=config,
-        settings=settings,
+        settings=settings_of(args),
         overrides=args.set,
         resume=args.resume,
     )

@@ -31,9 +31,9 @@ class SegPL(Method):
     class Settings:
         threshold: float = 0.5  # T
         alpha: float = 0.1  # weight of the unlabelled images; the paper uses 0.002 to 1
-        ramp_begin: float = 0.0  # progress at which alpha leaves 0
-        ramp_end: float = 0.1  # progress at which alpha is reached
-        loss: str = "dice"  # `dice` (paper), `cross-entropy` or `dice-cross-entropy`
+        ramp_begin: float = 0.3  # progress at which alpha leaves 0
+        ramp_end: float = 0.6  # progress at which alpha is reached
+        loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: a voxel is foreground if the network says so."""

@@ -39,9 +39,9 @@ class SegPLVI(SegPL):
         prior_std: float = 0.1  # sigma_beta
         kl_weight: float = 1.0
         alpha: float = 0.1  # weight of the unlabelled images; the paper uses 0.002 to 1
-        ramp_begin: float = 0.0  # progress at which alpha leaves 0
-        ramp_end: float = 0.1  # progress at which alpha is reached
-        loss: str = "dice"  # `dice` (paper), `cross-entropy` or `dice-cross-entropy`
+        ramp_begin: float = 0.3  # progress at which alpha leaves 0
+        ramp_end: float = 0.6  # progress at which alpha is reached
+        loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)

@@ -48,3 +48,8 @@ def read_log(path: Path) -> dict[str, list[float]]:
                     "the line."
                 ) from error
     return log
+
+
+def training_seconds(path: Path) -> float:
+    """How long a run trained, from its `times.csv`."""
+    return read_log(path)["seconds"][-1]

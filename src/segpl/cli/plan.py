@@ -1,0 +1,39 @@
+"""Derive the plan of a training and write it, to be read or edited before it is used.
+
+Examples:
+  segpl plan data --out plan.json
+  segpl train data --plan plan.json --out runs/a
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from segpl.cli.train import add_data_arguments, settings_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, help="folder of the dataset")
+    parser.add_argument("--out", type=Path, required=True, help="file to write, such as plan.json")
+    add_data_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from segpl.api import plan_for
+    from segpl.config import resolve, with_overrides
+    from segpl.display import say
+    from segpl.errors import InputError
+
+    if args.out.exists():
+        raise InputError(f"{args.out} exists. Choose another --out, or remove it first.")
+    content = settings_of(args)
+    content.setdefault("data", {})["path"] = str(args.data.resolve())
+    plan = plan_for(resolve(with_overrides(content, args.set)))
+    plan.write(args.out)
+    say(
+        f"{args.out}: patch {'x'.join(map(str, plan.patch))}, {len(plan.strides)} halvings, "
+        f"spacing {' x '.join(f'{value:g}' for value in plan.spacing)}. Edit it, then: "
+        f"segpl train {args.data} --plan {args.out} --out runs/first"
+    )
+    return 0
