@@ -122,7 +122,7 @@ def test_classifier_is_refused_as_no_segmentation_network():
 
 def test_unknown_option_is_refused_with_the_nearest():
     settings = NetworkSettings("DynUNet", options={"filter": [4, 8, 16]})
-    with pytest.raises(InputError, match="DynUNet has no argument 'filter'.*mean 'filters'"):
+    with pytest.raises(InputError, match=r"DynUNet has no argument 'filter'.*mean 'filters'"):
         make(settings, 2)
 
 

@@ -1,0 +1,157 @@
+"""Losses against numbers worked out by hand, and against other libraries."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from monai.losses import DiceLoss
+
+from segpl.losses import (
+    LOSSES,
+    cross_entropy,
+    dice_cross_entropy,
+    dice_loss,
+    foreground_share,
+    supervised_loss,
+    targets_of,
+)
+from segpl.types import IGNORE
+
+
+def noise(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def logit(*probabilities: float) -> torch.Tensor:
+    """(1, 1, N) logits of the given probabilities."""
+    return torch.logit(torch.tensor([[probabilities]], dtype=torch.float64))
+
+
+def row(*values: float) -> torch.Tensor:
+    return torch.tensor([[values]], dtype=torch.float64)
+
+
+def test_dice_of_four_voxels_is_the_number_on_paper():
+    """Overlap 0.9 + 0.6, sums 1.8 and 2, one voxel of smoothing: (2 * 1.5 + 1) / (3.8 + 1)."""
+    loss = dice_loss(logit(0.9, 0.6, 0.2, 0.1), row(1, 1, 0, 0), row(1, 1, 1, 1))
+    assert loss.item() == pytest.approx(1 - 4.0 / 4.8)
+
+
+def test_dice_leaves_a_voxel_of_weight_zero_out_of_both_sums():
+    """Without the second voxel: overlap 0.9, sums 1.2 and 1, so (1.8 + 1) / (2.2 + 1)."""
+    loss = dice_loss(logit(0.9, 0.6, 0.2, 0.1), row(1, 1, 0, 0), row(1, 0, 1, 1))
+    assert loss.item() == pytest.approx(1 - 2.8 / 3.2)
+
+
+def test_dice_of_an_empty_crop_with_an_empty_prediction_is_zero():
+    loss = dice_loss(torch.full((1, 1, 8), -100.0), torch.zeros(1, 1, 8), torch.ones(1, 1, 8))
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_dice_of_a_perfect_prediction_is_zero():
+    target = (noise(2, 1, 4, 4, 4) > 0).float()
+    loss = dice_loss(200 * target - 100, target, torch.ones_like(target))
+    assert loss.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_dice_falls_as_the_prediction_approaches_the_label():
+    values = [
+        dice_loss(logit(p, 1 - p), row(1, 0), row(1, 1)).item() for p in (0.1, 0.4, 0.7, 0.95)
+    ]
+    assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_dice_agrees_with_monai(dims, channels):
+    """MONAI adds `smooth_nr` and `smooth_dr` where we add EPSILON = 1 voxel to both."""
+    logits = noise(2, channels, *[6] * dims)
+    target = (noise(2, channels, *[6] * dims, seed=1) > 0.5).float()
+    theirs = DiceLoss(sigmoid=True, smooth_nr=1.0, smooth_dr=1.0)(logits, target)
+    assert dice_loss(logits, target, torch.ones_like(target)).item() == pytest.approx(theirs.item())
+
+
+def test_cross_entropy_of_two_voxels_is_the_number_on_paper():
+    loss = cross_entropy(logit(0.8, 0.3), row(1, 0), row(1, 1))
+    assert loss.item() == pytest.approx(-(math.log(0.8) + math.log(0.7)) / 2)
+
+
+def test_cross_entropy_is_the_mean_over_voxels_that_count():
+    loss = cross_entropy(logit(0.8, 0.3, 0.5), row(1, 0, 1), row(1, 0, 1))
+    assert loss.item() == pytest.approx(-(math.log(0.8) + math.log(0.5)) / 2)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_cross_entropy_agrees_with_torch(channels):
+    logits = noise(2, channels, 5, 6, 7)
+    target = (noise(2, channels, 5, 6, 7, seed=1) > 0).float()
+    theirs = torch.nn.BCEWithLogitsLoss()(logits, target)
+    loss = cross_entropy(logits, target, torch.ones_like(target))
+    assert loss.item() == pytest.approx(theirs.item())
+
+
+def test_dice_cross_entropy_is_the_mean_of_both():
+    arguments = logit(0.9, 0.6, 0.2), row(1, 1, 0), row(1, 1, 1)
+    expected = (dice_loss(*arguments) + cross_entropy(*arguments)) / 2
+    assert dice_cross_entropy(*arguments).item() == pytest.approx(expected.item())
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_multi_class_loss_is_the_mean_of_one_against_the_rest(loss):
+    logits = noise(2, 3, 4, 5, 6)
+    label = torch.randint(0, 3, (2, 4, 5, 6), generator=torch.Generator().manual_seed(1))
+    label[:, 0] = IGNORE
+    binary = []
+    for number in range(3):
+        one = torch.where(label == IGNORE, IGNORE, (label == number).long())
+        binary.append(supervised_loss(logits[:, number : number + 1], one, loss).item())
+    together = supervised_loss(logits, label, loss).item()
+    assert together == pytest.approx(sum(binary) / 3)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_padding_with_ignored_voxels_does_not_change_the_loss(loss, outputs):
+    logits = noise(2, outputs, 4, 4)
+    label = torch.randint(0, 2, (2, 4, 4), generator=torch.Generator().manual_seed(1))
+    wider = torch.nn.functional.pad(logits, (1, 2, 3, 0), value=7.0)
+    padded = torch.nn.functional.pad(label, (1, 2, 3, 0), value=IGNORE)
+    plain = supervised_loss(logits, label, loss).item()
+    assert supervised_loss(wider, padded, loss).item() == pytest.approx(plain)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_gradient_agrees_with_finite_differences(loss):
+    target = (noise(1, 2, 3, 3, seed=1) > 0).double()
+    weight = torch.ones_like(target)
+    weight[..., 0] = 0
+    logits = noise(1, 2, 3, 3).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda values: loss(values, target, weight), [logits])
+
+
+def test_binary_targets_are_class_one_and_known_voxels():
+    target, weight = targets_of(torch.tensor([[0, 1, IGNORE]]), 1)
+    assert target.tolist() == [[[0.0, 1.0, 0.0]]]
+    assert weight.tolist() == [[[1.0, 1.0, 0.0]]]
+
+
+def test_every_class_has_its_channel_of_targets():
+    target, weight = targets_of(torch.tensor([[0, 2, 1, IGNORE]]), 3)
+    assert target.tolist() == [[[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]]
+    assert weight.tolist() == [[[1, 1, 1, 0]] * 3]
+
+
+def test_foreground_share_counts_known_voxels():
+    """One of three known voxels is class 1."""
+    assert foreground_share(*targets_of(torch.tensor([[0, 1, IGNORE, 0]]), 1)).item() == (
+        pytest.approx(1 / 3)
+    )
+
+
+def test_foreground_of_many_classes_is_all_but_the_first():
+    """Two of three known voxels are class 1 or 2."""
+    assert foreground_share(*targets_of(torch.tensor([[0, 1, 2, IGNORE]]), 3)).item() == (
+        pytest.approx(2 / 3)
+    )
