@@ -1,0 +1,39 @@
+# Everything happens in .venv; nothing outside this folder is touched but pip's own cache.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+
+.PHONY: demo test check format clean
+
+demo: .venv/installed  ## see it work on generated scans
+	$(BIN)/segpl demo
+
+test: .venv/installed-dev  ## the whole test suite
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+check: .venv/installed-dev  ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "segpl needs Python 3.11 or newer; name one with: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	@echo "installing segpl at the pinned versions into .venv (minutes the first time)"
+	$(PIP) --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/installed
+	@echo "installing the tools for tests and lint"
+	$(PIP) --editable '.[test,lint]'
+	@touch $@
