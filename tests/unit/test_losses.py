@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from segpl.errors import InputError, UnknownNameError
+from segpl.losses import LOSSES, dice_loss, loss_named, supervised_loss
+
+
+def test_label_with_a_channel_axis_is_refused_with_the_fix():
+    logits, label = torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"does not fit logits.*drop it with label\.squeeze\(1\)"):
+        supervised_loss(logits, label, dice_loss)
+
+
+def test_label_of_another_size_is_refused_with_both_shapes():
+    logits, label = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 5, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"label \(2, 4, 5\) does not fit logits \(2, 1, 4, 4\)"):
+        supervised_loss(logits, label, dice_loss)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss_is_found_by_its_name(name):
+    assert loss_named(name) is LOSSES[name]
+
+
+def test_unknown_loss_is_refused_with_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'cross-entropy'"):
+        loss_named("crossentropy")
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_loss_is_finite_for_certain_and_wrong_predictions(loss):
+    target = torch.tensor([[[1.0, 0.0]]])
+    logits = torch.tensor([[[-1e4, 1e4]]], requires_grad=True)
+    value = loss(logits, target, torch.ones_like(target))
+    value.backward()
+    assert value.isfinite()
+    assert logits.grad.isfinite().all()
