@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from segpl.errors import InputError, MissingFileError, StorageError
+from segpl.files import read_json, write_json, write_text, write_whole
+
+
+def failing(error: BaseException):
+    """A writer that puts half of its content on the disk and then fails."""
+
+    def write(draft: Path) -> None:
+        draft.write_text("half")
+        raise error
+
+    return write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    return path
+
+
+def test_new_content_replaces_the_old(path):
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_missing_folders_are_made(tmp_path):
+    write_text(tmp_path / "a" / "b" / "c.txt", "x")
+    assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
+
+
+def test_draft_lies_beside_its_target_and_keeps_the_suffix(tmp_path):
+    """Another folder could be another disk, where a move is no longer one step."""
+    seen: list[Path] = []
+
+    def write(draft: Path) -> None:
+        seen.append(draft)
+        draft.write_text("x")
+
+    write_whole(tmp_path / "scan.nii.gz", write)
+    assert seen[0].parent == tmp_path
+    assert seen[0].name.endswith(".nii.gz")
+    assert seen[0].name.startswith(".")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_full_disk_is_told_in_words_and_the_old_content_stays(path, number):
+    full = OSError(number, os.strerror(number))
+    with pytest.raises(StorageError, match=r"no space left on the disk while writing .*plan\.json"):
+        write_whole(path, failing(full))
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_full_disk_is_noticed_when_the_system_flushes(path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="What was there before is untouched"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_forbidden_file_is_told_in_words(path, number):
+    with pytest.raises(StorageError, match=r"plan\.json may not be written: "):
+        write_whole(path, failing(OSError(number, os.strerror(number))))
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), RuntimeError("bug"), OSError(errno.EIO, "")]
+)
+def test_interruption_leaves_the_old_content_and_no_draft(path, error):
+    with pytest.raises(type(error)):
+        write_whole(path, failing(error))
+    assert path.read_text() == "old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_folder_that_may_not_be_made_is_told_in_words(tmp_path, monkeypatch):
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(StorageError, match="may not be written: Permission denied"):
+        write_text(tmp_path / "new" / "a.txt", "x")
+
+
+def test_full_disk_is_recognised_where_a_library_hides_the_number(path):
+    """Writers in C, such as numpy's, raise an OSError without one."""
+    with pytest.raises(StorageError, match="no space left on the disk"):
+        write_whole(path, failing(OSError("1000 requested and 12 written")))
+    assert path.read_text() == "old"
+
+
+def test_json_comes_back_as_it_was(tmp_path):
+    value = {"patch": [16, 16], "ignore": None, "name": "gefäß"}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+
+
+def test_missing_json_is_named(tmp_path):
+    with pytest.raises(MissingFileError, match=r"gone\.json does not exist"):
+        read_json(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1', b"\xff\xfe\x00", b""])
+def test_broken_json_is_refused_by_name(tmp_path, content):
+    (tmp_path / "plan.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"plan\.json is not valid JSON"):
+        read_json(tmp_path / "plan.json")
