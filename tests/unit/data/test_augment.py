@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.data.augment import AugmentSettings, augment, change_intensity
+
+both_dims = pytest.mark.parametrize("sides", [(6, 6), (6, 6, 6)])
+
+
+def crops(*sides: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four images whose voxels are all different, and labels equal to the first channel."""
+    label = torch.arange(4 * int(np.prod(sides))).reshape(4, *sides)
+    image = torch.stack([label, label + 5000], 1).float()
+    return image, label
+
+
+def changed(settings: AugmentSettings, *sides: int, seed: int = 0):
+    image, label = crops(*sides)
+    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    return augment(image, label, settings, rng, generator)
+
+
+@both_dims
+def test_nothing_is_changed_by_default(sides):
+    image, label = crops(*sides)
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    given = augment(image, label, AugmentSettings(), rng, generator)
+    assert given[0] is image
+    assert given[1] is label
+
+
+@both_dims
+@pytest.mark.parametrize(
+    "settings", [AugmentSettings(flip=1.0), AugmentSettings(rotate=1.0), AugmentSettings(0.5, 0.5)]
+)
+def test_image_and_label_move_alike(sides, settings):
+    for seed in range(5):
+        image, label = changed(settings, *sides, seed=seed)
+        assert torch.equal(image[:, 0].long(), label)
+        assert torch.equal(image[:, 1], image[:, 0] + 5000)
+        assert not torch.equal(label, crops(*sides)[1])
+
+
+@both_dims
+def test_no_voxel_is_lost(sides):
+    _, label = changed(AugmentSettings(flip=0.5, rotate=0.5), *sides)
+    for moved, original in zip(label, crops(*sides)[1], strict=True):
+        assert sorted(moved.flatten().tolist()) == sorted(original.flatten().tolist())
+
+
+@both_dims
+def test_certain_flip_mirrors_every_axis(sides):
+    _, label = changed(AugmentSettings(flip=1.0), *sides)
+    assert torch.equal(label, crops(*sides)[1].flip(*range(1, len(sides) + 1)))
+
+
+def test_images_of_a_batch_are_turned_each_in_its_own_way():
+    _, label = changed(AugmentSettings(flip=0.5, rotate=0.5), 6, 6)
+    moves = {tuple((label[n] - label[n].min()).flatten().tolist()) for n in range(4)}
+    assert len(moves) > 1
+
+
+def test_turns_stay_in_planes_of_equal_sides():
+    for seed in range(10):
+        image, label = changed(AugmentSettings(rotate=1.0), 4, 6, 6, seed=seed)
+        assert image.shape == (4, 2, 4, 6, 6)
+        # the first axis is in no plane of equal sides, so its slices keep their content
+        for moved, original in zip(label, crops(4, 6, 6)[1], strict=True):
+            assert torch.equal(moved.sum((1, 2)), original.sum((1, 2)))
+
+
+def test_image_without_equal_sides_is_not_turned():
+    _, label = changed(AugmentSettings(rotate=1.0), 4, 6)
+    assert torch.equal(label, crops(4, 6)[1])
+
+
+def test_unlabelled_images_are_turned_without_a_label():
+    image, _ = crops(6, 6)
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    turned, label = augment(image, None, AugmentSettings(flip=1.0), rng, generator)
+    assert label is None
+    assert torch.equal(turned, image.flip(2, 3))
+
+
+def test_intensity_changes_the_image_and_never_the_label():
+    image, label = changed(AugmentSettings(intensity=0.1), 6, 6)
+    assert not torch.equal(image, crops(6, 6)[0])
+    assert torch.equal(label, crops(6, 6)[1])
+
+
+def test_intensity_is_drawn_from_the_generator():
+    image, _ = crops(6, 6)
+    first, same, other = (
+        change_intensity(image, 0.1, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_spread_of_intensity_is_as_asked():
+    """On a blank image: brightness of spread s for each channel, noise of spread s / 2 on top."""
+    blank = torch.zeros(400, 2, 8, 8)
+    changed = change_intensity(blank, 0.2, torch.Generator().manual_seed(0))
+    brightness = changed.mean((2, 3))
+    noise = changed - brightness[..., None, None]
+    assert brightness.std().item() == pytest.approx(0.2, rel=0.1)
+    assert noise.std().item() == pytest.approx(0.1, rel=0.1)

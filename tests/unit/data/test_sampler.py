@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.data.augment import AugmentSettings
+from segpl.data.cache import Volume
+from segpl.data.sampler import Resident, Sampler, settle
+from segpl.types import IGNORE, Batch
+
+CPU = torch.device("cpu")
+PLENTY = 2**40
+
+
+class Untouchable:
+    """A label that fails the test as soon as anybody looks at it."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"the label of an unlabelled case was asked for '{name}'")
+
+    def __getitem__(self, key: object) -> object:
+        raise AssertionError("the label of an unlabelled case was opened")
+
+
+def volume(shape: tuple[int, ...], *, number: int = 0, channels: int = 1) -> Volume:
+    """Every voxel of the image tells its place; the label is the image, so crops can be matched."""
+    places = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    image = np.stack([places.astype(np.float32) + 1000 * c for c in range(channels)])
+    foreground = np.argwhere(places % 7 == 3).astype(np.int32)
+    return Volume(f"case-{number}", image, places, foreground)
+
+
+def sampler(volumes: list[Volume], *, memory: int = PLENTY, **changes: object) -> Sampler:
+    residents = settle(volumes, CPU, memory)
+    plain = Sampler(
+        labeled=residents,
+        unlabeled=residents,
+        patch=(4,) * (volumes[0].image.ndim - 1),
+        labeled_crops=3,
+        unlabeled_crops=2,
+        foreground=0.5,
+        augment=AugmentSettings(),
+        seed=0,
+        device=CPU,
+    )
+    return replace(plain, **changes)
+
+
+def equal(a: Batch, b: Batch) -> bool:
+    assert a.unlabeled is not None
+    assert b.unlabeled is not None
+    return (
+        torch.equal(a.labeled.image, b.labeled.image)
+        and torch.equal(a.labeled.label, b.labeled.label)
+        and torch.equal(a.unlabeled.image, b.unlabeled.image)
+        and torch.equal(a.generator.get_state(), b.generator.get_state())
+    )
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
+def test_batch_has_the_crops_that_were_asked_for(shape):
+    batch = sampler([volume(shape, channels=2)]).batch(0)
+    side = (4,) * len(shape)
+    assert batch.labeled.image.shape == (3, 2, *side)
+    assert batch.labeled.image.dtype == torch.float32
+    assert batch.labeled.label.shape == (3, *side)
+    assert batch.labeled.label.dtype == torch.int64
+    assert batch.unlabeled.image.shape == (2, 2, *side)
+
+
+def test_batch_is_a_function_of_seed_and_step_alone():
+    """Asking for other steps before, or twice, changes nothing."""
+    cases = [volume((9, 8), number=0), volume((12, 6), number=1)]
+    straight, wild = sampler(cases), sampler(cases)
+    for step in (5, 0, 5, 2):
+        wild.batch(step)
+    assert equal(straight.batch(3), wild.batch(3))
+
+
+def test_another_step_or_seed_gives_another_batch():
+    plain = sampler([volume((20, 20))])
+    assert not equal(plain.batch(1), plain.batch(2))
+    assert not equal(plain.batch(1), replace(plain, seed=1).batch(1))
+
+
+def test_augmented_batch_is_a_function_of_seed_and_step_too():
+    settings = AugmentSettings(flip=0.5, rotate=0.5, intensity=0.1)
+    first, second = (sampler([volume((9, 8))], augment=settings) for _ in range(2))
+    second.batch(7)
+    assert equal(first.batch(3), second.batch(3))
+
+
+def test_batch_draws_nothing_from_global_randomness():
+    plain = sampler([volume((9, 8))], augment=AugmentSettings(flip=0.5, intensity=0.1))
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+    plain.batch(0)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert np.array_equal(numpy_state, np.random.get_state()[1])
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
+def test_image_and_label_are_cut_at_the_same_place(shape):
+    for step in range(5):
+        batch = sampler([volume(shape)]).batch(step).labeled
+        assert torch.equal(batch.image[:, 0].long(), batch.label)
+
+
+def test_image_and_label_stay_together_when_turned():
+    settings = AugmentSettings(flip=0.5, rotate=0.8)
+    for step in range(5):
+        batch = sampler([volume((9, 8, 7))], augment=settings).batch(step).labeled
+        assert torch.equal(batch.image[:, 0].long(), batch.label)
+
+
+def test_all_channels_are_cut_at_the_same_place():
+    image = sampler([volume((9, 8), channels=2)]).batch(0).labeled.image
+    assert torch.equal(image[:, 0] + 1000, image[:, 1])
+
+
+def test_crop_of_a_thin_volume_is_filled_with_ignored_voxels():
+    batch = sampler([volume((9, 3))]).batch(0).labeled
+    filled = batch.label == IGNORE
+    assert filled.sum() == 3 * 4  # one column of four in each of three crops
+    assert (batch.image[:, 0][filled] == 0).all()
+    assert torch.equal(batch.image[:, 0][~filled].long(), batch.label[~filled])
+
+
+def test_volume_smaller_than_the_patch_lies_in_the_middle_whole():
+    crop = sampler([volume((2, 2))]).batch(0).labeled.label[0]
+    assert crop[1:3, 1:3].tolist() == [[0, 1], [2, 3]]
+    assert (crop == IGNORE).sum() == 12
+
+
+def test_every_foreground_crop_contains_foreground():
+    """Only one voxel in 400 is foreground, and it lies at the rim."""
+    label = np.zeros((20, 20), np.int16)
+    label[19, 0] = 1
+    case = Volume("a", label[None].astype(np.float32), label, np.array([[19, 0]], np.int32))
+    always = sampler([case], foreground=1.0)
+    never = sampler([case], foreground=0.0)
+    assert all(always.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
+    assert not all(never.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
+
+
+@pytest.mark.parametrize("places", [None, np.empty((0, 2), np.int32)])
+def test_case_without_foreground_is_cropped_anywhere(places):
+    label = np.zeros((9, 9), np.int16)
+    case = Volume("a", label[None].astype(np.float32), label, places)
+    assert sampler([case], foreground=1.0).batch(0).labeled.label.shape == (3, 4, 4)
+
+
+def test_crops_reach_every_voxel():
+    seen: set[int] = set()
+    plain = sampler([volume((6, 6))], foreground=0.0)
+    for step in range(60):
+        seen |= set(plain.batch(step).labeled.label.unique().tolist())
+    assert seen == set(range(36))
+
+
+def test_every_case_is_used():
+    cases = [volume((6, 6), number=n) for n in range(3)]
+    for number, case in enumerate(cases):
+        case.label[:] = number
+    plain = sampler(cases)
+    seen = {n for step in range(20) for n in plain.batch(step).labeled.label.unique().tolist()}
+    assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16])
+def test_mapped_and_resident_volumes_give_the_same_batch(tmp_path: Path, kind):
+    np.save(tmp_path / "image.npy", volume((9, 3)).image)
+    np.save(tmp_path / "label.npy", volume((9, 3)).label.astype(kind))
+    mapped = Volume(
+        "a",
+        np.load(tmp_path / "image.npy", mmap_mode="r"),
+        np.load(tmp_path / "label.npy", mmap_mode="r"),
+        volume((9, 3)).foreground,
+    )
+    resident, on_disk = sampler([mapped]), sampler([mapped], memory=0)
+    assert isinstance(resident.labeled[0].image, torch.Tensor)
+    assert isinstance(on_disk.labeled[0].image, np.memmap)
+    for step in range(3):
+        assert equal(resident.batch(step), on_disk.batch(step))
+
+
+def test_volumes_stay_on_disk_unless_all_of_them_fit():
+    cases = [volume((9, 8)), volume((9, 8), number=1)]
+    size = sum(case.image.nbytes + case.label.nbytes for case in cases)
+    fitting, tight = (
+        settle(cases, CPU, int(size / 0.4) + 1),
+        settle(cases, CPU, int(size / 0.4) - 9),
+    )
+    assert all(isinstance(entry.image, torch.Tensor) for entry in fitting)
+    assert not any(isinstance(entry.image, torch.Tensor) for entry in tight)
+
+
+def test_label_of_an_unlabelled_case_is_never_touched():
+    plain = sampler([volume((9, 8))])
+    case = Resident(plain.labeled[0].image, Untouchable(), None)
+    assert replace(plain, unlabeled=[case], foreground=1.0).batch(0).unlabeled is not None
+
+
+def test_unlabelled_case_needs_no_label():
+    plain = sampler([volume((9, 8))])
+    bare = settle([Volume("b", volume((5, 5)).image, None, None)], CPU, PLENTY)
+    assert replace(plain, unlabeled=bare).batch(0).unlabeled.image.max() < 25
+
+
+def test_batch_without_unlabelled_crops_has_none():
+    assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
