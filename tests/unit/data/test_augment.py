@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from segpl.data.augment import AugmentSettings, augment, change_intensity
+from segpl.errors import InputError
 
 both_dims = pytest.mark.parametrize("sides", [(6, 6), (6, 6, 6)])
 
@@ -107,3 +108,10 @@ def test_spread_of_intensity_is_as_asked():
     noise = changed - brightness[..., None, None]
     assert brightness.std().item() == pytest.approx(0.2, rel=0.1)
     assert noise.std().item() == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("settings", [{"flip": 1.5}, {"rotate": -0.1}, {"intensity": 2.0}])
+def test_setting_outside_of_its_range_is_refused_by_name(settings):
+    (name,) = settings
+    with pytest.raises(InputError, match=rf"augment\.{name} is .* from 0, which is off, to 1"):
+        AugmentSettings(**settings)

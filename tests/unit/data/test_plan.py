@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError, MissingFileError
+
+PLAN = Plan(
+    dims=3,
+    channels=("CT",),
+    classes={"background": 0, "vessel": 1},
+    ignore=None,
+    orientation="RAS",
+    spacing=(0.7, 0.7, 2.5),
+    normalization=(Normalization("ct", -900, 300, -400, 250),),
+    patch=(32, 32, 8),
+    strides=((2, 2, 1), (2, 2, 2)),
+    width=8,
+    batch=2,
+    reasons={"spacing": "median"},
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    PLAN.write(tmp_path / "plan.json")
+    return tmp_path / "plan.json"
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_plan_comes_back_as_it_was_written(path):
+    assert Plan.read(path) == PLAN
+
+
+def test_edited_plan_is_used_as_edited(path):
+    edit(path, patch=[64, 16, 4], spacing=[1, 1, 3], batch=7, strides=[[2, 2, 1]], ignore=255)
+    plan = Plan.read(path)
+    assert plan.patch == (64, 16, 4)
+    assert plan.spacing == (1.0, 1.0, 3.0)
+    assert plan.strides == ((2, 2, 1),)
+    assert (plan.batch, plan.ignore) == (7, 255)
+
+
+def test_edited_normalisation_is_used_as_edited(path):
+    edit(path, normalization=[{"kind": "zscore"}])
+    assert Plan.read(path).normalization == (Normalization("zscore"),)
+
+
+def test_two_classes_are_one_output_and_three_are_three(path):
+    assert Plan.read(path).outputs == 1
+    edit(path, classes={"background": 0, "a": 1, "b": 2})
+    assert Plan.read(path).outputs == 3
+
+
+def test_plan_without_strides_is_a_network_of_one_level(path):
+    edit(path, strides=[], patch=[5, 7, 3])
+    assert Plan.read(path).strides == ()
+
+
+def test_missing_plan_is_named(tmp_path):
+    with pytest.raises(MissingFileError, match=r"plan\.json does not exist"):
+        Plan.read(tmp_path / "plan.json")
+
+
+def test_unknown_key_is_refused_with_the_nearest(path):
+    edit(path, pach=[16, 16, 16])
+    with pytest.raises(InputError, match=r"unknown key 'pach'\. Did you mean 'patch'"):
+        Plan.read(path)
+
+
+def test_missing_key_is_named(path):
+    content = json.loads(path.read_text())
+    del content["width"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"lacks \['width'\]: it is no whole plan"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '"plan"'])
+def test_json_that_is_no_table_is_refused(path, content):
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"plan\.json holds .*, and no plan"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"patch": 32},
+        {"patch": ["a", 32, 8]},
+        {"spacing": None},
+        {"strides": [2, 2, 2]},
+        {"normalization": [{"sort": "zscore"}]},
+        {"width": "eight"},
+        {"batch": None},
+        {"classes": 2},
+        {"channels": 1},
+    ],
+)
+def test_value_of_another_kind_is_refused(path, changes):
+    edit(path, **changes)
+    with pytest.raises(InputError, match=r"plan\.json"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dims": 4}, "dims is 4, and images have 2 or 3 axes"),
+        ({"patch": [32, 32]}, r"patch \(32, 32\) needs 3 numbers"),
+        ({"spacing": [1, 1, 1, 1]}, "spacing .* needs 3 numbers"),
+        ({"strides": [[2, 2]]}, "every row of strides needs 3 numbers"),
+        ({"strides": [[2, 2, 0]]}, "every row of strides needs 3 numbers above 0"),
+        ({"channels": ["CT", "PET"]}, "2 channels need as many normalizations, not 1"),
+        ({"classes": {"background": 0}}, "classes needs background and at least one more"),
+        ({"patch": [32, 32, 0]}, "patch, spacing, width and batch must be above 0"),
+        ({"spacing": [1, -1, 1]}, "must be above 0"),
+        ({"width": 0}, "must be above 0"),
+        ({"batch": 0}, "must be above 0"),
+        ({"patch": [32, 30, 8]}, r"axis 1 has 30 voxels, no multiple of 4\. Use 32"),
+    ],
+)
+def test_plan_that_cannot_be_trained_is_refused(path, changes, words):
+    edit(path, **changes)
+    with pytest.raises(InputError, match=words) as caught:
+        Plan.read(path)
+    assert str(path) in str(caught.value)

@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from segpl.data.case import Case, Dataset
+from segpl.data.inspect import ChannelStatistics, Fingerprint, Inspection
+from segpl.data.plan import Plan
+from segpl.data.planner import (
+    Resources,
+    check_sizes,
+    choose_normalization,
+    derive_plan,
+    fit_to_memory,
+    resampled_shape,
+    strides_for,
+    target_spacing,
+    turned,
+)
+from segpl.errors import InputError
+
+PLENTY = Resources(2**36, accelerated=False)
+CT = tuple(float(value) for value in range(-100, 101))
+
+
+def statistics(*, low: float = 0.0, zeros: float = 0.0) -> ChannelStatistics:
+    return ChannelStatistics(low, 1000, 100, 50, low, 90, 900, zeros)
+
+
+def fingerprint(
+    shape: tuple[int, ...],
+    *,
+    spacing: tuple[float, ...] = (),
+    orientation: str | None = None,
+    channel: ChannelStatistics | None = None,
+    foreground: tuple[tuple[float, ...], ...] = (),
+    case: str = "a",
+) -> Fingerprint:
+    return Fingerprint(
+        case,
+        shape,
+        spacing or (1.0,) * len(shape),
+        orientation,
+        (channel or statistics(),),
+        None,
+        foreground,
+    )
+
+
+def inspection(*prints: Fingerprint, channels: tuple[str, ...] = ()) -> Inspection:
+    named = {f"case-{n}": entry for n, entry in enumerate(prints)}
+    cases = tuple(Case(name, (Path(f"{name}.nii.gz"),)) for name in named)
+    dataset = Dataset(Path("scans"), "folders", cases, channels, {"background": 0, "organ": 1})
+    return Inspection(dataset, len(prints[0].shape), {"background": 0, "organ": 1}, named, ())
+
+
+def plan_for(*prints: Fingerprint, resources: Resources = PLENTY) -> Plan:
+    return derive_plan(inspection(*prints), resources)
+
+
+def factors(plan: Plan) -> list[int]:
+    return [math.prod(row[axis] for row in plan.strides) for axis in range(plan.dims)]
+
+
+def test_thin_axis_is_not_halved():
+    plan = plan_for(fingerprint((64, 64, 6)))
+    assert all(row[2] == 1 for row in plan.strides)
+    assert all(row[:2] == (2, 2) for row in plan.strides)
+
+
+def test_halving_leaves_at_least_four_voxels():
+    assert strides_for((16, 8), (1, 1)) == ((2, 2), (2, 1))
+    assert strides_for((7, 7), (1, 1)) == ()
+
+
+def test_no_axis_is_halved_more_than_four_times():
+    assert strides_for((512, 512), (1, 1)) == ((2, 2),) * 4
+
+
+def test_coarse_axis_is_halved_once_the_others_are_as_coarse():
+    rows = strides_for((64, 64, 64), (1.0, 1.0, 5.0))
+    assert [row[2] for row in rows] == [1, 1, 2, 2]
+    assert all(row[:2] == (2, 2) for row in rows)
+
+
+def test_axis_twice_as_coarse_is_halved_with_the_others():
+    assert strides_for((32, 32), (1.0, 2.0))[0] == (2, 2)
+
+
+@pytest.mark.parametrize("shape", [(35, 51, 37), (70, 33, 19), (101, 97), (565, 584), (20, 20, 3)])
+@pytest.mark.parametrize("is_accelerated", [True, False])
+def test_patch_is_a_multiple_of_its_strides(shape, is_accelerated):
+    plan = plan_for(fingerprint(shape), resources=Resources(2**34, is_accelerated))
+    for side, factor in zip(plan.patch, factors(plan), strict=True):
+        assert side % factor == 0
+
+
+def test_patch_of_small_images_holds_them_whole():
+    plan = plan_for(fingerprint((35, 30, 36)))
+    assert all(side >= size for side, size in zip(plan.patch, (35, 30, 36), strict=True))
+
+
+def test_patch_of_large_images_keeps_their_proportions():
+    plan = plan_for(fingerprint((400, 400, 40)))
+    assert math.prod(plan.patch) <= 1.5 * 48**3
+    assert plan.patch[0] == plan.patch[1]
+    assert plan.patch[2] == 40
+
+
+def test_less_memory_takes_crops_from_the_batch_first_and_then_from_the_patch():
+    shapes, spacing = [(200, 200, 200)], (1.0, 1.0, 1.0)
+    plans = [
+        fit_to_memory(shapes, spacing, 8, Resources(2**power, accelerated=True))
+        for power in range(36, 24, -1)
+    ]
+    batches = [batch for _, _, batch in plans]
+    voxels = [math.prod(patch) for patch, _, _ in plans]
+    assert voxels == sorted(voxels, reverse=True)
+    assert voxels[-1] < voxels[0]
+    first_small_batch = next(n for n, batch in enumerate(batches) if batch < batches[0])
+    first_small_patch = next(n for n, count in enumerate(voxels) if count < voxels[0])
+    assert first_small_batch < first_small_patch
+    assert min(batches) == 1
+
+
+def test_hardly_any_memory_still_gives_a_plan():
+    plan = plan_for(fingerprint((100, 100, 100)), resources=Resources(1, accelerated=False))
+    assert plan.batch == 1
+    assert math.prod(plan.patch) <= 16**3
+
+
+@pytest.mark.parametrize("smallest", [9, 11, 13, 17, 21, 33])
+def test_derived_plan_takes_the_smallest_image_that_it_was_derived_from(smallest):
+    """A side rounded up to a multiple of its strides must not outgrow what is allowed."""
+    prints = [fingerprint((40, 40, smallest)), *[fingerprint((40, 40, 40))] * 2]
+    check_sizes(plan_for(*prints), prints)
+
+
+def test_spacing_is_the_median_of_the_images():
+    prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
+    assert target_spacing(prints) == (0.7, 1.4)
+
+
+def test_finer_spacing_means_more_voxels():
+    assert resampled_shape(fingerprint((10, 10), spacing=(2.0, 0.5)), (1.0, 1.0)) == (20, 5)
+
+
+def test_resampling_never_removes_an_axis():
+    assert resampled_shape(fingerprint((1, 10), spacing=(0.1, 1.0)), (1.0, 1.0)) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("stored", "shape"),
+    [("RAS", (10, 20, 30)), ("LPI", (10, 20, 30)), ("PIR", (30, 10, 20)), ("SRA", (20, 30, 10))],
+)
+def test_axes_are_put_in_the_order_of_the_orientation(stored, shape):
+    """By letter: the size along R or L comes first, then A or P, then S or I."""
+    spacing = tuple(float(size) for size in (10, 20, 30))
+    result = turned(fingerprint((10, 20, 30), spacing=spacing, orientation=stored), "RAS")
+    assert result.shape == shape
+    assert result.spacing == tuple(map(float, shape))
+
+
+def test_plan_is_made_for_turned_images():
+    """Stored with the thin axis first, which is the last one after turning."""
+    plan = plan_for(fingerprint((6, 64, 64), orientation="SRA"))
+    assert plan.orientation == "RAS"
+    assert plan.patch[2] == 6
+
+
+def test_images_of_unknown_orientation_are_kept_as_stored():
+    plan = plan_for(fingerprint((6, 64, 64), orientation="SRA"), fingerprint((6, 64, 64)))
+    assert plan.orientation is None
+    assert plan.patch[0] == 6
+
+
+def test_pictures_have_no_orientation():
+    assert plan_for(fingerprint((64, 64), orientation=None)).orientation is None
+
+
+@pytest.mark.parametrize("name", ["CT", "ct", "low-dose CT", "CT_portal"])
+def test_ct_is_known_by_the_name_of_its_channel(name):
+    rule = choose_normalization(name, 0, [fingerprint((9, 9, 9), foreground=(CT,))])
+    assert rule.kind == "ct"
+
+
+@pytest.mark.parametrize("name", ["T2", "contrast", "active"])
+def test_ct_inside_of_a_word_is_no_ct(name):
+    rule = choose_normalization(name, 0, [fingerprint((9, 9, 9), foreground=(CT,))])
+    assert rule.kind == "zscore"
+
+
+def test_ct_is_known_by_numbers_like_hounsfield_units():
+    air = fingerprint((9, 9, 9), channel=statistics(low=-1000), foreground=(CT,))
+    assert choose_normalization("channel-0", 0, [air]).kind == "ct"
+
+
+def test_ct_is_clipped_to_percentiles_of_the_foreground():
+    """Of -100 to 100 the 0.5 and 99.5 percentiles are -99 and 99; the mean is 0."""
+    rule = choose_normalization("CT", 0, [fingerprint((9, 9, 9), foreground=(CT,))])
+    assert (rule.low, rule.high) == (pytest.approx(-99), pytest.approx(99))
+    assert rule.mean == pytest.approx(0, abs=1e-9)
+    assert rule.std == pytest.approx(58.0, abs=0.1)
+
+
+@pytest.mark.parametrize("foreground", [(), ((),), ((5.0,) * 3,), ((5.0,) * 50,)])
+def test_ct_without_enough_foreground_is_normalised_by_case(foreground):
+    rule = choose_normalization("CT", 0, [fingerprint((9, 9, 9), foreground=foreground)])
+    assert rule.kind == "zscore"
+
+
+def test_image_that_is_mostly_zero_is_normalised_where_it_is_not():
+    brain = fingerprint((9, 9, 9), channel=statistics(zeros=0.6))
+    assert choose_normalization("T1", 0, [brain]).kind == "zscore-nonzero"
+
+
+def test_channels_keep_the_names_of_the_dataset():
+    found = inspection(fingerprint((16, 16, 16)), channels=("T1w",))
+    assert derive_plan(found, PLENTY).channels == ("T1w",)
+    assert plan_for(fingerprint((16, 16, 16))).channels == ("channel-0",)
+
+
+def test_every_choice_has_a_reason():
+    plan = plan_for(fingerprint((64, 64, 64)))
+    assert {"spacing", "patch", "strides", "width", "batch"} <= set(plan.reasons)
+
+
+def test_image_far_smaller_than_the_patch_is_refused_by_name():
+    plan = plan_for(fingerprint((40, 40, 40)))
+    small = fingerprint((40, 40, 10), case="tiny")
+    expected = r"case tiny: the image is smaller than half the patch: 40x40x10.*Use 20 or less"
+    with pytest.raises(InputError, match=expected):
+        check_sizes(plan, [small])
