@@ -137,7 +137,8 @@ def fit_to_memory(
     dims = len(spacing)
     middle = np.median(shapes, axis=0)
     # an image below half the patch would be mostly padding
-    limit = [min(int(m), 2 * min(s[a] for s in shapes)) for a, m in enumerate(middle)]
+    longest = [2 * min(shape[axis] for shape in shapes) for axis in range(dims)]
+    limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
     budget = {(2, False): 256**2, (3, False): 48**3, (2, True): 512**2, (3, True): 128**3}
     voxels = budget[dims, resources.accelerated]
     most = {(2, False): 4, (3, False): 2, (2, True): 8, (3, True): 2}[dims, resources.accelerated]
@@ -145,12 +146,18 @@ def fit_to_memory(
         patch = cut(limit, voxels)
         strides = strides_for(patch, spacing)
         factors = [math.prod(row[axis] for row in strides) for axis in range(dims)]
-        patch = tuple(math.ceil(p / f) * f for p, f in zip(patch, factors, strict=True))
+        patch = tuple(map(rounded, patch, factors, longest))
         needed = math.prod(patch) * width * BYTES_PER_VOXEL * CROPS_PER_LABELED
         batch = min(most, int(0.5 * resources.memory / needed))
         if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
             return patch, strides, max(batch, 1)
         voxels //= 2
+
+
+def rounded(side: int, factor: int, longest: int) -> int:
+    """A multiple of `factor`: the next above `side`, unless that is longer than `longest`."""
+    above = math.ceil(side / factor) * factor
+    return above if above <= longest else max(side // factor, 1) * factor
 
 
 def cut(sides: Sequence[int], voxels: int) -> tuple[int, ...]:
@@ -167,7 +174,9 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
     statistics = [p.channels[channel] for p in prints]
     looks_like_ct = np.median([s.low for s in statistics]) < -500
     if "ct" in name.lower().replace("-", " ").replace("_", " ").split() or looks_like_ct:
-        values = np.concatenate([np.asarray(p.foreground[channel]) for p in prints if p.foreground])
+        values = np.array(
+            [value for p in prints if p.foreground for value in p.foreground[channel]]
+        )
         if len(values) >= 10:
             low, high = np.percentile(values, [0.5, 99.5])
             clipped = values.clip(low, high)
