@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from segpl.engine.checkpoint import (
+    FORMAT,
+    load_optimizer,
+    load_weights,
+    read_checkpoint,
+    save_checkpoint,
+)
+from segpl.errors import InputError, MissingFileError
+
+
+class Bomb:
+    """Whoever unpickles it writes a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return Path.write_text, (self.target, "executed")
+
+
+def layer(width: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width))
+
+
+def trained(module: nn.Module) -> torch.optim.Adam:
+    optimizer = torch.optim.Adam(module.parameters())
+    module(torch.randn(2, 1, 8, 8)).square().sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    module = layer()
+    path = tmp_path / "last.safetensors"
+    facts = {"best_score": 0.5}
+    save_checkpoint(path, step=7, module=module, optimizer=trained(module), facts=facts)
+    return path
+
+
+def test_step_and_facts_come_back(path):
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.step == 7
+    assert checkpoint.facts == {"best_score": 0.5}
+
+
+def test_weights_buffers_and_optimizer_come_back_to_the_bit(tmp_path):
+    module, other = layer(), layer()
+    optimizer, fresh = trained(module), torch.optim.Adam(other.parameters())
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, step=1, module=module, optimizer=optimizer, facts={})
+    load_weights(other, read_checkpoint(path), path)
+    load_optimizer(fresh, read_checkpoint(path))
+    for key, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[key]), key
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            assert torch.equal(value, fresh.state_dict()["state"][index][key]), key
+
+
+def test_learning_rate_of_the_new_optimizer_is_kept(path):
+    optimizer = torch.optim.Adam(layer().parameters(), lr=0.5)
+    load_optimizer(optimizer, read_checkpoint(path))
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_saving_changes_neither_weights_nor_optimizer(tmp_path):
+    module = layer()
+    optimizer = trained(module)
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    save_checkpoint(tmp_path / "a", step=1, module=module, optimizer=optimizer, facts={})
+    for value in module.state_dict().values():
+        value.add_(1)
+    after = {k.removeprefix("model."): v for k, v in load_file(tmp_path / "a").items()}
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+
+
+def test_missing_checkpoint_is_named(tmp_path):
+    with pytest.raises(MissingFileError, match=r"last\.safetensors does not exist.*Train it first"):
+        read_checkpoint(tmp_path / "last.safetensors")
+
+
+def test_checkpoint_of_another_version_is_refused(path):
+    content = json.dumps({"format": FORMAT + 1, "step": 0, "facts": {}})
+    save_file(load_file(path), path, {"segpl": content})
+    with pytest.raises(InputError, match=f"has checkpoint format {FORMAT + 1}.*reads {FORMAT}"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("module", [layer(4), nn.Conv3d(1, 3, 3), nn.Sequential(*layer(), layer())])
+def test_checkpoint_of_another_network_is_refused_with_an_example(path, module):
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    words = r"is of another network: \d+ weights differ, such as '.*Use the network, method and"
+    with pytest.raises(InputError, match=words):
+        load_weights(module, read_checkpoint(path), path)
+    assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 4096, b"{" * 64])
+def test_garbage_is_refused_by_name(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"last\.safetensors is no checkpoint of segpl"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_truncated_checkpoint_is_refused_by_name(path, share):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(InputError, match="is no checkpoint of segpl"):
+        read_checkpoint(path)
+
+
+def test_weights_of_another_program_are_refused(path):
+    save_file({"a": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match="Only files that segpl wrote are loaded"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("writer", ["pickle", "torch"])
+def test_pickle_is_refused_and_never_executed(tmp_path, writer):
+    path, target = tmp_path / "last.safetensors", tmp_path / "executed"
+    if writer == "pickle":
+        path.write_bytes(pickle.dumps(Bomb(target)))
+    else:
+        torch.save({"model.weight": torch.zeros(2), "bomb": Bomb(target)}, path)
+    with pytest.raises(InputError, match="is no checkpoint of segpl"):
+        read_checkpoint(path)
+    assert not target.exists()
+
+
+def test_the_bomb_of_this_test_is_real(tmp_path):
+    """Otherwise the test above would prove nothing."""
+    pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
+    assert (tmp_path / "executed").read_text() == "executed"
+
+
+def test_interrupted_save_leaves_the_last_checkpoint(path, monkeypatch):
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = path.read_bytes()
+    monkeypatch.setattr("segpl.engine.checkpoint.save_file", killed)
+    module = layer()
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(path, step=8, module=module, optimizer=trained(module), facts={})
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from segpl.engine.device import (
+    choose_device,
+    free_memory,
+    memory_format,
+    peak_memory,
+    precision,
+    should_compile,
+)
+from segpl.errors import InputError, UserError
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_cpu_is_chosen_where_there_is_no_gpu():
+    assert choose_device("auto") == CPU
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpu_is_chosen_where_there_is_one():
+    assert choose_device("auto") == GPU
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+
+
+def test_cpu_can_be_asked_for():
+    assert choose_device("cpu") == CPU
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["cuda", "cuda:0"])
+def test_gpu_that_is_not_there_is_refused(name):
+    with pytest.raises(InputError, match=f"--device {name} needs a CUDA GPU, and torch sees none"):
+        choose_device(name)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpu_beyond_the_last_is_refused_with_the_count():
+    with pytest.raises(InputError, match="--device cuda:2: there are 2 GPUs, counted from cuda:0"):
+        choose_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cudda", "", "cuda:x"])
+def test_unknown_device_is_refused(name):
+    with pytest.raises(InputError, match=f"no device is called '{name}'. Use auto, cpu or cuda"):
+        choose_device(name)
+
+
+@pytest.mark.parametrize("name", ["meta", "mps"])
+def test_device_that_nobody_tested_is_refused(name):
+    with pytest.raises(InputError, match=f"--device {name}: segpl runs on cpu and on cuda"):
+        choose_device(name)
+
+
+def test_memory_is_counted_in_bytes():
+    """A machine that runs these tests has between 64 MiB and 64 TiB free."""
+    assert 2**26 < free_memory(CPU) < 2**46
+    assert 2**26 < peak_memory(CPU) < 2**46
+
+
+def test_channels_come_last_on_a_cpu():
+    assert memory_format(CPU, 3) == torch.channels_last_3d
+    assert memory_format(CPU, 2) == torch.channels_last
+    assert memory_format(GPU, 3) == torch.contiguous_format
+
+
+def product() -> torch.dtype:
+    return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
+)
+def test_cpu_computes_in_float32_unless_told_otherwise(choice, expected):
+    with precision(CPU, choice):
+        assert product() == expected
+
+
+def test_precision_can_be_entered_again():
+    """One context serves every step of a training."""
+    context = precision(CPU, "bfloat16")
+    for _ in range(2):
+        with context:
+            assert product() == torch.bfloat16
+        assert product() == torch.float32
+
+
+def test_unknown_precision_is_refused():
+    with pytest.raises(UserError, match=r"train\.precision.*float16.*auto, bfloat16, float32"):
+        precision(CPU, "float16")
+
+
+def test_compilation_is_for_gpus_unless_told_otherwise():
+    assert should_compile(GPU, "auto")
+    assert not should_compile(CPU, "auto")
+    assert should_compile(CPU, "on")
+    assert not should_compile(GPU, "off")
+
+
+def test_unknown_choice_of_compilation_is_refused():
+    with pytest.raises(UserError, match=r"train\.compile.*maybe.*auto, off, on"):
+        should_compile(CPU, "maybe")

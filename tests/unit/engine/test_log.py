@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from segpl.engine.log import CsvLog
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    log = CsvLog(tmp_path / "log.csv")
+    for step in (10, 20, 30):
+        log.add({"step": step, "loss": 1 / step})
+    return log.path
+
+
+def test_rows_are_on_the_disk_as_soon_as_they_are_added(path):
+    assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n30,0.03333333333333333\n"
+
+
+def test_rows_after_the_step_are_dropped(path):
+    CsvLog(path).cut_after(20)
+    assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n"
+
+
+def test_cut_log_goes_on_without_a_second_header(path):
+    log = CsvLog(path)
+    log.cut_after(20)
+    log.add({"step": 30, "loss": 0.5})
+    assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n30,0.5\n"
+
+
+@pytest.mark.parametrize("torn", ["4", "40", "40,", "40,0.1,7", "\n", "x,y"])
+def test_torn_last_row_is_dropped(path, torn):
+    whole = path.read_text()
+    path.write_text(whole + torn)
+    CsvLog(path).cut_after(35)
+    assert path.read_text() == whole
+
+
+def test_log_of_which_nothing_is_left_is_begun_anew(path):
+    log = CsvLog(path)
+    log.cut_after(5)
+    assert not path.exists()
+    log.add({"step": 10, "other": 2})
+    assert path.read_text() == "step,other\n10,2\n"
+
+
+@pytest.mark.parametrize("content", ["", "ste", "step,loss\n"])
+def test_log_that_died_in_its_header_is_begun_anew(tmp_path, content):
+    path = tmp_path / "log.csv"
+    path.write_text(content)
+    log = CsvLog(path)
+    log.cut_after(100)
+    log.add({"step": 10, "loss": 0.5})
+    assert path.read_text() == "step,loss\n10,0.5\n"
+
+
+def test_log_that_does_not_exist_yet_can_be_cut(tmp_path):
+    CsvLog(tmp_path / "log.csv").cut_after(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_are_kept_in_the_order_of_the_first_row(path):
+    log = CsvLog(path)
+    log.cut_after(30)
+    log.add({"loss": 0.5, "step": 40})
+    assert path.read_text().endswith("40,0.5\n")
+
+
+def test_quoted_cells_survive_a_cut(tmp_path):
+    path = tmp_path / "validation.csv"
+    path.write_text('step,case,dice\n10,"a,b",0.5\n20,"a,b",0.6\n')
+    CsvLog(path).cut_after(10)
+    assert path.read_text() == 'step,case,dice\n10,"a,b",0.5\n'
+
+
+def test_numbers_come_back_to_the_bit(tmp_path):
+    value = 0.1 + 0.2
+    log = CsvLog(tmp_path / "log.csv")
+    log.add({"step": 1, "loss": value})
+    assert float(log.path.read_text().splitlines()[1].split(",")[1]) == value

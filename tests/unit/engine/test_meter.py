@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from segpl.engine.meter import Meter
+from segpl.errors import DivergedError
+from segpl.types import StepOutput, Term
+
+
+def output(supervised: float, pseudo: float = 0.5, weight: float = 0.1) -> StepOutput:
+    terms = {
+        "supervised": Term(torch.tensor(supervised, requires_grad=True)),
+        "pseudo": Term(torch.tensor(pseudo), weight),
+    }
+    return StepOutput(terms, {"threshold": torch.tensor(0.25)})
+
+
+def filled(*values: float) -> Meter:
+    meter = Meter()
+    for step, value in enumerate(values, start=411):
+        meter.add(output(value), torch.tensor(2 * value), step)
+    return meter
+
+
+def test_row_holds_means_of_terms_weights_total_and_monitors():
+    row = filled(1.0, 2.0, 6.0).row(lr=0.01)
+    assert row == pytest.approx(
+        {
+            "supervised": 3.0,
+            "supervised.weight": 1.0,
+            "pseudo": 0.5,
+            "pseudo.weight": 0.1,
+            "total": 6.0,
+            "lr": 0.01,
+            "threshold": 0.25,
+        }
+    )
+
+
+def test_weight_that_changes_is_averaged():
+    meter = Meter()
+    for step, weight in enumerate((0.0, 0.1, 0.2)):
+        meter.add(output(1.0, weight=weight), torch.tensor(1.0), step)
+    assert meter.row(lr=0.01)["pseudo.weight"] == pytest.approx(0.1)
+
+
+def test_every_row_starts_anew():
+    meter = filled(1.0, 3.0)
+    meter.row(lr=0.01)
+    meter.add(output(7.0), torch.tensor(7.0), 500)
+    assert meter.row(lr=0.01)["supervised"] == 7
+
+
+def test_row_has_the_same_columns_in_the_same_order_every_time():
+    meter = filled(1.0)
+    first = list(meter.row(lr=0.1))
+    meter.add(output(1.0), torch.tensor(1.0), 1)
+    assert list(meter.row(lr=0.1)) == first
+
+
+def test_sums_keep_no_graph():
+    meter = filled(1.0, 2.0)
+    assert not any(value.requires_grad for value in meter.sums.values())
+
+
+def test_many_small_values_are_summed_without_loss():
+    """In float32 the sum of 0.1 would drift by now."""
+    meter = Meter()
+    for step in range(5_000):
+        meter.add(StepOutput({"a": Term(torch.tensor(0.1))}), torch.tensor(0.1), step)
+    assert meter.row(lr=0.1)["a"] == pytest.approx(torch.tensor(0.1).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_first_step_and_term_that_are_not_finite_are_named(value):
+    meter = filled(0.3, value, value)
+    with pytest.raises(DivergedError, match=r"step 412: term 'supervised' is .*\(pseudo 0\.5\)"):
+        meter.row(lr=0.01)
+
+
+def test_term_that_broke_first_is_blamed():
+    meter = Meter()
+    meter.add(output(1.0, pseudo=math.nan), torch.tensor(math.nan), 7)
+    meter.add(output(math.nan, pseudo=math.nan), torch.tensor(math.nan), 8)
+    with pytest.raises(DivergedError, match="step 7: term 'pseudo' is nan"):
+        meter.row(lr=0.01)
+
+
+def test_message_says_what_to_try():
+    with pytest.raises(DivergedError, match=r"Lower train\.lr.*try float32"):
+        filled(math.nan).row(lr=0.01)
+
+
+def test_monitor_that_is_not_finite_stops_nothing():
+    meter = Meter()
+    terms = {"a": Term(torch.tensor(1.0))}
+    meter.add(StepOutput(terms, {"m": torch.tensor(math.nan)}), torch.tensor(1.0), 1)
+    assert math.isnan(meter.row(lr=0.1)["m"])

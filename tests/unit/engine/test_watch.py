@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from segpl.engine.watch import CollapseWatch
+
+COLLAPSED = {"pseudo_foreground": 0.001, "labeled_foreground": 0.1, "pseudo.weight": 0.1}
+HEALTHY = {**COLLAPSED, "pseudo_foreground": 0.08}
+
+
+def said(*rows: dict[str, float]) -> list[int]:
+    """Numbers of the lines after which the watch spoke."""
+    watch = CollapseWatch()
+    return [n for n, row in enumerate(rows, start=1) if watch.look(10 * n, row)]
+
+
+def test_watch_speaks_once_after_five_lines():
+    assert said(*[COLLAPSED] * 12) == [5]
+
+
+def test_foreground_that_comes_back_starts_the_count_anew():
+    assert said(*[COLLAPSED] * 4, HEALTHY, *[COLLAPSED] * 5) == [10]
+
+
+def test_healthy_foreground_is_passed_in_silence():
+    assert said(*[HEALTHY] * 10) == []
+
+
+def test_watch_is_silent_while_nothing_is_learnt_from_pseudo_labels():
+    assert said(*[{**COLLAPSED, "pseudo.weight": 0.0}] * 10) == []
+
+
+def test_method_without_pseudo_labels_is_passed_in_silence():
+    assert said(*[{"supervised": 0.3, "labeled_foreground": 0.1}] * 10) == []
+
+
+def test_labelled_crops_without_foreground_are_no_collapse():
+    assert said(*[{**COLLAPSED, "pseudo_foreground": 0.0, "labeled_foreground": 0.0}] * 10) == []
+
+
+def test_message_gives_numbers_and_what_to_change():
+    watch = CollapseWatch()
+    words = [watch.look(n, {**COLLAPSED, "threshold": 0.834}) for n in range(5)][-1]
+    assert words is not None
+    for part in ("step 4", "0.10% foreground", "10.00%", "threshold 0.83", "Lower method.alpha"):
+        assert part in words

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.data.cache import Volume
+from segpl.data.plan import Normalization, Plan
+from segpl.engine.log import CsvLog
+from segpl.evaluate.validation import Validation, dice_by_class
+from segpl.types import IGNORE
+
+CPU = torch.device("cpu")
+BINARY = Plan(
+    dims=2,
+    channels=("grey",),
+    classes={"background": 0, "vessel": 1},
+    ignore=None,
+    orientation=None,
+    spacing=(1.0, 1.0),
+    normalization=(Normalization(),),
+    patch=(4, 4),
+    strides=(),
+    width=4,
+    batch=1,
+    reasons={},
+)
+THREE = replace(BINARY, classes={"background": 0, "a": 1, "b": 2})
+
+
+class Echo:
+    """Predicts the image itself, and remembers in which mode it was asked."""
+
+    def __init__(self) -> None:
+        self.is_training = True
+        self.asked_in_training = False
+
+    def predict(self, image: torch.Tensor) -> torch.Tensor:
+        self.asked_in_training |= self.is_training
+        return image
+
+    def train(self, mode: bool = True) -> object:
+        self.is_training = mode
+        return self
+
+
+class Broken(Echo):
+    def predict(self, image: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no")
+
+
+def volume(name: str, hit: int) -> Volume:
+    """Four foreground voxels, of which the image shows `hit`."""
+    label = np.zeros((4, 6), np.int16)
+    label[1, :4] = 1
+    image = np.zeros((1, 4, 6), np.float32)
+    image[0, 1, :hit] = 1
+    return Volume(name, image, label, None)
+
+
+def validation(path: Path, *volumes: Volume, method: Echo | None = None) -> Validation:
+    return Validation(volumes, method or Echo(), BINARY, CPU, path)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_score_is_the_mean_dice_of_cases(tmp_path):
+    """Half of the voxels found is 2 * 2 / (2 + 4); all of them is 1."""
+    validate = validation(tmp_path / "v.csv", volume("a", 2), volume("b", 4))
+    assert validate(10) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_every_case_and_class_has_a_row_for_each_step(tmp_path):
+    validate = validation(tmp_path / "v.csv", volume("a", 2), volume("b", 4))
+    validate(10)
+    validate(20)
+    found = [(row["step"], row["case"], row["class"]) for row in rows(tmp_path / "v.csv")]
+    assert found == [(s, c, "vessel") for s in ("10", "20") for c in ("a", "b")]
+
+
+def test_case_with_a_comma_in_its_name_keeps_its_row_on_resume(tmp_path):
+    path = tmp_path / "v.csv"
+    validate = validation(path, volume("left, upper", 4))
+    validate(10)
+    validate(20)
+    CsvLog(path).cut_after(10)
+    (row,) = rows(path)
+    assert row == {"step": "10", "case": "left, upper", "class": "vessel", "dice": "1.0"}
+
+
+def test_method_predicts_in_evaluation_and_goes_on_training(tmp_path):
+    method = Echo()
+    validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
+    assert not method.asked_in_training
+    assert method.is_training
+
+
+def test_method_goes_on_training_after_a_failure_too(tmp_path):
+    method = Broken()
+    with pytest.raises(RuntimeError, match="no"):
+        validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
+    assert method.is_training
+
+
+def test_ignored_voxels_count_neither_for_nor_against():
+    label = np.array([[1, 1, IGNORE, 0]], np.int16)
+    answer = np.array([[[0.9, 0.1, 0.9, 0.2]]], np.float32)
+    assert dice_by_class(answer, label, BINARY) == {"vessel": pytest.approx(2 / 3)}
+
+
+def test_classes_are_scored_by_the_largest_channel():
+    """Class a: one voxel of one, and one too many; class b: one of two."""
+    label = np.array([[0, 1, 2, 2]], np.int16)
+    answer = np.zeros((3, 1, 4), np.float32)
+    for place, winner in enumerate((0, 1, 1, 2)):
+        answer[winner, 0, place] = 0.3
+    expected = {"a": pytest.approx(2 / 3), "b": pytest.approx(2 / 3)}
+    assert dice_by_class(answer, label, THREE) == expected
+
+
+def test_class_that_is_neither_there_nor_found_scores_one():
+    empty = np.zeros((1, 4), np.int16)
+    assert dice_by_class(np.zeros((1, 1, 4), np.float32), empty, BINARY) == {"vessel": 1.0}
