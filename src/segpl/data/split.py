@@ -74,10 +74,18 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
     test, pool = take_subjects(pool, test_count)
     validation, pool = take_subjects(pool, settings.validation)
+    held_out = {case.subject for case in (*test, *validation)}
+    unlabeled = [case for case in dataset.unlabeled if case.subject not in held_out]
+    if left_out := len(dataset.unlabeled) - len(unlabeled):
+        notes.append(
+            f"{left_out} unlabelled cases are of subjects that are held out, and are left out of "
+            "the training."
+        )
     count = labeled_count(
         dataset,
         settings,
         len(pool),
+        has_unlabeled=bool(unlabeled),
         needs_unlabeled=needs_unlabeled,
         is_benchmark=is_benchmark,
         notes=notes,
@@ -85,7 +93,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     labeled, hidden = pool[:count], pool[count:]
     return Split(
         labeled=names(labeled),
-        unlabeled=names([*dataset.unlabeled, *hidden]),
+        unlabeled=names([*unlabeled, *hidden]),
         validation=names(validation),
         test=tuple(sorted([*own_test, *names(test)])),
         hidden=names(hidden),
@@ -98,6 +106,7 @@ def labeled_count(
     settings: SplitSettings,
     available: int,
     *,
+    has_unlabeled: bool,
     needs_unlabeled: bool,
     is_benchmark: bool,
     notes: list[str],
@@ -116,8 +125,7 @@ def labeled_count(
             f"{dataset.root}: none is left to train on. Lower --validation or --test."
         )
     count = settings.labeled or available
-    has_unlabeled = bool(dataset.unlabeled) or count < available
-    if needs_unlabeled and not has_unlabeled:
+    if needs_unlabeled and not has_unlabeled and count == available:
         if settings.labeled or not is_benchmark:
             raise InputError(
                 f"all {count} training cases of {dataset.root} keep their label, and this method "
