@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from segpl.files import write_text
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as lines, with quotes around names that hold a comma."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 class CsvLog:
@@ -37,7 +45,7 @@ class CsvLog:
             self.columns = []
             self.path.unlink()
             return
-        write_text(self.path, "".join(",".join(row) + "\n" for row in [rows[0], *kept]))
+        write_text(self.path, csv_text([rows[0], *kept]))
 
     def add(self, row: Mapping[str, float | int]) -> None:
         is_new = not self.columns

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
+from segpl.engine.log import csv_text
 from segpl.evaluate.metrics import dice
 from segpl.predict.window import predict_windows
 from segpl.types import IGNORE
@@ -36,7 +37,7 @@ class Validation:
 
     def __call__(self, step: int) -> float:
         self.method.train(False)
-        rows: list[str] = []
+        rows: list[tuple[object, ...]] = []
         scores: list[float] = []
         try:
             for volume in self.volumes:
@@ -44,13 +45,14 @@ class Validation:
                 answer = predict_windows(image, self.method.predict, self.plan).cpu().numpy()
                 assert volume.label is not None
                 for name, score in dice_by_class(answer, volume.label, self.plan).items():
-                    rows.append(f"{step},{volume.name},{name},{score!r}\n")
+                    rows.append((step, volume.name, name, score))
                     scores.append(score)
         finally:
             self.method.train(True)
-        is_new = not self.path.exists()
+        if not self.path.exists():
+            rows.insert(0, ("step", "case", "class", "dice"))
         with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(("step,case,class,dice\n" if is_new else "") + "".join(rows))
+            handle.write(csv_text(rows))
         return float(np.mean(scores))
 
 
