@@ -1,0 +1,172 @@
+"""Datasets of a few small scans, and the commands, called as a user would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from segpl.cli.main import main
+from segpl.data.phantom import PhantomSettings, vessel_phantom
+
+SIDES = {2: (32, 32), 3: (24, 24, 24)}
+AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # left and back first, as in most clinical files
+SHORT = (
+    *("--steps", "6", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
+    *("--set", "network.width=4", "--set", "train.batch=1"),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left behind: its exit code and both streams."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SEGPL_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def segpl(capsys) -> Command:
+    """A command in this process: `segpl("check", folder)`."""
+
+    def call(*arguments: object) -> Answer:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return Answer(code, out, err)
+
+    return call
+
+
+@pytest.fixture
+def train(segpl) -> Command:
+    """A training of six steps that must succeed."""
+
+    def call(*arguments: object) -> Answer:
+        answer = segpl("train", *SHORT, *arguments)
+        assert answer.code == 0, answer.err
+        return answer
+
+    return call
+
+
+@pytest.fixture
+def process() -> Command:
+    """A command in a process of its own, as typed in a shell."""
+
+    def call(*arguments: object, timeout: float = 60) -> Answer:
+        done = subprocess.run(
+            [sys.executable, "-m", "segpl", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+@cache
+def scan(dims: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A generated scan, and a label with vessels (1) and what else is bright (2)."""
+    image, vessels = vessel_phantom(seed, PhantomSettings(shape=SIDES[dims]))
+    bright = image > np.quantile(image, 0.85)
+    return image, np.where(vessels == 1, 1, np.where(bright, 2, 0)).astype(np.uint8)
+
+
+def write_volume(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.Nifti1Image(array, affine).to_filename(path)
+
+
+def read_volume(path: Path) -> np.ndarray:
+    return np.asarray(nibabel.load(path).dataobj)
+
+
+def write_picture(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if array.dtype != np.uint8:
+        array = np.clip((array + 1100) / 5, 0, 255).astype(np.uint8)
+    Image.fromarray(array).save(path)
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    (write_picture if path.suffix == ".png" else write_volume)(path, array)
+
+
+def make_dataset(
+    root: Path,
+    *,
+    dims: int = 3,
+    classes: int = 2,
+    labeled: int = 3,
+    unlabeled: int = 2,
+    test: int = 1,
+) -> Path:
+    """Folders in the authors' layout: `labelled/imgs/a0`, `unlabelled/imgs/u0`, `test/imgs/t0`."""
+    suffix = ".png" if dims == 2 else ".nii.gz"
+    groups = (("labelled", "a", labeled), ("unlabelled", "u", unlabeled), ("test", "t", test))
+    for group, letter, count in groups:
+        for index in range(count):
+            image, label = scan(dims, 100 * ord(letter) + index)
+            if classes == 2:
+                label = (label == 1).astype(np.uint8)
+            write_array(root / group / "imgs" / f"{letter}{index}{suffix}", image)
+            if group != "unlabelled":
+                write_array(root / group / "lbls" / f"{letter}{index}{suffix}", label)
+    return root
+
+
+def make_nnunet_dataset(root: Path, *, labeled: int = 2, unlabeled: int = 1) -> Path:
+    """Volumes whose right half nobody has labelled: 2 is the ignore label."""
+    labels = {"background": 0, "vessel": 1, "ignore": 2}
+    for index in range(labeled + unlabeled):
+        image, label = scan(3, 7000 + index)
+        write_volume(root / "imagesTr" / f"c{index}_0000.nii.gz", image)
+        if index < labeled:
+            label = (label == 1).astype(np.uint8)
+            label[12:] = labels["ignore"]
+            write_volume(root / "labelsTr" / f"c{index}.nii.gz", label)
+    description = {"channel_names": {"0": "CT"}, "labels": labels, "file_ending": ".nii.gz"}
+    (root / "dataset.json").write_text(json.dumps(description))
+    return root
+
+
+@pytest.fixture
+def volumes(tmp_path) -> Path:
+    return make_dataset(tmp_path / "volumes")
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    return make_dataset(tmp_path / "pictures", dims=2)
+
+
+def edited(path: Path, **changes: Any) -> Path:
+    """A JSON file with some of its values replaced."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
