@@ -5,11 +5,16 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from segpl.errors import InputError, MissingFileError, StorageError
+from segpl.errors import InputError, MissingFileError, StorageError, UserError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+MISPLACED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
@@ -18,25 +23,53 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     A process killed at any moment leaves the old file or the new one, never a part. The temporary
     name keeps the suffix of `path`, since many writers choose the format by it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
+    with storing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(draft)
+            with draft.open("rb") as handle:
+                os.fsync(handle.fileno())
+            draft.replace(path)
+        except BaseException:
+            with suppress(OSError):  # the first error is the one to tell
+                draft.unlink()
+            raise
+
+
+def is_draft(path: Path) -> bool:
+    """Whether a killed process left this file half-written."""
+    return path.name.startswith(".") and ".draft." in path.name
+
+
+def append_text(path: Path, text: str) -> None:
+    with storing(path), path.open("a", encoding="utf-8") as handle:
+        handle.write(text)
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Turn what the disk refuses into an error that names `path` and the way out."""
     try:
-        write(draft)
-        with draft.open("rb") as handle:
-            os.fsync(handle.fileno())
-        draft.replace(path)
+        yield
     except OSError as error:
-        draft.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, UserError):
+            raise
+        elsewhere = "or write elsewhere with --out or SEGPL_CACHE."
+        # libraries that count what they wrote themselves give no number: it was cut short
+        if error.errno in FULL or error.errno is None:
             raise StorageError(
-                f"no space left on the disk while writing {path}. What was there before is "
-                "untouched. Free some space, or write elsewhere with --out or SEGPL_CACHE."
+                f"no space left on the disk while writing {path} ({error.strerror or error}). What "
+                f"was there before is untouched. Free some space, {elsewhere}"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StorageError(f"{path} may not be written: {error.strerror}.") from error
-        raise
-    except BaseException:
-        draft.unlink(missing_ok=True)
+        if error.errno in FORBIDDEN:
+            raise StorageError(
+                f"{path} may not be written: {error.strerror}. Ask for the right to, {elsewhere}"
+            ) from error
+        if error.errno in MISPLACED:
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}. Choose another --out."
+            ) from error
         raise
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,18 @@ def save_checkpoint(
     # contiguous: a channels-last weight would be stored in another order of axes
     packed = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
-    write_whole(path, lambda draft: save_file(packed, draft, metadata))
+
+    def write(draft: Path) -> None:
+        try:
+            save_file(packed, draft, metadata)
+        except SafetensorError as error:
+            # it hides what the system said in its text, such as "(os error 28)"
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+    write_whole(path, write)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

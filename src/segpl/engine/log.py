@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from segpl.files import write_text
+from segpl.files import append_text, write_text
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
@@ -53,5 +53,4 @@ class CsvLog:
             self.columns = list(row)
         assert set(row) == set(self.columns), "a log keeps its columns"
         line = ",".join(repr(row[name]) for name in self.columns) + "\n"
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(",".join(self.columns) + "\n" + line if is_new else line)
+        append_text(self.path, ",".join(self.columns) + "\n" + line if is_new else line)

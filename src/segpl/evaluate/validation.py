@@ -16,6 +16,7 @@ from segpl.data.cache import Volume
 from segpl.data.plan import Plan
 from segpl.engine.log import csv_text
 from segpl.evaluate.metrics import dice
+from segpl.files import append_text
 from segpl.predict.window import predict_windows
 from segpl.types import IGNORE
 
@@ -51,8 +52,7 @@ class Validation:
             self.method.train(True)
         if not self.path.exists():
             rows.insert(0, ("step", "case", "class", "dice"))
-        with self.path.open("a", encoding="utf-8") as handle:
-            handle.write(csv_text(rows))
+        append_text(self.path, csv_text(rows))
         return float(np.mean(scores))
 
 
