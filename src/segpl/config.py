@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -64,14 +65,9 @@ def resolve(content: Mapping[str, Any], source: str = "the settings") -> Config:
 
     An unknown key or a value of another type is refused by name.
     """
-    for name in content:
-        if name not in (*SECTIONS, "method"):
-            known = [*SECTIONS, "method"]
-            raise InputError(f"{source}: no section named '{name}'. {nearest(name, known)}")
-        if not isinstance(content[name], Mapping):
-            raise InputError(f"{source}: '{name}' is a section; write its settings as {name}.KEY.")
+    check_sections(content, source)
     method = dict(content.get("method", {}))
-    name = method.pop("name", DEFAULT_METHOD)
+    name = fitted(method.pop("name", DEFAULT_METHOD), str, f"{source}: method.name")
     kind: Any = METHODS.get(name)
     sections = {
         section: fill(settings, content.get(section, {}), section, source)
@@ -80,13 +76,26 @@ def resolve(content: Mapping[str, Any], source: str = "the settings") -> Config:
     return Config(method=name, settings=fill(kind.Settings, method, "method", source), **sections)
 
 
+def check_sections(content: Mapping[str, Any], source: str) -> None:
+    known = [*SECTIONS, "method"]
+    for name, section in content.items():
+        if name not in known:
+            raise InputError(f"{source}: no section named '{name}'. {nearest(name, known)}")
+        if not isinstance(section, Mapping):
+            raise InputError(
+                f"{source}: '{name}' is {section!r}, and a section is needed. Write [{name}] on a "
+                "line of its own and its settings below."
+            )
+
+
 def fill(kind: type[Any], values: Mapping[str, Any], section: str, source: str) -> Any:
     known = {entry.name for entry in fields(kind)}
     hints = get_type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:
-            raise InputError(f"{source}: no setting '{section}.{key}'. {nearest(key, known)}")
+            names = {*known, "name"} if section == "method" else known
+            raise InputError(f"{source}: no setting '{section}.{key}'. {nearest(key, names)}")
         given[key] = fitted(value, hints[key], f"{source}: {section}.{key}")
     return kind(**given)
 
@@ -105,14 +114,16 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingFileError(f"config {path} does not exist.")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"config {path} is not valid TOML: {error}.") from error
+    check_sections(content, str(path))
+    return content
 
 
 def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """`content` with each `section.key=value` put in; the value is TOML, or plain text."""
-    result = {name: dict(section) for name, section in content.items()}
+    result = copy.deepcopy(dict(content))
     for override in overrides:
         path, is_assigned, text = override.partition("=")
         keys = path.strip().split(".")
@@ -125,11 +136,13 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             value = text.strip()
-        target = result.setdefault(keys[0], {})
-        for key in keys[1:-1]:
+        target = result
+        for key in keys[:-1]:
             target = target.setdefault(key, {})
             if not isinstance(target, dict):
-                raise InputError(f"--set {override}: '{key}' is no section.")
+                raise InputError(
+                    f"--set {override}: '{key}' is a value, not a section. Write section.key=value."
+                )
         target[keys[-1]] = value
     return result
 

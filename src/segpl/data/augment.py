@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segpl.errors import InputError
+
 
 @dataclass(frozen=True, slots=True)
 class AugmentSettings:
@@ -16,6 +18,14 @@ class AugmentSettings:
     flip: float = 0.0  # chance of mirroring each axis
     rotate: float = 0.0  # chance of a turn by a multiple of 90 degrees, in planes of equal sides
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "rotate", "intensity"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"augment.{name} is {getattr(self, name)}: it must lie from 0, which is off, "
+                    "to 1."
+                )
 
 
 def augment(

@@ -54,6 +54,12 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     The order of subjects depends on the seed alone, so a budget of 4 labels is part of a budget of
     8, and all methods see the same cases.
     """
+    for name, count, lowest in (
+        ("validation", settings.validation, 0),
+        ("test", settings.test, -1),
+    ):
+        if count < lowest:
+            raise InputError(f"--{name} {count} is no number of cases; 0 holds none out.")
     if not dataset.labeled:
         raise InputError(
             f"{dataset.root} has no labelled case to train on ({len(dataset.unlabeled)} images "

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from segpl.errors import InputError
+from segpl.errors import InputError, unknown
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+COMPILE = ("auto", "on", "off")
+# free pages alone leave out what the file cache would give back, most of the memory of a busy disk
+MEMORY = Path("/proc/meminfo")
 
 
 def choose_device(name: str) -> torch.device:
@@ -19,6 +26,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"no device is called '{name}'. Use auto, cpu or cuda.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: segpl runs on cpu and on cuda. Use one of them.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(
             f"--device {name} needs a CUDA GPU, and torch sees none. Use --device cpu."
@@ -34,6 +43,8 @@ def free_memory(device: torch.device) -> int:
     """Bytes that a training may take."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
+    if MEMORY.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text())):
+        return int(line[1]) * 1024
     return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
@@ -55,8 +66,8 @@ def memory_format(device: torch.device, dims: int) -> torch.memory_format:
 
 def precision(device: torch.device, choice: str) -> AbstractContextManager[object]:
     """The context of a training step: bfloat16 where the hardware has it."""
-    if choice not in ("auto", "float32", "bfloat16"):
-        raise InputError(f"train.precision '{choice}' is not one of auto, float32, bfloat16.")
+    if choice not in PRECISIONS:
+        raise unknown("train.precision", choice, PRECISIONS)
     if choice == "auto":
         is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         choice = "bfloat16" if is_fast else "float32"
@@ -66,8 +77,8 @@ def precision(device: torch.device, choice: str) -> AbstractContextManager[objec
 
 
 def should_compile(device: torch.device, choice: str) -> bool:
-    if choice not in ("auto", "on", "off"):
-        raise InputError(f"train.compile '{choice}' is not one of auto, on, off.")
+    if choice not in COMPILE:
+        raise unknown("train.compile", choice, COMPILE)
     return choice == "on" or (choice == "auto" and device.type == "cuda")
 
 

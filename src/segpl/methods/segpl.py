@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from segpl.losses import foreground_share, loss_named, supervised_loss
 from segpl.methods.base import Method, forward_together, labeled_share, unlabeled_of
+from segpl.networks.network import Network
 from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
@@ -35,6 +37,10 @@ class SegPL(Method):
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
+    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+        super().__init__(build, settings)
+        self.loss = loss_named(settings.loss)
+
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: a voxel is foreground if the network says so."""
         pseudo = binarize(output.logits.sigmoid(), self.settings.threshold)
@@ -48,13 +54,12 @@ class SegPL(Method):
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         pseudo = self.label(on_unlabeled, batch.generator)
 
-        loss = loss_named(self.settings.loss)
         alpha = self.settings.alpha * linear_ramp(
             progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
         )
         terms = {
-            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, loss)),
-            "pseudo": Term(loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
+            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
             **pseudo.terms,
         }
         monitors = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import Method, labeled_share
+from segpl.networks.network import Network
 from segpl.types import Batch, NetOutput, StepOutput, Term
 
 
@@ -24,8 +26,12 @@ class Supervised(Method):
     class Settings:
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
+    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+        super().__init__(build, settings)
+        self.loss = loss_named(settings.loss)
+
     def step(self, batch: Batch, progress: float) -> StepOutput:
         output: NetOutput = self.network(batch.labeled.image)
-        loss = supervised_loss(output.logits, batch.labeled.label, loss_named(self.settings.loss))
+        loss = supervised_loss(output.logits, batch.labeled.label, self.loss)
         share = labeled_share(batch.labeled.label, self.network.outputs)
         return StepOutput({"supervised": Term(loss)}, {"labeled_foreground": share})

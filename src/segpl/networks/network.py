@@ -21,6 +21,13 @@ class NetworkSettings:
     norm: str = "instance"  # `instance` or `batch`
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
+    def __post_init__(self) -> None:
+        if self.width < 0 or self.max_width < 1:
+            raise InputError(
+                f"network.width is {self.width} and network.max_width {self.max_width}: a network "
+                "needs channels. Use 0 for the planned width, such as 8, and 320 for the most."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
