@@ -52,7 +52,7 @@ def refuse_problems(inspection: Inspection) -> None:
     where = f"case {first.case}: " if first.case else ""
     more = f" (and {len(fatal) - 1} more problems)" if len(fatal) > 1 else ""
     raise InputError(
-        f"{where}{first.what} {first.remedy}{more} `segpl check {inspection.dataset.root}` lists "
+        f"{where}{first.what}. {first.remedy}{more} `segpl check {inspection.dataset.root}` lists "
         "everything."
     )
 
@@ -69,6 +69,11 @@ def choose_plan(config: Config, folder: RunFolder | None, inspection: Inspection
         plan = derive_plan(inspection, resources)
     if config.train.batch:
         plan = replace(plan, batch=config.train.batch)
+    if plan.dims != inspection.dims:
+        raise InputError(
+            f"the plan is for {plan.dims}D images, and those of {inspection.dataset.root} are "
+            f"{inspection.dims}D. Use the plan of this dataset."
+        )
     check_sizes(plan, list(inspection.fingerprints.values()))
     found = {len(p.channels) for p in inspection.fingerprints.values()}
     if found != {len(plan.channels)}:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segpl.errors import InputError
+from segpl.errors import InputError, MissingFileError
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +62,9 @@ class Dataset:
         return [case for case in self.cases if case.is_test]
 
     def case(self, name: str) -> Case:
-        return next(case for case in self.cases if case.name == name)
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise MissingFileError(
+            f"case '{name}' is no longer in {self.root}. Restore its files, or start a new run."
+        )

@@ -54,6 +54,8 @@ class Plan:
     def read(cls, path: Path) -> Plan:
         """Read a plan, which may have been edited by hand."""
         content: dict[str, Any] = read_json(path)
+        if not isinstance(content, dict):
+            raise InputError(f"{path} holds {content!r}, and no plan. Write one with `segpl plan`.")
         known = list(cls.__dataclass_fields__)
         for name in content:
             if name not in known:
@@ -70,22 +72,26 @@ class Plan:
                     "normalization": tuple(Normalization(**n) for n in content["normalization"]),
                     "patch": tuple(int(value) for value in content["patch"]),
                     "strides": tuple(tuple(int(s) for s in row) for row in content["strides"]),
+                    "classes": {str(k): int(v) for k, v in content["classes"].items()},
+                    **{name: int(content[name]) for name in ("dims", "width", "batch")},
                 }
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} cannot be read as a plan: {error}.") from error
         plan.check(str(path))
         return plan
 
     def check(self, source: str) -> None:
         """Refuse a plan that cannot be trained."""
+        if self.dims not in (2, 3):
+            raise InputError(f"{source}: dims is {self.dims}, and images have 2 or 3 axes.")
         for name in ("spacing", "patch"):
             if len(getattr(self, name)) != self.dims:
                 raise InputError(
                     f"{source}: {name} {getattr(self, name)} needs {self.dims} numbers."
                 )
-        if any(len(row) != self.dims for row in self.strides):
-            raise InputError(f"{source}: every row of strides needs {self.dims} numbers.")
+        if any(len(row) != self.dims or min(row) < 1 for row in self.strides):
+            raise InputError(f"{source}: every row of strides needs {self.dims} numbers above 0.")
         if len(self.normalization) != len(self.channels):
             raise InputError(
                 f"{source}: {len(self.channels)} channels need as many normalizations, not "
