@@ -28,7 +28,7 @@ from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, UserError
 from segpl.evaluate.validation import Validation
 from segpl.files import write_json, write_text
 from segpl.methods.base import METHODS, Method
@@ -136,8 +136,12 @@ def train(
     for section, values in (settings or {}).items():
         content[section] = {**content.get(section, {}), **values}
     content = with_overrides(content, overrides)
-    if str(data):
-        content["data"] = {**content.get("data", {}), "path": str(Path(data).resolve())}
+    place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
+    for key in ("path", "plan"):
+        if place.get(key):
+            # a run is used from other folders than the one it was started in
+            place[key] = str(Path(str(place[key])).expanduser().resolve())
+    content["data"] = place
     if method:
         content["method"] = {**content.get("method", {}), "name": method}
     folder = RunFolder(Path(out))
@@ -170,6 +174,12 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
         raise InputError(
             f"{folder.path} was trained with other settings: {', '.join(changed)}. A resumed run "
             "keeps its settings; leave these out, or choose another --out."
+        )
+    last = folder.training.last
+    if last.exists() and (taken := read_checkpoint(last).step) > wanted.train.steps:
+        raise InputError(
+            f"{folder.path} has taken {taken} steps already, and {wanted.train.steps} are asked "
+            "for. Give more --steps, or choose another --out."
         )
     return wanted
 
@@ -213,12 +223,6 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     split, plan = prospect.split, prospect.plan
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
-    # the settings first: a run killed between these files is still a run, and can be resumed
-    write_text(folder.config, config.as_toml())
-    split.write(folder.split)
-    plan.write(folder.plan)
-    if not folder.environment.exists():
-        write_json(folder.environment, describe_environment(device))
     if not quiet:
         for note in split.notes:
             say(note)
@@ -228,11 +232,28 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
             f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
         )
     run = Run(folder, config, plan, split, method, device, quiet=quiet)
-    trainer = prepare_training(run, prospect, quiet=quiet)
+    try:
+        describe(run)
+        trainer = prepare_training(run, prospect, quiet=quiet)
+    except UserError:
+        if is_new:
+            folder.withdraw()
+        raise
     if not is_new:
         trainer.resume()
     fit(trainer, run)
     return run
+
+
+def describe(run: Run) -> None:
+    """Write what a run is before it begins."""
+    folder = run.folder
+    # the settings first: a run killed between these files is still a run, and can be resumed
+    write_text(folder.config, run.config.as_toml())
+    run.split.write(folder.split)
+    run.plan.write(folder.plan)
+    if not folder.environment.exists():
+        write_json(folder.environment, describe_environment(run.device))
 
 
 def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
@@ -261,11 +282,13 @@ def fit(trainer: Trainer, run: Run) -> None:
             trainer.run()
         except KeyboardInterrupt:
             last = run.folder.training.last
-            kept = f"the checkpoint of step {read_checkpoint(last).step}" if last.exists() else ""
+            kept = (
+                f"The checkpoint of step {read_checkpoint(last).step} is kept; go on"
+                if last.exists()
+                else "No checkpoint was written yet; start again"
+            )
             display.warned(
-                f"stopped at step {trainer.step}. "
-                + (f"{kept} is kept; go" if kept else "No checkpoint was written yet; start")
-                + " on with the same command and --resume."
+                f"stopped at step {trainer.step}. {kept} with the same command and --resume."
             )
             raise
 
@@ -282,6 +305,11 @@ def load_run(
     plan = Plan.read(folder.plan)
     method = build_method(config, plan)
     source = folder.checkpoint(checkpoint)
+    if checkpoint == "best" and not source.exists():
+        raise MissingFileError(
+            f"{path} has no best checkpoint: only a run with validation cases keeps one. Use "
+            "--checkpoint last, or train with --validation N."
+        )
     load_weights(method, read_checkpoint(source), source)
     target = choose_device(device)
     method.to(target).eval()

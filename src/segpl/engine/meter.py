@@ -45,7 +45,7 @@ class Meter:
                 f"step {int(first)}: term '{name}' is {values[name]}"
                 + (f" ({others})" if others else "")
                 + ". Lower train.lr, or the weight of that term; with train.precision=bfloat16 try "
-                "float32. The last checkpoint is from before."
+                "float32. The last checkpoint, if there is one, is from before."
             )
         row: dict[str, float] = {}
         for name in broken:

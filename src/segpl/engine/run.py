@@ -15,6 +15,7 @@ import torch
 import segpl
 from segpl.engine.trainer import Paths
 from segpl.errors import InputError, MissingFileError
+from segpl.files import is_draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,24 @@ class RunFolder:
                 f"{self.path} belongs to another run. Go on with it by --resume, or choose another "
                 "--out."
             )
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and (not self.path.is_dir() or self.holds_something()):
             raise InputError(
                 f"{self.path} exists and is no run of segpl: nothing is written into it. Choose "
                 "another --out."
             )
+
+    def holds_something(self) -> bool:
+        """Whether anything but what a run killed in its first moment leaves is there."""
+        return not all(is_draft(path) for path in self.path.iterdir())
+
+    def withdraw(self) -> None:
+        """Remove what a run that never began has written, so that the command can be repeated."""
+        if not self.path.is_dir():
+            return
+        for path in (self.config, self.plan, self.split, self.environment):
+            path.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
 
     def require(self) -> None:
         missing = [f.name for f in (self.config, self.plan, self.split) if not f.is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from segpl.engine.checkpoint import (
     save_checkpoint,
 )
 from segpl.engine.device import (
+    COMPILE,
+    PRECISIONS,
     compile_in_place,
     memory_format,
     peak_memory,
@@ -27,7 +30,7 @@ from segpl.engine.device import (
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.watch import CollapseWatch
-from segpl.errors import InputError
+from segpl.errors import DivergedError, InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
 from segpl.types import Batch, Labeled, Unlabeled
@@ -52,11 +55,18 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "lr", "log_every", "checkpoint_every"):
-            if getattr(self, name) <= 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
         for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
+        if not 0 <= self.foreground <= 1:
+            raise InputError(f"train.foreground is {self.foreground}: a share lies from 0 to 1.")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"train.seed is {self.seed}: it must lie from 0 to {2**32 - 1}.")
+        for name, known in (("precision", PRECISIONS), ("compile", COMPILE)):
+            if getattr(self, name) not in known:
+                raise unknown(f"train.{name}", getattr(self, name), known)
         if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
             raise InputError(
                 f"train.checkpoint_every ({self.checkpoint_every}) and train.validate_every "
@@ -192,6 +202,13 @@ class Trainer:
             self.save(self.paths.last)
 
     def save(self, path: Path) -> None:
+        for name, value in self.method.state_dict().items():
+            if not bool(value.isfinite().all()):
+                raise DivergedError(
+                    f"step {self.step}: weight '{name}' is no longer finite, and is not saved. "
+                    "Lower train.lr; with train.precision=bfloat16 try float32. The last "
+                    "checkpoint, if there is one, is from before."
+                )
         save_checkpoint(
             path, step=self.step, module=self.method, optimizer=self.optimizer, facts=self.facts
         )
