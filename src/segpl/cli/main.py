@@ -34,15 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
-    chosen = next((entry for entry in given if not entry.startswith("-")), None)
-    if chosen not in COMMANDS:
-        if chosen is not None and chosen == given[0]:
-            parser.exit(2, f"segpl: no command '{chosen}'. {nearest(chosen, COMMANDS)}\n")
-        parser.parse_args(given)
+    if not given or given[0].startswith("-"):
+        parser.parse_args(given[:1])
         return 2
-    module = importlib.import_module(f"segpl.cli.{chosen}")
-    rest = given[given.index(chosen) + 1 :]
-    return run_command(chosen, module, rest)
+    chosen, *rest = given
+    if chosen not in COMMANDS:
+        parser.exit(2, f"segpl: no command '{chosen}'. {nearest(chosen, COMMANDS)}\n")
+    return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)
 
 
 def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
@@ -53,11 +51,13 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        code: int = module.run(parser.parse_args(arguments))
+        # options may stand between the positional arguments too
+        code: int = module.run(parser.parse_intermixed_args(arguments))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
+        sys.stderr.write("interrupted.\n")
         return 130
     except BrokenPipeError:
         return 1

@@ -8,6 +8,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from segpl.cli.train import add_data_arguments, settings_of
@@ -34,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     say(
         f"{args.out}: patch {'x'.join(map(str, plan.patch))}, {len(plan.strides)} halvings, "
         f"spacing {' x '.join(f'{value:g}' for value in plan.spacing)}. Edit it, then: "
-        f"segpl train {args.data} --plan {args.out} --out runs/first"
+        f"segpl train {shlex.quote(str(args.data))} --plan {shlex.quote(str(args.out))} "
+        "--out runs/first"
     )
     return 0

@@ -14,6 +14,7 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,12 @@ def settings_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 def run(args: argparse.Namespace) -> int:
     from segpl.api import train
     from segpl.display import say
+    from segpl.errors import InputError
 
     data, config = args.data, args.config
     if data is not None and data.suffix == ".toml":
+        if config is not None:
+            raise InputError(f"{data} and --config {config} are two configs. Give one of them.")
         data, config = None, data
     trained = train(
         data or "",
@@ -94,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
         resume=args.resume,
     )
     target = "" if trained.split.test else " IMAGES"
+    folder, predictions = (shlex.quote(str(path)) for path in (args.out, args.out / "predictions"))
     say(
         f"Done: {trained.parameters:,} weights in {args.out}. Next: "
-        f"segpl predict {args.out}{target} --out {args.out}/predictions"
+        f"segpl predict {folder}{target} --out {predictions}"
     )
     return 0

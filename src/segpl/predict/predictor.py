@@ -177,8 +177,10 @@ def predict_jobs(
     _record(out, [job for job in jobs if job.name not in failed], outputs, plan, run)
     if failed:
         raise InputError(
-            f"{len(failed)} of {len(jobs)} image(s) could not be predicted (the predictions of the "
-            f"others are in {out}): " + " ".join(f"[{name}] {why}" for name, why in failed.items())
+            f"{len(failed)} of {len(jobs)} image(s) could not be predicted"
+            + (f" (the predictions of the others are in {out})" if len(failed) < len(jobs) else "")
+            + ": "
+            + " ".join(f"[{name}] {why}" for name, why in failed.items())
         )
     return [outputs[job.name].labels for job in todo]
 
