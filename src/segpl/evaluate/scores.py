@@ -58,10 +58,10 @@ class Pairing:
 
 
 def evaluate_folders(
-    predictions: Path, labels: Path, *, advance: Callable[[], object] | None = None
+    predictions: str | Path, labels: str | Path, *, advance: Callable[[], object] | None = None
 ) -> list[Score]:
     """Score every prediction that has a label; `labels` is a folder of them, or a dataset."""
-    pairing = pair_cases(predictions, labels)
+    pairing = pair_cases(Path(predictions), Path(labels))
     if pairing.without_label:
         warnings.warn(
             f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "

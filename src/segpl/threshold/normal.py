@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    r"""$q(T) = \mathcal{N}(\mu, \sigma)$ [Xu2024, eq. 14].
+    r"""$q(T) = \mathcal{N}(\mu, \sigma)$ [Xu2024, eq. 17].
 
     Nothing keeps a draw inside (0, 1): a threshold above 1 labels everything background.
     """
@@ -24,7 +24,7 @@ class Normal:
         return (0.5 * self.log_variance).exp()
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        r"""$T = \mu + \epsilon \sigma$, differentiable in both [Xu2024, eq. 15]."""
+        r"""$T = \mu + \epsilon \sigma$, differentiable in both [Xu2024, eq. 18]."""
         noise = torch.randn(
             self.mean.shape,
             generator=generator,
@@ -34,7 +34,7 @@ class Normal:
         return self.mean + noise * self.std
 
     def kl(self, prior_mean: float, prior_std: float) -> Tensor:
-        r"""Divergence from a normal prior [Xu2024, eq. 17].
+        r"""Divergence from a normal prior, the last line of [Xu2024, eq. 20].
 
         $$\log\sigma_\beta - \log\sigma + \frac{\sigma^2 + (\mu - \mu_\beta)^2}{2\sigma_\beta^2}
           - \frac12$$
