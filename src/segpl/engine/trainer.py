@@ -39,7 +39,7 @@ from segpl.types import Batch, Labeled, Unlabeled
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
     steps: int = 2000
-    lr: float = 0.001
+    lr: float = 0.01
     lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
     weight_decay: float = 0.0
     batch: int = 0  # labelled crops in a step; 0: as planned
