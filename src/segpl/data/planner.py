@@ -139,9 +139,9 @@ def fit_to_memory(
     # an image below half the patch would be mostly padding
     longest = [2 * min(shape[axis] for shape in shapes) for axis in range(dims)]
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
-    budget = {(2, False): 256**2, (3, False): 48**3, (2, True): 512**2, (3, True): 128**3}
+    budget = {(2, False): 192**2, (3, False): 48**3, (2, True): 512**2, (3, True): 128**3}
     voxels = budget[dims, resources.accelerated]
-    most = {(2, False): 4, (3, False): 2, (2, True): 8, (3, True): 2}[dims, resources.accelerated]
+    most = {(2, False): 2, (3, False): 2, (2, True): 8, (3, True): 2}[dims, resources.accelerated]
     while True:
         patch = cut(limit, voxels)
         strides = strides_for(patch, spacing)
