@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
     if not given or given[0].startswith("-"):
-        parser.parse_args(given[:1])
+        parser.parse_args(given)
         return 2
     chosen, *rest = given
     if chosen not in COMMANDS:
