@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -159,9 +160,9 @@ class TestResume:
     @pytest.mark.parametrize(
         ("option", "words"),
         [
-            (("--set", "method.alpha=0.9"), r"method.alpha (0.1 -> 0.9)"),
-            (("--labeled", "1"), "split.labeled (0 -> 1)"),
-            (("--seed", "3"), "train.seed (0 -> 3)"),
+            (("--set", "method.alpha=0.875"), r"method.alpha \(.* -> 0.875\)"),
+            (("--labeled", "1"), r"split.labeled \(0 -> 1\)"),
+            (("--seed", "3"), r"train.seed \(0 -> 3\)"),
             (("--method", "segpl"), "was trained with method 'segpl-vi', not 'segpl'"),
             (("--set", "train.lrr=3"), "no setting 'train.lrr'. Did you mean 'lr'"),
         ],
@@ -170,7 +171,7 @@ class TestResume:
         config = (run / "config.toml").read_bytes()
         answer = segpl("train", "--out", run, "--resume", *option)
         assert answer.code == 1
-        assert words in answer.err
+        assert re.search(words, answer.err)
         assert (run / "config.toml").read_bytes() == config
 
     def test_with_other_data_is_refused(self, segpl, run, tmp_path):

@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 import segpl as library
 from segpl.data import sampler
+from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError
 from segpl.evaluate.scores import read_scores
 from segpl.methods.base import METHODS
@@ -76,7 +77,7 @@ def test_the_saved_config_holds_every_setting_and_what_was_given(train, volumes,
     assert saved["method"]["name"] == "segpl-vi"
     assert saved["method"]["alpha"] == 0.25
     assert saved["train"]["seed"] == 5
-    assert saved["train"]["lr"] == 0.001
+    assert saved["train"]["lr"] == TrainSettings().lr
     assert saved["data"]["path"] == str(volumes)
 
 

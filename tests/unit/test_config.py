@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from segpl.config import DEFAULT_METHOD, differences, read_config, resolve, with_overrides
+from segpl.engine.trainer import TrainSettings
+from segpl.errors import InputError, MissingFileError, UnknownNameError
+from segpl.methods.base import METHODS
+from segpl.methods.segpl import SegPL
+from segpl.networks.network import NetworkSettings
+
+
+class TestResolve:
+    def test_nothing_given_is_all_defaults(self):
+        config = resolve({})
+        assert config.method == DEFAULT_METHOD
+        assert config.train == TrainSettings()
+        assert config.network == NetworkSettings()
+
+    def test_a_given_value_replaces_its_default_alone(self):
+        config = resolve({"train": {"steps": 7}, "method": {"name": "segpl", "alpha": 0.77}})
+        assert config.train == TrainSettings(steps=7)
+        assert config.settings == SegPL.Settings(alpha=0.77)
+
+    def test_a_whole_number_serves_as_a_number(self):
+        config = resolve({"train": {"lr": 1}})
+        assert config.train.lr == 1.0
+        assert isinstance(config.train.lr, float)
+
+    @pytest.mark.parametrize(
+        ("section", "key", "value", "words"),
+        [
+            ("train", "steps", 1.5, "train.steps is 1.5: a whole number is needed"),
+            ("train", "steps", True, "train.steps is True: a whole number is needed"),
+            ("train", "steps", "ten", "train.steps is 'ten': a whole number is needed"),
+            ("train", "lr", "fast", "train.lr is 'fast': a number is needed"),
+            ("train", "lr", False, "train.lr is False: a number is needed"),
+            ("data", "path", 3, "data.path is 3: text is needed"),
+            ("method", "name", 3, "method.name is 3: text is needed"),
+            ("method", "alpha", [1], r"method.alpha is \[1\]: a number is needed"),
+            ("network", "options", 3, "network.options is 3: a table of settings is needed"),
+        ],
+    )
+    def test_a_value_of_another_type_is_refused_by_name(self, section, key, value, words):
+        with pytest.raises(InputError, match=words):
+            resolve({section: {key: value}})
+
+    def test_an_unknown_section_is_refused_with_the_nearest(self):
+        with pytest.raises(InputError, match=r"no section named 'trian'. Did you mean 'train'"):
+            resolve({"trian": {}})
+
+    def test_an_unknown_key_is_refused_with_the_nearest(self):
+        with pytest.raises(InputError, match=r"no setting 'train.stesp'. Did you mean 'steps'"):
+            resolve({"train": {"stesp": 3}})
+
+    def test_an_unknown_key_of_a_method_is_refused_with_those_of_that_method(self):
+        with pytest.raises(InputError, match=r"no setting 'method.prior_mean'.*Known: loss, name"):
+            resolve({"method": {"name": "supervised", "prior_mean": 0.5}})
+
+    def test_a_misspelt_name_of_the_method_is_answered_with_name(self):
+        with pytest.raises(InputError, match=r"no setting 'method.nmae'. Did you mean 'name'"):
+            resolve({"method": {"nmae": "segpl"}})
+
+    def test_an_unknown_method_is_refused_with_the_nearest(self):
+        with pytest.raises(UnknownNameError, match=r"no method named 'segpl-v'. Did you mean"):
+            resolve({"method": {"name": "segpl-v"}})
+
+    def test_a_value_in_place_of_a_section_is_refused(self):
+        with pytest.raises(InputError, match="'method' is 'segpl', and a section is needed"):
+            resolve({"method": "segpl"})
+
+    def test_the_source_is_named(self):
+        with pytest.raises(InputError, match=r"^mine.toml: no section"):
+            resolve({"x": {}}, "mine.toml")
+
+    @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+    def test_a_rate_must_be_a_number_above_zero(self, value):
+        with pytest.raises(InputError, match=r"train.lr is .*: it must be above 0"):
+            resolve({"train": {"lr": value}})
+
+    @pytest.mark.parametrize("seed", [-1, 2**32])
+    def test_a_seed_must_fit_every_generator(self, seed):
+        with pytest.raises(InputError, match=r"train.seed is .*: it must lie from 0 to 4294967295"):
+            resolve({"train": {"seed": seed}})
+
+    @pytest.mark.parametrize("method", METHODS.names)
+    def test_a_config_written_and_read_again_is_the_same(self, method):
+        content = {"method": {"name": method}, "network": {"options": {"features": [4, 8]}}}
+        config = resolve(content)
+        assert resolve(tomllib.loads(config.as_toml())) == config
+
+
+class TestOverrides:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("train.steps=5", 5),
+            ("train.steps=5.5", 5.5),
+            ("train.steps = 1e-3", 1e-3),
+            ("train.steps=true", True),
+            ("train.steps=[1, 2]", [1, 2]),
+            ("train.steps='5'", "5"),
+            ("train.steps=plain text", "plain text"),
+            ("train.steps=a=b", "a=b"),
+            ("train.steps=/some/path", "/some/path"),
+            ("train.steps=", ""),
+        ],
+    )
+    def test_a_value_is_read_as_toml_or_else_as_text(self, text, value):
+        assert with_overrides({}, [text]) == {"train": {"steps": value}}
+
+    def test_the_last_word_counts(self):
+        content = {"train": {"steps": 1, "lr": 2.0}}
+        result = with_overrides(content, ["train.steps=5", "train.steps=6"])
+        assert result == {"train": {"steps": 6, "lr": 2.0}}
+
+    def test_what_was_given_stays_as_it_was(self):
+        content = {"network": {"options": {"features": 1}}}
+        with_overrides(content, ["network.options.features=2", "train.lr=1"])
+        assert content == {"network": {"options": {"features": 1}}}
+
+    def test_a_deeper_key_makes_its_tables(self):
+        result = with_overrides({}, ["network.options.act=relu"])
+        assert result == {"network": {"options": {"act": "relu"}}}
+
+    @pytest.mark.parametrize("text", ["train.steps", "steps=5", "=5", ".steps=5", "train.=5", ""])
+    def test_what_is_no_assignment_is_refused(self, text):
+        with pytest.raises(InputError, match=r"cannot be read. Write section.key=value"):
+            with_overrides({}, [text])
+
+    def test_a_key_below_a_value_is_refused(self):
+        with pytest.raises(InputError, match="'steps' is a value, not a section"):
+            with_overrides({"train": {"steps": 5}}, ["train.steps.more=5"])
+
+
+class TestDifferences:
+    def test_equal_configs_have_none(self):
+        assert differences(resolve({}), resolve({})) == []
+
+    def test_each_is_named_with_both_values(self):
+        saved = resolve({"train": {"lr": 0.25}, "method": {"alpha": 0.125}})
+        given = resolve({"train": {"lr": 0.5}, "method": {"alpha": 0.75}, "data": {"path": "x"}})
+        assert set(differences(saved, given)) == {
+            "train.lr (0.25 -> 0.5)",
+            "method.alpha (0.125 -> 0.75)",
+            "data.path ('' -> 'x')",
+        }
+
+    def test_settings_of_another_method_are_among_them(self):
+        saved = resolve({"method": {"name": "segpl", "alpha": 0.125}})
+        found = differences(saved, resolve({"method": {"name": "supervised"}}))
+        assert "method.name ('segpl' -> 'supervised')" in found
+        assert "method.alpha (0.125 -> None)" in found
+
+
+class TestReading:
+    def test_an_absent_file_is_named(self, tmp_path):
+        with pytest.raises(MissingFileError, match=r"nothere.toml does not exist"):
+            read_config(tmp_path / "nothere.toml")
+
+    @pytest.mark.parametrize("content", [b"a: 1\n", b"\xff\xfe"])
+    def test_what_is_no_toml_is_refused_by_file(self, tmp_path, content):
+        (tmp_path / "a.toml").write_bytes(content)
+        with pytest.raises(InputError, match=r"a.toml is not valid TOML"):
+            read_config(tmp_path / "a.toml")
+
+    def test_a_value_outside_a_section_is_refused_by_file(self, tmp_path):
+        (tmp_path / "a.toml").write_text("train = 5\n")
+        with pytest.raises(InputError, match=r"a.toml: 'train' is 5, and a section is needed"):
+            read_config(tmp_path / "a.toml")
