@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import re
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from pathlib import Path
 
 import torch
@@ -16,6 +18,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 COMPILE = ("auto", "on", "off")
 # free pages alone leave out what the file cache would give back, most of the memory of a busy disk
 MEMORY = Path("/proc/meminfo")
+MEMORY_TABLE = Path("/proc/meminfo")
 
 
 def choose_device(name: str) -> torch.device:
@@ -43,9 +46,11 @@ def free_memory(device: torch.device) -> int:
     """Bytes that a training may take."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if MEMORY.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text())):
-        return int(line[1]) * 1024
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if MEMORY_TABLE.exists():
+        # not the free pages: a busy machine keeps files in nearly all of its memory
+        lines = MEMORY_TABLE.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def peak_memory(device: torch.device) -> int:
@@ -54,7 +59,8 @@ def peak_memory(device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device))
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def memory_format(device: torch.device, dims: int) -> torch.memory_format:

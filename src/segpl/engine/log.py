@@ -47,6 +47,14 @@ class CsvLog:
             return
         write_text(self.path, csv_text([rows[0], *kept]))
 
+    def last(self, column: str) -> float:
+        """The newest number of a column; 0 where there is none yet."""
+        if not self.path.exists():
+            return 0.0
+        with self.path.open(newline="", encoding="utf-8") as handle:
+            rows = list(csv.DictReader(handle))
+        return float(rows[-1][column]) if rows else 0.0
+
     def add(self, row: Mapping[str, float | int]) -> None:
         is_new = not self.columns
         if is_new:

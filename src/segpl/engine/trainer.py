@@ -141,8 +141,7 @@ class Trainer:
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
                 compile_in_place(network.body)
-        began = time.perf_counter()
-        first = self.step
+        spent, began, first = self.times.last("seconds"), time.perf_counter(), self.step
         while self.step < settings.steps:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
@@ -169,7 +168,7 @@ class Trainer:
             self.times.add(
                 {
                     "step": self.step,
-                    "seconds": seconds,
+                    "seconds": spent + seconds,
                     "steps_per_second": (self.step - first) / seconds,
                     "peak_bytes": peak_memory(self.device),
                 }

@@ -81,3 +81,11 @@ def test_numbers_come_back_to_the_bit(tmp_path):
     log = CsvLog(tmp_path / "log.csv")
     log.add({"step": 1, "loss": value})
     assert float(log.path.read_text().splitlines()[1].split(",")[1]) == value
+
+
+def test_newest_number_of_a_column_is_found_after_a_restart(tmp_path):
+    log = CsvLog(tmp_path / "times.csv")
+    assert log.last("seconds") == 0
+    log.add({"step": 1, "seconds": 2.5})
+    log.add({"step": 2, "seconds": 7.25})
+    assert CsvLog(log.path).last("seconds") == 7.25
