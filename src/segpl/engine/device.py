@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import re
+import sys
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from pathlib import Path
 
 import torch
@@ -18,7 +17,6 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 COMPILE = ("auto", "on", "off")
 # free pages alone leave out what the file cache would give back, most of the memory of a busy disk
 MEMORY = Path("/proc/meminfo")
-MEMORY_TABLE = Path("/proc/meminfo")
 
 
 def choose_device(name: str) -> torch.device:
@@ -46,10 +44,8 @@ def free_memory(device: torch.device) -> int:
     """Bytes that a training may take."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if MEMORY_TABLE.exists():
-        # not the free pages: a busy machine keeps files in nearly all of its memory
-        lines = MEMORY_TABLE.read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line)
+    if MEMORY.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text())):
+        return int(line[1]) * 1024
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
