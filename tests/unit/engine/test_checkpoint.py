@@ -30,12 +30,12 @@ class Bomb:
 
 
 def layer(width: int = 3) -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, width, 3), nn.BatchNorm2d(width))
+    return nn.Sequential(nn.Conv2d(2, width, 3), nn.BatchNorm2d(width))
 
 
 def trained(module: nn.Module) -> torch.optim.Adam:
     optimizer = torch.optim.Adam(module.parameters())
-    module(torch.randn(2, 1, 8, 8)).square().sum().backward()
+    module(torch.randn(2, 2, 8, 8)).square().sum().backward()
     optimizer.step()
     return optimizer
 
@@ -67,6 +67,17 @@ def test_weights_buffers_and_optimizer_come_back_to_the_bit(tmp_path):
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             assert torch.equal(value, fresh.state_dict()["state"][index][key]), key
+
+
+def test_state_of_the_optimizer_comes_back_in_the_order_of_its_parameter(tmp_path):
+    """A file keeps no order in memory, and another order may round otherwise."""
+    module = layer(4).to(memory_format=torch.channels_last)
+    path = tmp_path / "last.safetensors"
+    save_checkpoint(path, step=1, module=module, optimizer=trained(module), facts={})
+    optimizer = torch.optim.Adam(module.parameters())
+    load_optimizer(optimizer, read_checkpoint(path))
+    for parameter, state in optimizer.state.items():
+        assert state["exp_avg"].stride() == parameter.stride()
 
 
 def test_learning_rate_of_the_new_optimizer_is_kept(path):

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from segpl.networks.unet import UNet
+
+both_dims = pytest.mark.parametrize("dims", [2, 3])
+
+
+def make(dims: int, *, levels: int = 2, norm: str = "instance") -> UNet:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return UNet(
+            dims=dims, channels=1, outputs=2, width=4, strides=[[2] * dims] * levels, norm=norm
+        )
+
+
+def noise(dims: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn((1, 1, *[8] * dims), generator=torch.Generator().manual_seed(seed))
+
+
+@both_dims
+def test_detail_reaches_the_output_past_the_deeper_levels(dims):
+    """With nothing coming up from below, the skip connection still carries the image."""
+    unet = make(dims)
+    for parameter in unet.up.parameters():
+        torch.nn.init.zeros_(parameter)
+    logits = unet(noise(dims))[0]
+    assert logits[0, 0].std() > 0.01
+
+
+@both_dims
+def test_context_reaches_the_output_past_the_skip_connections(dims):
+    """With the first level's share of the last merge at 0, only deeper levels speak."""
+    unet = make(dims)
+    with torch.no_grad():
+        unet.merge[-1][0].weight[:, 4:] = 0
+    logits = unet(noise(dims))[0]
+    assert logits[0, 0].std() > 0.01
+
+
+@both_dims
+def test_one_voxel_far_away_changes_the_answer(dims):
+    """Fixed statistics: instance normalisation would carry a change everywhere by itself."""
+    unet = make(dims, norm="batch").eval().double()
+    image = noise(dims).double().requires_grad_()
+    (gradient,) = torch.autograd.grad(unet(image)[0][(0, 0, *[0] * dims)], [image])
+    assert gradient[(0, 0, *[7] * dims)] != 0
+
+
+@both_dims
+def test_widths_double_at_each_level(dims):
+    unet = make(dims, levels=3)
+    assert [block[0].out_channels for block in unet.down] == [8, 16, 32]
+
+
+@both_dims
+def test_network_without_halvings_is_one_block(dims):
+    logits, features = make(dims, levels=0)(noise(dims))
+    assert logits.shape[1:] == (2, *[8] * dims)
+    assert features.shape[1] == 4
+
+
+@both_dims
+def test_last_layer_is_linear_in_the_features(dims):
+    unet = make(dims)
+    logits, features = unet(noise(dims))
+    assert torch.allclose(logits, unet.last(features))
