@@ -64,7 +64,7 @@ def storing(path: Path) -> Iterator[None]:
             ) from error
         if error.errno in FORBIDDEN:
             raise StorageError(
-                f"{path} may not be written: {error.strerror}. Ask for the right to, {elsewhere}"
+                f"{path} may not be written: {error.strerror}. Ask for permission, {elsewhere}"
             ) from error
         if error.errno in MISPLACED:
             raise StorageError(

@@ -148,6 +148,13 @@ def test_where_all_images_are_broken_no_others_are_spoken_of(segpl, run, tmp_pat
     assert "1 of 1 image(s) could not be predicted: [x]" in answer.err
 
 
+def test_an_empty_folder_is_refused(segpl, run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    answer = segpl("predict", run, tmp_path / "empty", "--out", tmp_path / "masks")
+    assert answer.code == 1
+    assert "empty is empty: there is nothing to predict" in answer.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

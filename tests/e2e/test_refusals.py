@@ -204,6 +204,19 @@ OPTIONS = {
     "unknown compile": (["--set", "train.compile=yes"], ["no train.compile named 'yes'"]),
     "unknown loss": (["--set", "method.loss=dise"], ["no loss named 'dise'. Did you mean 'dice'"]),
     "impossible prior": (["--set", "method.prior_std=0"], ["method.prior_std is 0.0: a spread"]),
+    "negative weight": (["--set", "method.alpha=-1"], ["method.alpha is -1.0: a weight must not"]),
+    "ramp that falls": (
+        ["--set", "method.ramp_begin=0.9", "--set", "method.ramp_end=0.5"],
+        ["method.ramp_begin is 0.9 and method.ramp_end 0.5: the weight rises"],
+    ),
+    "threshold above one": (
+        ["--method", "segpl", "--set", "method.threshold=3"],
+        ["method.threshold is 3.0: probabilities lie from 0 to 1"],
+    ),
+    "no unlabelled crops": (
+        ["--set", "train.ratio=0"],
+        ["train.ratio is 0, and method 'segpl-vi' needs unlabelled crops"],
+    ),
     "unknown network": (
         ["--set", "network.name=BasicUNett"],
         ["no network named 'BasicUNett'. Did you mean 'BasicUNet'"],
@@ -364,6 +377,18 @@ class TestFolders:
         monkeypatch.setattr(Path, "mkdir", refuse)
         answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "config.toml may not be written: Permission denied", "--out")
+
+    def test_data_that_may_not_be_read_is_refused(self, segpl, volumes, tmp_path, monkeypatch):
+        iterdir = Path.iterdir
+
+        def refuse(self):
+            if self == volumes / "labelled" / "imgs":
+                raise PermissionError(13, "Permission denied", str(self))
+            return iterdir(self)
+
+        monkeypatch.setattr(Path, "iterdir", refuse)
+        for command in (("check", volumes), ("train", volumes, "--out", tmp_path / "run")):
+            check_words(segpl(*command), "labelled/imgs may not be opened: Permission denied", "As")
 
     def test_data_that_is_not_there_is_refused(self, segpl, tmp_path):
         answer = segpl("train", tmp_path / "nowhere", "--out", tmp_path / "run")

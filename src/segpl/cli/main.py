@@ -56,6 +56,12 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except PermissionError as error:
+        sys.stderr.write(
+            f"error: {error.filename} may not be opened: {error.strerror}. Ask its owner for "
+            "permission.\n"
+        )
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("interrupted.\n")
         return 130

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
+from segpl.errors import InputError
 from segpl.losses import foreground_share, loss_named, supervised_loss
 from segpl.methods.base import Method, forward_together, labeled_share, unlabeled_of
 from segpl.networks.network import Network
@@ -37,9 +39,22 @@ class SegPL(Method):
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
+        def __post_init__(self) -> None:
+            if not 0 <= self.threshold <= 1:
+                raise InputError(
+                    f"method.threshold is {self.threshold}: probabilities lie from 0 to 1."
+                )
+
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
         self.loss = loss_named(settings.loss)
+        if not 0 <= settings.alpha < math.inf:
+            raise InputError(f"method.alpha is {settings.alpha}: a weight must not be negative.")
+        if not 0 <= settings.ramp_begin <= settings.ramp_end:
+            raise InputError(
+                f"method.ramp_begin is {settings.ramp_begin} and method.ramp_end "
+                f"{settings.ramp_end}: the weight rises from the one to the other, from 0 on."
+            )
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: a voxel is foreground if the network says so."""

@@ -73,6 +73,8 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
 def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
     if files := image_files(folder):
         return _file_jobs(files, plan, layout)
+    if not any(folder.iterdir()):
+        raise InputError(f"{folder} is empty: there is nothing to predict. Give another folder.")
     is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().finds(folder)
     dataset = read_dataset(folder, layout if is_alike else None)
     return [Job(case.name, case.images) for case in dataset.test or dataset.cases]

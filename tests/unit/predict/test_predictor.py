@@ -374,7 +374,7 @@ def test_an_input_of_no_known_format_is_refused(tmp_path):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no dataset in a known layout"):
+    with pytest.raises(InputError, match="is empty: there is nothing to predict"):
         find(names(tmp_path / "empty"))
 
 
