@@ -280,6 +280,13 @@ def fit(trainer: Trainer, run: Run) -> None:
     with display:
         try:
             trainer.run()
+        except torch.OutOfMemoryError as error:
+            raise InputError(
+                f"the {run.device} is out of memory at step {trainer.step}: "
+                f"{run.plan.batch} labelled crops of {'x'.join(map(str, run.plan.patch))} voxels "
+                f"and {run.config.train.ratio} unlabelled ones for each. Lower train.batch, "
+                "train.ratio or the patch in plan.json."
+            ) from error
         except KeyboardInterrupt:
             last = run.folder.training.last
             kept = (

@@ -23,6 +23,8 @@ class Labeled:
 @dataclass(frozen=True, slots=True)
 class Unlabeled:
     image: Tensor  # (B, C, *S)
+    # (B, *S) bool, False where a crop reaches beyond its scan; None: nowhere
+    inside: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

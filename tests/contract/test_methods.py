@@ -153,6 +153,31 @@ def test_predictions_at_ignored_voxels_change_nothing(name, loss, dims, classes)
     assert torch.equal(*values)
 
 
+@every_user_of_unlabeled
+@every_loss
+@both_dims
+@both_tasks
+def test_predictions_beyond_an_unlabelled_scan_change_nothing(name, loss, dims, classes):
+    batch = make_batch(dims, classes=classes)
+    outputs = 1 if classes == 2 else classes
+    inside = torch.zeros((2, *[SIDE] * dims), dtype=torch.bool)
+    inside[:, 2:-2] = True
+    scans = Unlabeled(batch.unlabeled.image, inside)
+    logits = torch.randn((4, outputs, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
+    other = logits.clone()
+    other[2:] = torch.where(inside.unsqueeze(1), logits[2:], -5 * logits[2:])
+    steps = [
+        build_with(name, lambda table=table: table_network(table), settings={"loss": loss}).step(
+            Batch(batch.labeled, scans, torch.Generator().manual_seed(0)), 1.0
+        )
+        for table in (logits, other)
+    ]
+    assert not torch.equal(logits, other)
+    for what in ("pseudo", "supervised"):
+        assert torch.equal(*(step.terms[what].value for step in steps))
+    assert torch.equal(*(step.monitors["pseudo_foreground"] for step in steps))
+
+
 @every_method
 @both_dims
 @both_tasks

@@ -256,3 +256,14 @@ def test_python_raises_what_a_caller_would_catch(volumes, tmp_path):
     with pytest.raises(ValueError, match="asks for more labels than there are") as caught:
         library.train(volumes, out=tmp_path / "run", settings={"split": {"labeled": 50}})
     assert isinstance(caught.value, InputError)
+
+
+def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert segpl("plan", volumes, "--out", plan).code == 0
+    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], width=5)
+    train(volumes, "--out", tmp_path / "one", "--plan", plan)
+    plan.unlink()
+    again = segpl("train", tmp_path / "one" / "config.toml", "--out", tmp_path / "two")
+    assert again.code == 0, again.err
+    assert log_of(tmp_path / "one") == log_of(tmp_path / "two")

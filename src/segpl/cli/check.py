@@ -1,4 +1,7 @@
-"""`segpl check`: what a dataset holds, what is wrong with it and what to do."""
+"""Say what a dataset holds, what is wrong with it, and what to do.
+
+Exits with 1 if training would fail.
+"""
 
 from __future__ import annotations
 

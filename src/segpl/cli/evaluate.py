@@ -1,4 +1,4 @@
-"""`segpl evaluate`: score predictions against labels."""
+"""Score predictions against labels: one row for each case, class and metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""segpl predict: masks for images, by a trained run."""
+"""Write masks for images, in each image's own geometry.
+
+Examples:
+  segpl predict runs/a --out masks                    the run's own test cases
+  segpl predict runs/a new_scans --out masks          every image of a folder
+  segpl predict runs/a scan.nii.gz --out masks --probabilities
+"""
 
 from __future__ import annotations
 

@@ -78,13 +78,16 @@ class Sampler:
         assert label is not None
         unlabeled = None
         if self.unlabeled_crops:
-            crops = []
+            crops, insides = [], []
             for _ in range(self.unlabeled_crops):
                 volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
                 start = self.start(volume, rng, foreground=False)
                 crops.append(self.crop(volume.image, start, fill=0.0))
-            plain, _ = augment(torch.stack(crops), None, self.augment, rng, generator)
-            unlabeled = Unlabeled(plain)
+                insides.append(self.inside(volume))
+            plain, inside = augment(
+                torch.stack(crops), torch.stack(insides), self.augment, rng, generator
+            )
+            unlabeled = Unlabeled(plain, inside)
         return Batch(Labeled(image, label), unlabeled, generator)
 
     def start(
@@ -111,8 +114,21 @@ class Sampler:
             part = array[box]
         else:
             part = torch.from_numpy(np.array(array[box])).to(self.device, non_blocking=True)
-        missing = [n - size for n, size in zip(self.patch, part.shape[1:], strict=True)]
-        if not any(missing):
+        margins = [margin(n, size) for n, size in zip(self.patch, part.shape[1:], strict=True)]
+        if not any(after for _, after in margins):
             return part
-        pads = [side for gap in reversed(missing) for side in (gap // 2, gap - gap // 2)]
+        pads = [side for pair in reversed(margins) for side in pair]
         return torch.nn.functional.pad(part, pads, value=fill)
+
+    def inside(self, volume: Resident) -> Tensor:
+        """(*patch) bool: where any crop of this volume shows the volume and no filling."""
+        mask = torch.zeros(self.patch, dtype=torch.bool, device=self.device)
+        margins = [margin(n, size) for n, size in zip(self.patch, volume.shape, strict=True)]
+        mask[tuple(slice(a, n - b) for n, (a, b) in zip(self.patch, margins, strict=True))] = True
+        return mask
+
+
+def margin(side: int, size: int) -> tuple[int, int]:
+    """Filling before and after a volume of `size` voxels on a patch of `side`."""
+    gap = max(side - size, 0)
+    return gap // 2, gap - gap // 2

@@ -80,6 +80,12 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
     test, pool = take_subjects(pool, test_count)
     validation, pool = take_subjects(pool, settings.validation)
+    shared = {case.subject for case in dataset.test} & {case.subject for case in pool}
+    if shared:
+        notes.append(
+            f"{len(shared)} subjects are in the dataset's own test cases and in the training too, "
+            f"such as '{min(shared)}': scores on them say little about new patients."
+        )
     held_out = {case.subject for case in (*test, *validation)}
     unlabeled = [case for case in dataset.unlabeled if case.subject not in held_out]
     if left_out := len(dataset.unlabeled) - len(unlabeled):

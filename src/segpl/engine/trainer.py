@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,7 +33,7 @@ from segpl.engine.watch import CollapseWatch
 from segpl.errors import DivergedError, InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
-from segpl.types import Batch, Labeled, Unlabeled
+from segpl.types import Batch, Labeled
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class Trainer:
         unlabeled = batch.unlabeled
         return Batch(
             Labeled(batch.labeled.image.to(memory_format=self.layout), batch.labeled.label),
-            unlabeled and Unlabeled(unlabeled.image.to(memory_format=self.layout)),
+            unlabeled and replace(unlabeled, image=unlabeled.image.to(memory_format=self.layout)),
             batch.generator,
         )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 VANISHED = 0.05  # of the foreground share in the labelled images
+FLOODED = 0.5  # of what is background in the labelled images
 PATIENCE = 5  # log lines in a row
 
 
 class CollapseWatch:
-    """Speaks once when pseudo-foreground has all but vanished while it is being learnt from."""
+    """Speaks once when pseudo-labels that are learnt from lose foreground or background."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -19,15 +20,22 @@ class CollapseWatch:
         pseudo, labeled = row.get("pseudo_foreground"), row.get("labeled_foreground")
         if pseudo is None or labeled is None or not row.get("pseudo.weight"):
             return None
-        self.lines = self.lines + 1 if pseudo < VANISHED * labeled else 0
+        is_gone = pseudo < VANISHED * labeled
+        is_flood = pseudo > labeled + FLOODED * (1 - labeled)
+        self.lines = self.lines + 1 if is_gone or is_flood else 0
         if self.lines < PATIENCE or self.has_spoken:
             return None
         self.has_spoken = True
         threshold = row.get("threshold")
         drawn = f" (threshold {threshold:.2f})" if threshold is not None else ""
+        state, lesson, remedy = (
+            ("collapsed to background", "nothing", "lower")
+            if is_gone
+            else ("flooded with foreground", "it everywhere", "raise")
+        )
         return (
-            f"step {step}: the pseudo-labels have collapsed to background: {pseudo:.2%} foreground "
-            f"against {labeled:.2%} in the labelled crops{drawn}. The unlabelled images now teach "
-            "the network to find nothing. Lower method.alpha, start it later with "
-            "method.ramp_begin, or lower the threshold or the mean of its prior."
+            f"step {step}: the pseudo-labels have {state}: {pseudo:.2%} foreground against "
+            f"{labeled:.2%} in the labelled crops{drawn}. The unlabelled images now teach the "
+            f"network to find {lesson}. Lower method.alpha, start it later with "
+            f"method.ramp_begin, or {remedy} the threshold or the mean of its prior."
         )

@@ -78,6 +78,11 @@ def forward_together(
     )
 
 
+def counted(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
+    """`weight` (B, K, *S) with what lies beyond the scans left out."""
+    return weight if unlabeled.inside is None else weight * unlabeled.inside.unsqueeze(1)
+
+
 def labeled_share(label: Tensor, outputs: int) -> Tensor:
     """Share of foreground in given labels, to hold pseudo-labels against."""
     return foreground_share(*targets_of(label, outputs))

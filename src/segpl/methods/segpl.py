@@ -11,7 +11,7 @@ import torch
 
 from segpl.errors import InputError
 from segpl.losses import foreground_share, loss_named, supervised_loss
-from segpl.methods.base import Method, forward_together, labeled_share, unlabeled_of
+from segpl.methods.base import Method, counted, forward_together, labeled_share, unlabeled_of
 from segpl.networks.network import Network
 from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
@@ -68,18 +68,19 @@ class SegPL(Method):
         unlabeled = unlabeled_of(self, batch)
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         pseudo = self.label(on_unlabeled, batch.generator)
+        weight = counted(unlabeled, pseudo.weight)
 
         alpha = self.settings.alpha * linear_ramp(
             progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
         )
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
-            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
+            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, weight), alpha),
             **pseudo.terms,
         }
         monitors = {
             "labeled_foreground": labeled_share(batch.labeled.label, self.network.outputs),
-            "pseudo_foreground": foreground_share(pseudo.target, pseudo.weight),
+            "pseudo_foreground": foreground_share(pseudo.target, weight),
             **pseudo.monitors,
         }
         return StepOutput(terms, monitors)

@@ -38,6 +38,10 @@ def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dic
     }
 
 
+def sentence(error: Exception) -> str:
+    return f"{str(error).strip().rstrip('.')}."
+
+
 class MonaiBody(nn.Module):
     def __init__(self, name: str, options: dict[str, Any], shape: NetworkShape, width: int) -> None:
         super().__init__()
@@ -62,7 +66,7 @@ class MonaiBody(nn.Module):
             ) from error
         except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
             raise InputError(
-                f"MONAI's {name} cannot be built with {arguments}: {error}. "
+                f"MONAI's {name} cannot be built with {arguments}: {sentence(error)} "
                 "Give what it lacks under [network.options] in the config."
             ) from error
         self.last, self.features = self._find_last(name, shape)
@@ -91,7 +95,7 @@ class MonaiBody(nn.Module):
                 output = self._logits(self.network(torch.zeros(1, shape.channels, *shape.patch)))
         except (RuntimeError, ValueError, TypeError) as error:
             raise InputError(
-                f"MONAI's {name} cannot take a patch of {shape.patch}: {error}. "
+                f"MONAI's {name} cannot take a patch of {shape.patch}: {sentence(error)} "
                 "Change the patch in plan.json or choose another network."
             ) from error
         finally:

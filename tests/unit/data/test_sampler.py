@@ -212,3 +212,14 @@ def test_unlabelled_case_needs_no_label():
 
 def test_batch_without_unlabelled_crops_has_none():
     assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
+
+
+@pytest.mark.parametrize("turned", [AugmentSettings(), AugmentSettings(flip=0.5, rotate=1.0)])
+def test_filling_around_an_unlabelled_scan_is_marked(turned):
+    """Every voxel of the scan is above 0 here, so the filling can be seen."""
+    scan = volume((4, 3, 4))
+    scan.image[...] += 1
+    batch = sampler([scan], patch=(6, 6, 6), unlabeled_crops=4, augment=turned).batch(3)
+    assert batch.unlabeled is not None
+    assert batch.unlabeled.inside is not None
+    assert torch.equal(batch.unlabeled.inside, batch.unlabeled.image[:, 0] > 0)

@@ -210,3 +210,13 @@ def test_method_that_needs_unlabelled_cases_refuses_labels_alone():
 def test_benchmark_with_every_label_asked_for_is_refused_too():
     with pytest.raises(InputError, match="hide some labels with --labeled N"):
         split(mixed(20, 0), test=4, labeled=16)
+
+
+def test_subject_in_training_and_in_the_own_test_is_told():
+    data = dataset(
+        case("p1_a", subject="p1"),
+        case("p2_a", subject="p2"),
+        case("p1_b", test=True, subject="p1"),
+    )
+    notes = split(data, needs_unlabeled=False).notes
+    assert any("such as 'p1'" in note for note in notes)

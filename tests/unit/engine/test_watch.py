@@ -42,3 +42,12 @@ def test_message_gives_numbers_and_what_to_change():
     assert words is not None
     for part in ("step 4", "0.10% foreground", "10.00%", "threshold 0.83", "Lower method.alpha"):
         assert part in words
+
+
+def test_watch_speaks_when_the_background_is_lost():
+    flooded = {"pseudo_foreground": 0.7, "labeled_foreground": 0.1, "pseudo.weight": 0.1}
+    watch = CollapseWatch()
+    words = [watch.look(n, flooded) for n in range(5)][-1]
+    assert words is not None
+    assert "flooded with foreground: 70.00%" in words
+    assert "raise the threshold" in words
