@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
     data: Path | None = args.data
     config: Path | None = args.config
     if data is not None and data.suffix == ".toml":
+        if config is not None:
+            raise InputError(f"{data} and --config {config} are two configs. Give one of them.")
         # another machine might derive another plan from the same data
         plan = data.with_name("plan.json")
         args.plan = args.plan or (plan if plan.exists() else None)
