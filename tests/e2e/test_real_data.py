@@ -98,7 +98,7 @@ def go_through(segpl, data: Path, inputs: list[Path], tmp_path: Path) -> Path:
     for command in (
         ("check", data),
         ("train", data, "--method", "segpl-vi", "--out", run, *BRIEF),
-        ("predict", run, *inputs, "--out", masks),
+        ("predict", run, *inputs, "--out", masks, "--overlap", 0),
         ("evaluate", masks, data),
     ):
         answer = segpl(*command)
