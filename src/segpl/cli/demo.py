@@ -12,7 +12,7 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("segpl-demo"), help="default: segpl-demo")
-    parser.add_argument("--steps", type=int, default=400, help="of each training (default 400)")
+    parser.add_argument("--steps", type=int, default=350, help="of each training (default 350)")
     parser.add_argument("--seed", type=int, default=0, help="of scans and weights (default 0)")
 
 
