@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.methods.base import METHODS, Method
-from segpl.networks.network import Network, NetworkSettings, NetworkShape, build_network
+from segpl.networks.build import build_network
+from segpl.networks.network import Network, NetworkSettings, NetworkShape
 from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 
 SIDE = 16

@@ -21,7 +21,8 @@ from segpl.engine.device import choose_device, free_memory
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
-from segpl.networks.network import NetworkShape, build_network
+from segpl.networks.build import build_network
+from segpl.networks.network import NetworkShape
 
 
 def open_dataset(config: Config) -> Dataset:

@@ -8,7 +8,8 @@ from marks import both_dims, both_tasks, every_method
 from tiny import SIDE, build, make_batch, moved, shape_for, total_of, trainable
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.networks.network import Network, NetworkSettings, build_network
+from segpl.networks.build import build_network
+from segpl.networks.network import Network, NetworkSettings
 
 NETWORKS = {
     "unet": NetworkSettings(),

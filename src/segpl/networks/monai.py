@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segpl.errors import InputError, unknown
-from segpl.networks.network import NetworkShape, check_known
+from segpl.errors import InputError, nearest, unknown
+from segpl.networks.network import NetworkShape
 
 
 def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dict[str, Any]:
@@ -55,7 +55,10 @@ class MonaiBody(nn.Module):
         if name not in kinds:
             raise unknown("network", name, [*kinds, "unet"])
         kind = kinds[name]
-        check_known(name, list(options), list(inspect.signature(kind).parameters))
+        known = list(inspect.signature(kind).parameters)
+        for option in options:
+            if option not in known:
+                raise InputError(f"{name} has no argument '{option}'. {nearest(option, known)}")
         arguments = arguments_for(kind, shape, width) | options
         try:
             self.network = kind(**arguments)

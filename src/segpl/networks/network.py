@@ -1,15 +1,13 @@
-"""Networks by name, all with one face: an image in, logits and features out."""
+"""One face for every network: an image in, logits and features out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from segpl.errors import InputError, nearest, unknown
-from segpl.networks.unet import NORMS, UNet
+from segpl.errors import InputError
 from segpl.types import NetOutput
 
 
@@ -56,35 +54,3 @@ class Network(nn.Module):
         body = self.body if self.training else self.body.forward
         logits, features = body(image)
         return NetOutput(logits.float(), features)
-
-
-def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
-    width = settings.width or shape.width
-    if settings.norm not in NORMS:
-        raise unknown("norm", settings.norm, NORMS)
-    if settings.name != "unet":
-        from segpl.networks.monai import MonaiBody
-
-        body = MonaiBody(settings.name, settings.options, shape, width)
-        return Network(body, dims=shape.dims, outputs=shape.outputs, features=body.features)
-    if settings.options:
-        raise InputError(
-            f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width and network.norm."
-        )
-    unet = UNet(
-        dims=shape.dims,
-        channels=shape.channels,
-        outputs=shape.outputs,
-        width=width,
-        strides=shape.strides,
-        max_width=settings.max_width,
-        norm=settings.norm,
-    )
-    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width)
-
-
-def check_known(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise InputError(f"{kind} has no argument '{name}'. {nearest(name, known)}")

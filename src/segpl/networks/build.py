@@ -1,0 +1,32 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+from segpl.errors import InputError, unknown
+from segpl.networks.monai import MonaiBody
+from segpl.networks.network import Network, NetworkSettings, NetworkShape
+from segpl.networks.unet import NORMS, UNet
+
+
+def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
+    width = settings.width or shape.width
+    if settings.norm not in NORMS:
+        raise unknown("norm", settings.norm, NORMS)
+    if settings.name != "unet":
+        body = MonaiBody(settings.name, settings.options, shape, width)
+        return Network(body, dims=shape.dims, outputs=shape.outputs, features=body.features)
+    if settings.options:
+        raise InputError(
+            f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
+            "network.width, network.max_width and network.norm."
+        )
+    unet = UNet(
+        dims=shape.dims,
+        channels=shape.channels,
+        outputs=shape.outputs,
+        width=width,
+        strides=shape.strides,
+        max_width=settings.max_width,
+        norm=settings.norm,
+    )
+    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width)
