@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,8 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     is_new = not folder.config.exists()
     prospect = look_ahead(config, folder, quiet=quiet)
     split, plan = prospect.split, prospect.plan
+    # prediction groups files as the layout did
+    config = replace(config, data=replace(config.data, layout=prospect.dataset.layout))
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
     if not quiet:
@@ -239,9 +241,10 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
         if is_new:
             folder.withdraw()
         raise
-    if not is_new:
-        trainer.resume()
-    fit(trainer, run)
+    with folder.held():
+        if not is_new:
+            trainer.resume()
+        fit(trainer, run)
     return run
 
 

@@ -17,6 +17,7 @@ from conftest import SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.run import RunFolder
 
 KILLED = Path(__file__).with_name("killed.py")
 WATCHED = (*SHORT, "--steps", "8", "--validation", "1")
@@ -201,3 +202,11 @@ class TestResume:
         answer = segpl("train", volumes, "--out", tmp_path / "new", *SHORT, "--resume")
         assert answer.code == 0, answer.err
         assert read_checkpoint(last_of(tmp_path / "new")).step == 6
+
+
+def test_a_second_process_may_not_train_in_the_same_folder(train, segpl, volumes, tmp_path):
+    train(volumes, "--out", tmp_path / "run")
+    with RunFolder(tmp_path / "run").held():
+        answer = segpl("train", volumes, "--out", tmp_path / "run", "--resume")
+    assert answer.code == 1
+    assert "another process is training in" in answer.err

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -63,6 +66,19 @@ class RunFolder:
                 f"{self.path} exists and is no run of segpl: nothing is written into it. Choose "
                 "another --out."
             )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a second process from training in the same folder; a killed one lets go."""
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is training in {self.path}. Wait for it, or choose another "
+                    "--out."
+                ) from error
+            yield
 
     def holds_something(self) -> bool:
         """Whether anything but what a run killed in its first moment leaves is there."""

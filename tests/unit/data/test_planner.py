@@ -14,7 +14,6 @@ from segpl.data.planner import (
     choose_normalization,
     derive_plan,
     fit_to_memory,
-    resampled_shape,
     strides_for,
     target_spacing,
     turned,
@@ -141,14 +140,6 @@ def test_derived_plan_takes_the_smallest_image_that_it_was_derived_from(smallest
 def test_spacing_is_the_median_of_the_images():
     prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
     assert target_spacing(prints) == (0.7, 1.4)
-
-
-def test_finer_spacing_means_more_voxels():
-    assert resampled_shape(fingerprint((10, 10), spacing=(2.0, 0.5)), (1.0, 1.0)) == (20, 5)
-
-
-def test_resampling_never_removes_an_axis():
-    assert resampled_shape(fingerprint((1, 10), spacing=(0.1, 1.0)), (1.0, 1.0)) == (1, 10)
 
 
 @pytest.mark.parametrize(
