@@ -349,6 +349,7 @@ class TestFolders:
     def test_an_empty_folder_is_used(self, train, volumes, tmp_path):
         (tmp_path / "run").mkdir()
         train(volumes, "--out", tmp_path / "run")
+        assert (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
 
     @pytest.mark.parametrize("command", ["train", "predict", "evaluate", "plan"])
     def test_a_path_through_a_file_is_refused(self, segpl, train, volumes, tmp_path, command):
