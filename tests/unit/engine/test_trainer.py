@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.trainer import Paths, Trainer, TrainSettings
+from segpl.errors import DivergedError
+from segpl.methods.base import Method
+from segpl.networks.network import Network
+from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
+
+START = 1.0  # the one weight before training
+
+
+class Slope(nn.Module):
+    """One weight that multiplies the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 1, 1, bias=False)
+        nn.init.constant_(self.layer.weight, START)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        return self.layer(image), image
+
+
+def descend(level: Tensor) -> StepOutput:
+    """A slope of 1 everywhere: Adam then moves the weight by the learning rate itself."""
+    return StepOutput({"supervised": Term(level)})
+
+
+def stay(level: Tensor) -> StepOutput:
+    return StepOutput({"supervised": Term(0 * level)})
+
+
+def collapse(level: Tensor) -> StepOutput:
+    return StepOutput(
+        {"supervised": Term(level), "pseudo": Term(level, 0.1)},
+        {"pseudo_foreground": torch.tensor(0.0), "labeled_foreground": torch.tensor(0.1)},
+    )
+
+
+class Recorder(Method):
+    """Writes down what the trainer does to it; its objective is `terms` of its mean logit."""
+
+    name = "recorder"
+    summary = "for tests"
+
+    def __init__(self, terms: Callable[[Tensor], StepOutput] = descend) -> None:
+        super().__init__(lambda: Network(Slope(), dims=2, outputs=1, features=1), self.Settings())
+        self.terms = terms
+        self.progress: list[float] = []
+        self.draws: list[float] = []
+        self.autocast: list[bool] = []
+        self.before: list[float] = []
+        self.after: list[float] = []
+
+    @property
+    def weight(self) -> nn.Parameter:
+        return self.network.body.layer.weight
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        self.progress.append(progress)
+        self.draws.append(torch.rand(()).item())
+        self.autocast.append(torch.is_autocast_enabled("cpu"))
+        self.before.append(self.weight.item())
+        return self.terms(self.network(batch.labeled.image).logits.mean())
+
+    def after_update(self) -> None:
+        self.after.append(self.weight.item())
+
+
+class Broken(Recorder):
+    """Its weight is lost after so many steps, when the term of the step was still finite."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def after_update(self) -> None:
+        super().after_update()
+        if len(self.after) == self.steps:
+            nn.init.constant_(self.weight, float("inf"))
+
+
+class Ones:
+    """A sampler whose images make the mean logit equal to the weight."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        self.asked: list[int] = []
+        self.dies_at = dies_at
+
+    def batch(self, step: int) -> Batch:
+        if step == self.dies_at:
+            raise KeyboardInterrupt
+        self.asked.append(step)
+        image = torch.ones(1, 1, 4, 4)
+        label = torch.ones(1, 4, 4, dtype=torch.int64)
+        generator = torch.Generator().manual_seed(step)
+        return Batch(Labeled(image, label), Unlabeled(image), generator)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, float]] = {}
+        self.steps: list[int] = []
+        self.warnings: list[str] = []
+
+    def logged(self, step, row) -> None:
+        self.rows[step] = dict(row)
+
+    def advanced(self, step) -> None:
+        self.steps.append(step)
+
+    def warned(self, message) -> None:
+        self.warnings.append(message)
+
+
+def trainer_in(folder: Path, method=None, *, sampler=None, validate=None, **settings) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    names = ("log.csv", "times.csv", "validation.csv", "last.safetensors", "best.safetensors")
+    chosen = {"steps": 20, "log_every": 1, "checkpoint_every": 10, "precision": "float32"}
+    return Trainer(
+        method or Recorder(),
+        sampler or Ones(),
+        TrainSettings(**{**chosen, "compile": "off", **settings}),
+        Paths(*(folder / name for name in names)),
+        Listener(),
+        validate,
+    )
+
+
+def trained(folder: Path, method=None, **settings) -> Trainer:
+    trainer = trainer_in(folder, method, **settings)
+    trainer.run()
+    return trainer
+
+
+def resumed_at_ten(folder: Path, **settings) -> Trainer:
+    """A training that was stopped at step 15, taken up again from its checkpoint of step 10."""
+    with pytest.raises(KeyboardInterrupt):
+        trainer_in(folder, sampler=Ones(dies_at=15), **settings).run()
+    torch.rand(7)  # another process would not stand where this one stopped
+    trainer = trainer_in(folder, **settings)
+    trainer.resume()
+    trainer.run()
+    return trainer
+
+
+def logged(trainer: Trainer) -> list[dict[str, float]]:
+    with trainer.paths.log.open(newline="", encoding="utf-8") as handle:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(handle)]
+
+
+def test_method_sees_the_share_of_finished_steps(tmp_path):
+    assert trained(tmp_path, steps=4).method.progress == [0, 0.25, 0.5, 0.75]
+
+
+def test_each_step_takes_the_batch_of_its_number(tmp_path):
+    assert trained(tmp_path, steps=4).sampler.asked == [0, 1, 2, 3]
+
+
+def test_observer_hears_of_every_step(tmp_path):
+    assert trained(tmp_path, steps=4, log_every=2).observer.steps == [1, 2, 3, 4]
+
+
+def test_weights_move_by_the_learning_rate_of_their_step(tmp_path):
+    method = trained(tmp_path, steps=5, lr=0.1, lr_decay=2.0).method
+    moves = [b - a for b, a in zip(method.before, method.after, strict=True)]
+    wanted = [0.1 * (1 - step / 5) ** 2 for step in range(5)]
+    assert moves == pytest.approx(wanted, abs=1e-5)
+
+
+def test_weights_move_evenly_without_decay_of_the_learning_rate(tmp_path):
+    method = trained(tmp_path, steps=5, lr=0.1, lr_decay=0).method
+    moves = [b - a for b, a in zip(method.before, method.after, strict=True)]
+    assert moves == pytest.approx([0.1] * 5, abs=1e-5)
+
+
+def test_log_shows_the_learning_rate_of_the_step_it_closes(tmp_path):
+    trainer = trained(tmp_path, steps=4, lr=0.1, lr_decay=1.0, log_every=2)
+    assert [row["lr"] for row in logged(trainer)] == pytest.approx([0.075, 0.025])
+
+
+def test_weight_decay_shrinks_a_weight_that_no_term_moves(tmp_path):
+    assert trained(tmp_path, Recorder(stay), weight_decay=0.1).method.weight.item() < START - 0.01
+
+
+def test_weight_that_no_term_moves_stays_without_weight_decay(tmp_path):
+    assert trained(tmp_path, Recorder(stay)).method.weight.item() == START
+
+
+def test_step_runs_in_bfloat16_where_it_is_asked_for(tmp_path):
+    assert trained(tmp_path, steps=3, precision="bfloat16").method.autocast == [True] * 3
+
+
+def test_step_runs_without_autocast_in_float32(tmp_path):
+    assert trained(tmp_path, steps=3).method.autocast == [False] * 3
+
+
+def test_backward_pass_and_update_lie_outside_of_autocast(tmp_path):
+    inside = []
+
+    class Teacher(Recorder):
+        def after_update(self) -> None:
+            inside.append(torch.is_autocast_enabled("cpu"))
+
+    trained(tmp_path, Teacher(), steps=2, precision="bfloat16")
+    assert inside == [False, False]
+
+
+def test_warning_of_collapsed_pseudo_labels_reaches_the_observer(tmp_path):
+    trainer = trained(tmp_path, Recorder(collapse), steps=60, log_every=10)
+    assert len(trainer.observer.warnings) == 1
+    assert "step 50: the pseudo-labels have collapsed" in trainer.observer.warnings[0]
+
+
+def test_training_without_collapse_warns_of_nothing(tmp_path):
+    assert trained(tmp_path, steps=60, log_every=10).observer.warnings == []
+
+
+def test_global_draws_inside_a_step_depend_on_seed_and_step_alone(tmp_path):
+    whole = trained(tmp_path / "whole").method.draws
+    assert resumed_at_ten(tmp_path / "cut").method.draws == whole[10:]
+
+
+def test_every_step_draws_other_numbers(tmp_path):
+    draws = trained(tmp_path).method.draws
+    assert len(set(draws)) == len(draws)
+
+
+def test_another_seed_draws_other_numbers(tmp_path):
+    first, second = (trained(tmp_path / str(seed), seed=seed).method.draws for seed in (0, 1))
+    assert not set(first) & set(second)
+
+
+def test_resumed_training_writes_the_log_of_an_unbroken_one(tmp_path):
+    whole, cut = trained(tmp_path / "whole"), resumed_at_ten(tmp_path / "cut")
+    assert cut.sampler.asked == list(range(10, 20))
+    assert cut.paths.log.read_text() == whole.paths.log.read_text()
+    assert torch.equal(cut.method.weight, whole.method.weight)
+
+
+@pytest.mark.parametrize(("choice", "times"), [("on", 1), ("off", 0), ("auto", 0)])
+def test_network_body_is_compiled_where_it_is_asked_for(tmp_path, monkeypatch, choice, times):
+    compiled: list[nn.Module] = []
+    monkeypatch.setattr("segpl.engine.trainer.compile_in_place", compiled.append)
+    trainer = trained(tmp_path, steps=2, compile=choice)
+    assert compiled == [trainer.method.network.body] * times
+
+
+def test_method_is_told_once_after_each_move_of_the_weights(tmp_path):
+    method = trained(tmp_path, steps=5).method
+    assert len(method.after) == 5
+    assert method.after[0] < method.before[0]
+    assert method.after[:-1] == method.before[1:]
+
+
+def test_total_is_the_sum_of_terms_times_their_weights(tmp_path):
+    def terms(level):
+        return StepOutput({"supervised": Term(level, 0.5), "pseudo": Term(3 * level, 2.0)})
+
+    row = logged(trained(tmp_path, Recorder(terms), steps=1))[0]
+    assert (row["supervised"], row["pseudo"], row["total"]) == (1.0, 3.0, 6.5)
+    assert (row["supervised.weight"], row["pseudo.weight"]) == (0.5, 2.0)
+
+
+def test_weights_of_terms_decide_where_the_weights_go(tmp_path):
+    def terms(level):
+        return StepOutput({"down": Term(level, 0.5), "up": Term(-level, 2.0)})
+
+    assert trained(tmp_path, Recorder(terms)).method.weight.item() > START
+
+
+def test_gradient_of_one_step_is_forgotten_in_the_next(tmp_path):
+    trainer = trained(tmp_path, steps=3)
+    assert trainer.method.weight.grad.item() == pytest.approx(1.0)
+
+
+def test_observer_hears_the_rows_of_the_log(tmp_path):
+    trainer = trained(tmp_path, steps=5, log_every=2, checkpoint_every=2)
+    rows = {int(row.pop("step")): row for row in logged(trainer)}
+    assert list(rows) == [2, 4, 5]
+    assert trainer.observer.rows == rows
+
+
+def test_checkpoints_come_at_their_interval_and_at_the_end(tmp_path, monkeypatch):
+    saved = []
+    keep = Trainer.save
+
+    def save(self, path):
+        keep(self, path)
+        saved.append((path.name, read_checkpoint(path).step))
+
+    monkeypatch.setattr(Trainer, "save", save)
+    trained(tmp_path, steps=25)
+    assert saved == [("last.safetensors", step) for step in (10, 20, 25)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"steps": 20}, list(range(2, 21, 2))),
+        ({"steps": 20, "validate_every": 5}, [5, 10, 15, 20]),
+        ({"steps": 12, "validate_every": 5}, [5, 10, 12]),
+        ({"steps": 4, "log_every": 2}, [2, 4]),
+    ],
+    ids=["ten times unless said", "at its interval", "at the end too", "in whole log lines"],
+)
+def test_validation_comes(tmp_path, settings, wanted):
+    asked: list[int] = []
+
+    def validate(step):
+        asked.append(step)
+        return 0.5
+
+    trained(tmp_path, validate=validate, **settings)
+    assert asked == wanted
+
+
+def test_best_checkpoint_is_of_the_first_step_with_the_highest_score(tmp_path):
+    scores = {5: 0.2, 10: 0.7, 15: 0.7, 20: 0.4}
+    trainer = trained(tmp_path, validate=scores.__getitem__, validate_every=5)
+    best, last = (read_checkpoint(path) for path in (trainer.paths.best, trainer.paths.last))
+    assert (best.step, last.step) == (10, 20)
+    assert best.weights["network.body.layer.weight"].item() == trainer.method.after[9]
+    assert last.facts == {"best_score": 0.7, "best_step": 10}
+
+
+def test_score_of_nothing_found_is_still_better_than_none(tmp_path):
+    trainer = trained(tmp_path, validate=lambda step: 0.0)
+    assert read_checkpoint(trainer.paths.best).step == 2
+
+
+def test_resumed_training_remembers_its_best_score(tmp_path):
+    scores = {5: 0.7, 10: 0.2, 15: 0.3, 20: 0.4}
+    trainer = resumed_at_ten(tmp_path, validate=scores.__getitem__, validate_every=5)
+    assert read_checkpoint(trainer.paths.best).step == 5
+
+
+def test_training_without_validation_keeps_no_best(tmp_path):
+    assert not trained(tmp_path).paths.best.exists()
+
+
+def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
+    trainer = trainer_in(tmp_path, Broken(20))
+    with pytest.raises(
+        DivergedError, match=r"step 20: weight 'network\.body\.layer\.weight' is no longer finite"
+    ):
+        trainer.run()
+    assert read_checkpoint(trainer.paths.last).step == 10
+
+
+def test_weight_that_is_not_finite_is_no_best_either(tmp_path):
+    trainer = trainer_in(tmp_path, Broken(5), validate=lambda step: 1.0, validate_every=5)
+    with pytest.raises(DivergedError, match="is not saved"):
+        trainer.run()
+    assert not trainer.paths.best.exists()
