@@ -39,6 +39,11 @@ def stay(level: Tensor) -> StepOutput:
     return StepOutput({"supervised": Term(0 * level)})
 
 
+def curve(level: Tensor) -> StepOutput:
+    """A slope that changes: Adam then moves by what it remembers of earlier ones."""
+    return StepOutput({"supervised": Term(level**2)})
+
+
 def collapse(level: Tensor) -> StepOutput:
     return StepOutput(
         {"supervised": Term(level), "pseudo": Term(level, 0.1)},
@@ -144,12 +149,12 @@ def trained(folder: Path, method=None, **settings) -> Trainer:
     return trainer
 
 
-def resumed_at_ten(folder: Path, **settings) -> Trainer:
+def resumed_at_ten(folder: Path, terms=descend, **settings) -> Trainer:
     """A training that was stopped at step 15, taken up again from its checkpoint of step 10."""
     with pytest.raises(KeyboardInterrupt):
-        trainer_in(folder, sampler=Ones(dies_at=15), **settings).run()
+        trainer_in(folder, Recorder(terms), sampler=Ones(dies_at=15), **settings).run()
     torch.rand(7)  # another process would not stand where this one stopped
-    trainer = trainer_in(folder, **settings)
+    trainer = trainer_in(folder, Recorder(terms), **settings)
     trainer.resume()
     trainer.run()
     return trainer
@@ -243,7 +248,8 @@ def test_another_seed_draws_other_numbers(tmp_path):
 
 
 def test_resumed_training_writes_the_log_of_an_unbroken_one(tmp_path):
-    whole, cut = trained(tmp_path / "whole"), resumed_at_ten(tmp_path / "cut")
+    whole = trained(tmp_path / "whole", Recorder(curve), lr=0.1)
+    cut = resumed_at_ten(tmp_path / "cut", curve, lr=0.1)
     assert cut.sampler.asked == list(range(10, 20))
     assert cut.paths.log.read_text() == whole.paths.log.read_text()
     assert torch.equal(cut.method.weight, whole.method.weight)
