@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from segpl.assembly import (
@@ -25,10 +27,10 @@ from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.checkpoint import load_weights, read_checkpoint
-from segpl.engine.device import choose_device
+from segpl.engine.device import choose_device, is_compiler_error, memory_format
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError, MissingFileError, UserError
+from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.validation import Validation
 from segpl.files import write_json, write_text
 from segpl.methods.base import METHODS, Method
@@ -86,18 +88,30 @@ class Run:
             )
         self.method.eval()
         with bar("predicting", len(jobs), quiet=self.quiet) as advance:
-            return predict_jobs(
-                jobs,
-                self.method.predict,
-                self.plan,
-                Path(out),
-                device=self.device,
-                run=f"{self.path.resolve()}#{self.checkpoint}",
-                probabilities=probabilities,
-                overwrite=overwrite,
-                overlap=overlap,
-                advance=advance,
-            )
+            try:
+                return predict_jobs(
+                    jobs,
+                    self.method.predict,
+                    self.plan,
+                    Path(out),
+                    device=self.device,
+                    run=self.identity,
+                    probabilities=probabilities,
+                    overwrite=overwrite,
+                    overlap=overlap,
+                    advance=advance,
+                )
+            except torch.OutOfMemoryError as error:
+                raise InputError(
+                    f"the {self.device} is out of memory. Free it, or use --device cpu. What was "
+                    f"predicted so far is in {out}."
+                ) from error
+
+    @property
+    def identity(self) -> str:
+        """Which weights these are: a folder that is trained anew is another run."""
+        weights = self.folder.checkpoint(self.checkpoint).read_bytes()
+        return f"{self.path.resolve()}#{self.checkpoint}@{sha256(weights).hexdigest()[:12]}"
 
     def test_jobs(self) -> list[Job]:
         if not self.split.test:
@@ -145,14 +159,25 @@ def train(
     if method:
         content["method"] = {**content.get("method", {}), "name": method}
     folder = RunFolder(Path(out))
+    is_going_on(folder, resume)
+    with folder.held():
+        if is_going_on(folder, resume):
+            resolved = resumed_config(folder, content)
+        else:
+            resolved = resolve(content, str(config) if config else "the settings")
+        if not resolved.data.path:
+            raise InputError(
+                "no dataset was given. Name its folder, or set data.path in the config."
+            )
+        return train_config(resolved, folder, quiet=quiet)
+
+
+def is_going_on(folder: RunFolder, resume: bool) -> bool:
+    """Whether there is a run to resume; a folder that holds anything else is refused."""
     if resume and folder.config.exists():
-        resolved = resumed_config(folder, content)
-    else:
-        folder.refuse_if_taken()
-        resolved = resolve(content, str(config) if config else "the settings")
-    if not resolved.data.path:
-        raise InputError("no dataset was given. Name its folder, or set data.path in the config.")
-    return train_config(resolved, folder, quiet=quiet)
+        return True
+    folder.refuse_if_taken()
+    return False
 
 
 def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
@@ -203,11 +228,12 @@ def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False)
         needs_unlabeled = METHODS.get(config.method).needs_unlabeled
         split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
     cases = training_cases(dataset, split)
+    if folder and folder.plan.exists():
+        return Prospect(dataset, split, cases, Plan.read(folder.plan))  # looked at before
     with bar("looking at the data", len(cases), quiet=quiet) as advance:
         inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
     refuse_problems(inspection)
-    plan = choose_plan(config, folder, inspection)
-    return Prospect(dataset, split, cases, plan)
+    return Prospect(dataset, split, cases, choose_plan(config, inspection))
 
 
 def plan_for(config: Config, *, quiet: bool = False) -> Plan:
@@ -219,6 +245,22 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     """Train as `config` says, in a new folder or in one that holds a part of this training."""
     device = choose_device(config.train.device)
     is_new = not folder.config.exists()
+    try:
+        run, trainer = set_up(config, folder, device, quiet=quiet)
+    except BaseException:
+        if is_new:
+            folder.withdraw()
+        raise
+    if not is_new:
+        trainer.resume()
+    fit(trainer, run)
+    return run
+
+
+def set_up(
+    config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
+) -> tuple[Run, Trainer]:
+    """Everything before the first step."""
     prospect = look_ahead(config, folder, quiet=quiet)
     split, plan = prospect.split, prospect.plan
     # prediction groups files as the layout did
@@ -234,18 +276,8 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
             f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
         )
     run = Run(folder, config, plan, split, method, device, quiet=quiet)
-    try:
-        describe(run)
-        trainer = prepare_training(run, prospect, quiet=quiet)
-    except UserError:
-        if is_new:
-            folder.withdraw()
-        raise
-    with folder.held():
-        if not is_new:
-            trainer.resume()
-        fit(trainer, run)
-    return run
+    describe(run)
+    return run, prepare_training(run, prospect, quiet=quiet)
 
 
 def describe(run: Run) -> None:
@@ -272,8 +304,15 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         if validation
         else None
     )
+    labels = [volume.label for volume in volumes if volume.label is not None]
     return Trainer(
-        run.method, sampler, config.train, run.folder.training, display, validate=validate
+        run.method,
+        sampler,
+        config.train,
+        run.folder.training,
+        display,
+        validate=validate,
+        foreground=float(np.mean([(label > 0).mean() for label in labels])),
     )
 
 
@@ -289,6 +328,13 @@ def fit(trainer: Trainer, run: Run) -> None:
                 f"{run.plan.batch} labelled crops of {'x'.join(map(str, run.plan.patch))} voxels "
                 f"and {run.config.train.ratio} unlabelled ones for each. Lower train.batch, "
                 "train.ratio or the patch in plan.json."
+            ) from error
+        except Exception as error:
+            if not is_compiler_error(error):
+                raise
+            raise InputError(
+                f"the network could not be compiled: {str(error).splitlines()[0]} Train without "
+                "compilation: --set train.compile=off."
             ) from error
         except KeyboardInterrupt:
             last = run.folder.training.last
@@ -322,7 +368,7 @@ def load_run(
         )
     load_weights(method, read_checkpoint(source), source)
     target = choose_device(device)
-    method.to(target).eval()
+    method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # torch's stubs lack it
     return Run(
         folder, config, plan, Split.read(folder.split), method, target, checkpoint, quiet=quiet
     )

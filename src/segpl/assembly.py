@@ -18,7 +18,6 @@ from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, settle
 from segpl.data.split import Split
 from segpl.engine.device import choose_device, free_memory
-from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
@@ -58,11 +57,9 @@ def refuse_problems(inspection: Inspection) -> None:
     )
 
 
-def choose_plan(config: Config, folder: RunFolder | None, inspection: Inspection) -> Plan:
-    """The plan of the run, else the one that the user names, else one derived from the data."""
-    if folder and folder.plan.exists():
-        plan = Plan.read(folder.plan)
-    elif config.data.plan:
+def choose_plan(config: Config, inspection: Inspection) -> Plan:
+    """The plan that the user names, else one derived from the data."""
+    if config.data.plan:
         plan = Plan.read(Path(config.data.plan))
     else:
         device = choose_device(config.train.device)

@@ -30,6 +30,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             write(draft)
             with draft.open("rb") as handle:
                 os.fsync(handle.fileno())
+            # some writers make files that nobody else may read
+            draft.chmod(path.parent.stat().st_mode & 0o666)
             draft.replace(path)
         except BaseException:
             with suppress(OSError):  # the first error is the one to tell

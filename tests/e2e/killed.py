@@ -49,7 +49,7 @@ def the(call: int, deed: Callable[..., Any], honest: Callable[..., Any]) -> Call
 
 def half_a_config() -> None:
     def write(path: Path, text: str) -> None:
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
         draft.write_text(text[: len(text) // 2])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import nibabel
@@ -246,3 +247,15 @@ class TestScores:
     def test_the_manifest_says_what_the_numbers_mean(self, masks):
         manifest = json.loads((masks / "predictions.json").read_text())
         assert manifest["classes"] == {"background": 0, "class-1": 1, "class-2": 2}
+
+
+def test_a_run_that_was_trained_anew_does_not_pass_for_the_old_one(segpl, train, volumes, tmp_path):
+    run, masks = tmp_path / "run", tmp_path / "masks"
+    train(volumes, "--out", run)
+    assert segpl("predict", run, "--out", masks).code == 0
+    shutil.rmtree(run)
+    train(volumes, "--out", run, "--seed", 1)
+    answer = segpl("predict", run, "--out", masks)
+    assert answer.code == 1
+    assert "predictions of another run or other weights" in answer.err
+    assert segpl("predict", run, "--out", masks, "--overwrite").code == 0

@@ -210,5 +210,8 @@ def test_a_second_process_may_not_train_in_the_same_folder(train, segpl, volumes
     train(volumes, "--out", tmp_path / "run")
     with RunFolder(tmp_path / "run").held():
         answer = segpl("train", volumes, "--out", tmp_path / "run", "--resume")
-    assert answer.code == 1
+        settings = (tmp_path / "run" / "config.toml").read_bytes()
+        longer = segpl("train", "--out", tmp_path / "run", "--resume", "--steps", 99)
+        assert (tmp_path / "run" / "config.toml").read_bytes() == settings
+    assert answer.code == longer.code == 1
     assert "another process is training in" in answer.err

@@ -121,3 +121,13 @@ def test_broken_json_is_refused_by_name(tmp_path, content):
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(InputError, match=r"plan\.json is not valid JSON"):
         read_json(tmp_path / "plan.json")
+
+
+def test_files_may_be_read_by_whoever_may_read_the_folder(tmp_path):
+    def write(draft: Path) -> None:
+        draft.write_text("weights")
+        draft.chmod(0o600)
+
+    tmp_path.chmod(0o755)
+    write_whole(tmp_path / "last.safetensors", write)
+    assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o644

@@ -10,6 +10,8 @@ from typing import Any
 from segpl.errors import InputError, nearest
 from segpl.files import read_json, write_json
 
+LINES = ("RL", "AP", "SI")  # the two ends of each axis of the body
+
 
 @dataclass(frozen=True, slots=True)
 class Normalization:
@@ -85,6 +87,12 @@ class Plan:
         """Refuse a plan that cannot be trained."""
         if self.dims not in (2, 3):
             raise InputError(f"{source}: dims is {self.dims}, and images have 2 or 3 axes.")
+        lines = [sum(letter in line for letter in str(self.orientation)) for line in LINES]
+        if self.orientation is not None and (lines != [1, 1, 1] or len(str(self.orientation)) != 3):
+            raise InputError(
+                f"{source}: orientation {self.orientation!r} is not three letters, one of each of "
+                "L/R, P/A and I/S, such as 'RAS'; null keeps the axes as they are stored."
+            )
         for name in ("spacing", "patch"):
             if len(getattr(self, name)) != self.dims:
                 raise InputError(

@@ -80,7 +80,8 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
     test, pool = take_subjects(pool, test_count)
     validation, pool = take_subjects(pool, settings.validation)
-    shared = {case.subject for case in dataset.test} & {case.subject for case in pool}
+    training = {case.subject for case in (*pool, *dataset.unlabeled)}
+    shared = {case.subject for case in dataset.test} & training
     if shared:
         notes.append(
             f"{len(shared)} subjects are in the dataset's own test cases and in the training too, "

@@ -17,6 +17,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 COMPILE = ("auto", "on", "off")
 # free pages alone leave out what the file cache would give back, most of the memory of a busy disk
 MEMORY = Path("/proc/meminfo")
+CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def choose_device(name: str) -> torch.device:
@@ -45,8 +46,14 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if MEMORY.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMORY.read_text())):
-        return int(line[1]) * 1024
+        return int(min(int(line[1]) * 1024, container_limit()))
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def container_limit() -> float:
+    """Bytes that the container gives, where there is one with a limit."""
+    text = CONTAINER.read_text().strip() if CONTAINER.exists() else ""
+    return int(text) if text.isdigit() else float("inf")
 
 
 def peak_memory(device: torch.device) -> int:
@@ -82,6 +89,11 @@ def should_compile(device: torch.device, choice: str) -> bool:
     if choice not in COMPILE:
         raise unknown("train.compile", choice, COMPILE)
     return choice == "on" or (choice == "auto" and device.type == "cuda")
+
+
+def is_compiler_error(error: Exception) -> bool:
+    """By the name of its module: importing the compiler takes a second."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 
 def compile_in_place(module: nn.Module) -> None:

@@ -18,7 +18,7 @@ import torch
 import segpl
 from segpl.engine.trainer import Paths
 from segpl.errors import InputError, MissingFileError
-from segpl.files import is_draft
+from segpl.files import is_draft, storing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,10 @@ class RunFolder:
     @property
     def environment(self) -> Path:
         return self.path / "environment.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
 
     @property
     def training(self) -> Paths:
@@ -70,19 +74,27 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep a second process from training in the same folder; a killed one lets go."""
-        with (self.path / ".lock").open("w") as lock:
+        with storing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = self.lock.open("w")
+        with handle:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(
                     f"another process is training in {self.path}. Wait for it, or choose another "
                     "--out."
                 ) from error
-            yield
+            try:
+                yield
+            finally:
+                self.lock.unlink(missing_ok=True)
+                if not any(self.path.iterdir()):
+                    self.path.rmdir()
 
     def holds_something(self) -> bool:
         """Whether anything but what a run killed in its first moment leaves is there."""
-        return not all(is_draft(path) for path in self.path.iterdir())
+        return not all(is_draft(p) or p == self.lock for p in self.path.iterdir())
 
     def withdraw(self) -> None:
         """Remove what a run that never began has written, so that the command can be repeated."""

@@ -105,6 +105,7 @@ class Trainer:
         paths: Paths,
         observer: Observer,
         validate: Callable[[int], float] | None = None,
+        foreground: float | None = None,  # share of the labelled scans, where it is known
     ) -> None:
         self.method = method
         self.sampler = sampler
@@ -112,6 +113,7 @@ class Trainer:
         self.paths = paths
         self.observer = observer
         self.validate = validate
+        self.foreground = foreground
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
@@ -136,7 +138,7 @@ class Trainer:
             log.cut_after(self.step)
 
     def run(self) -> None:
-        settings, meter, watch = self.settings, Meter(), CollapseWatch()
+        settings, meter, watch = self.settings, Meter(), CollapseWatch(self.foreground)
         context = precision(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():

@@ -12,12 +12,16 @@ PATIENCE = 5  # log lines in a row
 class CollapseWatch:
     """Speaks once when pseudo-labels that are learnt from lose foreground or background."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: float | None = None) -> None:
+        # crops sought out for their foreground show more of it than the scans: where it is known,
+        # the share in the whole labelled scans is what pseudo-labels are held against
+        self.expected = expected
         self.lines = 0
         self.has_spoken = False
 
     def look(self, step: int, row: Mapping[str, float]) -> str | None:
-        pseudo, labeled = row.get("pseudo_foreground"), row.get("labeled_foreground")
+        pseudo = row.get("pseudo_foreground")
+        labeled = row.get("labeled_foreground") if self.expected is None else self.expected
         if pseudo is None or labeled is None or not row.get("pseudo.weight"):
             return None
         is_gone = pseudo < VANISHED * labeled
@@ -35,7 +39,7 @@ class CollapseWatch:
         )
         return (
             f"step {step}: the pseudo-labels have {state}: {pseudo:.2%} foreground against "
-            f"{labeled:.2%} in the labelled crops{drawn}. The unlabelled images now teach the "
+            f"{labeled:.2%} in the labels{drawn}. The unlabelled images now teach the "
             f"network to find {lesson}. Lower method.alpha, start it later with "
             f"method.ramp_begin, or {remedy} the threshold or the mean of its prior."
         )

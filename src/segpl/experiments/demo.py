@@ -103,7 +103,7 @@ def small_plan(data: Path, path: Path, settings: DemoSettings) -> Path:
 
 def score(run: Run, data: Path) -> RunSummary:
     predictions = run.path / "predictions"
-    run.predict(out=predictions)
+    run.predict(out=predictions, overwrite=True)
     scores = evaluate_folders(predictions, data)
     write_scores(run.path / "scores.csv", scores)
     return RunSummary(

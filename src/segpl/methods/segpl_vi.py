@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,9 +46,17 @@ class SegPLVI(SegPL):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        if settings.prior_std <= 0:
+        if not 0 < settings.prior_std < math.inf:
             raise InputError(
                 f"method.prior_std is {settings.prior_std}: a spread must be above 0, such as 0.1."
+            )
+        if not 0 <= settings.prior_mean <= 1:
+            raise InputError(
+                f"method.prior_mean is {settings.prior_mean}: probabilities lie from 0 to 1."
+            )
+        if not 0 <= settings.kl_weight < math.inf:
+            raise InputError(
+                f"method.kl_weight is {settings.kl_weight}: a weight must not be negative."
             )
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std

@@ -9,7 +9,7 @@ from segpl.networks.unet import NORMS, UNet
 
 
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
-    width = settings.width or shape.width
+    width = min(settings.width or shape.width, settings.max_width)
     if settings.norm not in NORMS:
         raise unknown("norm", settings.norm, NORMS)
     if settings.name != "unet":

@@ -42,6 +42,13 @@ def sentence(error: Exception) -> str:
     return f"{str(error).strip().rstrip('.')}."
 
 
+def missing_package(name: str, error: ImportError) -> InputError:
+    return InputError(
+        f"MONAI's {name} needs a package that is not installed: {str(error).splitlines()[0]} "
+        "Install it with pip, or choose another network."
+    )
+
+
 class MonaiBody(nn.Module):
     def __init__(self, name: str, options: dict[str, Any], shape: NetworkShape, width: int) -> None:
         super().__init__()
@@ -63,10 +70,7 @@ class MonaiBody(nn.Module):
         try:
             self.network = kind(**arguments)
         except ImportError as error:
-            raise InputError(
-                f"MONAI's {name} needs a package that is not installed: "
-                f"{str(error).splitlines()[0]} Install it with pip, or choose another network."
-            ) from error
+            raise missing_package(name, error) from error
         except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
             raise InputError(
                 f"MONAI's {name} cannot be built with {arguments}: {sentence(error)} "
@@ -96,6 +100,8 @@ class MonaiBody(nn.Module):
             with torch.no_grad():
                 self.eval()
                 output = self._logits(self.network(torch.zeros(1, shape.channels, *shape.patch)))
+        except ImportError as error:
+            raise missing_package(name, error) from error
         except (RuntimeError, ValueError, TypeError) as error:
             raise InputError(
                 f"MONAI's {name} cannot take a patch of {shape.patch}: {sentence(error)} "

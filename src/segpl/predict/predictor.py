@@ -288,13 +288,21 @@ def _claim(out: Path, outputs: dict[str, _Outputs], run: str, overwrite: bool) -
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file, but predictions need a folder. Choose another --out.")
     manifest = _manifest(out)
+    known = {} if manifest is None else manifest["files"]
+    for name, wanted in outputs.items():
+        found = [path for path in wanted.paths if path.exists()]
+        if found and name not in known:
+            raise InputError(
+                f"{found[0]} exists, and no run of segpl has predicted it: it may be a label, and "
+                "is neither skipped nor replaced. Choose another --out."
+            )
     if manifest is None or overwrite or manifest.get("run") == run:
         return
     foreign = [name for name in outputs if name in manifest["files"]]
     if foreign:
         raise InputError(
-            f"{out} holds predictions of another run, {manifest.get('run')}, such as for "
-            f"{foreign[0]}. Choose another --out, or replace them with --overwrite."
+            f"{out} holds predictions of another run or other weights, {manifest.get('run')}, "
+            f"such as for {foreign[0]}. Choose another --out, or replace them with --overwrite."
         )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +133,11 @@ def test_plan_that_cannot_be_trained_is_refused(path, changes, words):
     with pytest.raises(InputError, match=words) as caught:
         Plan.read(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("orientation", ["XYZ", "RA", "RLS", "RASR", 5])
+def test_an_orientation_that_is_none_is_refused(tmp_path, orientation):
+    path = tmp_path / "plan.json"
+    replace(PLAN, orientation=orientation).write(path)
+    with pytest.raises(InputError, match="is not three letters, one of each of L/R"):
+        Plan.read(path)

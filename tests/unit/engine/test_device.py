@@ -116,3 +116,11 @@ def test_compilation_is_for_gpus_unless_told_otherwise():
 def test_unknown_choice_of_compilation_is_refused():
     with pytest.raises(UserError, match=r"train\.compile.*maybe.*auto, off, on"):
         should_compile(CPU, "maybe")
+
+
+@pytest.mark.parametrize(("text", "most"), [("1048576\n", 1048576), ("max\n", None)])
+def test_a_container_gives_no_more_than_its_limit(tmp_path, monkeypatch, text, most):
+    (tmp_path / "memory.max").write_text(text)
+    monkeypatch.setattr("segpl.engine.device.CONTAINER", tmp_path / "memory.max")
+    free = free_memory(torch.device("cpu"))
+    assert free == most if most else free > 2**20

@@ -51,3 +51,10 @@ def test_watch_speaks_when_the_background_is_lost():
     assert words is not None
     assert "flooded with foreground: 70.00%" in words
     assert "raise the threshold" in words
+
+
+def test_crops_sought_for_their_foreground_raise_no_false_alarm():
+    """A small lesion fills a seventieth of the scan as of the crops that were centred on it."""
+    rare = {"pseudo_foreground": 0.001, "labeled_foreground": 0.07, "pseudo.weight": 0.1}
+    watch = CollapseWatch(expected=0.001)
+    assert not any(watch.look(n, rare) for n in range(10))

@@ -161,3 +161,12 @@ def test_one_pass_takes_unequal_numbers_of_images():
     labeled, unlabeled = forward_together(method.network, few, batch.unlabeled)
     assert labeled.logits.shape[0] == 1
     assert unlabeled.logits.shape[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("prior_std", float("nan")), ("prior_std", 0.0), ("prior_mean", 7.0), ("kl_weight", -1.0)],
+)
+def test_a_prior_that_means_nothing_is_refused(setting, value):
+    with pytest.raises(InputError, match=f"method.{setting} is"):
+        build("segpl-vi", 2, settings={setting: value})

@@ -232,10 +232,23 @@ def test_the_manifest_keeps_what_the_same_run_wrote_before(tmp_path):
 def test_predictions_of_another_run_are_not_taken_for_ours(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     predict([source], PLAN, tmp_path / "out", run="runs/a")
-    with pytest.raises(InputError, match=r"predictions of another run, runs/a.*--overwrite"):
+    with pytest.raises(InputError, match=r"another run or other weights, runs/a.*--overwrite"):
         predict([source], PLAN, tmp_path / "out", run="runs/b")
     predict([source], PLAN, tmp_path / "out", run="runs/b", overwrite=True)
     assert json.loads((tmp_path / "out" / "predictions.json").read_text())["run"] == "runs/b"
+
+
+def test_a_file_that_no_run_predicted_is_neither_skipped_nor_replaced(tmp_path):
+    """It may be the only label of that scan."""
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    (tmp_path / "labels").mkdir()
+    label = write_nifti(tmp_path / "labels" / "scan.nii.gz", blob())
+    before = label.read_bytes()
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="no run of segpl has predicted it"):
+            predict([source], PLAN, tmp_path / "labels", overwrite=overwrite)
+    assert label.read_bytes() == before
+    assert not (tmp_path / "labels" / "predictions.json").exists()
 
 
 def test_an_output_folder_that_would_lose_the_inputs_is_refused(tmp_path):
