@@ -275,6 +275,8 @@ def set_up(
             f"{len(split.validation)} validation, {len(split.test)} test cases; "
             f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
         )
+        if prospect.dataset.classes is None:
+            say(f"Classes, as seen in the labels in use: {', '.join(plan.classes)}.")
     run = Run(folder, config, plan, split, method, device, quiet=quiet)
     describe(run)
     return run, prepare_training(run, prospect, quiet=quiet)

@@ -267,3 +267,8 @@ def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes,
     again = segpl("train", tmp_path / "one" / "config.toml", "--out", tmp_path / "two")
     assert again.code == 0, again.err
     assert log_of(tmp_path / "one") == log_of(tmp_path / "two")
+
+
+def test_classes_that_nobody_named_are_told(train, volumes, tmp_path):
+    answer = train(volumes, "--out", tmp_path / "run")
+    assert "Classes, as seen in the labels in use: background, foreground." in answer.err
