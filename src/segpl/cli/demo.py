@@ -11,7 +11,9 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, default=Path("segpl-demo"), help="default: segpl-demo")
+    parser.add_argument(
+        "--out", type=Path, help="default: segpl-demo, or segpl-demo-N with another seed N"
+    )
     parser.add_argument("--steps", type=int, default=350, help="of each training (default 350)")
     parser.add_argument("--seed", type=int, default=0, help="of scans and weights (default 0)")
 
@@ -22,7 +24,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.experiments.demo import DemoSettings, run_demo
     from segpl.report.tables import comparison_table, print_table
 
-    result = run_demo(args.out, DemoSettings(steps=args.steps, seed=args.seed))
+    out = args.out or Path(f"segpl-demo-{args.seed}" if args.seed else "segpl-demo")
+    result = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed))
     console = Console(highlight=False, soft_wrap=True)
     print_table(comparison_table(result.runs), console)
     console.print(result.verdict, markup=False)

@@ -38,7 +38,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """What a plan depends on."""
     parser.add_argument("--method", help="segpl-vi (default), segpl, supervised; see segpl list")
     parser.add_argument(
-        "--labeled", type=int, metavar="N", help="keep N labels and hide the others (default: all)"
+        "--labeled",
+        type=int,
+        metavar="N",
+        help="keep N labels and hide the others (default: all; a fifth where nothing is unlabelled "
+        "and the method needs it)",
     )
     parser.add_argument(
         "--validation", type=int, metavar="N", help="hold N labelled cases out to watch (default 0)"

@@ -83,7 +83,7 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
         runs=summaries,
         overlays=overlays(runs, data),
         data=f"{LABELED} labelled, {UNLABELED} unlabelled and {TEST} test volumes of 64x64x64 "
-        f"voxels, generated from seed {settings.seed}",
+        f"voxels, generated from seed {settings.seed}.",
         command=f"segpl demo --steps {settings.steps} --seed {settings.seed}",
     )
     return DemoResult(page, summaries, verdict)

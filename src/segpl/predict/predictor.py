@@ -298,7 +298,8 @@ def _claim(out: Path, outputs: dict[str, _Outputs], run: str, overwrite: bool) -
             )
     if manifest is None or overwrite or manifest.get("run") == run:
         return
-    foreign = [name for name in outputs if name in manifest["files"]]
+    # a folder has one list of what its numbers mean, and so holds the masks of one run
+    foreign = list(manifest["files"])
     if foreign:
         raise InputError(
             f"{out} holds predictions of another run or other weights, {manifest.get('run')}, "

@@ -401,3 +401,11 @@ def test_a_case_of_the_run_can_be_predicted_by_name(tmp_path):
     job = Job("patient-1", (source,))
     (written,) = predict_jobs([job], bright_is_organ, PLAN, tmp_path / "out", device=CPU)
     assert written.name == "patient-1.nii.gz"
+
+
+def test_a_folder_holds_the_masks_of_one_run(tmp_path):
+    first = write_nifti(tmp_path / "first.nii.gz", blob())
+    second = write_nifti(tmp_path / "second.nii.gz", blob())
+    predict([first], PLAN, tmp_path / "out", run="runs/a")
+    with pytest.raises(InputError, match="another run or other weights, runs/a"):
+        predict([second], PLAN, tmp_path / "out", run="runs/b")
