@@ -39,6 +39,7 @@ def test_the_demo_trains_scores_and_shows_three_methods(segpl, tmp_path):
         assert value in page
     assert page.count('src="data:image/png') == 2 * 4  # two test cases: image and three methods
     assert not re.search(r'(src|href)="http', page)
+    assert (tmp_path / "demo" / "demo.png").stat().st_size > 10_000
 
 
 @pytest.mark.usefixtures("small")

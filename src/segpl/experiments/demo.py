@@ -17,7 +17,8 @@ from segpl.data.phantom import write_phantom_dataset
 from segpl.data.readers import read_image, read_label, stem_of
 from segpl.display import bar
 from segpl.evaluate.scores import evaluate_folders, write_scores
-from segpl.report.figures import OverlayCase, busiest_slice
+from segpl.files import write_whole
+from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page import write_page
 from segpl.report.runs import RunSummary, read_log, training_seconds
 
@@ -76,12 +77,15 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
         summaries.append(score(run, data))
     verdict = verdict_of(summaries)
     page = out / "demo.html"
+    shown = overlays(runs, data)
+    picture = overlay_figure(shown)
+    write_whole(out / "demo.png", lambda draft: picture.savefig(draft, dpi=110))
     write_page(
         page,
         title="segpl on generated lung vessels",
         summary=[verdict, *protocol(settings)],
         runs=summaries,
-        overlays=overlays(runs, data),
+        overlays=shown,
         data=f"{LABELED} labelled, {UNLABELED} unlabelled and {TEST} test volumes of 64x64x64 "
         f"voxels, generated from seed {settings.seed}.",
         command=f"segpl demo --steps {settings.steps} --seed {settings.seed}",
