@@ -144,13 +144,14 @@ class Table(nn.Module):
         self.logits = nn.Parameter(logits)  # (B, K, *S)
         self.given = torch.ones_like(logits[:, :1]) if features is None else features
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         count = image.shape[0]
-        return self.logits[:count], self.given[:count]
+        return self.logits[:count], self.given[:count], self.given[:count]
 
 
 def table_network(logits: Tensor, features: Tensor | None = None) -> Network:
     body = Table(logits, features)
+    channels = body.given.shape[1]
     return Network(
-        body, dims=logits.dim() - 2, outputs=logits.shape[1], features=body.given.shape[1]
+        body, dims=logits.dim() - 2, outputs=logits.shape[1], features=channels, trunk=channels
     )

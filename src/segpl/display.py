@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-SHOWN = {"supervised": "sup", "pseudo": "pseudo", "kl": "kl", "threshold": "T"}
+SHORT = {"supervised": "sup", "threshold": "T"}
 
 
 def say(message: str, *, style: str = "") -> None:
@@ -71,7 +71,9 @@ class TrainingDisplay:
         self.progress.update(self.task, completed=step)
 
     def logged(self, step: int, row: Mapping[str, float]) -> None:
-        values = "  ".join(f"{SHOWN[name]} {row[name]:.3f}" for name in SHOWN if name in row)
+        terms = [name for name in row if f"{name}.weight" in row]
+        shown = [name for name in (*terms, "threshold") if name in row]
+        values = "  ".join(f"{SHORT.get(name, name)} {row[name]:.3f}" for name in shown)
         self.progress.update(self.task, values=values)
         share = step / self.steps
         if self.is_plain and not self.is_quiet and share >= self.next_line:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def linear_ramp(progress: float, *, begin: float = 0.0, end: float = 0.1) -> float:
     """Rise in a straight line from 0 at `begin` to 1 at `end`.
@@ -13,6 +15,18 @@ def linear_ramp(progress: float, *, begin: float = 0.0, end: float = 0.1) -> flo
     if progress <= begin:
         return 0.0
     return (progress - begin) / (end - begin)
+
+
+def sigmoid_ramp(progress: float, *, end: float = 0.4) -> float:
+    r"""Rise smoothly from $e^{-5}$ to 1, which is reached at `end` [LaineAila2017].
+
+    $$w(t) = \exp(-5\,(1 - t/u)^2), \quad t < u$$
+
+    Differs from the source: measured in training progress, not in epochs.
+    """
+    if progress >= end:
+        return 1.0
+    return math.exp(-5 * (1 - progress / end) ** 2)
 
 
 def polynomial_decay(progress: float, *, power: float = 0.9) -> float:

@@ -7,7 +7,9 @@ One alphabet for shapes in the whole library: B batch, C channels, K output chan
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,11 +35,20 @@ class Batch:
     unlabeled: Unlabeled | None
     generator: torch.Generator  # all randomness of one step, on the device of the images
 
+    def choices(self, purpose: str) -> np.random.Generator:
+        """Randomness on the host, for choices that must not wait for the device.
+
+        A function of the generator's seed and of `purpose`, so each purpose has a stream of its
+        own.
+        """
+        return np.random.default_rng([self.generator.initial_seed(), crc32(purpose.encode())])
+
 
 @dataclass(frozen=True, slots=True)
 class NetOutput:
     logits: Tensor  # (B, K, *S)
     features: Tensor  # (B, F, *S) before the last layer; some networks keep them coarser
+    trunk: Tensor  # (B, G, *S) before the last block, where it is known; else the features
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +73,4 @@ class PseudoLabels:
 class StepOutput:
     terms: dict[str, Term]
     monitors: dict[str, Tensor] = field(default_factory=dict)  # () each, without gradient
+    pseudo: tuple[PseudoLabels, ...] = ()  # the labels that the step learns from, for onlookers

@@ -19,13 +19,14 @@ def adam(method: Method, lr: float = 0.01) -> torch.optim.Adam:
 
 
 def take_step(
-    method: Method, optimizer: torch.optim.Optimizer, batch: Batch, progress: float
+    method: Method, optimizer: torch.optim.Optimizer, batch: Batch, progress: float, *, taken: int
 ) -> dict[str, float]:
+    """One optimiser step after `taken` others."""
     output = method.step(batch, progress)
     optimizer.zero_grad(set_to_none=True)
     total_of(output).backward()
     optimizer.step()
-    method.after_update()
+    method.after_update(taken + 1)
     return {name: term.value.item() for name, term in output.terms.items()}
 
 
@@ -36,7 +37,9 @@ def test_few_steps_halve_the_supervised_loss(name, dims, classes, steps):
     method = build(name, dims, classes=classes, settings={"loss": "dice-cross-entropy"})
     optimizer = adam(method, lr=0.02)
     batch = phantom_batch(dims, classes=classes)
-    values = [take_step(method, optimizer, batch, step / steps) for step in range(steps)]
+    values = [
+        take_step(method, optimizer, batch, step / steps, taken=step) for step in range(steps)
+    ]
     assert values[-1]["supervised"] < 0.5 * values[0]["supervised"]
 
 
@@ -49,12 +52,12 @@ def test_checkpoint_continues_the_curve_to_the_bit(name, dims, classes, tmp_path
 
     method = build(name, dims, classes=classes)
     optimizer = adam(method)
-    whole = [take_step(method, optimizer, batch(step), step / 6) for step in range(6)]
+    whole = [take_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(6)]
 
     method = build(name, dims, classes=classes)
     optimizer = adam(method)
     for step in range(3):
-        take_step(method, optimizer, batch(step), step / 6)
+        take_step(method, optimizer, batch(step), step / 6, taken=step)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=3, module=method, optimizer=optimizer, facts={"best_score": 0.25})
 
@@ -63,7 +66,7 @@ def test_checkpoint_continues_the_curve_to_the_bit(name, dims, classes, tmp_path
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
     load_optimizer(optimizer, checkpoint)
-    rest = [take_step(method, optimizer, batch(step), step / 6) for step in range(3, 6)]
+    rest = [take_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(3, 6)]
 
     assert checkpoint.step == 3
     assert checkpoint.facts == {"best_score": 0.25}
@@ -82,19 +85,20 @@ def test_checkpoint_of_channels_last_weights_continues_to_the_bit(name, dims, tm
 
     method, optimizer = fresh(0)
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
-    for batch in batches[:2]:
-        take_step(method, optimizer, batch, 0.5)
+    for step in range(2):
+        take_step(method, optimizer, batches[step], 0.5, taken=step)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=2, module=method, optimizer=optimizer, facts={})
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
-    whole = [take_step(method, optimizer, batch, 0.5) for batch in batches[2:]]
+    whole = [take_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
 
     method, optimizer = fresh(99)
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
     load_optimizer(optimizer, checkpoint)
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
-    assert [take_step(method, optimizer, batch, 0.5) for batch in batches[2:]] == whole
+    rest = [take_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
+    assert rest == whole
 
 
 @every_method

@@ -8,6 +8,7 @@ from marks import both_dims, both_tasks, every_loss, every_method, every_user_of
 from tiny import SIDE, build, build_with, make_batch, moved, table_network, total_of, trainable
 
 from segpl.errors import InputError
+from segpl.methods.base import METHODS
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 
@@ -50,8 +51,12 @@ def test_every_term_moves_some_weight(name, dims, classes):
 def test_every_weight_is_moved_by_some_term(name, dims, classes):
     method = build(name, dims, classes=classes)
     total_of(method.step(make_batch(dims, classes=classes), 1.0)).backward()
+    frozen = {id(p) for n in method.networks() if n.is_frozen for p in n.parameters()}
     for key, parameter in method.named_parameters():
-        assert parameter.grad is not None, f"{key} is never trained"
+        if id(parameter) in frozen:
+            assert parameter.grad is None, f"{key} belongs to a teacher, and a term moves it"
+        else:
+            assert parameter.grad is not None, f"{key} is never trained"
 
 
 @every_method
@@ -106,14 +111,17 @@ def test_supervised_term_sees_labeled_images_only(name, dims, classes):
 @every_user_of_unlabeled
 @both_dims
 @both_tasks
-def test_other_terms_see_unlabeled_images_only(name, dims, classes):
+def test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared(name, dims, classes):
     batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
-    terms = build(name, dims, classes=classes).step(batch, 1.0).terms
+    method = build(name, dims, classes=classes)
+    terms = method.step(batch, 1.0).terms
     others = {key: term for key, term in terms.items() if key != "supervised"}
     assert others
+    assert method.looks_at_labeled <= others.keys()
     for key, term in others.items():
         assert moved(term.value, [unlabeled]), f"{key} does not see the unlabelled images"
-        assert not moved(term.value, [labeled]), f"{key} sees the labelled images"
+        sees_labeled = moved(term.value, [labeled])
+        assert sees_labeled == (key in method.looks_at_labeled), f"{key}: labelled images"
 
 
 @every_method
@@ -173,9 +181,107 @@ def test_predictions_beyond_an_unlabelled_scan_change_nothing(name, loss, dims, 
         for table in (logits, other)
     ]
     assert not torch.equal(logits, other)
-    for what in ("pseudo", "supervised"):
-        assert torch.equal(*(step.terms[what].value for step in steps))
-    assert torch.equal(*(step.monitors["pseudo_foreground"] for step in steps))
+    for what in steps[0].terms:
+        assert torch.equal(*(step.terms[what].value for step in steps)), what
+    for what in steps[0].monitors:
+        assert torch.equal(*(step.monitors[what] for step in steps)), what
+
+
+@every_user_of_unlabeled
+@both_dims
+@both_tasks
+def test_pseudo_labels_carry_no_gradient_and_lie_from_0_to_1(name, dims, classes):
+    """A method that learns from labels it made says which; their share is watched."""
+    batch = make_batch(dims, classes=classes)
+    output = build(name, dims, classes=classes).step(batch, 1.0)
+    assert bool(output.pseudo) == ("pseudo" in output.terms)
+    assert bool(output.pseudo) == ("pseudo_foreground" in output.monitors)
+    outputs = 1 if classes == 2 else classes
+    for pseudo in output.pseudo:
+        assert pseudo.target.shape[1:] == (outputs, *[SIDE] * dims)
+        for values in (pseudo.target, pseudo.weight):
+            assert not values.requires_grad
+            assert 0 <= values.min() <= values.max() <= 1
+
+
+@every_method
+@both_dims
+def test_terms_and_monitors_keep_their_names_through_the_training(name, dims):
+    """A log has the columns of its first line."""
+    method = build(name, dims)
+    names = set()
+    for progress in (0.0, 0.05, 0.3, 0.7, 1.0):
+        output = method.step(make_batch(dims), progress)
+        names.add((tuple(output.terms), tuple(output.monitors)))
+    assert len(names) == 1
+
+
+@every_method
+@both_dims
+def test_networks_of_a_method_share_no_weight(name, dims):
+    """A teacher or a twin that is the student itself agrees with it for nothing."""
+    networks = build(name, dims).networks()
+    places = [p.data_ptr() for network in networks for p in network.parameters()]
+    assert len(places) == len(set(places))
+
+
+@every_method
+@both_dims
+def test_teacher_follows_its_student_without_becoming_it(name, dims):
+    """Nothing but `after_update` moves a teacher, and it moves by less than the student."""
+    method = build(name, dims)
+    teachers = [network for network in method.networks() if network.is_frozen]
+    students = {id(p) for p in trainable(method)}
+    for teacher in teachers:
+        before = {key: value.clone() for key, value in teacher.state_dict().items()}
+        for steps in (100, 101):
+            total_of(method.step(make_batch(dims), 1.0)).backward()
+            assert all(torch.equal(v, before[k]) for k, v in teacher.state_dict().items())
+            with torch.no_grad():
+                for parameter in trainable(method):
+                    parameter.add_(0.1)
+            method.after_update(steps)
+            moves = [(v - before[k]).max() for k, v in teacher.named_parameters()]
+            assert all(0 < move < 0.1 for move in moves)
+            before = {key: value.clone() for key, value in teacher.state_dict().items()}
+        assert not students & {id(p) for p in teacher.parameters()}
+
+
+@every_method
+@both_dims
+def test_teacher_stays_out_of_training_mode(name, dims):
+    method = build(name, dims).train(False).train(True)
+    for network in method.networks():
+        assert all(module.training != network.is_frozen for module in network.modules())
+        assert network.is_in_training
+
+
+@every_method
+@both_dims
+def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name, dims):
+    """Each term is the mean over classes of the term that the class has alone."""
+    kind = METHODS.get(name)
+    batch = make_batch(dims, classes=3)
+    logits = torch.randn((4, 3, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
+
+    def terms(table: torch.Tensor, label: torch.Tensor) -> dict[str, float]:
+        given = Batch(
+            Labeled(batch.labeled.image, label),
+            batch.unlabeled,
+            torch.Generator().manual_seed(1),
+        )
+        output = build_with(name, lambda: table_network(table)).step(given, 1.0)
+        return {key: term.value.item() for key, term in output.terms.items()}
+
+    label = batch.labeled.label
+    whole = terms(logits, label)
+    alone = [
+        terms(logits[:, k : k + 1], torch.where(label == IGNORE, IGNORE, (label == k).long()))
+        for k in range(3)
+    ]
+    if kind.one_vs_rest:
+        for key, value in whole.items():
+            assert value == pytest.approx(sum(term[key] for term in alone) / 3, abs=1e-5), key
 
 
 @every_method

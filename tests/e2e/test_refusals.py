@@ -533,7 +533,7 @@ class TestDivergence:
     def test_weights_that_are_not_finite_are_never_saved(
         self, segpl, volumes, tmp_path, monkeypatch
     ):
-        def poison(self) -> None:
+        def poison(self, steps: int) -> None:
             with torch.no_grad():
                 next(self.parameters()).fill_(torch.inf)
 

@@ -41,7 +41,7 @@ def train(name: str) -> list[dict[str, float]]:
         optimizer.zero_grad(set_to_none=True)
         total_of(output).backward()
         optimizer.step()
-        method.after_update()
+        method.after_update(step + 1)
         for key, term in output.terms.items():
             sums[key] = sums.get(key, 0.0) + term.value.item() / EVERY
         if (step + 1) % EVERY == 0:

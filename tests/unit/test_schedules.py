@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from segpl.schedules import linear_ramp, polynomial_decay
+from segpl.schedules import linear_ramp, polynomial_decay, sigmoid_ramp
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,15 @@ def test_decay_falls_from_one_to_zero():
 
 def test_decay_of_power_zero_is_constant_to_the_end():
     assert [polynomial_decay(t, power=0) for t in (0.0, 0.5, 1.0)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("progress", "value"), [(0.0, 0.006738), (0.2, 0.286505), (0.4, 1.0), (0.9, 1.0)]
+)
+def test_sigmoid_ramp_rises_from_e_to_the_minus_five(progress, value):
+    """By hand: exp(-5 (1 - 0.5)^2) = exp(-1.25)."""
+    assert sigmoid_ramp(progress, end=0.4) == pytest.approx(value, abs=1e-6)
+
+
+def test_sigmoid_ramp_without_length_is_one_from_the_first_step():
+    assert sigmoid_ramp(0.0, end=0.0) == 1

@@ -157,8 +157,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(total)
             self.optimizer.step()
-            self.method.after_update()
             self.step += 1
+            self.method.after_update(self.step)
             meter.add(output, total, self.step)
             self.observer.advanced(self.step)
             if self.step % settings.log_every and self.step != settings.steps:

@@ -31,15 +31,18 @@ class CollapseWatch:
             return None
         self.has_spoken = True
         threshold = row.get("threshold")
-        drawn = f" (threshold {threshold:.2f})" if threshold is not None else ""
         state, lesson, remedy = (
             ("collapsed to background", "nothing", "lower")
             if is_gone
             else ("flooded with foreground", "it everywhere", "raise")
         )
+        drawn, more = "", " or let it rise later."
+        if threshold is not None:
+            drawn = f" (threshold {threshold:.2f})"
+            more = f", start it later with method.ramp_begin, or {remedy} the threshold or the "
+            more += "mean of its prior."
         return (
             f"step {step}: the pseudo-labels have {state}: {pseudo:.2%} foreground against "
             f"{labeled:.2%} in the labels{drawn}. The unlabelled images now teach the "
-            f"network to find {lesson}. Lower method.alpha, start it later with "
-            f"method.ramp_begin, or {remedy} the threshold or the mean of its prior."
+            f"network to find {lesson}. Lower method.alpha{more}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from segpl.errors import InputError
 from segpl.losses import foreground_share, targets_of
 from segpl.networks.network import Network
 from segpl.registry import Registry
-from segpl.types import Batch, Labeled, NetOutput, StepOutput, Unlabeled
+from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Unlabeled
 
 
 class Method(nn.Module, ABC):
@@ -27,10 +28,17 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
     needs_unlabeled: ClassVar[bool] = True
+    # with several classes each term is the mean of the terms of one class against the rest
+    one_vs_rest: ClassVar[bool] = False
+    # terms beside the supervised one that look at labelled images too
+    looks_at_labeled: ClassVar[frozenset[str]] = frozenset()
 
     @dataclass(frozen=True, slots=True)
     class Settings:
-        """Filled in by each method."""
+        """Filled in by each method. `loss` is always the loss of the supervised term.
+
+        `alpha` is always the weight of the unlabelled images, whatever letter a paper gives it.
+        """
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__()
@@ -39,18 +47,26 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def step(self, batch: Batch, progress: float) -> StepOutput:
-        """The terms to minimise for one batch, at `progress` in [0, 1] of the training."""
+        """The terms to minimise for one batch, at `progress` in [0, 1] of the training.
+
+        `supervised` is the loss on given labels, `pseudo` the one on labels that the E-step made.
+        The names are the same at every step.
+        """
+
+    def predictors(self) -> list[Network]:
+        """The networks whose mean probability is the prediction."""
+        return [self.network]
 
     def predict(self, image: Tensor) -> Tensor:
         """Probabilities (B, K, *S) of (B, C, *S) images, each channel on its own."""
-        output: NetOutput = self.network(image)
-        return output.logits.sigmoid()
+        answers = [network(image).logits.sigmoid() for network in self.predictors()]
+        return answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
 
-    def after_update(self) -> None:
-        """Called after each optimiser step; teachers move here."""
+    def after_update(self, steps: int) -> None:
+        """Called after each optimiser step, with how many were taken; teachers move here."""
 
     def networks(self) -> list[Network]:
-        """Those that run in training, for compilation."""
+        """Those that run in training, for compilation; teachers are among them."""
         return [module for module in self.modules() if isinstance(module, Network)]
 
 
@@ -72,10 +88,8 @@ def forward_together(
     """One pass for both kinds of images: twice the network would cost twice the time."""
     output: NetOutput = network(torch.cat([labeled.image, unlabeled.image]))
     first = labeled.image.shape[0]
-    return (
-        NetOutput(output.logits[:first], output.features[:first]),
-        NetOutput(output.logits[first:], output.features[first:]),
-    )
+    parts = (output.logits, output.features, output.trunk)
+    return NetOutput(*(p[:first] for p in parts)), NetOutput(*(p[first:] for p in parts))
 
 
 def counted(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
@@ -86,3 +100,30 @@ def counted(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
 def labeled_share(label: Tensor, outputs: int) -> Tensor:
     """Share of foreground in given labels, to hold pseudo-labels against."""
     return foreground_share(*targets_of(label, outputs))
+
+
+def shares(label: Tensor, pseudo: PseudoLabels) -> dict[str, Tensor]:
+    """Monitors: the share of foreground in given labels and in pseudo-labels."""
+    return {
+        "labeled_foreground": labeled_share(label, pseudo.target.shape[1]),
+        "pseudo_foreground": foreground_share(pseudo.target, pseudo.weight),
+    }
+
+
+def require(settings: Any, low: float, high: float, *names: str) -> None:
+    """Refuse settings outside of [low, high] by their names."""
+    for name in names:
+        value = getattr(settings, name)
+        if not low <= value <= high or value == math.inf:
+            allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+            raise InputError(f"method.{name} is {value}: it must be {allowed}.")
+
+
+def require_ramp(settings: Any) -> None:
+    """Refuse an `alpha` below 0, and a ramp that ends before it begins."""
+    require(settings, 0, math.inf, "alpha", "ramp_begin", "ramp_end")
+    if settings.ramp_begin > settings.ramp_end:
+        raise InputError(
+            f"method.ramp_begin is {settings.ramp_begin} and method.ramp_end "
+            f"{settings.ramp_end}: the weight rises from the one to the other."
+        )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from segpl.errors import InputError
-from segpl.losses import foreground_share, loss_named, supervised_loss
-from segpl.methods.base import Method, counted, forward_together, labeled_share, unlabeled_of
+from segpl.losses import loss_named, supervised_loss
+from segpl.methods.base import (
+    Method,
+    counted,
+    forward_together,
+    require,
+    require_ramp,
+    shares,
+    unlabeled_of,
+)
 from segpl.networks.network import Network
 from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
@@ -30,6 +36,7 @@ class SegPL(Method):
 
     name: ClassVar[str] = "segpl"
     summary: ClassVar[str] = "pseudo-labels by a fixed threshold, as EM"
+    one_vs_rest: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -40,21 +47,12 @@ class SegPL(Method):
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
         def __post_init__(self) -> None:
-            if not 0 <= self.threshold <= 1:
-                raise InputError(
-                    f"method.threshold is {self.threshold}: probabilities lie from 0 to 1."
-                )
+            require(self, 0, 1, "threshold")
+            require_ramp(self)
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
         self.loss = loss_named(settings.loss)
-        if not 0 <= settings.alpha < math.inf:
-            raise InputError(f"method.alpha is {settings.alpha}: a weight must not be negative.")
-        if not 0 <= settings.ramp_begin <= settings.ramp_end:
-            raise InputError(
-                f"method.ramp_begin is {settings.ramp_begin} and method.ramp_end "
-                f"{settings.ramp_end}: the weight rises from the one to the other, from 0 on."
-            )
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: a voxel is foreground if the network says so."""
@@ -68,19 +66,15 @@ class SegPL(Method):
         unlabeled = unlabeled_of(self, batch)
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         pseudo = self.label(on_unlabeled, batch.generator)
-        weight = counted(unlabeled, pseudo.weight)
+        pseudo = replace(pseudo, weight=counted(unlabeled, pseudo.weight))
 
         alpha = self.settings.alpha * linear_ramp(
             progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
         )
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
-            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, weight), alpha),
+            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
             **pseudo.terms,
         }
-        monitors = {
-            "labeled_foreground": labeled_share(batch.labeled.label, self.network.outputs),
-            "pseudo_foreground": foreground_share(pseudo.target, weight),
-            **pseudo.monitors,
-        }
-        return StepOutput(terms, monitors)
+        monitors = {**shares(batch.labeled.label, pseudo), **pseudo.monitors}
+        return StepOutput(terms, monitors, (pseudo,))

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from segpl.errors import InputError
+from segpl.methods.base import require, require_ramp
 from segpl.methods.segpl import SegPL
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
@@ -33,6 +34,7 @@ class SegPLVI(SegPL):
 
     name: ClassVar[str] = "segpl-vi"
     summary: ClassVar[str] = "pseudo-labels by a threshold learnt with variational inference"
+    one_vs_rest: ClassVar[bool] = False  # one threshold for all classes, read off all features
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -44,20 +46,17 @@ class SegPLVI(SegPL):
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
+        def __post_init__(self) -> None:
+            require(self, 0, 1, "prior_mean")
+            require(self, 0, math.inf, "kl_weight")
+            require_ramp(self)
+            if not 0 < self.prior_std < math.inf:
+                raise InputError(
+                    f"method.prior_std is {self.prior_std}: a spread must be above 0, such as 0.1."
+                )
+
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        if not 0 < settings.prior_std < math.inf:
-            raise InputError(
-                f"method.prior_std is {settings.prior_std}: a spread must be above 0, such as 0.1."
-            )
-        if not 0 <= settings.prior_mean <= 1:
-            raise InputError(
-                f"method.prior_mean is {settings.prior_mean}: probabilities lie from 0 to 1."
-            )
-        if not 0 <= settings.kl_weight < math.inf:
-            raise InputError(
-                f"method.kl_weight is {settings.kl_weight}: a weight must not be negative."
-            )
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std
         )

@@ -21,6 +21,7 @@ class Supervised(Method):
     name: ClassVar[str] = "supervised"
     summary: ClassVar[str] = "labelled images only; the baseline"
     needs_unlabeled: ClassVar[bool] = False
+    one_vs_rest: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True)
     class Settings:

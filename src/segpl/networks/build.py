@@ -14,7 +14,13 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         raise unknown("norm", settings.norm, NORMS)
     if settings.name != "unet":
         body = MonaiBody(settings.name, settings.options, shape, width)
-        return Network(body, dims=shape.dims, outputs=shape.outputs, features=body.features)
+        return Network(
+            body,
+            dims=shape.dims,
+            outputs=shape.outputs,
+            features=body.features,
+            trunk=body.features,
+        )
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
@@ -29,4 +35,4 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         max_width=settings.max_width,
         norm=settings.norm,
     )
-    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width)
+    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width, trunk=unet.trunk)

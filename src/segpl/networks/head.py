@@ -38,7 +38,8 @@ class ThresholdHead(nn.Module):
             nn.init.constant_(layer.bias, start)
 
     def forward(self, features: Tensor) -> Normal:
+        pooled = self.pool(features).float()  # (B, F, *POOLED); pooled first, which is cheaper
         # a threshold decides near 0.5: half precision would round it
         with torch.autocast(features.device.type, enabled=False):
-            hidden = self.block(self.pool(features.float()))  # (B, width, *POOLED)
+            hidden = self.block(pooled)  # (B, width, *POOLED)
             return Normal(self.mean(hidden).mean(), self.log_variance(hidden).mean())

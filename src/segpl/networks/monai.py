@@ -124,7 +124,9 @@ class MonaiBody(nn.Module):
         first: Tensor = output[0] if isinstance(output, list | tuple) else output
         return first
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, the features before the last layer, and again these: blocks are not known."""
         self._seen.clear()
         logits = self._logits(self.network(image))
-        return logits, self._seen.pop()
+        features = self._seen.pop()
+        return logits, features, features

@@ -40,17 +40,34 @@ class NetworkShape:
 
 
 class Network(nn.Module):
-    """A body that gives logits and the features before its last layer."""
+    """A body that gives logits, the features before its last layer, and its trunk."""
 
-    def __init__(self, body: nn.Module, *, dims: int, outputs: int, features: int) -> None:
+    def __init__(
+        self, body: nn.Module, *, dims: int, outputs: int, features: int, trunk: int
+    ) -> None:
         super().__init__()
         self.body = body
         self.dims = dims
         self.outputs = outputs
         self.features = features
+        self.trunk = trunk
+        self.is_frozen = False
+        self.is_in_training = True
+
+    def freeze(self) -> Network:
+        """Make a teacher of it: no gradient moves it, and it never trains its own statistics."""
+        self.is_frozen = True
+        self.requires_grad_(False)
+        return self.train(self.is_in_training)
+
+    def train(self, mode: bool = True) -> Network:
+        self.is_in_training = mode
+        # batch statistics of a teacher would leak the student's batch into its target
+        super().train(mode and not self.is_frozen)
+        return self
 
     def forward(self, image: Tensor) -> NetOutput:
         # a compiled body is for training: every other shape would be compiled anew, for minutes
-        body = self.body if self.training else self.body.forward
-        logits, features = body(image)
-        return NetOutput(logits.float(), features)
+        body = self.body if self.is_in_training else self.body.forward
+        logits, features, trunk = body(image)
+        return NetOutput(logits.float(), features, trunk)

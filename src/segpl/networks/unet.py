@@ -70,12 +70,15 @@ class UNet(nn.Module):
             )
             self.merge.append(Block(dims, 2 * widths[level], widths[level], norm=norm))
         self.last = CONVOLUTIONS[dims](width, outputs, 1)
+        self.trunk = 2 * width if strides else width
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, the features before the last layer, and what the last block reads."""
         skips = [self.stem(image)]
         for block in self.down:
             skips.append(block(skips[-1]))
-        features = skips.pop()
+        features = trunk = skips.pop()
         for up, merge in zip(self.up, self.merge, strict=True):
-            features = merge(torch.cat([up(features), skips.pop()], 1))
-        return self.last(features), features
+            trunk = torch.cat([up(features), skips.pop()], 1)
+            features = merge(trunk)
+        return self.last(features), features, trunk

@@ -26,8 +26,8 @@ class Slope(nn.Module):
         self.layer = nn.Conv2d(1, 1, 1, bias=False)
         nn.init.constant_(self.layer.weight, START)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        return self.layer(image), image
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.layer(image), image, image
 
 
 def descend(level: Tensor) -> StepOutput:
@@ -58,13 +58,16 @@ class Recorder(Method):
     summary = "for tests"
 
     def __init__(self, terms: Callable[[Tensor], StepOutput] = descend) -> None:
-        super().__init__(lambda: Network(Slope(), dims=2, outputs=1, features=1), self.Settings())
+        super().__init__(
+            lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1), self.Settings()
+        )
         self.terms = terms
         self.progress: list[float] = []
         self.draws: list[float] = []
         self.autocast: list[bool] = []
         self.before: list[float] = []
         self.after: list[float] = []
+        self.told: list[int] = []
 
     @property
     def weight(self) -> nn.Parameter:
@@ -77,7 +80,8 @@ class Recorder(Method):
         self.before.append(self.weight.item())
         return self.terms(self.network(batch.labeled.image).logits.mean())
 
-    def after_update(self) -> None:
+    def after_update(self, steps: int) -> None:
+        self.told.append(steps)
         self.after.append(self.weight.item())
 
 
@@ -88,8 +92,8 @@ class Broken(Recorder):
         super().__init__()
         self.steps = steps
 
-    def after_update(self) -> None:
-        super().after_update()
+    def after_update(self, steps: int) -> None:
+        super().after_update(steps)
         if len(self.after) == self.steps:
             nn.init.constant_(self.weight, float("inf"))
 
@@ -215,7 +219,7 @@ def test_backward_pass_and_update_lie_outside_of_autocast(tmp_path):
     inside = []
 
     class Teacher(Recorder):
-        def after_update(self) -> None:
+        def after_update(self, steps: int) -> None:
             inside.append(torch.is_autocast_enabled("cpu"))
 
     trained(tmp_path, Teacher(), steps=2, precision="bfloat16")
@@ -230,6 +234,11 @@ def test_warning_of_collapsed_pseudo_labels_reaches_the_observer(tmp_path):
 
 def test_training_without_collapse_warns_of_nothing(tmp_path):
     assert trained(tmp_path, steps=60, log_every=10).observer.warnings == []
+
+
+def test_method_is_told_how_many_steps_were_taken_after_a_resume_too(tmp_path):
+    assert trained(tmp_path / "whole", steps=3).method.told == [1, 2, 3]
+    assert resumed_at_ten(tmp_path / "cut").method.told[0] == 11
 
 
 def test_global_draws_inside_a_step_depend_on_seed_and_step_alone(tmp_path):

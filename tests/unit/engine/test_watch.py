@@ -47,10 +47,18 @@ def test_message_gives_numbers_and_what_to_change():
 def test_watch_speaks_when_the_background_is_lost():
     flooded = {"pseudo_foreground": 0.7, "labeled_foreground": 0.1, "pseudo.weight": 0.1}
     watch = CollapseWatch()
-    words = [watch.look(n, flooded) for n in range(5)][-1]
+    words = [watch.look(n, {**flooded, "threshold": 0.4}) for n in range(5)][-1]
     assert words is not None
     assert "flooded with foreground: 70.00%" in words
     assert "raise the threshold" in words
+
+
+def test_a_method_without_a_threshold_is_not_told_to_change_it():
+    watch = CollapseWatch()
+    words = [watch.look(n, COLLAPSED) for n in range(5)][-1]
+    assert words is not None
+    assert "Lower method.alpha or let it rise later." in words
+    assert "the threshold" not in words
 
 
 def test_crops_sought_for_their_foreground_raise_no_false_alarm():

@@ -57,7 +57,7 @@ def test_widths_double_at_each_level(dims):
 
 @both_dims
 def test_network_without_halvings_is_one_block(dims):
-    logits, features = make(dims, levels=0)(noise(dims))
+    logits, features, _ = make(dims, levels=0)(noise(dims))
     assert logits.shape[1:] == (2, *[8] * dims)
     assert features.shape[1] == 4
 
@@ -65,5 +65,5 @@ def test_network_without_halvings_is_one_block(dims):
 @both_dims
 def test_last_layer_is_linear_in_the_features(dims):
     unet = make(dims)
-    logits, features = unet(noise(dims))
+    logits, features, _ = unet(noise(dims))
     assert torch.allclose(logits, unet.last(features))
