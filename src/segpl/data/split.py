@@ -23,6 +23,7 @@ class SplitSettings:
     validation: int = 0  # labelled cases held out to watch the training
     test: int = -1  # labelled cases held out to the end; -1: the dataset's own, or a fifth
     seed: int = 0  # draws the held-out and the labelled cases
+    draw: int = 0  # another draw of the labelled cases, with the same ones held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Split:
 def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bool) -> Split:
     """Draw a split by subject.
 
-    The order of subjects depends on the seed alone, so a budget of 4 labels is part of a budget of
-    8, and all methods see the same cases.
+    The order of subjects depends on the seed and the draw alone, so a budget of 4 labels is part of
+    a budget of 8, and all methods see the same cases.
     """
     for name, count, lowest in (
         ("validation", settings.validation, 0),
@@ -80,6 +81,8 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
     test, pool = take_subjects(pool, test_count)
     validation, pool = take_subjects(pool, settings.validation)
+    if settings.draw:
+        pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
     training = {case.subject for case in (*pool, *dataset.unlabeled)}
     shared = {case.subject for case in dataset.test} & training
     if shared:
@@ -158,7 +161,7 @@ def names(cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(sorted(case.name for case in cases))
 
 
-def shuffled_by_subject(cases: Sequence[Case], seed: int) -> list[Case]:
+def shuffled_by_subject(cases: Sequence[Case], seed: int | str) -> list[Case]:
     subjects: dict[str, list[Case]] = {}
     for case in sorted(cases, key=lambda case: case.name):
         subjects.setdefault(case.subject, []).append(case)

@@ -220,3 +220,18 @@ def test_subject_in_training_and_in_the_own_test_is_told():
     )
     notes = split(data, needs_unlabeled=False).notes
     assert any("such as 'p1'" in note for note in notes)
+
+
+def test_another_draw_changes_the_labelled_cases_and_no_others():
+    first, second, other = (
+        split(mixed(20), labeled=5, validation=3, test=4, draw=draw) for draw in (0, 1, 2)
+    )
+    assert first.test == second.test == other.test
+    assert first.validation == second.validation == other.validation
+    assert len({first.labeled, second.labeled, other.labeled}) == 3
+    assert sorted(everyone(first)) == sorted(everyone(second))
+
+
+def test_draw_keeps_smaller_budgets_inside_larger_ones():
+    few, many = (split(mixed(20), labeled=count, draw=3) for count in (2, 6))
+    assert set(few.labeled) < set(many.labeled)
