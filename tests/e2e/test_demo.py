@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
-from segpl.experiments import demo
+from segpl.experiments import phantom_data
 
 STEPS = ("--steps", 10)
 
@@ -16,10 +16,10 @@ def small(monkeypatch) -> None:
     """The same demo on fewer and smaller scans."""
     settings = PhantomSettings(shape=(32, 32, 32))
     small_dataset = partial(write_phantom_dataset, settings=settings)
-    monkeypatch.setattr(demo, "write_phantom_dataset", small_dataset)
-    monkeypatch.setattr(demo, "UNLABELED", 3)
-    monkeypatch.setattr(demo, "TEST", 2)
-    monkeypatch.setattr(demo, "PATCH", 16)
+    monkeypatch.setattr(phantom_data, "write_phantom_dataset", small_dataset)
+    monkeypatch.setattr(phantom_data, "UNLABELED", 3)
+    monkeypatch.setattr(phantom_data, "TEST", 2)
+    monkeypatch.setattr(phantom_data, "PATCH", 16)
 
 
 def table_of(text: str) -> dict[str, str]:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from segpl.api import Run, plan_for, train
-from segpl.config import resolve
+from segpl.api import Run, train
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
-from segpl.data.phantom import write_phantom_dataset
 from segpl.data.readers import read_image, read_label, stem_of
-from segpl.display import bar
 from segpl.evaluate.scores import evaluate_folders, write_scores
+from segpl.experiments import phantom_data
+from segpl.experiments.phantom_data import make_phantom
 from segpl.files import write_whole
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page import write_page
 from segpl.report.runs import RunSummary, read_log, training_seconds
 
 METHODS = ("supervised", "segpl", "segpl-vi")
-LABELED, UNLABELED, TEST = 2, 16, 8
-PATCH = 32
 SHOWN = 3  # test cases with pictures
 
 
@@ -54,20 +51,7 @@ class DemoResult:
 
 def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoResult:
     """Generate, train, predict, score and show; an interrupted demo goes on where it was."""
-    data = out / "data"
-    total = LABELED + UNLABELED + TEST
-    if not (data / "complete").exists():
-        with bar("generating scans", total, quiet=quiet) as advance:
-            write_phantom_dataset(
-                data,
-                labeled=LABELED,
-                unlabeled=UNLABELED,
-                test=TEST,
-                seed=settings.seed,
-                advance=advance,
-            )
-        (data / "complete").touch()
-    plan = small_plan(data, out / "plan.json", settings)
+    data, plan = make_phantom(out, settings.seed, quiet=quiet)
     runs, summaries = [], []
     for method in METHODS:
         sections = settings.sections(method)
@@ -86,23 +70,12 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
         summary=[verdict, *protocol(settings)],
         runs=summaries,
         overlays=shown,
-        data=f"{LABELED} labelled, {UNLABELED} unlabelled and {TEST} test volumes of 64x64x64 "
-        f"voxels, generated from seed {settings.seed}.",
+        data=f"{phantom_data.LABELED} labelled, {phantom_data.UNLABELED} unlabelled and "
+        f"{phantom_data.TEST} test volumes of 64x64x64 voxels, generated from seed "
+        f"{settings.seed}.",
         command=f"segpl demo --steps {settings.steps} --seed {settings.seed}",
     )
     return DemoResult(page, summaries, verdict)
-
-
-def small_plan(data: Path, path: Path, settings: DemoSettings) -> Path:
-    """The plan of the data with a patch that two CPU cores can train on in minutes."""
-    if not path.exists():
-        content = {**settings.sections("segpl"), "data": {"path": str(data)}}
-        plan = plan_for(resolve(content), quiet=True)
-        reasons = {**plan.reasons, "patch": "small, so that the demo ends in minutes"}
-        replace(plan, patch=(PATCH,) * 3, strides=((2, 2, 2),) * 3, batch=2, reasons=reasons).write(
-            path
-        )
-    return path
 
 
 def score(run: Run, data: Path) -> RunSummary:

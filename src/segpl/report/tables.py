@@ -36,7 +36,7 @@ def comparison_table(runs: list[RunSummary]) -> Table:
         rows.append(
             [
                 run.name,
-                *(_mean_and_spread(v) for v in values),
+                *(mean_and_spread(v) for v in values),
                 f"{run.seconds:,.0f}",
                 f"{run.parameters:,}",
             ]
@@ -86,6 +86,20 @@ def summary_table(scores: list[Score]) -> Table:
     )
 
 
+def as_markdown(table: Table) -> str:
+    """For a page of documentation; the highest means are bold."""
+    lines = [table.columns, ["---"] * len(table.columns)]
+    for number, row in enumerate(table.rows):
+        lines.append(
+            [
+                f"**{cell}**" if (number, index) in table.best else cell
+                for index, cell in enumerate(row)
+            ]
+        )
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{body}\n\n{table.note}\n"
+
+
 def print_table(table: Table, console: Console) -> None:
     from rich import box
     from rich.table import Table as RichTable
@@ -133,7 +147,7 @@ def _note(runs: list[RunSummary]) -> str:
     )
 
 
-def _mean_and_spread(values: list[float]) -> str:
+def mean_and_spread(values: list[float]) -> str:
     spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{spread}"
 

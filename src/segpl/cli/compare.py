@@ -1,0 +1,96 @@
+"""Train several methods on the same cases, with several seeds, and score them on the test cases.
+
+Every seed draws its own labelled cases, weights and crops; the test cases stay the same, and all
+methods of a seed share labels, plan and network. An interrupted comparison goes on where it was.
+
+Examples:
+  segpl compare data --labeled 8 --steps 1000 --out comparison
+  segpl compare data --methods segpl mean-teacher --seeds 0 1 --out comparison
+  segpl compare --phantom --seeds 0 1 2 3 4 --out comparison    generated scans, no data needed
+  segpl compare data --config benchmarks/comparison/drive.toml --jobs 8 --out comparison
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, nargs="?", help="folder of the dataset")
+    parser.add_argument("--phantom", action="store_true", help="generate lung vessels as data")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument(
+        "--methods", nargs="+", metavar="METHOD", help="default: all; supervised is always there"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: 0 1 2")
+    parser.add_argument("--steps", type=int, help="of each training (default 2000)")
+    parser.add_argument("--labeled", type=int, metavar="N", help="keep N labels, hide the others")
+    parser.add_argument("--test", type=int, metavar="N", help="hold N labelled cases out to score")
+    parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="trainings at the same time (default 1)"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="TOML",
+        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one method",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any setting of all methods, such as train.lr=0.003",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from segpl.config import with_overrides
+    from segpl.engine.log import csv_text
+    from segpl.errors import InputError
+    from segpl.experiments.compare import (
+        BASELINE,
+        CompareSettings,
+        compare,
+        read_compare_config,
+    )
+    from segpl.files import write_text
+    from segpl.report.comparison import outcome_rows, seeds_table
+    from segpl.report.tables import as_markdown, print_table
+
+    if bool(args.data) == args.phantom:
+        raise InputError("name one dataset, or give --phantom to generate one.")
+    settings = read_compare_config(args.config) if args.config else CompareSettings()
+    given = [
+        f"{key}={value}"
+        for key, value in (
+            ("train.steps", args.steps),
+            ("train.device", args.device),
+            ("split.labeled", args.labeled),
+            ("split.test", args.test),
+        )
+        if value is not None
+    ]
+    settings = replace(
+        settings,
+        methods=tuple(args.methods or settings.methods),
+        seeds=tuple(args.seeds or settings.seeds),
+        sections=with_overrides(settings.sections, [*given, *args.set]),
+    )
+    outcomes = compare(args.data, args.out, settings, jobs=args.jobs)
+    table = seeds_table(outcomes, BASELINE)
+    write_text(args.out / "comparison.csv", csv_text(outcome_rows(outcomes)))
+    write_text(args.out / "comparison.md", as_markdown(table))
+    console = Console(highlight=False, soft_wrap=True)
+    print_table(table, console)
+    console.print(f"One row for each training: {shlex.quote(str(args.out / 'comparison.csv'))}")
+    failed = [outcome for outcome in outcomes if outcome.error]
+    for outcome in failed:
+        console.print(f"{outcome.method}, seed {outcome.seed}: {outcome.error}", markup=False)
+    return 1 if failed else 0

@@ -1,0 +1,111 @@
+"""What several methods scored over several seeds, as one table and as one row for each training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from segpl.evaluate.metrics import EMPTY_POLICY, METRICS
+from segpl.evaluate.scores import Score
+from segpl.report.tables import Table, counted, mean_and_spread, title
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One training and its scores, or why there are none."""
+
+    method: str
+    seed: int
+    scores: list[Score] = field(default_factory=list)
+    seconds: float = 0.0
+    parameters: int = 0
+    error: str = ""
+
+    def by_case(self, metric: str) -> dict[str, float]:
+        """The mean over classes of each test case."""
+        groups: dict[str, list[float]] = {}
+        for score in self.scores:
+            if score.metric == metric:
+                groups.setdefault(score.case, []).append(score.value)
+        return {case: statistics.fmean(values) for case, values in groups.items()}
+
+    def mean(self, metric: str) -> float:
+        """Over the test cases; nan where the training failed."""
+        values = self.by_case(metric).values()
+        return statistics.fmean(values) if values else math.nan
+
+
+def seeds_table(outcomes: Sequence[Outcome], baseline: str) -> Table:
+    """One row for each method: mean and deviation over seeds, and the pairs with the baseline."""
+    methods = list(dict.fromkeys(outcome.method for outcome in outcomes))
+    metrics = list(reversed(METRICS))
+    rows: list[list[str]] = []
+    means: list[list[float]] = []
+    for method in methods:
+        done = [o for o in outcomes if o.method == method and not o.error]
+        failed = sum(o.method == method and bool(o.error) for o in outcomes)
+        values = [[outcome.mean(metric) for outcome in done] for metric in metrics]
+        means.append([statistics.fmean(v) if v else math.nan for v in values])
+        rows.append(
+            [
+                f"{method} ({failed} failed)" if failed else method,
+                *(mean_and_spread(v) if v else "-" for v in values),
+                "" if method == baseline else pairs(done, outcomes, baseline),
+                f"{statistics.fmean(o.seconds for o in done):,.0f}" if done else "-",
+            ]
+        )
+    best = {
+        (row, column + 1)
+        for column in range(len(metrics))
+        for row in range(len(methods))
+        if means[row][column] == max(m[column] for m in means if not math.isnan(m[column]))
+    }
+    seeds = len({outcome.seed for outcome in outcomes})
+    cases = len({score.case for outcome in outcomes for score in outcome.scores})
+    return Table(
+        columns=["method", *(title(metric) for metric in metrics), f"> {baseline}", "seconds"],
+        rows=rows,
+        note=f"Mean and standard deviation over {counted(seeds, 'seed')} of the mean over "
+        f"{counted(cases, 'test case')}; the highest mean is bold. > {baseline}: pairs of seed and "
+        f"case with a higher Dice. Seconds of training. {EMPTY_POLICY}",
+        best=frozenset(best),
+    )
+
+
+def pairs(done: Sequence[Outcome], outcomes: Sequence[Outcome], baseline: str) -> str:
+    """On how many pairs of seed and case a method is better than the baseline."""
+    base = {
+        (outcome.seed, case): value
+        for outcome in outcomes
+        if outcome.method == baseline
+        for case, value in outcome.by_case("dice").items()
+    }
+    ours = {
+        (outcome.seed, case): value
+        for outcome in done
+        for case, value in outcome.by_case("dice").items()
+    }
+    common = base.keys() & ours.keys()
+    return f"{sum(ours[key] > base[key] for key in common)} of {len(common)}" if common else "-"
+
+
+def outcome_rows(outcomes: Sequence[Outcome]) -> list[list[object]]:
+    """A header, then one row for each training."""
+    metrics = list(reversed(METRICS))
+    header: list[object] = ["method", "seed", *metrics, "seconds", "parameters", "error"]
+    return [
+        header,
+        *(
+            [
+                outcome.method,
+                outcome.seed,
+                *(f"{outcome.mean(metric):.6f}" for metric in metrics),
+                f"{outcome.seconds:.1f}",
+                outcome.parameters,
+                outcome.error,
+            ]
+            for outcome in outcomes
+        ),
+    ]
