@@ -1,0 +1,154 @@
+"""Methods are compared on the same cases, and nothing but the method differs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from conftest import SHORT, make_dataset
+
+from segpl.experiments import phantom_data
+from segpl.methods.segpl import SegPL
+
+BASIC = (*SHORT, "--methods", "segpl")
+
+
+def rows_of(out: Path) -> list[dict[str, str]]:
+    with (out / "comparison.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def split_of(out: Path, run: str) -> dict[str, list[str]]:
+    return json.loads((out / "runs" / run / "split.json").read_text())
+
+
+@pytest.fixture
+def many(tmp_path) -> Path:
+    return make_dataset(tmp_path / "many", labeled=8, unlabeled=0, test=0)
+
+
+def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_path):
+    out = tmp_path / "out"
+    options = ("--labeled", 3, "--test", 2, "--seeds", 0, 1)
+    answer = segpl("compare", many, *BASIC, *options, "--out", out)
+    assert answer.code == 0, answer.err
+    rows = rows_of(out)
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        ("supervised", "0"),
+        ("segpl", "0"),
+        ("supervised", "1"),
+        ("segpl", "1"),
+    ]
+    assert all(0 <= float(row["dice"]) <= 1 and float(row["seconds"]) > 0 for row in rows)
+    assert "segpl" in answer.out
+    assert (out / "comparison.md").read_text().count("| segpl |") == 1
+
+    # one split for a seed, other labels and the same test cases for another
+    splits = [split_of(out, run) for run in ("supervised-0", "segpl-0", "segpl-1")]
+    assert splits[0]["labeled"] == splits[1]["labeled"] != splits[2]["labeled"]
+    assert splits[0]["test"] == splits[1]["test"] == splits[2]["test"]
+    plans = [(out / "runs" / f"{name}-0/plan.json").read_text() for name in ("supervised", "segpl")]
+    assert plans[0] == plans[1]
+
+
+def test_what_is_there_is_kept_when_a_comparison_is_repeated(segpl, volumes, tmp_path):
+    out = tmp_path / "out"
+    options = (*BASIC, "--seeds", 0, "--out", out)
+    assert segpl("compare", volumes, *options).code == 0
+    before = (out / "runs/segpl-0/checkpoints/last.safetensors").stat().st_mtime_ns
+    (out / "runs/supervised-0/scores.csv").unlink()  # as if it had been interrupted there
+    assert segpl("compare", volumes, *options).code == 0
+    assert (out / "runs/segpl-0/checkpoints/last.safetensors").stat().st_mtime_ns == before
+    assert len(rows_of(out)) == 2
+
+
+def test_other_settings_in_the_same_folder_are_refused(segpl, volumes, tmp_path):
+    options = (*BASIC, "--seeds", 0, "--out", tmp_path / "out")
+    assert segpl("compare", volumes, *options).code == 0
+    answer = segpl("compare", volumes, *options, "--set", "train.lr=0.5")
+    assert answer.code == 1
+    assert "was trained with other settings: train.lr (0.01 -> 0.5)" in answer.err
+
+
+def test_a_training_that_fails_hides_no_other(segpl, volumes, tmp_path, monkeypatch):
+    from segpl.errors import DivergedError
+
+    def step(self, batch, progress):
+        raise DivergedError("step 1: term 'pseudo' is nan.")
+
+    monkeypatch.setattr(SegPL, "step", step)
+    out = tmp_path / "out"
+    answer = segpl("compare", volumes, *BASIC, "--seeds", 0, "--out", out)
+    assert answer.code == 1
+    assert "segpl (1 failed)" in answer.out
+    assert "term 'pseudo' is nan" in answer.out
+    assert float(rows_of(out)[0]["dice"]) >= 0
+
+
+def test_a_config_gives_single_methods_their_settings(segpl, volumes, tmp_path):
+    config = tmp_path / "compare.toml"
+    config.write_text(
+        '[compare]\nmethods = ["segpl"]\nseeds = [3]\n[train]\nlr = 0.004\n'
+        "[methods.segpl]\nalpha = 0.7\n"
+    )
+    out = tmp_path / "out"
+    answer = segpl("compare", volumes, *SHORT, "--config", config, "--out", out)
+    assert answer.code == 0, answer.err
+    saved = (out / "runs/segpl-3/config.toml").read_text()
+    assert "alpha = 0.7" in saved
+    assert "lr = 0.004" in saved
+
+
+def test_two_trainings_at_once_give_what_one_after_the_other_gives(segpl, volumes, tmp_path):
+    outs = [tmp_path / "one", tmp_path / "two"]
+    for jobs, out in enumerate(outs, 1):
+        options = ("--seeds", 0, "--jobs", jobs, "--out", out)
+        assert segpl("compare", volumes, *BASIC, *options).code == 0
+    first, second = (
+        [(row["method"], row["dice"], row["iou"]) for row in rows_of(out)] for out in outs
+    )
+    assert first == second
+
+
+def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
+    from functools import partial
+
+    from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+
+    small = partial(write_phantom_dataset, settings=PhantomSettings(shape=(32, 32, 32)))
+    monkeypatch.setattr(phantom_data, "write_phantom_dataset", small)
+    monkeypatch.setattr(phantom_data, "UNLABELED", 2)
+    monkeypatch.setattr(phantom_data, "TEST", 1)
+    monkeypatch.setattr(phantom_data, "PATCH", 16)
+    out = tmp_path / "out"
+    answer = segpl("compare", "--phantom", *BASIC, "--seeds", 5, "--out", out)
+    assert answer.code == 0, answer.err
+    assert len(rows_of(out)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "name one dataset, or give --phantom"),
+        (("DATA", "--phantom"), "name one dataset, or give --phantom"),
+        (("DATA", "--methods", "fixmach"), "no method named 'fixmach'"),
+        (("DATA", "--seeds", 1, 1), "give one seed or more, each once"),
+        (("DATA", "--jobs", 0), "at least one training has to run"),
+        (("DATA", "--config", "absent.toml"), "config absent.toml does not exist"),
+        (("DATA", "--set", "train.stepz=4"), "no setting 'train.stepz'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(segpl, volumes, tmp_path, arguments, words):
+    given = [volumes if argument == "DATA" else argument for argument in arguments]
+    answer = segpl("compare", *given, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert words in answer.err
+
+
+def test_dataset_without_test_cases_is_refused(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", test=0)
+    answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert "has no test cases to compare the methods on" in answer.err
