@@ -15,7 +15,7 @@ import segpl
 ROOT = Path(segpl.__file__).parent
 LAYERS = [
     {"types", "registry", "schedules", "errors", "files", "display"},
-    {"losses", "threshold", "networks", "data"},
+    {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
     {"engine"},
     {"predict", "evaluate", "report"},

@@ -1,0 +1,116 @@
+"""Changes of intensity on the same voxel grid: what differs from scanner to scanner.
+
+Every operation takes one normalised image (C, *S) with mean 0 and deviation 1, an amount in
+[-1, 1], whose sign is ignored where only one direction has a meaning, and a generator. An amount
+of 0 changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from segpl.views.geometry import wide_axes
+from segpl.views.noise import noisy
+
+Operation = Callable[[Tensor, float, torch.Generator], Tensor]
+
+COARSE = 4  # random numbers along each axis of a shading
+
+
+def identity(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    return image
+
+
+def brightness(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    return image + 0.5 * amount
+
+
+def contrast(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    mean = image.mean(tuple(range(1, image.dim())), keepdim=True)  # (C, 1...)
+    return mean + math.exp(0.5 * amount) * (image - mean)
+
+
+def gamma(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """A power of the place between darkest and brightest, so that negative values are safe."""
+    low, span = extent(image)
+    # the slope of a root at 0 has no bound
+    place = ((image - low) / span).clamp(1e-6, 1)
+    return low + span * place ** math.exp(0.5 * amount)
+
+
+def noise(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    return noisy(image, 0.4 * abs(amount), generator)
+
+
+def blur(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    return smoothed(image, 1.5 * abs(amount))
+
+
+def sharpen(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    return image + 1.5 * abs(amount) * (image - smoothed(image, 1.0))
+
+
+def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """Up to twice as coarse along the wide axes, and back to the grid in straight lines."""
+    sides = list(image.shape[1:])
+    coarse = list(sides)
+    for axis in wide_axes(sides):
+        coarse[axis] = max(1, round(sides[axis] / (1 + abs(amount))))
+    if coarse == sides:
+        return image
+    return stretched(F.interpolate(image.unsqueeze(0), coarse, mode="area"), sides)[0]
+
+
+def shading(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """A smooth factor, such as the bias field of a coil, above the darkest value."""
+    coarse = (1, 1, *[COARSE] * (image.dim() - 1))
+    drawn = torch.randn(coarse, generator=generator, device=image.device, dtype=image.dtype)
+    field = stretched(drawn, list(image.shape[1:]))[0]  # (1, *S)
+    low, _ = extent(image)
+    return low + (image - low) * (0.3 * abs(amount) * field).exp()
+
+
+INTENSITY: dict[str, Operation] = {
+    "identity": identity,
+    "brightness": brightness,
+    "contrast": contrast,
+    "gamma": gamma,
+    "noise": noise,
+    "blur": blur,
+    "sharpen": sharpen,
+    "low-resolution": low_resolution,
+    "shading": shading,
+}
+
+
+def extent(image: Tensor) -> tuple[Tensor, Tensor]:
+    """Darkest value and width of the range of each channel, (C, 1...) each."""
+    axes = tuple(range(1, image.dim()))
+    low = image.detach().amin(axes, keepdim=True)
+    return low, (image.detach().amax(axes, keepdim=True) - low).clamp(min=1e-6)
+
+
+def stretched(images: Tensor, sides: list[int]) -> Tensor:
+    """Images (B, C, *S) on a grid of `sides`, values in straight lines between the old ones."""
+    mode = "bilinear" if len(sides) == 2 else "trilinear"
+    return F.interpolate(images, sides, mode=mode, align_corners=False)
+
+
+def smoothed(image: Tensor, spread: float) -> Tensor:
+    """Convolution with a Gaussian of `spread` voxels along the wide axes; edges are repeated."""
+    radius = math.ceil(3 * spread)
+    if radius == 0:
+        return image
+    place = torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype)
+    kernel = (-0.5 * (place / spread) ** 2).exp()
+    kernel = (kernel / kernel.sum()).view(1, 1, -1)
+    for axis in wide_axes(list(image.shape[1:])):
+        lines = image.movedim(1 + axis, -1)
+        padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (radius, radius), mode="replicate")
+        image = F.conv1d(padded, kernel).reshape(lines.shape).movedim(-1, 1 + axis)
+    return image

@@ -1,0 +1,12 @@
+"""Gaussian noise: the weak view of an image."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def noisy(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+    """`image` with noise of standard deviation `spread` on every voxel, each its own."""
+    noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
+    return image + spread * noise

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from segpl.views.intensity import INTENSITY, smoothed
+
+every_operation = pytest.mark.parametrize("name", list(INTENSITY))
+both_dims = pytest.mark.parametrize("sides", [(12, 10), (8, 12, 10)])
+
+
+def picture(*sides: int, channels: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn((channels, *sides), generator=generator)
+
+
+def changed(name: str, image: torch.Tensor, amount: float, seed: int = 0) -> torch.Tensor:
+    return INTENSITY[name](image, amount, torch.Generator().manual_seed(seed))
+
+
+@every_operation
+@both_dims
+@pytest.mark.parametrize("amount", [-1.0, 0.3, 1.0])
+def test_operation_gives_finite_values_on_the_same_grid(name, sides, amount):
+    image = picture(*sides)
+    answer = changed(name, image, amount)
+    assert answer.shape == image.shape
+    assert answer.dtype == image.dtype
+    assert answer.isfinite().all()
+
+
+@every_operation
+@both_dims
+def test_full_amount_changes_the_image_unless_it_is_the_identity(name, sides):
+    image = picture(*sides)
+    assert torch.equal(changed(name, image, 1.0), image) == (name == "identity")
+
+
+@every_operation
+@both_dims
+def test_amount_of_zero_changes_nothing(name, sides):
+    image = picture(*sides)
+    assert torch.allclose(changed(name, image, 0.0), image, atol=1e-5)
+
+
+@every_operation
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_flat_image_stays_finite(name, value):
+    assert changed(name, torch.full((1, 8, 8), value), 1.0).isfinite().all()
+
+
+@every_operation
+def test_image_itself_is_left_as_it_was(name):
+    image = picture(8, 8)
+    before = image.clone()
+    changed(name, image, 1.0)
+    assert torch.equal(image, before)
+
+
+@every_operation
+def test_gradient_through_an_operation_is_finite(name):
+    image = picture(8, 8).requires_grad_()
+    (gradient,) = torch.autograd.grad(changed(name, image, -1.0).sum(), [image])
+    assert gradient.isfinite().all()
+    assert gradient.abs().sum() > 0
+
+
+@every_operation
+def test_randomness_comes_from_the_generator(name):
+    image = picture(8, 8)
+    before = torch.get_rng_state()
+    assert torch.equal(changed(name, image, 1.0), changed(name, image, 1.0))
+    assert torch.equal(torch.get_rng_state(), before)
+    draws = name in ("noise", "shading")
+    assert torch.equal(changed(name, image, 1.0), changed(name, image, 1.0, seed=1)) != draws
+
+
+def test_brightness_adds_half_a_deviation_at_most():
+    image = picture(8, 8)
+    assert torch.allclose(changed("brightness", image, 1.0), image + 0.5)
+    assert torch.allclose(changed("brightness", image, -0.4), image - 0.2)
+
+
+def test_contrast_stretches_around_the_mean_of_each_channel():
+    image = torch.tensor([[[0.0, 2.0]], [[10.0, 14.0]]])
+    factor = math.exp(0.5)
+    expected = torch.tensor([[[1 - factor, 1 + factor]], [[12 - 2 * factor, 12 + 2 * factor]]])
+    assert torch.allclose(changed("contrast", image, 1.0), expected)
+
+
+def test_gamma_keeps_the_range_and_bends_what_lies_between():
+    """By hand: 0 lies halfway from -2 to 2, and 0.5 ** exp(0.5) = 0.3189."""
+    image = torch.tensor([[[-2.0, 0.0, 2.0]]])
+    darker = changed("gamma", image, 1.0)
+    assert darker.flatten().tolist() == pytest.approx([-2, -2 + 4 * 0.3189, 2], abs=1e-3)
+    assert changed("gamma", image, -1.0)[0, 0, 1] > 0
+
+
+def test_gamma_takes_each_channel_by_its_own_range():
+    image = torch.tensor([[[-2.0, 0.0, 2.0]], [[10.0, 11.0, 12.0]]])
+    answer = changed("gamma", image, 1.0)
+    assert torch.allclose((answer[0] + 2) / 4, (answer[1] - 10) / 2, atol=1e-5)
+
+
+def test_noise_has_at_most_two_fifths_of_the_deviation():
+    change = changed("noise", torch.zeros(1, 60, 60), -1.0)
+    assert change.std().item() == pytest.approx(0.4, rel=0.05)
+
+
+def test_smoothing_spreads_a_point_as_a_gaussian_does():
+    image = torch.zeros(1, 15, 15)
+    image[0, 7, 7] = 1
+    answer = smoothed(image, 1.0)
+    assert answer.sum().item() == pytest.approx(1, abs=1e-4)
+    assert (answer[0, 7, 8] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-0.5), rel=1e-4)
+    assert (answer[0, 9, 7] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-2), rel=1e-4)
+
+
+def test_smoothing_leaves_a_flat_image_flat_up_to_its_edge():
+    assert torch.allclose(smoothed(torch.full((1, 8, 8), 2.5), 1.5), torch.tensor(2.5))
+
+
+@pytest.mark.parametrize("name", ["blur", "sharpen", "low-resolution"])
+def test_thin_axis_is_neither_blurred_nor_coarsened(name):
+    """Three slices of which the middle one is bright stay a bright one between dark ones."""
+    image = torch.zeros(1, 16, 16, 3)
+    image[..., 1] = 1
+    assert torch.allclose(changed(name, image, 1.0), image, atol=1e-5)
+
+
+def test_blur_weakens_and_sharpening_strengthens_detail():
+    image = picture(16, 16)
+    assert changed("blur", image, 1.0).std() < 0.5 * image.std()
+    assert changed("sharpen", image, 1.0).std() > 1.5 * image.std()
+
+
+def test_low_resolution_keeps_the_mean_and_loses_a_chessboard():
+    rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
+    board = ((rows + columns) % 2).float().unsqueeze(0)
+    assert torch.allclose(changed("low-resolution", board, 1.0), torch.tensor(0.5))
+
+
+def test_shading_is_smooth_and_leaves_the_darkest_value():
+    image = torch.ones(1, 32, 32)
+    image[0, 0, 0] = 0
+    factor = changed("shading", image, 1.0)[0]
+    assert factor[0, 0] == 0
+    steps = (factor[2:, 1:] - factor[1:-1, 1:]).abs()
+    assert 0 < steps.max() < 0.15 * factor.max()

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.views.geometry import GEOMETRY, rotate, translate
+from segpl.views.intensity import INTENSITY
+from segpl.views.randaugment import Recipe, draw_recipe, strong_view
+
+SIDES = (12, 12)
+
+
+def drawn(seed: int, sides: tuple[int, ...] = SIDES, **options: object) -> Recipe:
+    asked = {"operations": 2, "magnitude": 1.0, "geometry": True, **options}
+    return draw_recipe(sides, np.random.default_rng(seed), **asked)
+
+
+def view(image: torch.Tensor, labels: torch.Tensor, *recipes: Recipe, seed: int = 0):
+    return strong_view(image, labels, recipes, torch.Generator().manual_seed(seed))
+
+
+def blocks(count: int, *sides: int) -> torch.Tensor:
+    """Images whose bright half is also their label."""
+    image = torch.zeros((count, 1, *sides))
+    image[..., : sides[-1] // 2] = 1
+    return image
+
+
+def test_intensity_alone_gives_as_many_changes_as_operations():
+    for operations in (1, 2, 5):
+        recipe = drawn(0, operations=operations, geometry=False)
+        assert len(recipe.changes) == operations
+        assert recipe.motion is None
+
+
+def test_every_operation_is_drawn_about_equally_often(monkeypatch):
+    counts = dict.fromkeys([*INTENSITY, *GEOMETRY], 0)
+    for name in GEOMETRY:
+
+        def counting(amount, axes, sides, name=name):
+            counts[name] += 1
+            return np.eye(3)
+
+        monkeypatch.setitem(GEOMETRY, name, counting)
+    for seed in range(1300):
+        for name, _ in drawn(seed, operations=1).changes:
+            counts[name] += 1
+    assert sum(counts.values()) == 1300
+    assert all(60 < count < 145 for count in counts.values())
+
+
+def test_amounts_fill_the_range_of_the_magnitude():
+    recipes = [drawn(seed, magnitude=0.4, geometry=False) for seed in range(200)]
+    amounts = [amount for recipe in recipes for _, amount in recipe.changes]
+    assert -0.4 <= min(amounts) < -0.35
+    assert 0.35 < max(amounts) <= 0.4
+    assert len(set(amounts)) == 400
+
+
+def test_magnitude_of_zero_moves_nothing():
+    motions = [drawn(seed, magnitude=0.0).motion for seed in range(30)]
+    given = [motion for motion in motions if motion is not None]
+    assert given
+    assert all(np.array_equal(motion, np.eye(3)) for motion in given)
+
+
+def test_motions_of_one_image_multiply_in_their_order(monkeypatch):
+    given = [rotate(1.0, [0, 1], SIDES), translate(1.0, [0], SIDES), rotate(0.5, [1, 0], SIDES)]
+    left = list(given)
+    monkeypatch.setattr("segpl.views.randaugment.INTENSITY", {})
+    monkeypatch.setattr(
+        "segpl.views.randaugment.GEOMETRY", {"next": lambda amount, axes, sides: left.pop(0)}
+    )
+    recipe = drawn(0, operations=3)
+    assert recipe.changes == ()
+    assert np.allclose(recipe.motion, given[0] @ given[1] @ given[2])
+
+
+@pytest.mark.parametrize("sides", [(64, 8), (64, 8, 8)])
+def test_patch_with_a_single_wide_axis_is_never_moved(sides):
+    assert all(drawn(seed, sides).motion is None for seed in range(30))
+
+
+def test_thin_axis_is_never_moved():
+    motions = [drawn(seed, (16, 3, 16), operations=6).motion for seed in range(30)]
+    moved = np.stack([motion for motion in motions if motion is not None])
+    assert np.array_equal(moved[:, 1], np.tile([0.0, 1.0, 0.0, 0.0], (len(moved), 1)))
+    assert np.array_equal(moved[:, :, 1], np.tile([0.0, 1.0, 0.0, 0.0], (len(moved), 1)))
+    assert not np.allclose(moved[:, 0, 2], 0)
+
+
+@pytest.mark.parametrize("sides", [(24, 24), (16, 24), (16, 16, 16), (16, 16, 3)])
+def test_image_and_labels_move_alike(sides):
+    """The nearest voxel has an eighth or more of a value that lies between its neighbours."""
+    image = blocks(6, *sides)
+    drawings = [drawn(seed, sides, operations=4).motion for seed in range(60)]
+    motions = [motion for motion in drawings if motion is not None][:6]
+    seen, labels = view(image, image, *(Recipe(motion, ()) for motion in motions))
+    assert (labels != image).float().mean() > 0.02
+    assert labels[seen > 0.9].eq(1).all()
+    assert labels[seen < 0.1].eq(0).all()
+    assert (seen > 0.9).any()
+
+
+def test_label_is_zero_where_the_view_looks_beyond_its_image():
+    image = torch.ones(1, 1, 8, 8)
+    _, labels = view(image, image, Recipe(translate(1.0, [1, 0], (8, 8)), ()))
+    assert labels[..., :6].eq(1).all()
+    assert labels[..., 6:].eq(0).all()
+
+
+def test_labels_stay_hard():
+    image = blocks(1, 12, 12)
+    seen, labels = view(image, image, Recipe(rotate(0.7, [0, 1], (12, 12)), ()))
+    assert set(labels.unique().tolist()) == {0.0, 1.0}
+    assert len(seen.unique()) > 2
+
+
+def test_intensity_changes_the_image_and_never_the_labels():
+    image = blocks(1, 12, 12)
+    seen, labels = view(image, image, Recipe(None, (("brightness", 1.0), ("noise", 1.0))))
+    assert not torch.equal(seen, image)
+    assert torch.equal(labels, image)
+
+
+def test_changes_follow_each_other_in_their_order():
+    image = torch.tensor([[[[-1.0, 3.0]]]])
+    seen, _ = view(image, image, Recipe(None, (("brightness", 1.0), ("contrast", 1.0))))
+    factor = np.exp(0.5)
+    assert seen.flatten().tolist() == pytest.approx([1.5 - 2 * factor, 1.5 + 2 * factor])
+
+
+def test_intensity_is_changed_after_the_motion():
+    """Brightness before it would leave the part from beyond the image at 0."""
+    image = torch.ones(1, 1, 8, 8)
+    recipe = Recipe(translate(1.0, [1, 0], (8, 8)), (("brightness", 1.0),))
+    seen, _ = view(image, image, recipe)
+    assert seen[..., 7].eq(0.5).all()
+
+
+def test_every_image_follows_its_own_recipe():
+    image = blocks(3, 12, 12)
+    still = Recipe(None, ())
+    turned = Recipe(rotate(1.0, [0, 1], (12, 12)), ())
+    bright = Recipe(None, (("brightness", 1.0),))
+    seen, labels = view(image, image, still, turned, bright)
+    assert torch.equal(seen[0], image[0])
+    assert not torch.equal(labels[1], image[1])
+    assert torch.equal(seen[2], image[2] + 0.5)
+    assert torch.equal(labels[2], image[2])
+
+
+def test_view_is_a_function_of_recipe_and_generator():
+    image = blocks(1, 12, 12)
+    recipe = Recipe(None, (("noise", 1.0),))
+    first, same, other = (view(image, image, recipe, seed=seed)[0] for seed in (0, 0, 1))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_same_choices_give_the_same_recipe():
+    first, same, other = drawn(3), drawn(3), drawn(4)
+    assert first.changes == same.changes
+    assert first.changes != other.changes
+
+
+def test_view_is_made_in_float32_under_bfloat16():
+    image = torch.randn((1, 1, 16, 16), generator=torch.Generator().manual_seed(0))
+    motion = rotate(1.0, [0, 1], (16, 16))
+    recipe = Recipe(motion, (("blur", 1.0), ("sharpen", 1.0)))
+    expected = view(image, image, recipe)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        seen, labels = view(image, image, recipe)
+    assert seen.dtype == labels.dtype == torch.float32
+    assert torch.equal(seen, expected)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.views.geometry import GEOMETRY, resampled, rotate, scale, shear, translate, wide_axes
+
+every_motion = pytest.mark.parametrize("name", list(GEOMETRY))
+both_modes = pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+
+
+def numbered(*sides: int) -> torch.Tensor:
+    return torch.arange(math.prod(sides), dtype=torch.float32).view(1, 1, *sides) + 1
+
+
+def spot(sides: tuple[int, ...], place: tuple[int, ...]) -> torch.Tensor:
+    """A bright voxel."""
+    image = torch.zeros((1, 1, *sides))
+    image[(0, 0, *place)] = 1
+    return image
+
+
+def centre(image: torch.Tensor) -> list[float]:
+    """Centre of brightness, in voxels from the middle."""
+    weights = image[0, 0] / image.sum()
+    axes = [torch.arange(side) - (side - 1) / 2 for side in weights.shape]
+    grids = torch.meshgrid(*axes, indexing="ij")
+    return [(weights * grid).sum().item() for grid in grids]
+
+
+@pytest.mark.parametrize(
+    ("sides", "axes"),
+    [
+        ((64, 64), [0, 1]),
+        ((64, 31), [0]),
+        ((64, 32), [0, 1]),
+        ((176, 176, 3), [0, 1]),
+        ((3, 176, 176), [1, 2]),
+        ((40, 56, 40), [0, 1, 2]),
+        ((192, 16, 192), [0, 2]),
+    ],
+)
+def test_wide_axes_are_at_least_half_as_long_as_the_longest(sides, axes):
+    assert wide_axes(sides) == axes
+
+
+@every_motion
+@pytest.mark.parametrize("sides", [(9, 9), (9, 8, 7)])
+@both_modes
+def test_amount_of_zero_moves_nothing(name, sides, mode):
+    image = numbered(*sides)
+    matrix = GEOMETRY[name](0.0, [1, 0], sides)
+    assert torch.allclose(resampled(image, [matrix], mode=mode), image, atol=0.01)
+
+
+@both_modes
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_translation_shows_the_voxel_so_many_places_further(mode, axis):
+    """A quarter of 8 voxels is 2: the view begins with the third slice and ends with nothing."""
+    image = numbered(8, 8, 8)
+    matrix = translate(1.0, [axis], (8, 8, 8))
+    view = resampled(image, [matrix], mode=mode)
+    expected = torch.zeros_like(image)
+    expected.narrow(2 + axis, 0, 6).copy_(image.narrow(2 + axis, 2, 6))
+    assert torch.allclose(view, expected, atol=0.01)
+
+
+def test_rotation_by_30_degrees_is_one_in_voxels_on_a_patch_of_unequal_sides():
+    """By hand: the view at angle a shows the image at angle a + 30, so its content turns back."""
+    sides = (41, 61)
+    image = spot(sides, (20, 40))  # 10 voxels from the middle, along the second axis
+    view = resampled(image, [rotate(1.0, [0, 1], sides)], mode="bilinear")
+    expected = [10 * math.sin(math.radians(30)), 10 * math.cos(math.radians(30))]
+    assert centre(view) == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1)])
+def test_three_rotations_by_30_degrees_are_a_quarter_turn(axes):
+    """The plane of two axes turns; the third keeps its slices."""
+    sides = (7, 7, 7)
+    image = numbered(*sides)
+    matrix = np.linalg.matrix_power(rotate(1.0, axes, sides), 3)
+    view = resampled(image, [matrix], mode="nearest")
+    expected = torch.rot90(image, -1, (2 + axes[0], 2 + axes[1]))
+    assert torch.equal(view, expected)
+
+
+def test_scaling_keeps_proportions_on_a_patch_of_unequal_sides():
+    sides = (41, 61)
+    matrix = scale(1.0, [0, 1], sides)
+    factor = math.exp(-0.3)
+    for place, offset in (((20, 40), [0, 10 * factor]), ((30, 30), [10 * factor, 0])):
+        view = resampled(spot(sides, place), [matrix], mode="bilinear")
+        assert centre(view) == pytest.approx(offset, abs=0.3)
+
+
+def test_shear_slides_along_the_first_axis_with_the_place_on_the_second():
+    """By hand: 10 voxels out on the second axis, the image is 3 voxels further on the first."""
+    sides = (41, 61)
+    view = resampled(spot(sides, (20, 40)), [shear(1.0, [0, 1], sides)], mode="bilinear")
+    assert centre(view) == pytest.approx([-3, 10], abs=0.01)
+
+
+@every_motion
+def test_axis_that_is_not_given_keeps_its_slices(name):
+    sides = (8, 8, 3)
+    image = torch.arange(3.0).expand(1, 1, *sides) + 1
+    view = resampled(image, [GEOMETRY[name](1.0, [1, 0], sides)], mode="nearest")
+    assert ((view == image) | (view == 0)).all()
+    assert (view == image).any()
+
+
+@every_motion
+def test_opposite_amounts_undo_each_other(name):
+    sides = (9, 8, 7)
+    there, back = (GEOMETRY[name](amount, [2, 0, 1], sides) for amount in (0.7, -0.7))
+    assert np.allclose(there @ back, np.eye(4))
+
+
+def test_product_of_matrices_is_one_motion_after_the_other():
+    image = spot((41, 41), (20, 30))
+    first, second = rotate(1.0, [0, 1], (41, 41)), translate(0.5, [0], (41, 41))
+    both = resampled(image, [first @ second], mode="bilinear")
+    stepwise = resampled(resampled(image, [first], mode="bilinear"), [second], mode="bilinear")
+    assert centre(both) == pytest.approx(centre(stepwise), abs=0.05)
+
+
+def test_every_image_is_seen_through_its_own_matrix():
+    images = numbered(8, 8).expand(2, 1, 8, 8)
+    still, shifted = np.eye(3), translate(1.0, [0], (8, 8))
+    view = resampled(images, [still, shifted], mode="nearest")
+    assert torch.equal(view[0], images[0])
+    assert torch.equal(view[1, :, :6], images[1, :, 2:])
+
+
+def test_nearest_makes_no_new_values():
+    label = (numbered(9, 9) % 3 == 0).float()
+    view = resampled(label, [rotate(0.6, [0, 1], (9, 9))], mode="nearest")
+    assert set(view.unique().tolist()) <= {0.0, 1.0}
