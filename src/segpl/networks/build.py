@@ -13,6 +13,12 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     if settings.norm not in NORMS:
         raise unknown("norm", settings.norm, NORMS)
     if settings.name != "unet":
+        if settings.dropout:
+            raise InputError(
+                f"network.dropout is {settings.dropout}: it is for 'unet', and the network is "
+                f"'{settings.name}'. Give MONAI's own argument under [network.options], such as "
+                "dropout_prob for SegResNet."
+            )
         body = MonaiBody(settings.name, settings.options, shape, width)
         return Network(
             body,
@@ -24,7 +30,7 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width and network.norm."
+            "network.width, network.max_width, network.norm and network.dropout."
         )
     unet = UNet(
         dims=shape.dims,
@@ -34,5 +40,6 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         strides=shape.strides,
         max_width=settings.max_width,
         norm=settings.norm,
+        dropout=settings.dropout,
     )
     return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width, trunk=unet.trunk)

@@ -17,6 +17,7 @@ class NetworkSettings:
     width: int = 0  # channels of the first encoder; 0: as planned
     max_width: int = 320  # no layer is wider
     norm: str = "instance"  # `instance` or `batch`
+    dropout: float = 0.0  # of whole channels, at the deepest block and before the last layer
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:
@@ -24,6 +25,10 @@ class NetworkSettings:
             raise InputError(
                 f"network.width is {self.width} and network.max_width {self.max_width}: a network "
                 "needs channels. Use 0 for the planned width, such as 8, and 320 for the most."
+            )
+        if not 0 <= self.dropout < 1:
+            raise InputError(
+                f"network.dropout is {self.dropout}: a chance lies from 0 to below 1, such as 0.5."
             )
 
 

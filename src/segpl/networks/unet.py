@@ -12,6 +12,7 @@ UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
     3: nn.ConvTranspose3d,
 }
+DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
 NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance": {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d},
     "batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d},
@@ -40,7 +41,9 @@ class UNet(nn.Module):
     """Encoder and decoder with skip connections [Ronneberger2015].
 
     `strides` has one row for each halving and one number for each axis, so that an axis too thin to
-    be halved keeps its size. Widths double from `width` up to `max_width`.
+    be halved keeps its size. Widths double from `width` up to `max_width`. `dropout` is the chance
+    of a channel to be left out after the deepest block and before the last layer, as in the V-Net
+    of [Yu2019]; at 0 there is no such layer.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class UNet(nn.Module):
         strides: Sequence[Sequence[int]],
         max_width: int = 320,
         norm: str = "instance",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         widths = [min(width * 2**level, max_width) for level in range(len(strides) + 1)]
@@ -71,6 +75,9 @@ class UNet(nn.Module):
             self.merge.append(Block(dims, 2 * widths[level], widths[level], norm=norm))
         self.last = CONVOLUTIONS[dims](width, outputs, 1)
         self.trunk = 2 * width if strides else width
+        # the last block is the deepest where nothing is halved, and drops once
+        self.drop_deepest = DROPOUTS[dims](dropout) if dropout and strides else None
+        self.drop_last = DROPOUTS[dims](dropout) if dropout else None
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, the features before the last layer, and what the last block reads."""
@@ -78,7 +85,11 @@ class UNet(nn.Module):
         for block in self.down:
             skips.append(block(skips[-1]))
         features = trunk = skips.pop()
+        if self.drop_deepest is not None:
+            features = self.drop_deepest(features)
         for up, merge in zip(self.up, self.merge, strict=True):
             trunk = torch.cat([up(features), skips.pop()], 1)
             features = merge(trunk)
+        if self.drop_last is not None:
+            features = self.drop_last(features)
         return self.last(features), features, trunk

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny import build, build_with, make_batch, moved, table_network, trainable
+from torch import Tensor, nn
+
+from segpl.errors import InputError, UnknownNameError
+from segpl.methods.base import Method
+from segpl.methods.ua_mt import entropy
+from segpl.networks.network import Network, NetworkSettings
+from segpl.types import Batch, Labeled, Unlabeled
+
+
+class Slope(nn.Module):
+    """Logits are a multiple of the image, and it is kept how every image was seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm2d(1)
+        self.seen: list[Tensor] = []
+        self.modes: list[tuple[bool, bool]] = []
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.seen.append(image.detach())
+        self.modes.append((self.dropout.training, self.norm.training))
+        return self.slope * image, image, image
+
+
+def slopes(student: float = 1.0, teacher: float = 1.0, **settings: object) -> Method:
+    method = build_with(
+        "ua-mt",
+        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
+        settings=settings,
+    )
+    nn.init.constant_(method.network.body.slope, student)
+    nn.init.constant_(method.teacher.body.slope, teacher)
+    return method
+
+
+def batch_of(image: Tensor, inside: Tensor | None = None) -> Batch:
+    """`image` as the unlabelled ones, and with an empty label as the labelled ones."""
+    label = torch.zeros((image.shape[0], *image.shape[2:]), dtype=torch.int64)
+    generator = torch.Generator().manual_seed(0)
+    return Batch(Labeled(image, label), Unlabeled(image, inside), generator)
+
+
+def logits_of(*probabilities: float) -> Tensor:
+    """(1, 1, 1, V)"""
+    return torch.tensor(probabilities).logit().view(1, 1, 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("probability", "nats"), [(0.0, 0), (0.2, 0.500402), (0.5, math.log(2)), (1.0, 0)]
+)
+def test_entropy_is_that_of_a_yes_or_no(probability, nats):
+    """By hand: -0.2 ln 0.2 - 0.8 ln 0.8 = 0.500402."""
+    assert entropy(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("progress", "kept"),
+    [(0.0, [1, 0, 0, 1]), (0.4, [1, 0, 0, 1]), (0.5, [1, 1, 0, 1]), (1.0, [1, 1, 1, 1])],
+)
+def test_voxels_are_kept_below_an_entropy_that_rises(progress, kept):
+    """By hand: entropies 0.33, 0.56, 0.67, 0.33; thresholds 0.52, 0.55, 0.57, 0.69."""
+    image = logits_of(0.9, 0.75, 0.6, 0.1)
+    output = slopes(noise=0.0).step(batch_of(image), progress)
+    assert output.pseudo[0].weight.flatten().tolist() == kept
+    assert output.monitors["kept"].item() == pytest.approx(sum(kept) / 4)
+
+
+def test_threshold_begins_where_the_settings_say():
+    """By hand: the entropy of 0.9 is 0.47 of the greatest, that of 0.6 is 0.97."""
+    image = logits_of(0.9, 0.6)
+    strict, lenient = (slopes(noise=0.0, threshold=share) for share in (0.3, 0.98))
+    assert strict.step(batch_of(image), 0.0).monitors["kept"].item() == 0
+    assert lenient.step(batch_of(image), 0.0).monitors["kept"].item() == 1
+
+
+def test_threshold_and_weight_rise_on_the_same_ramp():
+    image = logits_of(0.75)
+    early = slopes(noise=0.0, ramp_end=0.2, alpha=0.4).step(batch_of(image), 0.1)
+    assert early.monitors["kept"].item() == 1
+    assert early.terms["pseudo"].weight == pytest.approx(0.4 * math.exp(-1.25))
+
+
+def test_undecided_voxel_is_never_kept():
+    output = slopes(noise=0.0).step(batch_of(logits_of(0.5, 0.9)), 1.0)
+    assert output.pseudo[0].weight.flatten().tolist() == [0, 1]
+
+
+def test_pseudo_term_is_the_squared_difference_over_kept_voxels():
+    """By hand: of teacher's 0.9, 0.6 and 0.05 the second is left out; the student is flat."""
+    image = logits_of(0.9, 0.6, 0.05)
+    term = slopes(student=0.0, noise=0.0).step(batch_of(image), 0.0).terms["pseudo"].value
+    assert term.item() == pytest.approx((0.4**2 + 0.45**2) / 2, rel=1e-5)
+
+
+def test_where_nothing_is_kept_the_term_is_zero():
+    method = slopes(student=0.0, noise=0.0)
+    output = method.step(batch_of(logits_of(0.55, 0.6)), 0.0)
+    value = output.terms["pseudo"].value
+    assert value.item() == 0
+    assert not moved(value, trainable(method))
+    assert output.monitors["kept"].item() == 0
+
+
+def test_each_channel_is_judged_on_its_own():
+    table = torch.cat([logits_of(0.9, 0.6), logits_of(0.6, 0.1), logits_of(0.99, 0.5)], 1)
+    method = build_with("ua-mt", lambda: table_network(table.expand(2, -1, -1, -1)))
+    image = torch.zeros((1, 1, 1, 2))
+    assert method.step(batch_of(image), 0.0).pseudo[0].weight[0, :, 0].tolist() == [
+        [1, 0],
+        [0, 1],
+        [1, 0],
+    ]
+
+
+def test_voxels_beyond_a_scan_are_neither_kept_nor_counted():
+    """By hand: of three voxels inside, the teacher is sure of one."""
+    image = logits_of(0.9, 0.6, 0.6, 0.9)
+    inside = torch.tensor([[[True, True, True, False]]])
+    output = slopes(noise=0.0).step(batch_of(image, inside), 0.0)
+    assert output.pseudo[0].weight.flatten().tolist() == [1, 0, 0, 0]
+    assert output.monitors["kept"].item() == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("draws", "sizes"), [(8, [2, 4, 4, 4, 4]), (3, [2, 4, 2]), (1, [2, 2])])
+def test_teacher_makes_one_pass_for_the_target_and_two_draws_in_each_other(draws, sizes):
+    method = slopes(draws=draws)
+    method.step(make_batch(2), 1.0)
+    assert [seen.shape[0] for seen in method.teacher.body.seen] == sizes
+    assert [seen.shape[0] for seen in method.network.body.seen] == [4]
+
+
+def test_every_pass_sees_noise_of_its_own():
+    method, batch = slopes(), make_batch(2)
+    method.step(batch, 1.0)
+    seen = [*method.teacher.body.seen, method.network.body.seen[0][2:]]
+    views = [view - batch.unlabeled.image for images in seen for view in images.split(2)]
+    assert len(views) == 10
+    for index, noise in enumerate(views):
+        assert 0.05 < noise.std() < 0.12
+        assert all((noise - other).std() > 0.05 for other in views[:index])
+
+
+def test_uncertainty_is_the_entropy_of_the_mean_of_the_draws():
+    method, image = slopes(teacher=3.0, draws=5, noise=0.5), make_batch(2).unlabeled.image
+    ours = method.uncertainty(image, torch.Generator().manual_seed(0))
+    views = torch.cat([view for seen in method.teacher.body.seen for view in seen.split(2)])
+    mean = (3 * views).sigmoid().unflatten(0, (5, 2)).mean(0)
+    expected = torch.distributions.Bernoulli(mean).entropy()
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_target_is_the_first_pass_of_the_teacher_alone():
+    method, batch = slopes(student=-1.0, teacher=2.0), make_batch(2)
+    target = method.step(batch, 1.0).pseudo[0].target
+    assert torch.allclose(target, (2 * method.teacher.body.seen[0]).sigmoid())
+
+
+def test_gradient_takes_target_and_mask_for_constants():
+    """By hand, without noise: the student's slope is -1 and the teacher's is 2."""
+    method, image = slopes(-1.0, 2.0, noise=0.0), make_batch(2).unlabeled.image
+    term = method.step(batch_of(image), 0.0).terms["pseudo"].value
+    (gradient,) = torch.autograd.grad(term, trainable(method)[:1])
+    ours, theirs = (-image).sigmoid(), (2 * image).sigmoid()
+    limit = (0.75 + 0.25 * math.exp(-5)) * math.log(2)
+    mask = torch.distributions.Bernoulli(theirs).entropy() < limit
+    assert 0.1 < mask.float().mean() < 0.9
+    expected = (2 * (ours - theirs) * ours * (1 - ours) * image)[mask].mean()
+    assert gradient.item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_labels_carry_no_gradient_to_the_image():
+    batch = make_batch(2)
+    tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
+    pseudo = build("ua-mt", 2).step(Batch(batch.labeled, tracked, batch.generator), 1.0).pseudo[0]
+    assert not pseudo.target.requires_grad
+    assert not pseudo.weight.requires_grad
+
+
+def test_dropout_of_the_teacher_draws_for_the_uncertainty_and_not_for_the_target():
+    method = slopes()
+    method.step(make_batch(2), 1.0)
+    assert method.teacher.body.modes == [(False, False), *[(True, False)] * 4]
+    assert method.network.body.modes == [(True, True)]
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_teacher_rests_after_a_step(dims):
+    method = build("ua-mt", dims, network=NetworkSettings(dropout=0.5))
+    with torch.random.fork_rng():
+        method.step(make_batch(dims), 1.0)
+    assert not any(module.training for module in method.teacher.modules())
+    assert all(module.training for module in method.network.modules())
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_dropout_makes_the_teacher_less_sure(dims):
+    image = make_batch(dims).unlabeled.image
+
+    def mean_entropy(dropout: float) -> float:
+        network = NetworkSettings(dropout=dropout)
+        method = build("ua-mt", dims, network=network, settings={"noise": 0.0})
+        with torch.no_grad():
+            method.teacher.body.last.weight.mul_(20)  # or all answers are near 0.5
+            return method.uncertainty(image, torch.Generator().manual_seed(0)).mean().item()
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assert mean_entropy(0.5) > 1.1 * mean_entropy(0.0)
+
+
+def test_teacher_moves_to_its_student_after_a_step():
+    method = slopes(1.0, 2.0, decay=0.9)
+    method.after_update(1000)
+    assert method.teacher.body.slope.item() == pytest.approx(1.9)
+
+
+def test_prediction_is_made_by_the_student_unless_told_otherwise():
+    student, teacher = slopes(), slopes(predict_by="teacher")
+    assert student.predictors() == [student.network]
+    assert teacher.predictors() == [teacher.teacher]
+
+
+def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"predict_by named 'pupil'\. .*Known: student"):
+        slopes(predict_by="pupil")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("draws", 0), ("threshold", 1.5), ("noise", -1.0), ("decay", -0.1), ("alpha", -1.0)],
+)
+def test_settings_that_mean_nothing_are_refused(setting, value):
+    with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):
+        slopes(**{setting: value})
