@@ -46,6 +46,19 @@ def dice_cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor
     return 0.5 * dice_loss(logits, target, weight) + 0.5 * cross_entropy(logits, target, weight)
 
 
+def binary_entropy(logits: Tensor, weight: Tensor) -> Tensor:
+    r"""Entropy of every channel's answer in nats, averaged over the voxels that count.
+
+    $$H(p) = -p \log p - (1 - p) \log(1 - p) =
+      \mathrm{softplus}(-|z|) + |z|\, \mathrm{sigmoid}(-|z|), \quad p = \mathrm{sigmoid}(z)$$
+
+    The form in logits is a sum of positive numbers: nothing cancels where the answer is certain.
+    """
+    distance = logits.abs()
+    voxelwise = torch.nn.functional.softplus(-distance) + distance * (-distance).sigmoid()
+    return (voxelwise * weight).sum() / weight.sum().clamp(min=1)
+
+
 LOSSES: dict[str, Loss] = {
     "dice": dice_loss,
     "cross-entropy": cross_entropy,
