@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import SIDE, make_batch, shape_for
+
+from segpl.networks.branch import Branch
+from segpl.networks.build import build_network
+from segpl.networks.network import Network, NetworkSettings
+
+both_dims = pytest.mark.parametrize("dims", [2, 3])
+
+
+def network_and_branch(dims: int, *, classes: int = 2) -> tuple[Network, Branch]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = build_network(NetworkSettings(), shape_for(dims, classes=classes))
+        return network, Branch(network)
+
+
+@both_dims
+def test_branch_has_the_shapes_of_the_last_block_and_layer_of_the_unet(dims):
+    network, branch = network_and_branch(dims, classes=3)
+    beside = [*network.body.merge[-1].parameters(), *network.body.last.parameters()]
+    assert [p.shape for p in branch.parameters()] == [p.shape for p in beside]
+
+
+@both_dims
+def test_branch_with_the_weights_of_the_last_block_gives_the_logits_of_the_network(dims):
+    network, branch = network_and_branch(dims)
+    branch.block.load_state_dict(network.body.merge[-1].state_dict())
+    branch.last.load_state_dict(network.body.last.state_dict())
+    output = network(make_batch(dims).labeled.image)
+    assert torch.allclose(branch(output.trunk, [SIDE] * dims), output.logits, atol=1e-6)
+
+
+@both_dims
+def test_branch_has_weights_of_its_own(dims):
+    network, branch = network_and_branch(dims)
+    output = network(make_batch(dims).labeled.image)
+    assert not torch.allclose(branch(output.trunk, [SIDE] * dims), output.logits, atol=1e-2)
+
+
+@both_dims
+def test_coarse_trunk_gives_logits_on_the_grid_of_the_image(dims):
+    _, branch = network_and_branch(dims, classes=3)
+    trunk = torch.randn((2, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
+    sides = (9, 8, 16)[:dims]
+    assert branch(trunk, sides).shape == (2, 3, *sides)
+
+
+@both_dims
+def test_coarse_logits_are_spread_linearly(dims):
+    """Halfway between the centres of two coarse voxels lies their mean."""
+    _, branch = network_and_branch(dims)
+    trunk = torch.randn((1, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
+    coarse, fine = branch(trunk, [4] * dims), branch(trunk, [12] * dims)
+    assert torch.allclose(fine[(..., *[slice(1, None, 3)] * dims)], coarse, atol=1e-5)
+    assert coarse.amin() <= fine.amin()
+    assert fine.amax() <= coarse.amax()
+    assert fine.unique().numel() > coarse.unique().numel()
+
+
+@both_dims
+def test_logits_of_a_half_precision_trunk_are_float32(dims):
+    _, branch = network_and_branch(dims)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = branch(torch.ones((1, 8, *[4] * dims), dtype=torch.bfloat16), [4] * dims)
+    assert logits.dtype == torch.float32
+
+
+@both_dims
+def test_an_image_is_decoded_alone(dims):
+    _, branch = network_and_branch(dims)
+    trunk = torch.randn((2, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
+    together, alone = branch(trunk, [4] * dims)[:1], branch(trunk[:1], [4] * dims)
+    assert torch.allclose(together, alone, atol=1e-6)
