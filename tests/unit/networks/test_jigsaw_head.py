@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from segpl.networks.jigsaw_head import JigsawHead
+from segpl.views.jigsaw import Jigsaw
+
+
+def make(dims: int, tiles: int = 2) -> JigsawHead:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return JigsawHead(dims, 5, tiles=tiles, orders=6)
+
+
+def features(*sides: int) -> torch.Tensor:
+    return torch.randn((2, 5, *sides), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("sides", [(16, 16), (16, 3), (2, 2), (16, 16, 16), (16, 16, 3)])
+@pytest.mark.parametrize("tiles", [2, 3])
+def test_every_image_has_a_score_for_every_order(sides, tiles):
+    assert make(len(sides), tiles)(features(*sides)).shape == (2, 6)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_same_tiles_in_another_order_have_other_scores(dims):
+    """Pooling over the whole image would not tell them apart."""
+    head, given = make(dims), features(*[16] * dims)
+    other = Jigsaw(dims, tiles=2, count=4)(given, torch.tensor([1, 2]))
+    assert (head(given) - head(other)).abs().max() > 0.01
+
+
+def test_an_image_has_the_same_scores_in_any_company():
+    head, given = make(2), features(16, 16)
+    assert torch.allclose(head(given)[:1], head(given[:1]), atol=1e-6)
+
+
+def test_scores_are_float32_under_bfloat16():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert make(2)(features(16, 16).bfloat16()).dtype == torch.float32
