@@ -18,6 +18,7 @@ COMMANDS = {
     "train": "train a model from labelled and unlabelled scans",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
+    "cost": "compare what methods cost: weights, FLOPs, memory, time",
     "compare": "train several methods on the same cases, over several seeds",
     "list": "name the methods, layouts, losses or settings",
 }

@@ -1,0 +1,85 @@
+"""Bytes of tensors, on sequences short enough to be added up by hand."""
+
+from __future__ import annotations
+
+import torch
+
+from segpl.experiments.tensor_memory import TensorMemory
+
+KILO = 256 * 4  # bytes of 256 numbers
+
+
+def test_peak_is_the_most_that_lived_at_once():
+    with TensorMemory([]) as memory:
+        first = torch.zeros(256)
+        second = torch.zeros(512)
+        del first
+        torch.zeros(256)
+        del second
+        torch.zeros(128)
+    assert memory.peak == 3 * KILO
+
+
+def test_freed_memory_is_counted_again_only_when_it_is_used_again():
+    with TensorMemory([]) as memory:
+        for _ in range(10):
+            torch.zeros(256)
+    assert memory.peak == KILO
+
+
+def test_tensors_held_before_count_from_the_start():
+    held = torch.zeros(256)
+    with TensorMemory([held]) as memory:
+        kept = torch.zeros(256)
+    assert memory.peak == 2 * KILO
+    del kept
+
+
+def test_views_of_one_memory_count_once():
+    with TensorMemory([]) as memory:
+        whole = torch.zeros(256)
+        parts = [whole[:128], whole.view(16, 16), whole.t()]
+    assert memory.peak == KILO
+    del parts
+
+
+def test_operation_in_place_takes_nothing():
+    with TensorMemory([]) as memory:
+        torch.zeros(256).add_(1).mul_(2)
+    assert memory.peak == KILO
+
+
+def test_counter_keeps_no_tensor_alive():
+    with TensorMemory([]) as memory:
+        torch.zeros(256)
+        memory.forget()
+        assert memory.bytes == 0
+
+
+def test_several_answers_of_one_operation_count_together():
+    with TensorMemory([]) as memory:
+        answers = torch.zeros(2, 128).sort()  # values (4 bytes) and places (8 bytes)
+    assert memory.peak == KILO + KILO + 2 * KILO
+    del answers
+
+
+def test_what_is_kept_for_the_backward_pass_is_counted():
+    """exp keeps its answer, so four in a row hold four, where no gradient is wanted two."""
+    start = torch.zeros(256, requires_grad=True)
+    with TensorMemory([start]) as memory:
+        start.exp().exp().exp().exp()
+    kept = memory.peak
+    with TensorMemory([start]) as memory, torch.no_grad():
+        start.exp().exp().exp().exp()
+    assert kept == 5 * KILO
+    assert memory.peak == 3 * KILO
+
+
+def test_gradients_of_the_backward_pass_are_counted():
+    weight = torch.zeros(256, requires_grad=True)
+    total = weight.mul(2).sum()
+    with TensorMemory([weight, total]) as memory:
+        total.backward()
+    assert weight.grad is not None
+    # the weight, the total and its gradient of 4 bytes each, and the gradient of the weight
+    assert memory.peak == KILO + 4 + 4 + KILO
