@@ -50,16 +50,19 @@ def cost_table(report: CostReport) -> Table:
 def note_of(report: CostReport) -> str:
     load, is_gpu = report.workload, not report.device.startswith("cpu")
     peak = "memory that torch allocated" if is_gpu else "tensors alive, not what the process takes"
+    # networks of MONAI have shapes of their own
+    is_unet = report.network == "unet"
+    halvings = counted(len(load.plan.strides), "halving")
+    shape = f", width {report.width}, {halvings}" if is_unet else ""
     busy = (
         f"\nThe machine was busy: a median is {report.unrest:.1f} times the fastest step of its "
         "method. For times to trust, repeat it when the machine is free."
     )
     return (
         f"x: times that of {REFERENCE} training on the same {load.crops} images, all labelled. The "
-        f"others saw {load.describe()}. Network {report.network}, width {report.width}, "
-        f"{counted(len(load.plan.strides), 'halving')}.\n"
-        "Predicting: weights that a prediction needs, of one crop. FLOPs: of convolutions and "
-        f"matrix products, a multiply-add is 2. Peak: {peak}. Seconds: median of "
+        f"others saw {load.describe()}. Network {report.network}{shape}.\n"
+        "Predicting: weights that prediction needs; its FLOPs are of one crop. FLOPs: of "
+        f"convolutions and matrix products, a multiply-add is 2. Peak: {peak}. Seconds: median of "
         f"{counted(report.steps, 'step')}.\n"
         f"{report.device}, torch {torch.__version__}, {report.precision}, "
         f"{'compiled' if report.compiled else 'not compiled'}."
