@@ -59,6 +59,19 @@ def binary_entropy(logits: Tensor, weight: Tensor) -> Tensor:
     return (voxelwise * weight).sum() / weight.sum().clamp(min=1)
 
 
+def entropy_of(probability: Tensor) -> Tensor:
+    """Entropy of a yes or no in nats, voxel by voxel, ln 2 at most."""
+    nats: Tensor = torch.special.entr(probability) + torch.special.entr(1 - probability)
+    return nats
+
+
+def squared_error(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Squared difference of probabilities over the voxels that count, each channel on its own."""
+    axes = (0, *range(2, logits.dim()))
+    error = (weight * (logits.sigmoid() - target).square()).sum(axes)  # (K,)
+    return (error / weight.sum(axes).clamp(min=1)).mean()
+
+
 LOSSES: dict[str, Loss] = {
     "dice": dice_loss,
     "cross-entropy": cross_entropy,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError, unknown
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import loss_named, squared_error, supervised_loss
 from segpl.methods.base import (
     Method,
     counted,
@@ -94,8 +94,8 @@ class CCT(Method):
         errors = []
         for branch, perturb in zip(self.branches, self.perturbations, strict=True):
             logits = branch(perturb(trunk, seen, generator), pseudo.target.shape[2:])
-            errors.append(((logits.sigmoid() - pseudo.target).square() * pseudo.weight).sum())
-        return torch.stack(errors).mean() / pseudo.weight.sum().clamp(min=1)
+            errors.append(squared_error(logits, pseudo.target, pseudo.weight))
+        return torch.stack(errors).mean()
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)

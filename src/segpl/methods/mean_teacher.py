@@ -8,30 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import loss_named, squared_error, supervised_loss
 from segpl.methods.base import Method, counted, forward_together, require, shares, unlabeled_of
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
 from segpl.schedules import sigmoid_ramp
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
+from segpl.views.noise import noisy_clipped
 
 PREDICTORS = ("teacher", "student")
-
-
-def noisy_view(image: Tensor, std: float, generator: torch.Generator) -> Tensor:
-    """A view of the images under Gaussian noise, which is cut off at twice its spread."""
-    noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
-    return image + std * noise.clamp(-2, 2)
-
-
-def squared_error(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Squared difference of probabilities over the voxels that count, each channel on its own."""
-    axes = (0, *range(2, logits.dim()))
-    error = (weight * (logits.sigmoid() - target).square()).sum(axes)  # (K,)
-    return (error / weight.sum(axes).clamp(min=1)).mean()
 
 
 class MeanTeacher(Method):
@@ -78,14 +65,14 @@ class MeanTeacher(Method):
         self, unlabeled: Unlabeled, progress: float, generator: torch.Generator
     ) -> PseudoLabels:
         """E-step: the teacher's probabilities on a noisy view of its own."""
-        view = noisy_view(unlabeled.image, self.settings.noise, generator)
+        view = noisy_clipped(unlabeled.image, self.settings.noise, generator)
         target = self.teacher(view).logits.sigmoid()  # (B, K, *S)
         return PseudoLabels(target, counted(unlabeled, torch.ones_like(target)))
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)
         pseudo = self.label(unlabeled, progress, batch.generator)
-        view = noisy_view(unlabeled.image, self.settings.noise, batch.generator)
+        view = noisy_clipped(unlabeled.image, self.settings.noise, batch.generator)
         on_labeled, on_unlabeled = forward_together(
             self.network, batch.labeled, replace(unlabeled, image=view)
         )

@@ -10,19 +10,15 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
+from segpl.losses import entropy_of
 from segpl.methods.base import require
-from segpl.methods.mean_teacher import PREDICTORS, MeanTeacher, noisy_view
+from segpl.methods.mean_teacher import PREDICTORS, MeanTeacher
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
 from segpl.types import PseudoLabels, Unlabeled
+from segpl.views.noise import noisy_clipped
 
 AT_ONCE = 2  # draws in one pass, as in the authors' code; more of them need more memory
-
-
-def entropy(probability: Tensor) -> Tensor:
-    """Entropy of a yes or no in nats, ln 2 at most."""
-    nats: Tensor = torch.special.entr(probability) + torch.special.entr(1 - probability)
-    return nats
 
 
 class UncertaintyAwareMeanTeacher(MeanTeacher):
@@ -83,7 +79,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         with with_dropout(self.teacher):
             for first in range(0, draws, AT_ONCE):
                 count = min(AT_ONCE, draws - first)
-                views = noisy_view(torch.cat([image] * count), self.settings.noise, generator)
+                views = noisy_clipped(torch.cat([image] * count), self.settings.noise, generator)
                 answers = self.teacher(views).logits.sigmoid()  # (count * B, K, *S)
                 total = total + answers.unflatten(0, (count, -1)).sum(0)
-        return entropy(total / draws)
+        return entropy_of(total / draws)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from segpl.networks.pool import averaged
 from segpl.networks.unet import CONVOLUTIONS
 from segpl.threshold.normal import Normal
 
@@ -24,7 +25,6 @@ class ThresholdHead(nn.Module):
     def __init__(self, dims: int, features: int, *, start_std: float, width: int = 8) -> None:
         super().__init__()
         convolution = CONVOLUTIONS[dims]
-        self.pool = nn.AdaptiveAvgPool2d(POOLED) if dims == 2 else nn.AdaptiveAvgPool3d(POOLED)
         self.block = nn.Sequential(
             convolution(features, width, 3, padding=1, bias=False),
             nn.GroupNorm(1, width),
@@ -38,7 +38,7 @@ class ThresholdHead(nn.Module):
             nn.init.constant_(layer.bias, start)
 
     def forward(self, features: Tensor) -> Normal:
-        pooled = self.pool(features).float()  # (B, F, *POOLED); pooled first, which is cheaper
+        pooled = averaged(features, POOLED).float()  # (B, F, *POOLED); pooled first: cheaper
         # a threshold decides near 0.5: half precision would round it
         with torch.autocast(features.device.type, enabled=False):
             hidden = self.block(pooled)  # (B, width, *POOLED)

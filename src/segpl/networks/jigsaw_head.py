@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from segpl.networks.pool import averaged
 from segpl.networks.unet import CONVOLUTIONS
 
 
@@ -20,8 +21,7 @@ class JigsawHead(nn.Module):
         self, dims: int, features: int, *, tiles: int, orders: int, width: int = 8
     ) -> None:
         super().__init__()
-        side = 2 * tiles
-        self.pool = nn.AdaptiveAvgPool2d(side) if dims == 2 else nn.AdaptiveAvgPool3d(side)
+        self.side = side = 2 * tiles
         self.block = nn.Sequential(
             CONVOLUTIONS[dims](features, width, 3, padding=1, bias=False),
             nn.GroupNorm(1, width),
@@ -32,6 +32,6 @@ class JigsawHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (B, P), in float32 whatever the features are."""
-        pooled = self.pool(features).float()  # (B, F, *side); pooled first, which is cheaper
+        pooled = averaged(features, self.side).float()  # (B, F, *side); first: cheaper
         with torch.autocast(features.device.type, enabled=False):
             return cast(Tensor, self.block(pooled))

@@ -8,8 +8,8 @@ from tiny import build, build_with, make_batch, moved, table_network, trainable
 from torch import Tensor, nn
 
 from segpl.errors import InputError, UnknownNameError
+from segpl.losses import entropy_of
 from segpl.methods.base import Method
-from segpl.methods.ua_mt import entropy
 from segpl.networks.network import Network, NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -59,7 +59,7 @@ def logits_of(*probabilities: float) -> Tensor:
 )
 def test_entropy_is_that_of_a_yes_or_no(probability, nats):
     """By hand: -0.2 ln 0.2 - 0.8 ln 0.8 = 0.500402."""
-    assert entropy(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
+    assert entropy_of(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
 
 
 @pytest.mark.parametrize(
