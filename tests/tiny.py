@@ -18,6 +18,8 @@ from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 
 SIDE = 16
 WIDTH = 4
+# a fresh network is certain of nothing, and would learn nothing from its own labels
+EAGER: dict[str, dict[str, Any]] = {"fixmatch": {"confidence": 0.5}}
 
 
 def shape_for(
@@ -64,7 +66,8 @@ def build_with(
     kind: Any = METHODS.get(name)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        method: Method = kind(network, kind.Settings(**settings or {}))
+        chosen = {**EAGER.get(name, {}), **(settings or {})}
+        method: Method = kind(network, kind.Settings(**chosen))
     return method
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from marks import both_dims, both_tasks, every_method
-from tiny import build, make_batch, phantom_batch, total_of
+from tiny import build, make_batch, phantom_batch
 
 from segpl.engine.checkpoint import load_optimizer, load_weights, read_checkpoint, save_checkpoint
+from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.base import Method
 from segpl.types import Batch
 
 
 def adam(method: Method, lr: float = 0.01) -> torch.optim.Adam:
-    return torch.optim.Adam([p for p in method.parameters() if p.requires_grad], lr=lr)
+    return optimizer_for(method, lr)
 
 
-def take_step(
+def values_of_step(
     method: Method, optimizer: torch.optim.Optimizer, batch: Batch, progress: float, *, taken: int
 ) -> dict[str, float]:
     """One optimiser step after `taken` others."""
-    output = method.step(batch, progress)
-    optimizer.zero_grad(set_to_none=True)
-    total_of(output).backward()
-    optimizer.step()
-    method.after_update(taken + 1)
+    output, _ = take_step(method, optimizer, batch, progress, nullcontext(), taken=taken)
     return {name: term.value.item() for name, term in output.terms.items()}
 
 
@@ -38,7 +36,7 @@ def test_few_steps_halve_the_supervised_loss(name, dims, classes, steps):
     optimizer = adam(method, lr=0.02)
     batch = phantom_batch(dims, classes=classes)
     values = [
-        take_step(method, optimizer, batch, step / steps, taken=step) for step in range(steps)
+        values_of_step(method, optimizer, batch, step / steps, taken=step) for step in range(steps)
     ]
     assert values[-1]["supervised"] < 0.5 * values[0]["supervised"]
 
@@ -52,12 +50,14 @@ def test_checkpoint_continues_the_curve_to_the_bit(name, dims, classes, tmp_path
 
     method = build(name, dims, classes=classes)
     optimizer = adam(method)
-    whole = [take_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(6)]
+    whole = [
+        values_of_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(6)
+    ]
 
     method = build(name, dims, classes=classes)
     optimizer = adam(method)
     for step in range(3):
-        take_step(method, optimizer, batch(step), step / 6, taken=step)
+        values_of_step(method, optimizer, batch(step), step / 6, taken=step)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=3, module=method, optimizer=optimizer, facts={"best_score": 0.25})
 
@@ -66,7 +66,9 @@ def test_checkpoint_continues_the_curve_to_the_bit(name, dims, classes, tmp_path
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
     load_optimizer(optimizer, checkpoint)
-    rest = [take_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(3, 6)]
+    rest = [
+        values_of_step(method, optimizer, batch(step), step / 6, taken=step) for step in range(3, 6)
+    ]
 
     assert checkpoint.step == 3
     assert checkpoint.facts == {"best_score": 0.25}
@@ -86,18 +88,18 @@ def test_checkpoint_of_channels_last_weights_continues_to_the_bit(name, dims, tm
     method, optimizer = fresh(0)
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
     for step in range(2):
-        take_step(method, optimizer, batches[step], 0.5, taken=step)
+        values_of_step(method, optimizer, batches[step], 0.5, taken=step)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=2, module=method, optimizer=optimizer, facts={})
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
-    whole = [take_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
+    whole = [values_of_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
 
     method, optimizer = fresh(99)
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
     load_optimizer(optimizer, checkpoint)
     batches = [make_batch(dims, images=1, seed=step) for step in range(4)]
-    rest = [take_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
+    rest = [values_of_step(method, optimizer, batches[step], 0.5, taken=step) for step in (2, 3)]
     assert rest == whole
 
 

@@ -9,7 +9,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from mutations import MUTATIONS, Mutation
+from mutations import Mutation
+from mutations_cct import CCT
+from mutations_fixmatch import VIEWS
+from mutations_segpl import SEGPL
+from mutations_self_loop import SELF_LOOP
+from mutations_teachers import MEAN_TEACHER
+from mutations_twins import CPS, ENSEMBLE, ENTROPY
 
 import segpl
 from segpl.methods.base import METHODS
@@ -17,6 +23,16 @@ from segpl.methods.base import METHODS
 ROOT = Path(segpl.__file__).parent
 TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 
+MUTATIONS = [
+    *SEGPL,
+    *VIEWS,
+    *CPS,
+    *CCT,
+    *SELF_LOOP,
+    *MEAN_TEACHER,
+    *ENTROPY,
+    *ENSEMBLE,
+]
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda entry: entry.title)
 
 

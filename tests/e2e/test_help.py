@@ -14,6 +14,8 @@ ARGUMENTS = {
     "train": ["data", "--out", "--method", "--steps", "--labeled", "--resume", "--set", "--config"],
     "predict": ["run", "inputs", "--out", "--probabilities", "--overwrite"],
     "evaluate": ["predictions", "labels", "--out"],
+    "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
+    "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],
     "list": ["methods", "layouts", "losses", "settings"],
 }
 

@@ -9,13 +9,14 @@ After a change that is meant to move them, record them anew and say why in the c
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
-from tiny import build, phantom_batch, total_of, trainable
+from tiny import build, phantom_batch
 
+from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.base import METHODS
 
 FOLDER = Path(__file__).parent / "curves"
@@ -31,17 +32,13 @@ def train(name: str) -> list[dict[str, float]]:
     known = {entry.name for entry in fields(METHODS.get(name).Settings)}
     settings = {key: value for key, value in SETTINGS.items() if key in known}
     method = build(name, 3, seed=1, settings=settings)
-    optimizer = torch.optim.Adam(trainable(method), lr=0.002)
+    optimizer = optimizer_for(method, 0.002)
     rows: list[dict[str, float]] = []
     sums: dict[str, float] = {}
     for step in range(STEPS):
         batch = phantom_batch(3, seed=step % 4)
         batch.generator.manual_seed(step)
-        output = method.step(batch, step / STEPS)
-        optimizer.zero_grad(set_to_none=True)
-        total_of(output).backward()
-        optimizer.step()
-        method.after_update(step + 1)
+        output, _ = take_step(method, optimizer, batch, step / STEPS, nullcontext(), taken=step)
         for key, term in output.terms.items():
             sums[key] = sums.get(key, 0.0) + term.value.item() / EVERY
         if (step + 1) % EVERY == 0:

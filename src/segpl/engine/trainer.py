@@ -29,6 +29,7 @@ from segpl.engine.device import (
 )
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
+from segpl.engine.step import optimizer_for, take_step
 from segpl.engine.watch import CollapseWatch
 from segpl.errors import DivergedError, InputError, unknown
 from segpl.methods.base import Method
@@ -117,11 +118,7 @@ class Trainer:
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
-        self.optimizer = torch.optim.Adam(
-            [parameter for parameter in method.parameters() if parameter.requires_grad],
-            lr=settings.lr,
-            weight_decay=settings.weight_decay,
-        )
+        self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(paths.log)
         self.times = CsvLog(paths.times)
         self.step = 0
@@ -138,7 +135,8 @@ class Trainer:
             log.cut_after(self.step)
 
     def run(self) -> None:
-        settings, meter, watch = self.settings, Meter(), CollapseWatch(self.foreground)
+        settings, meter = self.settings, Meter()
+        watch = CollapseWatch(settings.steps, self.foreground)
         context = precision(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
@@ -151,14 +149,11 @@ class Trainer:
             # dropout inside networks draws from here; everything else from the batch's generator
             torch.manual_seed(settings.seed * 1_000_003 + self.step)
             batch = self.arranged(self.sampler.batch(self.step))
-            with context:
-                output = self.method.step(batch, self.step / settings.steps)
-            total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
-            self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(total)
-            self.optimizer.step()
+            progress = self.step / settings.steps
+            output, total = take_step(
+                self.method, self.optimizer, batch, progress, context, taken=self.step
+            )
             self.step += 1
-            self.method.after_update(self.step)
             meter.add(output, total, self.step)
             self.observer.advanced(self.step)
             if self.step % settings.log_every and self.step != settings.steps:

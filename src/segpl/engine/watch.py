@@ -7,12 +7,14 @@ from collections.abc import Mapping
 VANISHED = 0.05  # of the foreground share in the labelled images
 FLOODED = 0.5  # of what is background in the labelled images
 PATIENCE = 5  # log lines in a row
+EARLY = 0.2  # share of the training in which the foreground need not have been found yet
 
 
 class CollapseWatch:
     """Speaks once when pseudo-labels that are learnt from lose foreground or background."""
 
-    def __init__(self, expected: float | None = None) -> None:
+    def __init__(self, steps: int, expected: float | None = None) -> None:
+        self.first = EARLY * steps
         # crops sought out for their foreground show more of it than the scans: where it is known,
         # the share in the whole labelled scans is what pseudo-labels are held against
         self.expected = expected
@@ -23,6 +25,8 @@ class CollapseWatch:
         pseudo = row.get("pseudo_foreground")
         labeled = row.get("labeled_foreground") if self.expected is None else self.expected
         if pseudo is None or labeled is None or not row.get("pseudo.weight"):
+            return None
+        if step < self.first:
             return None
         is_gone = pseudo < VANISHED * labeled
         is_flood = pseudo > labeled + FLOODED * (1 - labeled)

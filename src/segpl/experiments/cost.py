@@ -28,6 +28,7 @@ from segpl.engine.device import (
     precision,
     should_compile,
 )
+from segpl.engine.step import optimizer_for, take_step
 from segpl.errors import InputError, nearest
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS, Method
@@ -170,11 +171,7 @@ class Rehearsal:
         self.method = build_method(config, workload.plan)
         self.layout = memory_format(device, workload.plan.dims)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
-        self.optimizer = torch.optim.Adam(
-            [parameter for parameter in self.method.parameters() if parameter.requires_grad],
-            lr=config.train.lr,
-            weight_decay=config.train.weight_decay,
-        )
+        self.optimizer = optimizer_for(self.method, config.train.lr, config.train.weight_decay)
         self.context = precision(device, config.train.precision)
         self.device = device
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)
@@ -188,14 +185,8 @@ class Rehearsal:
         """What the trainer does in a step, its log and its crops left out."""
         generator = torch.Generator(self.device).manual_seed(self.steps)
         batch = Batch(self.labeled, self.unlabeled, generator)
-        with self.context:
-            output = self.method.step(batch, LATE)
-        total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
-        self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(total)
-        self.optimizer.step()
+        take_step(self.method, self.optimizer, batch, LATE, self.context, taken=self.steps)
         self.steps += 1
-        self.method.after_update(self.steps)
 
     @torch.no_grad()
     def predict(self) -> None:

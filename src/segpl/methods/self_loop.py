@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import Parameter
 from torch.nn.functional import cross_entropy
 
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import entropy_of, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     counted,
@@ -113,8 +113,7 @@ class SelfLoop(Method):
         """E-step: the mean over the loop, and how sure it is."""
         answers = self.loop(unlabeled.image, numbers)
         target = answers.mean(0)  # (B, K, *S)
-        entropy = torch.special.entr(target) + torch.special.entr(1 - target)
-        certainty = (1 - entropy / math.log(2)).clamp(min=0)
+        certainty = (1 - entropy_of(target) / math.log(2)).clamp(min=0)
         inside = counted(unlabeled, torch.ones_like(target))
         spread = answers.std(0, correction=0)
         monitors = {

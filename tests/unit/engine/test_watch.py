@@ -8,7 +8,7 @@ HEALTHY = {**COLLAPSED, "pseudo_foreground": 0.08}
 
 def said(*rows: dict[str, float]) -> list[int]:
     """Numbers of the lines after which the watch spoke."""
-    watch = CollapseWatch()
+    watch = CollapseWatch(0)
     return [n for n, row in enumerate(rows, start=1) if watch.look(10 * n, row)]
 
 
@@ -37,7 +37,7 @@ def test_labelled_crops_without_foreground_are_no_collapse():
 
 
 def test_message_gives_numbers_and_what_to_change():
-    watch = CollapseWatch()
+    watch = CollapseWatch(0)
     words = [watch.look(n, {**COLLAPSED, "threshold": 0.834}) for n in range(5)][-1]
     assert words is not None
     for part in ("step 4", "0.10% foreground", "10.00%", "threshold 0.83", "Lower method.alpha"):
@@ -46,7 +46,7 @@ def test_message_gives_numbers_and_what_to_change():
 
 def test_watch_speaks_when_the_background_is_lost():
     flooded = {"pseudo_foreground": 0.7, "labeled_foreground": 0.1, "pseudo.weight": 0.1}
-    watch = CollapseWatch()
+    watch = CollapseWatch(0)
     words = [watch.look(n, {**flooded, "threshold": 0.4}) for n in range(5)][-1]
     assert words is not None
     assert "flooded with foreground: 70.00%" in words
@@ -54,7 +54,7 @@ def test_watch_speaks_when_the_background_is_lost():
 
 
 def test_a_method_without_a_threshold_is_not_told_to_change_it():
-    watch = CollapseWatch()
+    watch = CollapseWatch(0)
     words = [watch.look(n, COLLAPSED) for n in range(5)][-1]
     assert words is not None
     assert "Lower method.alpha or let it rise later." in words
@@ -64,5 +64,11 @@ def test_a_method_without_a_threshold_is_not_told_to_change_it():
 def test_crops_sought_for_their_foreground_raise_no_false_alarm():
     """A small lesion fills a seventieth of the scan as of the crops that were centred on it."""
     rare = {"pseudo_foreground": 0.001, "labeled_foreground": 0.07, "pseudo.weight": 0.1}
-    watch = CollapseWatch(expected=0.001)
+    watch = CollapseWatch(0, expected=0.001)
     assert not any(watch.look(n, rare) for n in range(10))
+
+
+def test_young_network_need_not_have_found_the_foreground():
+    watch = CollapseWatch(100)
+    words = [watch.look(step, COLLAPSED) for step in range(0, 100, 5)]
+    assert [bool(word) for word in words] == [step == 40 for step in range(0, 100, 5)]

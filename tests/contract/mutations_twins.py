@@ -1,0 +1,203 @@
+"""Breaks of `entropy-minimization`, `cps` and `ensemble`."""
+
+from __future__ import annotations
+
+from mutations import BOTH, Mutation
+
+ENTROPY = [
+    Mutation(
+        "entropy-minimization maximises the entropy",
+        "losses.py",
+        "return (voxelwise * weight).sum() / weight.sum().clamp(min=1)",
+        "return -(voxelwise * weight).sum() / weight.sum().clamp(min=1)",
+        "test_entropy_minimization:test_descent_moves_every_unlabelled_answer_away_from_one_half",
+    ),
+    Mutation(
+        "entropy-minimization drops its term",
+        "methods/entropy_minimization.py",
+        '            "entropy": Term(binary_entropy(logits, weight), alpha),\n',
+        "",
+        "test_methods:test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared",
+        {"name": "entropy-minimization", **BOTH},
+    ),
+    Mutation(
+        "entropy-minimization detaches the entropy",
+        "methods/entropy_minimization.py",
+        "Term(binary_entropy(logits, weight)",
+        "Term(binary_entropy(logits.detach(), weight)",
+        "test_methods:test_every_term_moves_some_weight",
+        {"name": "entropy-minimization", **BOTH},
+    ),
+    Mutation(
+        "entropy-minimization takes the entropy of labelled images",
+        "methods/entropy_minimization.py",
+        "logits = on_unlabeled.logits",
+        "logits = on_labeled.logits",
+        "test_entropy_minimization:test_entropy_term_is_the_mean_entropy_of_unlabelled_predictions",
+    ),
+    Mutation(
+        "entropy-minimization counts what lies beyond a scan",
+        "methods/entropy_minimization.py",
+        "weight = counted(unlabeled, torch.ones_like(logits))",
+        "weight = torch.ones_like(logits)",
+        "test_methods:test_predictions_beyond_an_unlabelled_scan_change_nothing",
+        {"name": "entropy-minimization", "loss": "dice", **BOTH},
+    ),
+    Mutation(
+        "entropy-minimization does not ramp alpha",
+        "methods/entropy_minimization.py",
+        "self.settings.alpha * linear_ramp(",
+        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "test_entropy_minimization:test_weight_of_the_entropy_rises_in_a_straight_line",
+        {"progress": 0.4, "weight": 0.2},
+    ),
+    Mutation(
+        "entropy forgets the weights of voxels",
+        "losses.py",
+        "return (voxelwise * weight).sum() / weight.sum().clamp(min=1)",
+        "return voxelwise.mean()",
+        "test_entropy_numbers:test_entropy_is_the_mean_over_voxels_that_count",
+    ),
+]
+
+CPS = [
+    Mutation(
+        "cps learns from its own labels",
+        "methods/cps.py",
+        "by_first, by_second = self.label(first, weight), self.label(second, weight)",
+        "by_second, by_first = self.label(first, weight), self.label(second, weight)",
+        "test_cps:test_each_network_learns_from_the_hard_labels_of_the_other",
+    ),
+    Mutation(
+        "cps trains one direction only",
+        "methods/cps.py",
+        "            self.loss(second, by_first.target, by_first.weight),\n",
+        "",
+        "test_cps:test_every_term_moves_both_networks",
+        {"dims": 2, "key": "pseudo"},
+    ),
+    Mutation(
+        "cps supervises one network only",
+        "methods/cps.py",
+        "for given, _ in answers]",
+        "for given, _ in answers[:1]]",
+        "test_cps:test_every_term_moves_both_networks",
+        {"dims": 2, "key": "supervised"},
+    ),
+    Mutation(
+        "cps starts from equal twins",
+        "methods/cps.py",
+        "self.twin = build()",
+        "self.twin = __import__('copy').deepcopy(self.network)",
+        "test_cps:test_twins_start_from_different_weights",
+    ),
+    Mutation(
+        "cps has one network for both twins",
+        "methods/cps.py",
+        "self.twin = build()",
+        "self.twin = self.network",
+        "test_cps:test_twins_start_from_different_weights",
+    ),
+    Mutation(
+        "cps lets gradients through its labels",
+        "methods/cps.py",
+        "binarize(logits.sigmoid(), 0.5).target",
+        "logits.sigmoid()",
+        "test_methods:test_pseudo_labels_carry_no_gradient_and_lie_from_0_to_1",
+        {"name": "cps", **BOTH},
+    ),
+    Mutation(
+        "cps labels softly",
+        "methods/cps.py",
+        "binarize(logits.sigmoid(), 0.5).target",
+        "logits.sigmoid().detach()",
+        "test_cps:test_each_network_learns_from_the_hard_labels_of_the_other",
+    ),
+    Mutation(
+        "cps does not ramp alpha",
+        "methods/cps.py",
+        "self.settings.alpha * linear_ramp(",
+        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "test_cps:test_weight_of_the_cross_term_rises_in_a_straight_line",
+        {"progress": 0.4, "weight": 0.4},
+    ),
+    Mutation(
+        "cps halves the gradient of each network",
+        "methods/cps.py",
+        "Term(torch.stack(supervised).mean(), 2.0)",
+        "Term(torch.stack(supervised).mean())",
+        "test_cps:test_each_network_has_the_gradient_of_its_own_whole_loss",
+    ),
+    Mutation(
+        "cps counts ignored voxels of labelled images",
+        "methods/cps.py",
+        "targets_of(label, self.network.outputs)[1], weight_unlabeled",
+        "torch.ones_like(answers[0][0].logits), weight_unlabeled",
+        "test_cps:test_ignored_voxels_of_labelled_images_are_left_out_of_the_cross_term",
+        {"loss": "dice"},
+    ),
+    Mutation(
+        "cps counts what lies beyond a scan",
+        "methods/cps.py",
+        "counted(unlabeled, torch.ones_like(answers[0][1].logits))",
+        "torch.ones_like(answers[0][1].logits)",
+        "test_methods:test_predictions_beyond_an_unlabelled_scan_change_nothing",
+        {"name": "cps", "loss": "dice", **BOTH},
+    ),
+    Mutation(
+        "cps always predicts by both networks",
+        "methods/cps.py",
+        "return [self.network] if self.settings",
+        "return [self.network, self.twin] if self.settings",
+        "test_cps:test_prediction_is_that_of_the_first_network_unless_both_are_asked",
+    ),
+]
+
+ENSEMBLE = [
+    Mutation(
+        "ensemble never trains its other members",
+        "methods/ensemble.py",
+        "for member in self.networks()",
+        "for member in [self.network]",
+        "test_methods:test_every_weight_is_moved_by_some_term",
+        {"name": "ensemble", **BOTH},
+    ),
+    Mutation(
+        "ensemble never trains its last member",
+        "methods/ensemble.py",
+        "for member in self.networks()",
+        "for member in self.networks()[:-1]",
+        "test_methods:test_every_weight_is_moved_by_some_term",
+        {"name": "ensemble", **BOTH},
+    ),
+    Mutation(
+        "ensemble predicts by one member",
+        "methods/ensemble.py",
+        "return self.networks()",
+        "return [self.network]",
+        "test_ensemble:test_prediction_is_the_mean_probability_of_all_members",
+    ),
+    Mutation(
+        "ensemble shares the loss among its members",
+        "methods/ensemble.py",
+        "Term(losses.mean(), float(self.settings.members))",
+        "Term(losses.mean())",
+        "test_ensemble:test_every_member_has_the_gradient_of_a_supervised_training_alone",
+        {"dims": 2},
+    ),
+    Mutation(
+        "ensemble of equal members",
+        "methods/ensemble.py",
+        "nn.ModuleList(build() for",
+        "nn.ModuleList(__import__('copy').deepcopy(self.network) for",
+        "test_ensemble:test_every_two_members_start_from_different_weights",
+    ),
+    Mutation(
+        "ensemble has one member too few",
+        "methods/ensemble.py",
+        "range(settings.members - 1)",
+        "range(settings.members - 2)",
+        "test_ensemble:test_ensemble_has_as_many_networks_as_it_is_asked_for",
+        {"members": 5},
+    ),
+]
