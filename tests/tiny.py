@@ -53,7 +53,8 @@ def build(
 ) -> Method:
     shape = shape_for(dims, classes=classes, patch=patch, strides=strides)
     chosen = network or NetworkSettings()
-    return build_with(name, lambda: build_network(chosen, shape), seed=seed, settings=settings)
+    given = {**EAGER.get(name, {}), **(settings or {})}
+    return build_with(name, lambda: build_network(chosen, shape), seed=seed, settings=given)
 
 
 def build_with(
@@ -66,8 +67,7 @@ def build_with(
     kind: Any = METHODS.get(name)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        chosen = {**EAGER.get(name, {}), **(settings or {})}
-        method: Method = kind(network, kind.Settings(**chosen))
+        method: Method = kind(network, kind.Settings(**settings or {}))
     return method
 
 

@@ -204,14 +204,17 @@ OPTIONS = {
     "unknown compile": (["--set", "train.compile=yes"], ["no train.compile named 'yes'"]),
     "unknown loss": (["--set", "method.loss=dise"], ["no loss named 'dise'. Did you mean 'dice'"]),
     "impossible prior": (["--set", "method.prior_std=0"], ["method.prior_std is 0.0: a spread"]),
-    "negative weight": (["--set", "method.alpha=-1"], ["method.alpha is -1.0: a weight must not"]),
+    "negative weight": (
+        ["--set", "method.alpha=-1"],
+        ["method.alpha is -1.0: it must be 0 or more"],
+    ),
     "ramp that falls": (
         ["--set", "method.ramp_begin=0.9", "--set", "method.ramp_end=0.5"],
         ["method.ramp_begin is 0.9 and method.ramp_end 0.5: the weight rises"],
     ),
     "threshold above one": (
         ["--method", "segpl", "--set", "method.threshold=3"],
-        ["method.threshold is 3.0: probabilities lie from 0 to 1"],
+        ["method.threshold is 3.0: it must be from 0 to 1"],
     ),
     "no unlabelled crops": (
         ["--set", "train.ratio=0"],

@@ -229,7 +229,7 @@ def test_backward_pass_and_update_lie_outside_of_autocast(tmp_path):
 def test_warning_of_collapsed_pseudo_labels_reaches_the_observer(tmp_path):
     trainer = trained(tmp_path, Recorder(collapse), steps=60, log_every=10)
     assert len(trainer.observer.warnings) == 1
-    assert "step 50: the pseudo-labels have collapsed" in trainer.observer.warnings[0]
+    assert "step 60: the pseudo-labels have collapsed" in trainer.observer.warnings[0]
 
 
 def test_training_without_collapse_warns_of_nothing(tmp_path):
