@@ -25,7 +25,7 @@ def lines_of(kind: str, method: str | None) -> list[str]:
     if kind == "methods":
         from segpl.methods.base import METHODS
 
-        return [f"{name:12} {entry.summary}" for name, entry in METHODS.classes.items()]
+        return [f"{name:21} {entry.summary}" for name, entry in METHODS.classes.items()]
     if kind == "layouts":
         from segpl.data.layouts import LAYOUTS
 
