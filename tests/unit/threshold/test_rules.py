@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.threshold.rules import binarize
+from segpl.threshold.base import Distribution
+from segpl.threshold.rules import MOVED_BY_DATA, RULES, binarize, select
+from segpl.types import PseudoLabels
 
 
 def test_probability_above_the_threshold_is_foreground():
@@ -26,3 +28,106 @@ def test_labels_carry_no_gradient_to_probability_or_threshold():
     pseudo = binarize(probability, threshold)
     assert not pseudo.target.requires_grad
     assert not pseudo.weight.requires_grad
+
+
+class Flat(Distribution):
+    """Every threshold from `low` to `high` is equally likely."""
+
+    def __init__(self, low: torch.Tensor, high: torch.Tensor) -> None:
+        self.low, self.high = low, high
+
+    @property
+    def mean(self) -> torch.Tensor:
+        return (self.low + self.high) / 2
+
+    @property
+    def std(self) -> torch.Tensor:
+        return (self.high - self.low) / 12**0.5
+
+    def sample(self, generator: torch.Generator) -> torch.Tensor:
+        drawn = torch.rand(self.low.shape, generator=generator)
+        return self.low + drawn * (self.high - self.low)
+
+    def cdf(self, value: torch.Tensor) -> torch.Tensor:
+        return ((value - self.low) / (self.high - self.low)).clamp(0, 1)
+
+    def kl(self, prior: Distribution) -> torch.Tensor:
+        raise NotImplementedError
+
+
+P = torch.tensor([[[0.05, 0.3, 0.5, 0.6, 0.75, 0.95]]])
+
+
+def flat(low: float = 0.5, high: float = 1.0) -> Flat:
+    return Flat(torch.tensor(low, requires_grad=True), torch.tensor(high, requires_grad=True))
+
+
+def apply(rule: str, threshold: Flat, probability: torch.Tensor = P, seed: int = 0) -> PseudoLabels:
+    return RULES[rule](probability, threshold, torch.Generator().manual_seed(seed))
+
+
+def test_selected_voxels_are_sure_on_either_side():
+    """By hand at T = 0.72: certainty is 0.95, 0.7, 0.5, 0.6, 0.75, 0.95."""
+    pseudo = select(P, 0.72)
+    assert pseudo.target.tolist() == [[[0, 0, 0, 1, 1, 1]]]
+    assert pseudo.weight.tolist() == [[[1, 0, 0, 0, 1, 1]]]
+
+
+def test_marginal_label_is_the_share_of_thresholds_below_the_probability():
+    assert apply("marginal", flat()).target.tolist()[0][0] == pytest.approx(
+        [0, 0, 0, 0.2, 0.5, 0.9]
+    )
+    assert apply("marginal", flat()).weight.eq(1).all()
+
+
+def test_marginal_weight_is_the_share_of_thresholds_below_the_certainty():
+    pseudo = apply("marginal-select", flat())
+    assert pseudo.weight.tolist()[0][0] == pytest.approx([0.9, 0.4, 0, 0.2, 0.5, 0.9])
+    assert pseudo.target.tolist() == [[[0, 0, 0, 1, 1, 1]]]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "mean"), [("binarize", "marginal"), ("select", "marginal-select")]
+)
+def test_marginal_rule_is_the_mean_of_the_drawn_one(drawn, mean):
+    many = [apply(drawn, flat(), seed=seed) for seed in range(4000)]
+    expected = apply(mean, flat())
+    for part in ("target", "weight"):
+        average = torch.stack([getattr(one, part) for one in many]).mean(0)
+        assert torch.allclose(average, getattr(expected, part), atol=0.03)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_data_move_the_threshold_exactly_where_it_is_said(rule):
+    """The question that was never asked of the paper: does the loss see the threshold?"""
+    threshold = flat()
+    pseudo = apply(rule, threshold)
+    is_moved = pseudo.target.requires_grad or pseudo.weight.requires_grad
+    assert is_moved == (rule in MOVED_BY_DATA)
+    if is_moved:
+        (gradient,) = torch.autograd.grad((pseudo.target + pseudo.weight).sum(), [threshold.low])
+        assert gradient.abs() > 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_rule_sends_a_gradient_through_the_probability(rule):
+    probability = P.clone().requires_grad_()
+    pseudo = apply(rule, flat(), probability)
+    for part in (pseudo.target, pseudo.weight):
+        if part.requires_grad:
+            assert torch.autograd.grad(part.sum(), [probability], allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_image_is_judged_by_its_own_threshold(rule):
+    threshold = Flat(torch.tensor([0.1, 0.8]).view(2, 1, 1), torch.tensor([0.2, 0.9]).view(2, 1, 1))
+    both = apply(rule, threshold, torch.full((2, 1, 4), 0.6))
+    assert not torch.equal(both.target[0] + both.weight[0], both.target[1] + both.weight[1])
+
+
+@pytest.mark.parametrize("rule", ["select", "marginal-select"])
+def test_strict_selection_takes_from_foreground_and_background_alike(rule):
+    """A threshold of 0.9 as a boundary would call 0.8 background; selecting leaves it out."""
+    pseudo = apply(rule, flat(0.89, 0.91), torch.tensor([[[0.2, 0.8]]]))
+    assert pseudo.target.tolist() == [[[0, 1]]]
+    assert pseudo.weight.tolist() == [[[0, 0]]]
