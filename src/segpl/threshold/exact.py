@@ -1,0 +1,68 @@
+"""The exact E-step: the posterior of the threshold by Bayes' rule on a grid."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from segpl.errors import InputError
+from segpl.losses import EPSILON
+from segpl.threshold.histogram import POINTS, sums_above, total_of
+
+COLDEST = 1e-30  # all is on the best threshold long before; the reciprocal of less is infinite
+
+
+@torch.no_grad()
+def dice_of_thresholds(
+    probability: Tensor, weight: Tensor, *, scope: str, points: int = POINTS
+) -> Tensor:
+    r"""Soft Dice of the probabilities against the labels that each threshold makes of them.
+
+    $$D(T) = \frac{2 \sum_v w p\, \mathbb{1}[p > T] + \epsilon}
+                  {\sum_v w p + \sum_v w\, \mathbb{1}[p > T] + \epsilon}$$
+
+    Probabilities and weights are (B, K, *S), the answer is (b, k, G). Voxels that share a threshold
+    are pooled: over a batch this is one Dice, where the loss takes the mean of one for each image.
+    """
+    probability, weight = probability.float(), weight.float()
+    mass = weight * probability  # (B, K, *S)
+    count_above, mass_above = sums_above(probability, weight, mass, scope=scope, points=points)
+    return (2 * mass_above + EPSILON) / (total_of(mass, scope) + count_above + EPSILON)
+
+
+@torch.no_grad()
+def exact_posterior(
+    probability: Tensor,
+    weight: Tensor,
+    prior_log: Tensor,
+    *,
+    scope: str,
+    temperature: float,
+    points: int = POINTS,
+) -> Tensor:
+    r"""Log of the posterior mass of every threshold on the grid, (b, k, G).
+
+    $$\log p(T \mid x) = \log p(T) - \frac{1 - D(T)}{\tau} - \log Z$$
+
+    `prior_log` (..., G) is the log of the prior mass, up to a constant; minus infinity excludes a
+    threshold. A hot $\tau$ gives the prior back, a cold one the best of the thresholds that the
+    prior allows. Differs from [Xu2024], which calls the posterior intractable: the threshold is one
+    number, and a grid holds it.
+    """
+    if not temperature > 0:
+        raise InputError(
+            f"the temperature of the exact E-step is {temperature}: it must be above 0. "
+            "A small one trusts the Dice, a large one the prior."
+        )
+    if prior_log.shape[-1] != points:
+        raise InputError(
+            f"the prior has {prior_log.shape[-1]} thresholds and the grid {points}: "
+            "give it one number for each threshold of the grid."
+        )
+    dice = dice_of_thresholds(probability, weight, scope=scope, points=points)  # (b, k, G)
+    prior_log = prior_log.float()
+    # counted from the best threshold: when cold, a distance from 1 would be so large that float32
+    # loses the prior, which decides between thresholds that are equally good
+    allowed = dice.masked_fill(prior_log == -torch.inf, -torch.inf)  # (b, k, G)
+    likelihood = (allowed - allowed.amax(-1, keepdim=True)) / max(temperature, COLDEST)
+    return (prior_log + likelihood).log_softmax(-1)

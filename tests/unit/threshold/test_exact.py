@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import Recorded
+
+from segpl.errors import InputError
+from segpl.losses import dice_loss
+from segpl.threshold.exact import dice_of_thresholds, exact_posterior
+from segpl.threshold.histogram import thresholds
+
+AXES = {"batch": (0, 1), "image": (1,), "class": (0,), "image-class": ()}
+every_scope = pytest.mark.parametrize("scope", AXES)
+shapes = pytest.mark.parametrize("shape", [(2, 1, 9, 7), (3, 3, 9, 7), (2, 3, 5, 4, 6)])
+FLAT = torch.full((100,), -math.log(100))
+
+
+def brute_force(probability, weight, scope):
+    """One threshold after the other, as the formula is printed, in double precision."""
+    axes = (*AXES[scope], *range(2, probability.dim()))
+    single, weight = probability, weight.double()
+    probability = probability.double()
+    columns = []
+    for threshold in thresholds(100):
+        label = (single > threshold).double()
+        overlap = (weight * probability * label).sum(axes, keepdim=True)
+        total = (weight * probability).sum(axes, keepdim=True)
+        total = total + (weight * label).sum(axes, keepdim=True)
+        columns.append(((2 * overlap + 1) / (total + 1)).flatten(1))
+    return torch.stack(columns, -1)  # (b, k, G)
+
+
+def some(shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 6 * torch.randn(shape, generator=generator) - 3
+    weight = (torch.rand(shape, generator=generator) > 0.2).float()
+    return logits.sigmoid(), weight * torch.rand(shape, generator=generator)
+
+
+@every_scope
+@shapes
+def test_dice_of_every_threshold_agrees_with_brute_force(scope, shape):
+    probability, weight = some(shape)
+    ours = dice_of_thresholds(probability, weight, scope=scope)
+    expected = brute_force(probability, weight, scope)
+    assert ours.shape == expected.shape
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-5)
+
+
+@every_scope
+@pytest.mark.parametrize("fill", [0.0, 1.0, 1e-9, 0.005, 1 - 2**-24])
+def test_dice_of_a_uniform_image_agrees_with_brute_force(scope, fill):
+    probability, weight = torch.full((2, 3, 30, 30), fill), torch.ones(2, 3, 30, 30)
+    ours = dice_of_thresholds(probability, weight, scope=scope)
+    expected = brute_force(probability, weight, scope)
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-5)
+
+
+def test_dice_of_one_image_and_class_is_one_minus_the_loss_of_training():
+    """The E-step and the M-step must speak of the same Dice."""
+    probability, weight = some((1, 1, 12, 12))
+    ours = dice_of_thresholds(probability, weight, scope="batch")[0, 0, 30]
+    label = (probability > thresholds(100)[30]).float()
+    loss = dice_loss(probability.logit(), label, weight)
+    assert ours.item() == pytest.approx(1 - loss.item(), abs=1e-5)
+
+
+def test_dice_worked_out_by_hand():
+    """Thresholds 1/4 and 3/4 of p = 0.5, 1, 0: overlap 1.5 and 1, labels 2 and 1, mass 1.5."""
+    probability = torch.tensor([[[0.5, 1.0, 0.0]]])
+    dice = dice_of_thresholds(probability, torch.ones(1, 1, 3), scope="batch", points=2)
+    assert dice.flatten().tolist() == pytest.approx([4 / 4.5, 3 / 3.5])
+
+
+@every_scope
+@shapes
+def test_posterior_agrees_with_bayes_rule_by_brute_force(scope, shape):
+    probability, weight = some(shape)
+    prior = torch.softmax(-((thresholds(100).double() - 0.6) ** 2) / 0.02, -1)
+    joint = prior * torch.exp(-(1 - brute_force(probability, weight, scope)) / 0.05)
+    expected = joint / joint.sum(-1, keepdim=True)
+    ours = exact_posterior(probability, weight, prior.log(), scope=scope, temperature=0.05)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours.exp().double(), expected, rtol=0, atol=1e-5)
+
+
+def test_hot_posterior_is_the_prior():
+    probability, weight = some((2, 1, 9, 9))
+    prior_log = torch.randn(100, generator=torch.Generator().manual_seed(0)).log_softmax(0)
+    for temperature in (1e6, math.inf):
+        posterior = exact_posterior(
+            probability, weight, prior_log, scope="image", temperature=temperature
+        )
+        torch.testing.assert_close(posterior, prior_log.expand(2, 1, 100), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-20, 1e-45])
+def test_cold_posterior_is_the_best_threshold(temperature):
+    probability, weight = some((2, 1, 9, 9))
+    dice = brute_force(probability, weight, "image")
+    posterior = exact_posterior(probability, weight, FLAT, scope="image", temperature=temperature)
+    best = dice >= dice.amax(-1, keepdim=True) - 1e-7
+    torch.testing.assert_close((posterior.exp() * best).sum(-1), torch.ones(2, 1))
+
+
+def test_cold_posterior_stays_where_the_prior_allows():
+    """The best threshold of all may be one that the prior excludes."""
+    probability, weight = some((1, 1, 9, 9))
+    dice = brute_force(probability, weight, "batch").flatten()
+    prior_log = torch.where(dice > dice.max() - 0.02, -math.inf, FLAT.double())
+    posterior = exact_posterior(probability, weight, prior_log, scope="batch", temperature=1e-30)
+    allowed = torch.where(prior_log.isinf(), -1, dice)
+    assert posterior.isfinite().any()
+    assert posterior.argmax().item() == allowed.argmax().item()
+    assert posterior.exp().sum().item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_prior_decides_between_thresholds_that_are_equally_good(excluded):
+    """Of p = 0.3 and 0.9, all below 0.3 make one label and all from 0.3 to 0.9 a better one."""
+    probability = torch.tensor([0.3] * 20 + [0.9] * 20).view(1, 1, 40)
+    grid = thresholds(100)
+    prior = torch.softmax(8 * grid, -1)
+    better = (grid > 0.3) & (grid < 0.9)
+    rivals = grid < 0.3 if excluded else better
+    if excluded:
+        prior = torch.where(better, 0.0, prior)
+    posterior = exact_posterior(
+        probability, torch.ones(1, 1, 40), prior.log(), scope="batch", temperature=1e-8
+    )
+    expected = torch.where(rivals, prior, 0.0)
+    torch.testing.assert_close(
+        posterior.exp().flatten(), expected / expected.sum(), atol=1e-5, rtol=0
+    )
+
+
+def test_prior_of_each_class_is_kept_apart():
+    probability, weight = some((2, 3, 6, 6))
+    prior_log = torch.full((1, 3, 100), -math.inf)
+    for number, place in enumerate((10, 50, 90)):
+        prior_log[0, number, place] = 0
+    posterior = exact_posterior(probability, weight, prior_log, scope="class", temperature=0.1)
+    assert posterior.argmax(-1).tolist() == [[10, 50, 90]]
+
+
+def test_posterior_has_no_gradient():
+    probability = torch.rand(1, 1, 8, requires_grad=True)
+    posterior = exact_posterior(
+        probability, torch.ones(1, 1, 8), FLAT, scope="batch", temperature=1.0
+    )
+    assert not posterior.requires_grad
+
+
+@pytest.mark.parametrize("points", [100, 1000])
+def test_posterior_neither_waits_nor_makes_a_tensor_larger_than_the_image(points):
+    probability, weight = some((2, 2, 48, 48))
+    prior_log = torch.zeros(points)
+    with Recorded() as recorded:
+        exact_posterior(
+            probability, weight, prior_log, scope="image-class", temperature=0.1, points=points
+        )
+    assert recorded.waits() == []
+    assert recorded.largest == probability.numel()
+
+
+def test_posterior_in_half_precision_training_is_in_single_precision():
+    probability, weight = some((2, 1, 9, 9))
+    rounded = probability.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = exact_posterior(
+            rounded, weight.bfloat16(), FLAT.bfloat16(), scope="batch", temperature=0.1
+        )
+    single = exact_posterior(
+        rounded.float(), weight.bfloat16().float(), FLAT, scope="batch", temperature=0.1
+    )
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, single)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    values=st.lists(
+        st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0]), min_size=2, max_size=12
+    ),
+    kept=st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0]),
+    temperature=st.floats(1e-12, 1e12),
+    scope=st.sampled_from(sorted(AXES)),
+)
+def test_posterior_of_any_image_adds_up_to_one(values, kept, temperature, scope):
+    probability = torch.tensor(values).view(1, 1, -1)
+    weight = torch.full_like(probability, kept)
+    posterior = exact_posterior(probability, weight, FLAT, scope=scope, temperature=temperature)
+    assert not posterior.isnan().any()
+    assert posterior.exp().sum().item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_temperature_that_is_not_above_zero_is_refused(temperature):
+    with pytest.raises(InputError, match=r"temperature of the exact E-step is .* above 0"):
+        exact_posterior(
+            torch.rand(1, 1, 4), torch.ones(1, 1, 4), FLAT, scope="batch", temperature=temperature
+        )
+
+
+def test_prior_on_another_grid_is_refused():
+    with pytest.raises(InputError, match="the prior has 50 thresholds and the grid 100"):
+        exact_posterior(
+            torch.rand(1, 1, 4), torch.ones(1, 1, 4), FLAT[:50], scope="batch", temperature=1.0
+        )
