@@ -114,8 +114,8 @@ def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
 def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
     """Share of voxels that a (B, K, *S) target calls foreground.
 
-    With several channels the first one is background.
+    With several channels the first one is background. A voxel counts as far as any of its channels.
     """
-    foreground = target if target.shape[1] == 1 else target[:, 1:].amax(1, keepdim=True)
-    weight = weight[:, :1]
-    return (foreground * weight).sum() / weight.sum().clamp(min=1)
+    found = target * weight
+    foreground = found if target.shape[1] == 1 else found[:, 1:].amax(1, keepdim=True)
+    return foreground.sum() / weight.amax(1).sum().clamp(min=1)

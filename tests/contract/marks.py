@@ -13,4 +13,7 @@ both_dims = pytest.mark.parametrize("dims", [2, 3])
 both_tasks = pytest.mark.parametrize("classes", [2, 3])  # binary, and one sigmoid for each class
 
 USERS = [name for name, kind in METHODS.classes.items() if kind.needs_unlabeled]
+every_one_vs_rest = pytest.mark.parametrize(
+    "name", [name for name, kind in METHODS.classes.items() if kind.one_vs_rest]
+)
 every_user_of_unlabeled = pytest.mark.parametrize("name", USERS)

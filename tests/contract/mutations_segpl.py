@@ -39,8 +39,8 @@ SEGPL = [
     Mutation(
         "segpl does not ramp alpha",
         "methods/segpl.py",
-        "self.settings.alpha * linear_ramp(",
-        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "alpha = alpha_at(self.settings, progress)",
+        "alpha = self.settings.alpha",
         "test_segpl:test_weight_of_pseudo_labels_rises_in_a_straight_line",
         {"name": "segpl", "progress": 0.4, "weight": 0.2},
     ),

@@ -174,8 +174,8 @@ SELF_LOOP = [
     Mutation(
         "self-loop does not ramp alpha",
         LOOP,
-        "self.settings.alpha * linear_ramp(",
-        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "alpha = alpha_at(self.settings, progress)",
+        "alpha = self.settings.alpha",
         "test_self_loop:test_pseudo_labels_come_after_the_puzzle_has_begun",
         {"progress": 0.4, "weight": 0.2},
     ),

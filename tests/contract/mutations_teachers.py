@@ -17,8 +17,8 @@ MEAN_TEACHER = [
     Mutation(
         "mean-teacher's teacher is compared with itself",
         MT,
-        "            self.network, batch.labeled, replace(unlabeled, image=view)",
-        "            self.teacher, batch.labeled, replace(unlabeled, image=view)",
+        "squared_error(on_unlabeled.logits, pseudo.target",
+        "squared_error(self.teacher(view).logits, pseudo.target",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "mean-teacher", **BOTH},
     ),

@@ -46,8 +46,8 @@ ENTROPY = [
     Mutation(
         "entropy-minimization does not ramp alpha",
         "methods/entropy_minimization.py",
-        "self.settings.alpha * linear_ramp(",
-        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "alpha = alpha_at(self.settings, progress)",
+        "alpha = self.settings.alpha",
         "test_entropy_minimization:test_weight_of_the_entropy_rises_in_a_straight_line",
         {"progress": 0.4, "weight": 0.2},
     ),
@@ -116,8 +116,8 @@ CPS = [
     Mutation(
         "cps does not ramp alpha",
         "methods/cps.py",
-        "self.settings.alpha * linear_ramp(",
-        "self.settings.alpha * (lambda *_, **__: 1.0)(",
+        "alpha = alpha_at(self.settings, progress)",
+        "alpha = self.settings.alpha",
         "test_cps:test_weight_of_the_cross_term_rises_in_a_straight_line",
         {"progress": 0.4, "weight": 0.4},
     ),

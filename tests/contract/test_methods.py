@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from marks import both_dims, both_tasks, every_loss, every_method, every_user_of_unlabeled
+from marks import (
+    both_dims,
+    both_tasks,
+    every_loss,
+    every_method,
+    every_one_vs_rest,
+    every_user_of_unlabeled,
+)
 from tiny import SIDE, build, build_with, make_batch, moved, table_network, total_of, trainable
 
 from segpl.errors import InputError
-from segpl.methods.base import METHODS
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 
@@ -57,6 +63,9 @@ def test_every_weight_is_moved_by_some_term(name, dims, classes):
             assert parameter.grad is None, f"{key} belongs to a teacher, and a term moves it"
         else:
             assert parameter.grad is not None, f"{key} is never trained"
+        # a branch may have been shown nothing, but the network itself always was
+        if key.startswith("network."):
+            assert parameter.grad.abs().sum() > 0, f"{key} has zero gradient"
 
 
 @every_method
@@ -256,11 +265,11 @@ def test_teacher_stays_out_of_training_mode(name, dims):
         assert network.is_in_training
 
 
-@every_method
+@every_one_vs_rest
 @both_dims
-def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name, dims):
+@pytest.mark.parametrize("progress", [0.0, 1.0])
+def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name, dims, progress):
     """Each term is the mean over classes of the term that the class has alone."""
-    kind = METHODS.get(name)
     batch = make_batch(dims, classes=3)
     logits = torch.randn((4, 3, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
 
@@ -270,7 +279,7 @@ def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name,
             batch.unlabeled,
             torch.Generator().manual_seed(1),
         )
-        output = build_with(name, lambda: table_network(table)).step(given, 1.0)
+        output = build_with(name, lambda: table_network(table)).step(given, progress)
         return {key: term.value.item() for key, term in output.terms.items()}
 
     label = batch.labeled.label
@@ -279,9 +288,8 @@ def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name,
         terms(logits[:, k : k + 1], torch.where(label == IGNORE, IGNORE, (label == k).long()))
         for k in range(3)
     ]
-    if kind.one_vs_rest:
-        for key, value in whole.items():
-            assert value == pytest.approx(sum(term[key] for term in alone) / 3, abs=1e-5), key
+    for key, value in whole.items():
+        assert value == pytest.approx(sum(term[key] for term in alone) / 3, abs=1e-5), key
 
 
 @every_method
@@ -373,7 +381,10 @@ def test_terms_are_finite_float32_under_bfloat16(name, dims):
         assert term.value.dtype == torch.float32, key
         assert term.value.isfinite(), key
     total_of(output).backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
+    for key, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, f"{key} is never trained"
+            assert parameter.grad.isfinite().all(), key
 
 
 @every_method

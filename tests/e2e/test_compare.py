@@ -101,6 +101,57 @@ def test_a_config_gives_single_methods_their_settings(segpl, volumes, tmp_path):
     assert "lr = 0.004" in saved
 
 
+def test_settings_of_one_method_may_be_of_its_network_too(segpl, volumes, tmp_path):
+    out = tmp_path / "out"
+    special = ("--set", "methods.segpl.alpha=0.7", "--set", "methods.segpl.network.dropout=0.3")
+    answer = segpl("compare", volumes, *BASIC, *special, "--seeds", 0, "--out", out)
+    assert answer.code == 0, answer.err
+    ours, theirs = (
+        (out / f"runs/{name}-0/config.toml").read_text() for name in ("segpl", "supervised")
+    )
+    assert "dropout = 0.3" in ours
+    assert "alpha = 0.7" in ours
+    assert "dropout = 0.0" in theirs
+
+
+def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path):
+    """Alone it would take all labels of a benchmark, and the comparison would be no comparison."""
+    data = make_dataset(tmp_path / "data", labeled=12, unlabeled=0, test=0)
+    out = tmp_path / "out"
+    answer = segpl("compare", data, *BASIC, "--seeds", 0, "--out", out)
+    assert answer.code == 0, answer.err
+    splits = [split_of(out, run) for run in ("supervised-0", "segpl-0")]
+    assert splits[0]["labeled"] == splits[1]["labeled"]
+    assert len(splits[0]["labeled"]) < 10
+
+
+def test_another_plan_in_the_same_folder_is_refused(segpl, volumes, tmp_path):
+    plans = [tmp_path / "a.json", tmp_path / "b.json"]
+    for plan in plans:
+        assert segpl("plan", volumes, "--out", plan).code == 0
+    content = json.loads(plans[1].read_text())
+    plans[1].write_text(json.dumps({**content, "batch": content["batch"] + 1}))
+    options = (*BASIC, "--seeds", 0, "--out", tmp_path / "out")
+    assert segpl("compare", volumes, *options, "--set", f"data.plan={plans[0]}").code == 0
+    answer = segpl("compare", volumes, *options, "--set", f"data.plan={plans[1]}")
+    assert answer.code == 1
+    assert "was begun with another plan" in answer.err
+
+
+def test_an_error_of_the_program_hides_no_other_training_and_is_kept(
+    segpl, volumes, tmp_path, monkeypatch
+):
+    def step(self, batch, progress):
+        raise RuntimeError("CUDNN_STATUS_BAD")
+
+    monkeypatch.setattr(SegPL, "step", step)
+    out = tmp_path / "out"
+    answer = segpl("compare", volumes, *BASIC, "--seeds", 0, "--out", out)
+    assert answer.code == 1
+    assert "CUDNN_STATUS_BAD" in answer.out
+    assert "Traceback" in (out / "runs/segpl-0/error.txt").read_text()
+
+
 def test_two_trainings_at_once_give_what_one_after_the_other_gives(segpl, volumes, tmp_path):
     outs = [tmp_path / "one", tmp_path / "two"]
     for jobs, out in enumerate(outs, 1):
@@ -138,6 +189,12 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
         (("DATA", "--jobs", 0), "at least one training has to run"),
         (("DATA", "--config", "absent.toml"), "config absent.toml does not exist"),
         (("DATA", "--set", "train.stepz=4"), "no setting 'train.stepz'"),
+        (("DATA", "--set", "method.alpha=1"), "write --set methods.NAME.KEY=VALUE"),
+        (("DATA", "--set", "methods.segpl.alfa=1"), "no setting 'method.alfa'"),
+        (("DATA", "--set", "methods.sgpl.alpha=1"), "no method named 'sgpl'"),
+        (("DATA", "--set", "compare.seeds=3"), "a list of whole numbers is needed"),
+        (("DATA", "--set", "compare.seed=3"), "no setting 'compare.seed'"),
+        (("--phantom", "--set", "data.plan=a.json"), "--phantom has a plan of its own"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(segpl, volumes, tmp_path, arguments, words):

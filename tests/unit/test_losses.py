@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.losses import LOSSES, dice_loss, loss_named, supervised_loss
+from segpl.losses import LOSSES, dice_loss, foreground_share, loss_named, supervised_loss
 
 
 def test_label_with_a_channel_axis_is_refused_with_the_fix():
@@ -37,3 +37,10 @@ def test_loss_is_finite_for_certain_and_wrong_predictions(loss):
     value.backward()
     assert value.isfinite()
     assert logits.grad.isfinite().all()
+
+
+def test_share_of_foreground_follows_the_mask_of_each_channel():
+    """By hand: two voxels count, one by its class 1; a voxel that no channel counts is left out."""
+    target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]])
+    weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]])
+    assert foreground_share(target, weight).item() == pytest.approx(0.5)

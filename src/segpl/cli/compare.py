@@ -7,6 +7,7 @@ Examples:
   segpl compare data --labeled 8 --steps 1000 --out comparison
   segpl compare data --methods segpl mean-teacher --seeds 0 1 --out comparison
   segpl compare --phantom --seeds 0 1 2 3 4 --out comparison    generated scans, no data needed
+  segpl compare data --set methods.segpl.alpha=1 --set methods.ua-mt.network.dropout=0.5 --out c
   segpl compare data --config benchmarks/comparison/drive.toml --jobs 8 --out comparison
 """
 
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="any setting of all methods, such as train.lr=0.003",
+        help="any setting of all, such as train.lr=0.003, or of one: methods.segpl.alpha=1",
     )
 
 
@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.errors import InputError
     from segpl.experiments.compare import (
         BASELINE,
-        CompareSettings,
         compare,
+        compare_settings,
         read_compare_config,
     )
     from segpl.files import write_text
@@ -66,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
     if bool(args.data) == args.phantom:
         raise InputError("name one dataset, or give --phantom to generate one.")
-    settings = read_compare_config(args.config) if args.config else CompareSettings()
     given = [
         f"{key}={value}"
         for key, value in (
@@ -77,14 +76,11 @@ def run(args: argparse.Namespace) -> int:
         )
         if value is not None
     ]
-    settings = replace(
-        settings,
-        methods=tuple(args.methods or settings.methods),
-        seeds=tuple(args.seeds or settings.seeds),
-        sections=with_overrides(settings.sections, [*given, *args.set]),
-    )
+    content = read_compare_config(args.config) if args.config else {}
+    content = with_overrides(content, [*given, *args.set])
+    settings = compare_settings(content, args.methods, args.seeds)
     outcomes = compare(args.data, args.out, settings, jobs=args.jobs)
-    table = seeds_table(outcomes, BASELINE)
+    table = seeds_table(outcomes, BASELINE, jobs=args.jobs)
     write_text(args.out / "comparison.csv", csv_text(outcome_rows(outcomes)))
     write_text(args.out / "comparison.md", as_markdown(table))
     console = Console(highlight=False, soft_wrap=True)

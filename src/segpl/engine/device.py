@@ -81,7 +81,8 @@ def precision(device: torch.device, choice: str) -> AbstractContextManager[objec
         is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         choice = "bfloat16" if is_fast else "float32"
     if choice == "bfloat16":
-        return torch.autocast(device.type, torch.bfloat16)
+        # a weight that was cast without a gradient must not be used again where one is needed
+        return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
     return nullcontext()
 
 

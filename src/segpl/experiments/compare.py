@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import os
+import tomllib
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,13 +17,15 @@ import torch
 
 from segpl.api import Run, load_run, plan_for, train
 from segpl.assembly import open_dataset
-from segpl.config import Config, differences, read_config, resolve
+from segpl.config import SECTIONS, Config, differences, read_config, resolve
+from segpl.data.plan import Plan
 from segpl.data.split import make_split
 from segpl.display import bar, say
 from segpl.engine.run import RunFolder
-from segpl.errors import InputError, UserError
+from segpl.errors import InputError, UserError, nearest
 from segpl.evaluate.scores import evaluate_folders, read_scores, write_scores
 from segpl.experiments.phantom_data import make_phantom
+from segpl.files import write_text
 from segpl.methods.base import METHODS
 from segpl.report.comparison import Outcome
 from segpl.report.runs import training_seconds
@@ -39,6 +43,11 @@ class CompareSettings:
     special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of single methods
 
     def __post_init__(self) -> None:
+        if "method" in self.sections:
+            raise InputError(
+                "settings of a method are given to one method by name here: write "
+                "--set methods.NAME.KEY=VALUE, or [methods.NAME] in the config."
+            )
         for name in (*self.methods, *self.special):
             METHODS.get(name)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -96,14 +105,27 @@ def compare(
             initargs=(threads,),
         ) as pool,
     ):
-        waiting = [pool.submit(outcome_of, job, quiet=True) for job in todo]
+        waiting = {pool.submit(outcome_of, job, quiet=True): job for job in todo}
         for finished in as_completed(waiting):
-            outcome = finished.result()
+            outcome = result_of(finished, waiting[finished])
             outcomes[outcome.method, outcome.seed] = outcome
             advance()
             if outcome.error and not quiet:
                 say(f"{outcome.method}, seed {outcome.seed}: {outcome.error}", style="yellow")
     return [outcomes[job.method, job.seed] for job in todo]
+
+
+def result_of(finished: Future[Outcome], job: Job) -> Outcome:
+    """An outcome also where the process was killed, which takes the other trainings along."""
+    try:
+        return finished.result()
+    except BrokenExecutor:
+        return Outcome(
+            job.method,
+            job.seed,
+            error="a training process was killed, perhaps for want of memory. Give the same "
+            "command again, with fewer --jobs.",
+        )
 
 
 def plan_jobs(
@@ -114,6 +136,8 @@ def plan_jobs(
         shared = copy.deepcopy(dict(settings.sections))
         shared["train"] = {**shared.get("train", {}), "seed": seed}
         if data is None:
+            if shared.get("data", {}).get("plan"):
+                raise InputError("--phantom has a plan of its own: leave data.plan out.")
             place, plan = make_phantom(out / "phantoms" / f"seed-{seed}", seed, quiet=quiet)
         else:
             place, plan = data, out / "plans" / f"seed-{seed}.json"
@@ -129,14 +153,34 @@ def plan_jobs(
                     f"{data} has no test cases to compare the methods on. Hold some out with "
                     "--test N."
                 )
+            # one plan for all: the memory that is free changes while others train
             if not plan.exists():
-                # one plan for all: the memory that is free changes while others train
                 plan_for(resolve(shared), quiet=quiet).write(plan)
+            elif config.data.plan and Plan.read(Path(config.data.plan)) != Plan.read(plan):
+                raise InputError(
+                    f"{out} was begun with another plan than {config.data.plan}. Choose another "
+                    "--out, or give the same plan."
+                )
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:
-            method = {**settings.special.get(name, {}), "name": name}
             folder = out / "runs" / f"{name}-{seed}"
-            yield Job(name, seed, {**shared, "method": method}, folder)
+            yield Job(
+                name, seed, with_special(shared, name, settings.special.get(name, {})), folder
+            )
+
+
+def with_special(
+    shared: Mapping[str, Any], name: str, special: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings of one method: its own, and those of sections that it has otherwise."""
+    content = dict(shared)
+    method: dict[str, Any] = {"name": name}
+    for key, value in special.items():
+        if key in SECTIONS and isinstance(value, Mapping):
+            content[key] = {**content.get(key, {}), **value}
+        else:
+            method[key] = value
+    return {**content, "method": method}
 
 
 def refuse_other_settings(jobs: Sequence[Job]) -> None:
@@ -169,6 +213,10 @@ def outcome_of(job: Job, *, quiet: bool) -> Outcome:
         )
     except UserError as error:
         return Outcome(job.method, job.seed, error=str(error))
+    except Exception as error:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        write_text(job.folder / "error.txt", traceback.format_exc())
+        return Outcome(job.method, job.seed, error=f"{error!r}; see {job.folder / 'error.txt'}")
 
 
 def score(job: Job, *, quiet: bool) -> Run:
@@ -181,18 +229,32 @@ def score(job: Job, *, quiet: bool) -> Run:
     return run
 
 
-def read_compare_config(path: Path) -> CompareSettings:
-    """A config whose [compare] names methods and seeds and whose [methods.X] sets those of X."""
-    import tomllib
-
+def read_compare_config(path: Path) -> dict[str, Any]:
+    """A config that may also have [compare], with methods and seeds, and [methods.NAME]."""
+    if not path.is_file():
+        raise InputError(f"config {path} does not exist.")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"config {path} does not exist.") from error
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"config {path} is not valid TOML: {error}.") from error
-    chosen = content.pop("compare", {})
-    special = content.pop("methods", {})
-    return CompareSettings(
-        tuple(chosen.get("methods", ())), tuple(chosen.get("seeds", (0, 1, 2))), content, special
-    )
+
+
+def compare_settings(
+    content: Mapping[str, Any], methods: Sequence[str] | None, seeds: Sequence[int] | None
+) -> CompareSettings:
+    """What a config asks for, unless methods or seeds are given."""
+    sections = dict(content)
+    chosen, special = sections.pop("compare", {}), sections.pop("methods", {})
+    for name, found in (("compare", chosen), ("methods", special), *special.items()):
+        if not isinstance(found, Mapping):
+            raise InputError(f"[{name}] is {found!r}, and a table of settings is needed.")
+    for key in chosen:
+        if key not in ("methods", "seeds"):
+            raise InputError(f"no setting 'compare.{key}'. {nearest(key, ['methods', 'seeds'])}")
+    named = methods or chosen.get("methods", [])
+    counted = seeds if seeds is not None else chosen.get("seeds", [0, 1, 2])
+    if not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise InputError(f"compare.methods is {named!r}: a list of names is needed.")
+    if not (isinstance(counted, list) and all(type(seed) is int for seed in counted)):
+        raise InputError(f"compare.seeds is {counted!r}: a list of whole numbers is needed.")
+    return CompareSettings(tuple(named), tuple(counted), sections, special)

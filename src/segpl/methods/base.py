@@ -15,6 +15,7 @@ from segpl.errors import InputError
 from segpl.losses import foreground_share, targets_of
 from segpl.networks.network import Network
 from segpl.registry import Registry
+from segpl.schedules import linear_ramp
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Unlabeled
 
 
@@ -117,6 +118,12 @@ def require(settings: Any, low: float, high: float, *names: str) -> None:
         if not low <= value <= high or value == math.inf:
             allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
             raise InputError(f"method.{name} is {value}: it must be {allowed}.")
+
+
+def alpha_at(settings: Any, progress: float) -> float:
+    """Weight of the unlabelled images: a straight line from `ramp_begin` to `ramp_end`."""
+    ramp = linear_ramp(progress, begin=settings.ramp_begin, end=settings.ramp_end)
+    return float(settings.alpha * ramp)
 
 
 def require_ramp(settings: Any) -> None:

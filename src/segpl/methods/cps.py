@@ -13,6 +13,7 @@ from segpl.errors import unknown
 from segpl.losses import foreground_share, loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
+    alpha_at,
     counted,
     forward_together,
     labeled_share,
@@ -20,7 +21,6 @@ from segpl.methods.base import (
     unlabeled_of,
 )
 from segpl.networks.network import Network
-from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput, Term
 
@@ -82,9 +82,7 @@ class CPS(Method):
         weight = torch.cat([targets_of(label, self.network.outputs)[1], weight_unlabeled])
         by_first, by_second = self.label(first, weight), self.label(second, weight)
 
-        alpha = self.settings.alpha * linear_ramp(
-            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
-        )
+        alpha = alpha_at(self.settings, progress)
         supervised = [supervised_loss(given.logits, label, self.loss) for given, _ in answers]
         cross = [
             self.loss(first, by_second.target, by_second.weight),

@@ -11,6 +11,7 @@ import torch
 from segpl.losses import binary_entropy, foreground_share, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
+    alpha_at,
     counted,
     forward_together,
     labeled_share,
@@ -18,7 +19,6 @@ from segpl.methods.base import (
     unlabeled_of,
 )
 from segpl.networks.network import Network
-from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, StepOutput, Term
 
@@ -60,9 +60,7 @@ class EntropyMinimization(Method):
         logits = on_unlabeled.logits  # (B, K, *S)
         weight = counted(unlabeled, torch.ones_like(logits))
 
-        alpha = self.settings.alpha * linear_ramp(
-            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
-        )
+        alpha = alpha_at(self.settings, progress)
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, label, self.loss)),
             "entropy": Term(binary_entropy(logits, weight), alpha),

@@ -11,6 +11,7 @@ import torch
 from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
+    alpha_at,
     counted,
     forward_together,
     require,
@@ -19,7 +20,6 @@ from segpl.methods.base import (
     unlabeled_of,
 )
 from segpl.networks.network import Network
-from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
 
@@ -68,9 +68,7 @@ class SegPL(Method):
         pseudo = self.label(on_unlabeled, batch.generator)
         pseudo = replace(pseudo, weight=counted(unlabeled, pseudo.weight))
 
-        alpha = self.settings.alpha * linear_ramp(
-            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
-        )
+        alpha = alpha_at(self.settings, progress)
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),

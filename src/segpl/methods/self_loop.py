@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from segpl.losses import entropy_of, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
+    alpha_at,
     counted,
     forward_together,
     require,
@@ -25,7 +26,6 @@ from segpl.methods.base import (
 )
 from segpl.networks.jigsaw_head import JigsawHead
 from segpl.networks.network import Network
-from segpl.schedules import linear_ramp
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
 from segpl.views.jigsaw import Jigsaw
 
@@ -131,9 +131,7 @@ class SelfLoop(Method):
         shuffled = self.puzzle(unlabeled.image, number)
         _, scores = self.answer(shuffled, dict(self.named_parameters()))
 
-        alpha = self.settings.alpha * linear_ramp(
-            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
-        )
+        alpha = alpha_at(self.settings, progress)
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "jigsaw": Term(cross_entropy(scores, number), self.settings.jigsaw_weight),

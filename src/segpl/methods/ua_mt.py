@@ -44,7 +44,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     @dataclass(frozen=True, slots=True)
     class Settings:
         draws: int = 8  # T
-        threshold: float = 0.75  # h; share of the greatest entropy at the start, 1 at the end
+        entropy_share: float = 0.75  # h; of the greatest entropy, at the start; 1 at the end
         alpha: float = 0.1  # weight of the unlabelled images
         ramp_end: float = 1.0  # progress at which alpha and the threshold reach their ends
         decay: float = 0.99  # alpha of the source: what the teacher keeps of itself in a step
@@ -55,7 +55,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         def __post_init__(self) -> None:
             require(self, 1, math.inf, "draws")
             require(self, 0, math.inf, "alpha", "ramp_end", "noise")
-            require(self, 0, 1, "decay", "threshold")
+            require(self, 0, 1, "decay", "entropy_share")
             if self.predict_by not in PREDICTORS:
                 raise unknown("method.predict_by", self.predict_by, PREDICTORS)
 
@@ -65,7 +65,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     ) -> PseudoLabels:
         """E-step: the teacher's probabilities, and where its draws agree enough to count."""
         pseudo = super().label(unlabeled, progress, generator)
-        start = self.settings.threshold
+        start = self.settings.entropy_share
         threshold = start + (1 - start) * sigmoid_ramp(progress, end=self.settings.ramp_end)
         is_sure = self.uncertainty(unlabeled.image, generator) < threshold * math.log(2)
         weight = pseudo.weight * is_sure  # (B, K, *S)

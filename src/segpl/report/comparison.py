@@ -37,8 +37,8 @@ class Outcome:
         return statistics.fmean(values) if values else math.nan
 
 
-def seeds_table(outcomes: Sequence[Outcome], baseline: str) -> Table:
-    """One row for each method: mean and deviation over seeds, and the pairs with the baseline."""
+def seeds_table(outcomes: Sequence[Outcome], baseline: str, *, jobs: int = 1) -> Table:
+    """One row for each method: mean and deviation over seeds, and what it adds to the baseline."""
     methods = list(dict.fromkeys(outcome.method for outcome in outcomes))
     metrics = list(reversed(METRICS))
     rows: list[list[str]] = []
@@ -52,26 +52,47 @@ def seeds_table(outcomes: Sequence[Outcome], baseline: str) -> Table:
             [
                 f"{method} ({failed} failed)" if failed else method,
                 *(mean_and_spread(v) if v else "-" for v in values),
+                "" if method == baseline else gain(done, outcomes, baseline),
                 "" if method == baseline else pairs(done, outcomes, baseline),
                 f"{statistics.fmean(o.seconds for o in done):,.0f}" if done else "-",
             ]
         )
+    # a method that failed on a hard seed has the mean of the easy ones
+    whole = [number for number, row in enumerate(rows) if not row[0].endswith("failed)")]
     best = {
         (row, column + 1)
         for column in range(len(metrics))
-        for row in range(len(methods))
-        if means[row][column] == max(m[column] for m in means if not math.isnan(m[column]))
+        for row in whole
+        if means[row][column] == max(means[other][column] for other in whole)
     }
+    crowd = f", {jobs} at a time, so that they slowed each other" if jobs > 1 else ""
     seeds = len({outcome.seed for outcome in outcomes})
     cases = len({score.case for outcome in outcomes for score in outcome.scores})
     return Table(
-        columns=["method", *(title(metric) for metric in metrics), f"> {baseline}", "seconds"],
+        columns=[
+            "method",
+            *(title(metric) for metric in metrics),
+            f"Dice - {baseline}",
+            f"> {baseline}",
+            "seconds",
+        ],
         rows=rows,
         note=f"Mean and standard deviation over {counted(seeds, 'seed')} of the mean over "
-        f"{counted(cases, 'test case')}; the highest mean is bold. > {baseline}: pairs of seed and "
-        f"case with a higher Dice. Seconds of training. {EMPTY_POLICY}",
+        f"{counted(cases, 'test case')}; the highest mean is bold. Dice - {baseline}: the same of "
+        f"the differences at equal seeds. > {baseline}: pairs of seed and case with a higher Dice. "
+        f"Seconds of training{crowd}. {EMPTY_POLICY}",
         best=frozenset(best),
     )
+
+
+def gain(done: Sequence[Outcome], outcomes: Sequence[Outcome], baseline: str) -> str:
+    """Mean and deviation over seeds of the difference in Dice at equal seeds."""
+    base = {o.seed: o.mean("dice") for o in outcomes if o.method == baseline and not o.error}
+    gains = [o.mean("dice") - base[o.seed] for o in done if o.seed in base]
+    if not gains:
+        return "-"
+    spread = f" ± {statistics.stdev(gains):.3f}" if len(gains) > 1 else ""
+    return f"{statistics.fmean(gains):+.3f}{spread}"
 
 
 def pairs(done: Sequence[Outcome], outcomes: Sequence[Outcome], baseline: str) -> str:

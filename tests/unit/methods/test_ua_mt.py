@@ -77,7 +77,7 @@ def test_voxels_are_kept_below_an_entropy_that_rises(progress, kept):
 def test_threshold_begins_where_the_settings_say():
     """By hand: the entropy of 0.9 is 0.47 of the greatest, that of 0.6 is 0.97."""
     image = logits_of(0.9, 0.6)
-    strict, lenient = (slopes(noise=0.0, threshold=share) for share in (0.3, 0.98))
+    strict, lenient = (slopes(noise=0.0, entropy_share=share) for share in (0.3, 0.98))
     assert strict.step(batch_of(image), 0.0).monitors["kept"].item() == 0
     assert lenient.step(batch_of(image), 0.0).monitors["kept"].item() == 1
 
@@ -236,7 +236,7 @@ def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("draws", 0), ("threshold", 1.5), ("noise", -1.0), ("decay", -0.1), ("alpha", -1.0)],
+    [("draws", 0), ("entropy_share", 1.5), ("noise", -1.0), ("decay", -0.1), ("alpha", -1.0)],
 )
 def test_settings_that_mean_nothing_are_refused(setting, value):
     with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):

@@ -30,14 +30,38 @@ OUTCOMES = [
 def test_mean_and_deviation_are_those_over_seeds():
     """By hand: supervised 0.7 and 0.5, segpl 0.7 and 0.8."""
     table = seeds_table(OUTCOMES, "supervised")
-    assert table.columns == ["method", "IoU", "Dice", "> supervised", "seconds"]
-    assert table.rows[0] == ["supervised", "0.300 ± 0.071", "0.600 ± 0.141", "", "10"]
+    assert table.columns == [
+        "method",
+        "IoU",
+        "Dice",
+        "Dice - supervised",
+        "> supervised",
+        "seconds",
+    ]
+    assert table.rows[0] == ["supervised", "0.300 ± 0.071", "0.600 ± 0.141", "", "", "10"]
     assert table.rows[1][:3] == ["segpl", "0.375 ± 0.035", "0.750 ± 0.071"]
-    assert table.rows[1][4] == "15"
+    assert table.rows[1][5] == "15"
+
+
+def test_difference_is_taken_at_equal_seeds():
+    """By hand: 0.7 - 0.7 and 0.8 - 0.5, whatever the order of the seeds."""
+    assert seeds_table(OUTCOMES, "supervised").rows[1][3] == "+0.150 ± 0.212"
+    assert seeds_table(OUTCOMES[::-1], "supervised").rows[0][3] == "+0.150 ± 0.212"
+
+
+def test_crowded_machine_is_told():
+    assert "15 at a time" in seeds_table(OUTCOMES, "supervised", jobs=15).note
+    assert "at a time" not in seeds_table(OUTCOMES, "supervised").note
+
+
+def test_method_that_failed_on_a_seed_is_never_the_best():
+    failed = Outcome("segpl", 2, error="diverged")
+    hard = outcome("supervised", 2, 0.1, 0.1)
+    assert seeds_table([*OUTCOMES, failed, hard], "supervised").best == {(0, 1), (0, 2)}
 
 
 def test_pairs_are_of_the_same_seed_and_case():
-    assert seeds_table(OUTCOMES, "supervised").rows[1][3] == "3 of 4"
+    assert seeds_table(OUTCOMES, "supervised").rows[1][4] == "3 of 4"
 
 
 def test_highest_mean_is_marked():
@@ -58,7 +82,7 @@ def test_failed_training_is_counted_and_hides_no_other():
 
 def test_method_that_always_failed_has_no_numbers():
     table = seeds_table([OUTCOMES[0], Outcome("segpl", 0, error="diverged")], "supervised")
-    assert table.rows[1] == ["segpl (1 failed)", "-", "-", "-", "-"]
+    assert table.rows[1] == ["segpl (1 failed)", "-", "-", "-", "-", "-"]
     assert table.best == {(0, 1), (0, 2)}
 
 
@@ -71,7 +95,7 @@ def test_rows_hold_every_training_with_its_error():
 
 def test_markdown_has_a_line_for_each_row_and_bold_means():
     lines = as_markdown(seeds_table(OUTCOMES, "supervised")).splitlines()
-    assert lines[0] == "| method | IoU | Dice | > supervised | seconds |"
-    assert lines[1] == "| --- | --- | --- | --- | --- |"
-    assert lines[3] == "| segpl | **0.375 ± 0.035** | **0.750 ± 0.071** | 3 of 4 | 15 |"
+    assert lines[0] == "| method | IoU | Dice | Dice - supervised | > supervised | seconds |"
+    assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
+    assert lines[3].startswith("| segpl | **0.375 ± 0.035** | **0.750 ± 0.071** | +0.150 ± 0.212 |")
     assert "2 seeds of the mean over 2 test cases" in lines[-1]
