@@ -22,7 +22,7 @@ def test_kl_agrees_with_torch_distributions(mean, std, prior_mean, prior_std):
     theirs = torch.distributions.kl_divergence(
         torch.distributions.Normal(mean, std), torch.distributions.Normal(prior_mean, prior_std)
     )
-    ours = normal(mean, std).kl(prior_mean, prior_std)
+    ours = normal(mean, std).kl(normal(prior_mean, prior_std))
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5, abs=1e-6)
 
 
@@ -36,17 +36,17 @@ def test_kl_agrees_with_numerical_integration(mean, std, prior_mean, prior_std):
 
     q, p = log_density(mean, std), log_density(prior_mean, prior_std)
     integral = torch.trapezoid(q.exp() * (q - p), grid)
-    ours = normal(mean, std).kl(prior_mean, prior_std)
+    ours = normal(mean, std).kl(normal(prior_mean, prior_std))
     assert ours.item() == pytest.approx(integral.item(), rel=1e-6, abs=1e-9)
 
 
 def test_kl_of_one_deviation_from_the_prior_is_a_half():
     """By hand: equal spreads leave (mu - mu_beta)^2 / (2 sigma_beta^2)."""
-    assert normal(0.6, 0.1).kl(0.5, 0.1).item() == pytest.approx(0.5)
+    assert normal(0.6, 0.1).kl(normal(0.5, 0.1)).item() == pytest.approx(0.5)
 
 
 def test_kl_to_itself_is_zero_and_grows_on_either_side():
-    at, below, above = (normal(mean, 0.1).kl(0.5, 0.1).item() for mean in (0.5, 0.4, 0.6))
+    at, below, above = (normal(mean, 0.1).kl(normal(0.5, 0.1)).item() for mean in (0.5, 0.4, 0.6))
     assert at == pytest.approx(0, abs=1e-12)
     assert below == pytest.approx(above)
     assert below > 0
@@ -58,7 +58,7 @@ def test_descent_on_the_kl_finds_the_prior():
     optimizer = torch.optim.Adam([mean, log_variance], lr=0.05)
     for _ in range(400):
         optimizer.zero_grad()
-        Normal(mean, log_variance).kl(0.6, 0.2).backward()
+        Normal(mean, log_variance).kl(normal(0.6, 0.2)).backward()
         optimizer.step()
     assert mean.item() == pytest.approx(0.6, abs=0.01)
     assert Normal(mean, log_variance).std.item() == pytest.approx(0.2, abs=0.01)

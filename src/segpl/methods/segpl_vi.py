@@ -14,7 +14,7 @@ from segpl.methods.base import require, require_ramp
 from segpl.methods.segpl import SegPL
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
-from segpl.threshold.normal import Normal
+from segpl.threshold.normal import Normal, NormalFamily
 from segpl.threshold.rules import binarize
 from segpl.types import NetOutput, PseudoLabels, Term
 
@@ -60,13 +60,16 @@ class SegPLVI(SegPL):
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std
         )
+        # numbers of the CPU in double precision: no copy to the device, and no rounding before it
+        mean, std = torch.tensor([settings.prior_mean, settings.prior_std], dtype=torch.float64)
+        self.prior = NormalFamily().prior(mean, std)
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: one draw of the threshold labels every unlabelled image of the batch."""
         posterior: Normal = self.head(output.features)
         threshold = posterior.sample(generator).detach()
         pseudo = binarize(output.logits.sigmoid(), threshold)
-        divergence = posterior.kl(self.settings.prior_mean, self.settings.prior_std)
+        divergence = posterior.kl(self.prior)
         pseudo.terms["kl"] = Term(divergence, self.settings.kl_weight)
         pseudo.monitors["threshold"] = posterior.mean.detach()
         pseudo.monitors["threshold_std"] = posterior.std.detach()

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from segpl.threshold.base import Distribution, Family
+from segpl.threshold.parameters import LOG_SPREAD, NARROWEST, limited
+
+# spreads from 1e-6 to 1e6: a narrower one is a step for every float32 probability
+LOG_VARIANCES = (-27.6, 27.6)
+
 
 @dataclass(frozen=True, slots=True)
-class Normal:
+class Normal(Distribution):
     r"""$q(T) = \mathcal{N}(\mu, \sigma)$ [Xu2024, eq. 17].
 
     Nothing keeps a draw inside (0, 1): a threshold above 1 labels everything background.
     """
 
-    mean: Tensor
+    location: Tensor
     log_variance: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.location
 
     @property
     def std(self) -> Tensor:
@@ -33,12 +44,40 @@ class Normal:
         )
         return self.mean + noise * self.std
 
-    def kl(self, prior_mean: float, prior_std: float) -> Tensor:
+    def cdf(self, value: Tensor) -> Tensor:
+        r"""$\Phi((v - \mu) / \sigma)$, with $\sigma$ clamped to [1e-6, 1e6]."""
+        precision = (-0.5 * self.log_variance.clamp(*LOG_VARIANCES)).exp()
+        deviation = (value.to(precision.dtype) - self.mean) * precision
+        return 0.5 * (1 + torch.erf(deviation * math.sqrt(0.5)))
+
+    def kl(self, prior: Distribution) -> Tensor:
         r"""Divergence from a normal prior, the last line of [Xu2024, eq. 20].
 
         $$\log\sigma_\beta - \log\sigma + \frac{\sigma^2 + (\mu - \mu_\beta)^2}{2\sigma_\beta^2}
           - \frac12$$
         """
+        assert isinstance(prior, Normal), "a normal posterior has a normal prior"
+        # a prior of higher precision is rounded once, after its constants are computed
+        kind = self.mean.dtype
         variance = self.log_variance.exp()
-        spread = (variance + (self.mean - prior_mean) ** 2) / (2 * prior_std**2)
-        return math.log(prior_std) - 0.5 * self.log_variance + spread - 0.5
+        spread = (variance + (self.mean - prior.mean.to(kind)) ** 2) / (2 * prior.std**2).to(kind)
+        return prior.std.log().to(kind) - 0.5 * self.log_variance + spread - 0.5
+
+
+def moved(start: Normal, numbers: Tensor) -> Normal:
+    r"""$\mu_0 + \sigma_0 n_0$, with a spread of $\sigma_0 e^{n_1}$; $|n_1|$ is limited to 3."""
+    shift, log_spread = numbers.to(start.mean.dtype)
+    log_variance = start.log_variance + 2 * limited(log_spread, LOG_SPREAD)
+    return Normal(start.mean + start.std * shift, log_variance)
+
+
+class NormalFamily(Family):
+    name: ClassVar[str] = "normal"
+    summary: ClassVar[str] = "normal, not confined to (0, 1); as in the paper"
+    numbers: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
+
+    def prior(self, mean: Tensor, std: Tensor) -> Normal:
+        return Normal(mean, 2 * std.clamp(min=NARROWEST).log())
+
+    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Normal:
+        return moved(self.prior(mean, std), numbers)

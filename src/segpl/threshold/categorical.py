@@ -1,0 +1,115 @@
+"""The threshold with a distribution of any shape, as a histogram."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from segpl.threshold.base import Distribution, Family
+from segpl.threshold.beta_prior import beta_of
+from segpl.threshold.histogram import POINTS, thresholds
+from segpl.threshold.parameters import feasible, inside, matched
+from segpl.threshold.tables import interpolated
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical(Distribution):
+    r"""$T$ lies in cell $[i/G, (i+1)/G)$ with probability $w = \mathrm{softmax}(l)$, flat within.
+
+    The weights are those of the middles of the cells, $(i + 1/2)/G$. Flat within a cell means that
+    the cumulative probability is continuous, and that everything here is exact for it.
+    """
+
+    logits: Tensor  # (..., G); the leading axes are the shape of the threshold
+
+    @property
+    def weights(self) -> Tensor:
+        return self.logits.softmax(-1)  # (..., G)
+
+    @property
+    def _values(self) -> Tensor:
+        return thresholds(self.logits.shape[-1], self.logits.device).to(self.logits.dtype)  # (G,)
+
+    @property
+    def mean(self) -> Tensor:
+        return (self.weights * self._values).sum(-1)
+
+    @property
+    def std(self) -> Tensor:
+        r"""Between cells and within: $\sum_i w_i (T_i - \mu)^2 + 1/(12 G^2)$, its root."""
+        squares = (self._values - self.mean.unsqueeze(-1)) ** 2  # (..., G)
+        within = 1 / (12 * self.logits.shape[-1] ** 2)
+        return ((self.weights * squares).sum(-1) + within).sqrt()
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        """A cell by the Gumbel-max trick, then any place in it. Without a gradient."""
+        with torch.no_grad():
+            device, dtype = self.logits.device, self.logits.dtype
+            shape = self.logits.shape
+            uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
+            gumbel = -(-inside(uniform).log()).log()
+            cell = (self.logits + gumbel).argmax(-1)  # (...)
+            place = torch.rand(shape[:-1], generator=generator, device=device, dtype=dtype)
+            return inside((cell + place) / shape[-1])
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Along straight lines between the edges of the cells; differentiable in the logits."""
+        table = F.pad(self.weights.cumsum(-1), (1, 0))  # (..., G + 1)
+        cells = self.logits.shape[-1]
+        position = value.to(table.dtype) * cells
+        # sums of rounded weights are not quite 1
+        return interpolated(table / table[..., -1:], position.clamp(0, cells))
+
+    def kl(self, prior: Distribution) -> Tensor:
+        r"""$\sum_i w_i (\log w_i - \log w^0_i)$."""
+        assert isinstance(prior, Categorical), "a categorical posterior has a categorical prior"
+        log_ratio = self.logits.log_softmax(-1) - prior.logits.log_softmax(-1)  # (..., G)
+        return (self.weights * log_ratio).sum(-1)
+
+
+def _beta_shaped(logit: Tensor, log_strength: Tensor) -> Categorical:
+    """Cells weighted by the density of a Beta at their middles; the first and last by its mass."""
+    values = thresholds(POINTS, logit.device).to(logit.dtype)  # (G,)
+    mean, strength = logit.sigmoid().unsqueeze(-1), log_strength.exp().unsqueeze(-1)
+    alpha, beta = mean * strength, (1 - mean) * strength  # (..., 1)
+    inner = (alpha - 1) * values.log() + (beta - 1) * (1 - values).log()  # (..., G)
+    ends = torch.cat([_mass_at_end(alpha, beta), _mass_at_end(beta, alpha)], -1)  # (..., 2)
+    return Categorical(torch.cat([ends[..., :1], inner[..., 1:-1], ends[..., 1:]], -1))
+
+
+def _mass_at_end(exponent: Tensor, other: Tensor) -> Tensor:
+    r"""Log of $G \int_0^{1/G} x^{\alpha - 1} (1 - x)^{\beta - 1} dx$, the last factor fixed."""
+    power = -(exponent - 1) * math.log(POINTS) - exponent.log()
+    return power + (other - 1) * math.log(1 - 0.5 / POINTS)
+
+
+def _moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
+    distribution = _beta_shaped(logit, log_strength)
+    return distribution.mean, distribution.std
+
+
+class CategoricalFamily(Family):
+    """Priors are Betas on the grid, with the given mean and spread as far as `feasible` allows.
+
+    A posterior is free in every cell: its numbers are added to the logits of the prior. No spread
+    is below the width of a cell. With a threshold for each voxel this is G numbers for each.
+    """
+
+    name: ClassVar[str] = "categorical"
+    summary: ClassVar[str] = f"any shape, on a grid of {POINTS} values"
+    numbers: ClassVar[int] = POINTS
+
+    def prior(self, mean: Tensor, std: Tensor) -> Categorical:
+        mean, std = feasible(mean, std, narrowest=1 / POINTS)
+        start = beta_of(mean, std)
+        strength = start.alpha + start.beta
+        return _beta_shaped(*matched(_moments, (mean.logit(), strength.log()), mean, std))
+
+    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Categorical:
+        start = self.prior(mean, std).logits
+        return Categorical(start + numbers.to(start.dtype).movedim(0, -1))
