@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -194,6 +201,12 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
         (("DATA", "--set", "methods.sgpl.alpha=1"), "no method named 'sgpl'"),
         (("DATA", "--set", "compare.seeds=3"), "a list of whole numbers is needed"),
         (("DATA", "--set", "compare.seed=3"), "no setting 'compare.seed'"),
+        (("DATA", "--set", "train.seed=9"), "Give --seeds instead"),
+        (("DATA", "--set", "split.draw=9"), "Give --seeds instead"),
+        (("DATA", "--set", "methods.cps.alhpa=1"), "no setting 'method.alhpa'"),
+        (("DATA", "--set", "methods.segpl.name=cps"), "has a name already"),
+        (("DATA", "--set", "methods.cps.alpha=-1"), "method.alpha is -1"),
+        (("DATA", "--set", "train=3"), "section.key=value"),
         (("--phantom", "--set", "data.plan=a.json"), "--phantom has a plan of its own"),
     ],
 )
@@ -209,3 +222,69 @@ def test_dataset_without_test_cases_is_refused(segpl, tmp_path):
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
     assert answer.code == 1
     assert "has no test cases to compare the methods on" in answer.err
+
+
+def test_changed_dataset_is_not_mixed_with_finished_runs(segpl, many, tmp_path):
+    options = (*SHORT, "--labeled", 3, "--test", 2, "--seeds", 0, "--out", tmp_path / "out")
+    assert segpl("compare", many, *options, "--methods", "segpl").code == 0
+    for part in ("imgs", "lbls"):
+        folder = many / "labelled" / part
+        (folder / "a9.nii.gz").write_bytes((folder / "a0.nii.gz").read_bytes())
+    answer = segpl("compare", many, *options, "--methods", "segpl", "cps")
+    assert answer.code == 1
+    assert "the dataset has changed" in answer.err
+
+
+def test_folder_of_a_run_is_no_folder_for_a_comparison(segpl, train, volumes, tmp_path):
+    train(volumes, "--method", "segpl", "--out", tmp_path / "run")
+    answer = segpl("compare", volumes, *BASIC, "--out", tmp_path / "run")
+    assert answer.code == 1
+    assert "is the folder of a run" in answer.err
+
+
+def test_config_with_a_number_for_a_section_is_refused(segpl, volumes, tmp_path):
+    config = tmp_path / "compare.toml"
+    config.write_text("train = 1\n")
+    answer = segpl("compare", volumes, "--config", config, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert "'train' is 1, and a section is needed" in answer.err
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_the_comparison(volumes, tmp_path, sign):
+    """Processes that go on alone would keep a GPU from others."""
+    out = tmp_path / "out"
+    long = ("--steps", "100000", "--set", "network.width=4", "--set", "train.batch=1")
+    command = ("compare", volumes, *long, "--methods", "segpl", "cps", "--jobs", "2", "--out", out)
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "segpl", *map(str, command)],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for(lambda: len(list(out.glob("runs/*/log.csv"))) == 2)
+        if sign == signal.SIGINT:
+            os.killpg(parent.pid, sign)
+            assert parent.wait(30) == 130
+        else:
+            parent.kill()
+            parent.wait(30)
+        wait_for(lambda: not living(parent.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def living(session: int) -> list[str]:
+    """Processes of a session, as the system lists them."""
+    found = subprocess.run(
+        ["ps", "-o", "stat=", "-s", str(session)], capture_output=True, text=True
+    )
+    return [line for line in found.stdout.split() if not line.startswith("Z")]

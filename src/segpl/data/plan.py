@@ -117,3 +117,9 @@ class Plan:
                     f"{source}: patch {self.patch} cannot be halved as the strides say: axis "
                     f"{axis} has {side} voxels, no multiple of {factor}. Use {fit}."
                 )
+        strides = math.prod(number for row in self.strides for number in row)
+        if math.prod(self.patch) == strides:
+            raise InputError(
+                f"{source}: halving leaves one voxel of the patch {self.patch}, and nothing to "
+                "normalise. Use a larger patch, or fewer rows of strides."
+            )

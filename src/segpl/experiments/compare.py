@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import copy
-import os
 import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Future, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from segpl.api import Run, load_run, plan_for, train
 from segpl.assembly import open_dataset
-from segpl.config import SECTIONS, Config, differences, read_config, resolve
+from segpl.config import SECTIONS, Config, check_sections, differences, read_config, resolve
 from segpl.data.plan import Plan
-from segpl.data.split import make_split
+from segpl.data.split import Split, make_split
 from segpl.display import bar, say
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError, nearest
-from segpl.evaluate.scores import evaluate_folders, read_scores, write_scores
+from segpl.evaluate.scores import read_scores
 from segpl.experiments.phantom_data import make_phantom
+from segpl.experiments.scoring import score_run
+from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
 from segpl.methods.base import METHODS
 from segpl.report.comparison import Outcome
@@ -48,8 +46,17 @@ class CompareSettings:
                 "settings of a method are given to one method by name here: write "
                 "--set methods.NAME.KEY=VALUE, or [methods.NAME] in the config."
             )
-        for name in (*self.methods, *self.special):
+        for section, key in (("train", "seed"), ("split", "draw")):
+            if key in self.sections.get(section, {}):
+                raise InputError(
+                    f"{section}.{key} is drawn by the seeds of a comparison. Give --seeds instead."
+                )
+        for name in self.methods:
             METHODS.get(name)
+        for name, values in self.special.items():
+            if "name" in values:
+                raise InputError(f"[methods.{name}] has a name already. Leave 'name' out.")
+            resolve(with_special({}, name, values), f"[methods.{name}]")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"--seeds {list(self.seeds)}: give one seed or more, each once.")
 
@@ -68,6 +75,7 @@ class Job:
     seed: int
     content: dict[str, Any]
     folder: Path
+    split: Split
 
 
 def compare(
@@ -89,21 +97,18 @@ def compare(
     """
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: at least one training has to run at a time.")
+    if RunFolder(out).config.exists():
+        raise InputError(
+            f"{out} is the folder of a run, not of a comparison. Choose another --out."
+        )
     todo = list(plan_jobs(data, out, settings, quiet=quiet))
     refuse_other_settings(todo)
     if jobs == 1:
         return [outcome_of(job, quiet=quiet) for job in todo]
     outcomes: dict[tuple[str, int], Outcome] = {}
-    threads = max(1, (os.cpu_count() or 1) // jobs)
     with (
         bar("training and scoring", len(todo), quiet=quiet) as advance,
-        # a forked process cannot use the GPU that its parent has touched
-        ProcessPoolExecutor(
-            jobs,
-            mp_context=get_context("spawn"),
-            initializer=torch.set_num_threads,
-            initargs=(threads,),
-        ) as pool,
+        workers(jobs) as pool,
     ):
         waiting = {pool.submit(outcome_of, job, quiet=True): job for job in todo}
         for finished in as_completed(waiting):
@@ -144,8 +149,8 @@ def plan_jobs(
             shared["split"] = {"draw": seed, **shared.get("split", {})}
         shared["data"] = {**shared.get("data", {}), "path": str(place.resolve())}
         config = resolve(shared)
+        split = make_split(open_dataset(config), config.split, needs_unlabeled=True)
         if data is not None:
-            split = make_split(open_dataset(config), config.split, needs_unlabeled=True)
             # methods that need no unlabelled cases would take all the labels of a benchmark
             shared["split"]["labeled"] = len(split.labeled)
             if not split.test:
@@ -164,9 +169,8 @@ def plan_jobs(
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:
             folder = out / "runs" / f"{name}-{seed}"
-            yield Job(
-                name, seed, with_special(shared, name, settings.special.get(name, {})), folder
-            )
+            content = with_special(shared, name, settings.special.get(name, {}))
+            yield Job(name, seed, content, folder, split)
 
 
 def with_special(
@@ -184,14 +188,29 @@ def with_special(
 
 
 def refuse_other_settings(jobs: Sequence[Job]) -> None:
-    """A comparison that is repeated with other settings would mix two comparisons."""
-    for job in jobs:
-        path = RunFolder(job.folder).config
-        if path.exists() and (changed := changes(resolve(read_config(path)), resolve(job.content))):
+    """A comparison that is repeated with other settings or cases would mix two comparisons."""
+    wanted = [resolve(job.content) for job in jobs]  # nothing is trained if one cannot be
+    for job, config in zip(jobs, wanted, strict=True):
+        folder = RunFolder(job.folder)
+        if not folder.config.exists():
+            continue
+        if changed := changes(resolve(read_config(folder.config)), config):
             raise InputError(
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
                 "another --out, or give the same settings."
             )
+        if folder.split.exists() and not same_cases(Split.read(folder.split), job.split):
+            raise InputError(
+                f"{job.folder} was trained on other cases than {config.data.path} now gives: the "
+                "dataset has changed. Choose another --out."
+            )
+
+
+def same_cases(one: Split, other: Split) -> bool:
+    return all(
+        getattr(one, part) == getattr(other, part)
+        for part in ("labeled", "unlabeled", "validation", "test")
+    )
 
 
 def changes(saved: Config, wanted: Config) -> list[str]:
@@ -201,6 +220,8 @@ def changes(saved: Config, wanted: Config) -> list[str]:
 
 def outcome_of(job: Job, *, quiet: bool) -> Outcome:
     """One training and its scores; a failure is an outcome too, and stops no other training."""
+    if is_stopped():
+        raise KeyboardInterrupt
     try:
         scored = job.folder / "scores.csv"
         run = load_run(job.folder, quiet=True) if scored.exists() else score(job, quiet=quiet)
@@ -223,9 +244,7 @@ def score(job: Job, *, quiet: bool) -> Run:
     if not quiet:
         say(f"{job.method}, seed {job.seed}")
     run = train(out=job.folder, settings=job.content, resume=True, quiet=quiet)
-    predictions = job.folder / "predictions"
-    run.predict(out=predictions, overwrite=True)
-    write_scores(job.folder / "scores.csv", evaluate_folders(predictions, run.config.data.path))
+    score_run(run)
     return run
 
 
@@ -257,4 +276,5 @@ def compare_settings(
         raise InputError(f"compare.methods is {named!r}: a list of names is needed.")
     if not (isinstance(counted, list) and all(type(seed) is int for seed in counted)):
         raise InputError(f"compare.seeds is {counted!r}: a list of whole numbers is needed.")
+    check_sections(sections, "the settings")
     return CompareSettings(tuple(named), tuple(counted), sections, special)

@@ -13,9 +13,9 @@ from segpl.api import Run, train
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, stem_of
-from segpl.evaluate.scores import evaluate_folders, write_scores
 from segpl.experiments import phantom_data
 from segpl.experiments.phantom_data import make_phantom
+from segpl.experiments.scoring import score_run
 from segpl.files import write_whole
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page import write_page
@@ -58,7 +58,7 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
         sections["data"] = {"plan": str(plan.resolve())}
         run = train(data, out=out / "runs" / method, settings=sections, resume=True, quiet=quiet)
         runs.append(run)
-        summaries.append(score(run, data))
+        summaries.append(summarize(run))
     verdict = verdict_of(summaries)
     page = out / "demo.html"
     shown = overlays(runs, data)
@@ -78,14 +78,10 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
     return DemoResult(page, summaries, verdict)
 
 
-def score(run: Run, data: Path) -> RunSummary:
-    predictions = run.path / "predictions"
-    run.predict(out=predictions, overwrite=True)
-    scores = evaluate_folders(predictions, data)
-    write_scores(run.path / "scores.csv", scores)
+def summarize(run: Run) -> RunSummary:
     return RunSummary(
         name=run.config.method,
-        scores=scores,
+        scores=score_run(run),
         log=read_log(run.folder.training.log),
         seconds=training_seconds(run.folder.training.times),
         parameters=run.parameters,

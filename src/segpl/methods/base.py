@@ -116,7 +116,9 @@ def require(settings: Any, low: float, high: float, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         if not low <= value <= high or value == math.inf:
-            allowed = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+            allowed = (
+                f"{low:g} or more, and finite" if high == math.inf else f"from {low:g} to {high:g}"
+            )
             raise InputError(f"method.{name} is {value}: it must be {allowed}.")
 
 

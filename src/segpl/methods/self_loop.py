@@ -62,7 +62,8 @@ class SelfLoop(Method):
 
         def __post_init__(self) -> None:
             require(self, 1, math.inf, "rounds")
-            require(self, 2, math.inf, "tiles", "permutations")
+            require(self, 2, 8, "tiles")
+            require(self, 2, 1000, "permutations")
             require(self, 0, math.inf, "loop_lr", "jigsaw_weight")
             require_ramp(self)
 

@@ -65,8 +65,9 @@ def seeds_table(outcomes: Sequence[Outcome], baseline: str, *, jobs: int = 1) ->
         for row in whole
         if means[row][column] == max(means[other][column] for other in whole)
     }
-    crowd = f", {jobs} at a time, so that they slowed each other" if jobs > 1 else ""
     seeds = len({outcome.seed for outcome in outcomes})
+    spread = " and standard deviation" if seeds > 1 else ""
+    crowd = f", {jobs} at a time, so that they slowed each other" if jobs > 1 else ""
     cases = len({score.case for outcome in outcomes for score in outcome.scores})
     return Table(
         columns=[
@@ -77,7 +78,7 @@ def seeds_table(outcomes: Sequence[Outcome], baseline: str, *, jobs: int = 1) ->
             "seconds",
         ],
         rows=rows,
-        note=f"Mean and standard deviation over {counted(seeds, 'seed')} of the mean over "
+        note=f"Mean{spread} over {counted(seeds, 'seed')} of the mean over "
         f"{counted(cases, 'test case')}; the highest mean is bold. Dice - {baseline}: the same of "
         f"the differences at equal seeds. > {baseline}: pairs of seed and case with a higher Dice. "
         f"Seconds of training{crowd}. {EMPTY_POLICY}",

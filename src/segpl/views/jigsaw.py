@@ -79,8 +79,8 @@ class Jigsaw(nn.Module):
         if set(cuts) == {1}:
             raise InputError(
                 f"crops of {sides} make no puzzle of method.tiles={self.tiles}: one side must have "
-                f"{SMALLEST * self.tiles} voxels, {SMALLEST} for each tile. "
-                "Lower method.tiles, or enlarge the patch in plan.json."
+                f"{SMALLEST * self.tiles} voxels, {SMALLEST} for each tile. Enlarge the patch in "
+                "plan.json" + (", or lower method.tiles." if self.tiles > 2 else ".")
             )
         return cuts
 

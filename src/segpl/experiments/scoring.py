@@ -1,0 +1,15 @@
+"""From a trained run to the scores of its test cases."""
+
+from __future__ import annotations
+
+from segpl.api import Run
+from segpl.evaluate.scores import Score, evaluate_folders, write_scores
+
+
+def score_run(run: Run) -> list[Score]:
+    """Predict and score the test cases; masks and `scores.csv` stay in the run folder."""
+    predictions = run.path / "predictions"
+    run.predict(out=predictions, overwrite=True)
+    scores = evaluate_folders(predictions, run.config.data.path)
+    write_scores(run.path / "scores.csv", scores)
+    return scores
