@@ -18,8 +18,9 @@ from segpl.assembly import (
     open_dataset,
     refuse_problems,
     training_cases,
+    watched_cases,
 )
-from segpl.config import Config, differences, read_config, resolve, with_overrides
+from segpl.config import Config, differences, merged, read_config, resolve, with_overrides
 from segpl.data.cache import load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import inspect
@@ -146,9 +147,7 @@ def train(
         resume: go on with the run in `out` from its last checkpoint.
         quiet: no progress on the error stream.
     """
-    content = read_config(Path(config)) if config else {}
-    for section, values in (settings or {}).items():
-        content[section] = {**content.get(section, {}), **values}
+    content = merged(read_config(Path(config)) if config else {}, settings or {})
     content = with_overrides(content, overrides)
     place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
     for key in ("path", "plan"):
@@ -184,15 +183,13 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
     """The saved settings of a run; only the length and the device may be given anew."""
     saved = read_config(folder.config)
     known = resolve(saved, str(folder.config))
-    merged = {**saved}
-    for section, values in content.items():
-        if section == "method" and values.get("name", known.method) != known.method:
-            raise InputError(
-                f"{folder.path} was trained with method '{known.method}', not "
-                f"'{values['name']}'. Choose another --out for another method."
-            )
-        merged[section] = {**merged.get(section, {}), **values}
-    wanted = resolve(merged)
+    name = content.get("method", {}).get("name", known.method)
+    if name != known.method:
+        raise InputError(
+            f"{folder.path} was trained with method '{known.method}', not '{name}'. Choose another "
+            "--out for another method."
+        )
+    wanted = resolve(merged(saved, content))
     free = ("train.steps", "train.device")
     changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
     if changed:
@@ -296,10 +293,13 @@ def describe(run: Run) -> None:
 def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
     split, plan, config, cases = run.split, run.plan, run.config, prospect.cases
     held = [prospect.dataset.case(name) for name in split.validation]
-    with bar("preprocessing", len(cases) + len(held), quiet=quiet) as advance:
+    watched = watched_cases(config, prospect.dataset, split)
+    with bar("preprocessing", len(cases) + len(held) + len(watched), quiet=quiet) as advance:
         volumes = load_volumes(cases, plan, labeled=split.labeled, advance=advance)
         validation = load_volumes(held, plan, labeled=split.validation, advance=advance)
-    sampler = build_sampler(config, plan, split, volumes, run.device, run.method)
+        # apart from the others: nothing that is trained with may come from these labels
+        secrets = load_volumes(watched, plan, labeled=split.hidden, advance=advance)
+    sampler = build_sampler(config, plan, split, volumes, run.device, run.method, secrets)
     display = TrainingDisplay(config.method, config.train.steps, quiet=quiet)
     validate = (
         Validation(validation, run.method, plan, run.device, run.folder.training.validation)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from segpl.config import Config
@@ -22,6 +24,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
+from segpl.types import IGNORE
 
 
 def open_dataset(config: Config) -> Dataset:
@@ -42,6 +45,21 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
     return [known[name] for name in split.labeled] + [
         known[name].without_label() for name in split.unlabeled
     ]
+
+
+def watched_cases(config: Config, dataset: Dataset, split: Split) -> list[Case]:
+    """Cases whose hidden label is opened, to be compared with pseudo-labels and for nothing else.
+
+    Those of `train.watch_hidden`; none without it, or where no unlabelled case is looked at.
+    """
+    if not (config.train.watch_hidden and METHODS.get(config.method).needs_unlabeled):
+        return []
+    if not split.hidden:
+        raise InputError(
+            "train.watch_hidden compares pseudo-labels with hidden labels, and no label of "
+            f"{dataset.root} is hidden. Hide some with --labeled N, or leave it out."
+        )
+    return [dataset.case(name) for name in split.hidden]
 
 
 def refuse_problems(inspection: Inspection) -> None:
@@ -106,12 +124,14 @@ def build_sampler(
     volumes: list[Volume],
     device: torch.device,
     method: Method,
+    watched: Sequence[Volume] = (),
 ) -> Sampler:
     named = {volume.name: volume for volume in volumes}
     wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
     settled = settle(wanted, device, free_memory(device))
     count = len(split.labeled)
     crops = config.train.batch or plan.batch
+    secrets = hidden_volumes(wanted[count:], watched) if watched else []
     return Sampler(
         labeled=settled[:count],
         unlabeled=settled[count:],
@@ -122,4 +142,17 @@ def build_sampler(
         augment=config.augment,
         seed=config.train.seed,
         device=device,
+        hidden=settle(secrets, device, free_memory(device)),
     )
+
+
+def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> list[Volume]:
+    """A volume for each unlabelled one, with its hidden label where the image would be."""
+    labels = {volume.name: volume.label for volume in watched}
+    volumes = []
+    for volume in unlabeled:
+        label = labels.get(volume.name)
+        if label is None:
+            label = np.broadcast_to(np.int8(IGNORE), volume.image.shape[1:])
+        volumes.append(Volume(volume.name, label[None], None, None))
+    return volumes

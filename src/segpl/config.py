@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -45,6 +45,11 @@ class Config:
         sections = {name: asdict(getattr(self, name)) for name in SECTIONS}
         return {**sections, "method": {"name": self.method, **asdict(self.settings)}}
 
+    def leaves(self) -> dict[str, Any]:
+        """Every setting by its full name, such as `train.lr` or `method.threshold.family`."""
+        sections = [pair for name in SECTIONS for pair in leaves_of(getattr(self, name), name)]
+        return dict([*sections, ("method.name", self.method), *leaves_of(self.settings, "method")])
+
     def as_toml(self) -> str:
         text: str = tomli_w.dumps(self.as_dict())
         return text
@@ -57,7 +62,17 @@ SECTIONS: dict[str, type[Any]] = {
     "network": NetworkSettings,
     "augment": AugmentSettings,
 }
+FREE = "network.options"  # a table whose keys are not ours
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def leaves_of(settings: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for entry in fields(settings):
+        name, value = f"{prefix}.{entry.name}", getattr(settings, entry.name)
+        if is_dataclass(value):
+            yield from leaves_of(value, name)
+        else:
+            yield name, value
 
 
 def resolve(content: Mapping[str, Any], source: str = "the settings") -> Config:
@@ -67,7 +82,7 @@ def resolve(content: Mapping[str, Any], source: str = "the settings") -> Config:
     """
     check_sections(content, source)
     method = dict(content.get("method", {}))
-    name = fitted(method.pop("name", DEFAULT_METHOD), str, f"{source}: method.name")
+    name = fitted(method.pop("name", DEFAULT_METHOD), str, "method.name", source)
     kind: Any = METHODS.get(name)
     sections = {
         section: fill(settings, content.get(section, {}), section, source)
@@ -93,7 +108,8 @@ def check_sections(content: Mapping[str, Any], source: str) -> None:
             )
 
 
-def fill(kind: type[Any], values: Mapping[str, Any], section: str, source: str) -> Any:
+def fill(kind: Any, values: Mapping[str, Any], section: str, source: str) -> Any:
+    """The settings of a section, or of a table inside of one such as `method.threshold`."""
     known = {entry.name for entry in fields(kind)}
     hints = get_type_hints(kind)
     given: dict[str, Any] = {}
@@ -101,18 +117,19 @@ def fill(kind: type[Any], values: Mapping[str, Any], section: str, source: str) 
         if key not in known:
             names = {*known, "name"} if section == "method" else known
             raise InputError(f"{source}: no setting '{section}.{key}'. {nearest(key, names)}")
-        given[key] = fitted(value, hints[key], f"{source}: {section}.{key}")
+        given[key] = fitted(value, hints[key], f"{section}.{key}", source)
     return kind(**given)
 
 
-def fitted(value: Any, wanted: Any, where: str) -> Any:
+def fitted(value: Any, wanted: Any, name: str, source: str) -> Any:
+    where = f"{source}: {name} is {value!r}"
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if wanted in WORDS and type(value) is not wanted:
-        raise InputError(f"{where} is {value!r}: {WORDS[wanted]} is needed.")
-    if wanted not in WORDS and not isinstance(value, dict):
-        raise InputError(f"{where} is {value!r}: a table of settings is needed.")
-    return value
+        raise InputError(f"{where}: {WORDS[wanted]} is needed.")
+    if wanted not in WORDS and not isinstance(value, Mapping):
+        raise InputError(f"{where}: a table of settings is needed.")
+    return fill(wanted, value, name, source) if is_dataclass(wanted) else value
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -124,6 +141,18 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"config {path} is not valid TOML: {error}.") from error
     check_sections(content, str(path))
     return content
+
+
+def merged(content: Mapping[str, Any], given: Mapping[str, Any], name: str = "") -> dict[str, Any]:
+    """`content` overruled by `given`, setting by setting; a table of free options as a whole."""
+    result = dict(content)
+    for key, value in given.items():
+        path = f"{name}.{key}" if name else key
+        before = result.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping) and path != FREE:
+            value = merged(before, value, path)
+        result[key] = value
+    return result
 
 
 def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -154,10 +183,9 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
 
 def differences(saved: Config, given: Config) -> list[str]:
     """Settings that differ, as `section.key (old -> new)`."""
-    before, after = saved.as_dict(), given.as_dict()
+    before, after = saved.leaves(), given.leaves()
     return [
-        f"{section}.{key} ({before[section].get(key)!r} -> {after[section].get(key)!r})"
-        for section in before
-        for key in {**before[section], **after[section]}
-        if before[section].get(key) != after[section].get(key)
+        f"{name} ({before.get(name)!r} -> {after.get(name)!r})"
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
     ]

@@ -42,8 +42,4 @@ def lines_of(kind: str, method: str | None) -> list[str]:
     from segpl.config import DEFAULT_METHOD, resolve
 
     config = resolve({"method": {"name": method or DEFAULT_METHOD}})
-    return [
-        f"{section}.{key} = {value!r}"
-        for section, values in config.as_dict().items()
-        for key, value in values.items()
-    ]
+    return [f"{name} = {value!r}" for name, value in config.leaves().items()]

@@ -7,7 +7,8 @@ have seen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is fo
 class Resident:
     """A volume where the crops are taken: on the device, or memory-mapped on the host."""
 
-    image: Tensor | NDArray[np.float32]  # (C, *S)
+    image: Tensor | NDArray[Any]  # (C, *S)
     label: Tensor | NDArray[np.int16] | None  # (*S)
     foreground: NDArray[np.int32] | None  # (N, dims)
 
@@ -60,6 +61,8 @@ class Sampler:
     augment: AugmentSettings
     seed: int
     device: torch.device
+    # what `unlabeled` hides: labels (1, *S) in place of images, IGNORE where there is none
+    hidden: Sequence[Resident] = ()
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
@@ -90,6 +93,19 @@ class Sampler:
             unlabeled = Unlabeled(plain, inside)
         return Batch(Labeled(image, label), unlabeled, generator)
 
+    def hidden_labels(self, step: int) -> Tensor:
+        """(B, *S) labels of the unlabelled crops of a step, for onlookers; no batch holds them.
+
+        They are cropped and turned as images are, by the same draws.
+        """
+        onlooker = replace(
+            self, unlabeled=self.hidden, augment=replace(self.augment, intensity=0.0)
+        )
+        crops = onlooker.batch(step).unlabeled
+        assert crops is not None
+        assert crops.inside is not None
+        return torch.where(crops.inside, crops.image[:, 0].long(), IGNORE)
+
     def start(
         self, volume: Resident, rng: np.random.Generator, *, foreground: bool
     ) -> tuple[int, ...]:
@@ -103,7 +119,7 @@ class Sampler:
 
     def crop(
         self,
-        array: Tensor | NDArray[np.float32] | NDArray[np.int16],
+        array: Tensor | NDArray[Any],
         start: tuple[int, ...],
         *,
         fill: float,

@@ -28,7 +28,10 @@ class SplitSettings:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Case names. A hidden label belongs to an unlabelled case and is never opened."""
+    """Case names.
+
+    A hidden label belongs to an unlabelled case, and is opened by `train.watch_hidden` alone.
+    """
 
     labeled: tuple[str, ...]
     unlabeled: tuple[str, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -25,13 +26,28 @@ def take_step(
     context: AbstractContextManager[object],
     *,
     taken: int,
+    paused: bool = False,
 ) -> tuple[StepOutput, Tensor]:
-    """The step after `taken` others: its terms, and their weighted sum, which was descended."""
+    """The step after `taken` others: its terms, and their weighted sum, which was descended.
+
+    While it is paused, nothing is learnt from pseudo-labels.
+    """
     with context:
         output = method.step(batch, progress)
+    if paused:
+        output = without_pseudo(output)
     total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(total)
     optimizer.step()
     method.after_update(taken + 1)
     return output, total
+
+
+def without_pseudo(output: StepOutput) -> StepOutput:
+    """The same terms, with weight 0 for `pseudo`, so that the log shows the weight in use."""
+    terms = {
+        name: replace(term, weight=0.0) if name == "pseudo" else term
+        for name, term in output.terms.items()
+    }
+    return replace(output, terms=terms)

@@ -27,10 +27,11 @@ from segpl.engine.device import (
     precision,
     should_compile,
 )
+from segpl.engine.hidden import compared, scored
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
-from segpl.engine.watch import CollapseWatch
+from segpl.engine.watch import GUARDS, CollapseWatch
 from segpl.errors import DivergedError, InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
@@ -53,6 +54,8 @@ class TrainSettings:
     device: str = "auto"
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
     compile: str = "auto"  # `on` or `off`; auto: on a GPU
+    guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
+    watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
 
     def __post_init__(self) -> None:
         for name in ("steps", "lr", "log_every", "checkpoint_every"):
@@ -65,7 +68,7 @@ class TrainSettings:
             raise InputError(f"train.foreground is {self.foreground}: a share lies from 0 to 1.")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"train.seed is {self.seed}: it must lie from 0 to {2**32 - 1}.")
-        for name, known in (("precision", PRECISIONS), ("compile", COMPILE)):
+        for name, known in (("precision", PRECISIONS), ("compile", COMPILE), ("guard", GUARDS)):
             if getattr(self, name) not in known:
                 raise unknown(f"train.{name}", getattr(self, name), known)
         if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
@@ -136,7 +139,7 @@ class Trainer:
 
     def run(self) -> None:
         settings, meter = self.settings, Meter()
-        watch = CollapseWatch(settings.steps, self.foreground)
+        watch = self.watch()
         context = precision(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
@@ -151,15 +154,23 @@ class Trainer:
             batch = self.arranged(self.sampler.batch(self.step))
             progress = self.step / settings.steps
             output, total = take_step(
-                self.method, self.optimizer, batch, progress, context, taken=self.step
+                self.method,
+                self.optimizer,
+                batch,
+                progress,
+                context,
+                taken=self.step,
+                paused=watch.is_paused,
             )
+            if self.sampler.hidden:
+                output = compared(output, self.sampler.hidden_labels(self.step))
             self.step += 1
             meter.add(output, total, self.step)
             self.observer.advanced(self.step)
             if self.step % settings.log_every and self.step != settings.steps:
                 continue
 
-            row = meter.row(lr)
+            row = scored(meter.row(lr))
             self.log.add({"step": self.step, **row})
             seconds = time.perf_counter() - began
             self.times.add(
@@ -173,7 +184,16 @@ class Trainer:
             self.observer.logged(self.step, row)
             if warning := watch.look(self.step, row):
                 self.observer.warned(warning)
+            if settings.guard == "pause":
+                self.facts["guard"] = watch.state()
             self.keep()
+
+    def watch(self) -> CollapseWatch:
+        """A watch over the pseudo-labels, as it stood at the checkpoint that is resumed."""
+        watch = CollapseWatch(self.settings.steps, self.foreground, self.settings.guard)
+        if "guard" in self.facts:
+            watch.restore(self.facts["guard"])
+        return watch
 
     def arranged(self, batch: Batch) -> Batch:
         """The same batch in the memory order that the device likes."""
@@ -192,7 +212,7 @@ class Trainer:
         if self.validate and (is_end or self.step % every == 0):
             score = self.validate(self.step)
             if score > self.facts.get("best_score", -1.0):
-                self.facts = {"best_score": score, "best_step": self.step}
+                self.facts |= {"best_score": score, "best_step": self.step}
                 self.save(self.paths.best)
         if is_end or self.step % settings.checkpoint_every == 0:
             self.save(self.paths.last)

@@ -107,7 +107,7 @@ class FixMatch(Method):
         strong = torch.where(inside > 0, strong, unlabeled.image)
         known = known * inside
         outputs = pseudo.target.shape[1]
-        moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1])
+        moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=False)
         counts = known[:, outputs:].transpose(0, 1).flatten(1).sum(1)  # (K + 1,)
         return strong, moved, counts[:-1] / counts[-1].clamp(min=1)
 

@@ -223,3 +223,39 @@ def test_filling_around_an_unlabelled_scan_is_marked(turned):
     assert batch.unlabeled is not None
     assert batch.unlabeled.inside is not None
     assert torch.equal(batch.unlabeled.inside, batch.unlabeled.image[:, 0] > 0)
+
+
+def with_hidden(places: list[Volume], labels: list[Volume], **changes: object) -> Sampler:
+    residents = settle([replace(v, image=v.label[None], label=None) for v in labels], CPU, PLENTY)
+    return sampler(places, hidden=residents, **changes)
+
+
+@pytest.mark.parametrize(
+    "turned", [AugmentSettings(), AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)]
+)
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (9, 3)])
+def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
+    """The label of a voxel is its place, and so is the image without changes of intensity."""
+    cases = [volume(shape), volume(shape, number=1)]
+    cases[1].label[...] += 500
+    cases[1].image[...] += 500
+    watched = with_hidden(cases, cases, augment=turned, unlabeled_crops=4)
+    still = replace(watched, augment=replace(turned, intensity=0.0))
+    for step in range(4):
+        crops = still.batch(step).unlabeled
+        wanted = torch.where(crops.inside, crops.image[:, 0].long(), IGNORE)
+        assert torch.equal(watched.hidden_labels(step), wanted)
+
+
+def test_batch_is_the_same_with_and_without_hidden_labels():
+    settings = AugmentSettings(flip=0.5, rotate=0.5, intensity=0.1)
+    cases = [volume((9, 8)), volume((12, 6), number=1)]
+    plain, watched = sampler(cases, augment=settings), with_hidden(cases, cases, augment=settings)
+    for step in range(4):
+        watched.hidden_labels(step)
+        assert equal(plain.batch(step), watched.batch(step))
+
+
+def test_batch_touches_no_hidden_label():
+    plain = sampler([volume((9, 8))], hidden=[Untouchable()])
+    assert plain.batch(0).unlabeled is not None

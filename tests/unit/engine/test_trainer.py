@@ -102,6 +102,7 @@ class Ones:
     """A sampler whose images make the mean logit equal to the weight."""
 
     device = torch.device("cpu")
+    hidden = ()
 
     def __init__(self, dies_at: int | None = None) -> None:
         self.asked: list[int] = []

@@ -1,0 +1,59 @@
+"""How well pseudo-labels agree with labels that a benchmark hides. Nothing is learnt from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from segpl.losses import targets_of
+from segpl.types import PseudoLabels, StepOutput
+
+COUNTS = ("hidden_overlap", "hidden_both", "hidden_counted", "hidden_known")
+
+
+def compared(output: StepOutput, label: Tensor) -> StepOutput:
+    """`output` with counts among its monitors; `label` (B, *S) is that of the unlabelled crops.
+
+    Nothing is added where there are no pseudo-labels, or where a view has moved them.
+    """
+    if not output.pseudo or not output.pseudo[0].on_grid:
+        return output
+    return replace(output, monitors={**output.monitors, **hidden_counts(output.pseudo[0], label)})
+
+
+@torch.no_grad()
+def hidden_counts(pseudo: PseudoLabels, label: Tensor) -> dict[str, Tensor]:
+    """Voxels of all foreground channels, as whole numbers on the device.
+
+    Those that both call foreground, those that either does, counted once for each, the ones that
+    have a weight above 0, and the ones whose label is known. Soft labels are cut at 0.5.
+    """
+    target, known = targets_of(label, pseudo.target.shape[1])  # (B, K, *S)
+    first = 0 if target.shape[1] == 1 else 1  # with several channels the first one is background
+    truth, is_known, found, is_counted = (
+        part[:, first:] for part in (target > 0, known > 0, pseudo.target > 0.5, pseudo.weight > 0)
+    )
+    is_counted = is_counted & is_known
+    truth, found = truth & is_counted, found & is_counted
+    values = ((truth & found).sum(), truth.sum() + found.sum(), is_counted.sum(), is_known.sum())
+    return dict(zip(COUNTS, values, strict=True))
+
+
+def scored(row: Mapping[str, float]) -> dict[str, float]:
+    r"""A log line with `hidden_dice` and `hidden_kept` in place of the counts.
+
+    $$\text{dice} = \frac{2 \sum w\, y\, \hat y}{\sum w\, (y + \hat y)}, \qquad
+      \text{kept} = \frac{\sum w}{\sum 1}$$
+
+    over the known voxels of all steps of the line, $w$ being 1 where a pseudo-label counts. Both
+    are nan where nothing was known. Foreground on neither side is full agreement, as in a score.
+    """
+    if COUNTS[0] not in row:
+        return dict(row)
+    overlap, both, counted, known = (row[name] for name in COUNTS)
+    dice = 2 * overlap / both if both else 1.0 if counted else float("nan")
+    scores = {"hidden_dice": dice, "hidden_kept": counted / known if known else float("nan")}
+    return {name: value for name, value in row.items() if name not in COUNTS} | scores

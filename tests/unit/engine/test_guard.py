@@ -1,0 +1,104 @@
+"""A training that stops learning from pseudo-labels while they are out of range."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from test_trainer import Listener, Ones, Recorder
+
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.trainer import Paths, Trainer, TrainSettings
+from segpl.errors import UnknownNameError
+from segpl.types import Batch, StepOutput, Term
+
+LOST = range(4, 12)  # steps whose pseudo-labels hold no foreground
+
+
+class Losing(Recorder):
+    """Pseudo-labels lose the foreground for a while; their term alone moves the weight up."""
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        super().step(batch, progress)
+        level = self.network(batch.labeled.image).logits.mean()
+        share = 0.0 if round(progress * 20) in LOST else 0.1
+        return StepOutput(
+            {"supervised": Term(level**2), "pseudo": Term(-3 * level, 2.0)},
+            {"pseudo_foreground": torch.tensor(share), "labeled_foreground": torch.tensor(0.1)},
+        )
+
+
+def trainer_in(folder: Path, guard: str, *, dies_at: int | None = None, every: int = 5) -> Trainer:
+    folder.mkdir(exist_ok=True)
+    names = ("log.csv", "times.csv", "validation.csv", "last.safetensors", "best.safetensors")
+    settings = TrainSettings(
+        steps=20, log_every=1, checkpoint_every=every, guard=guard, compile="off"
+    )
+    paths = Paths(*(folder / name for name in names))
+    # validated at the step of the checkpoint, whose facts hold both
+    return Trainer(Losing(), Ones(dies_at), settings, paths, Listener(), lambda step: step / 20)
+
+
+def weights_in_the_log(trainer: Trainer) -> list[float]:
+    with trainer.paths.log.open(newline="", encoding="utf-8") as handle:
+        return [float(row["pseudo.weight"]) for row in csv.DictReader(handle)]
+
+
+def test_pseudo_term_has_weight_0_between_the_lines_that_pause_it_and_take_it_up(tmp_path):
+    """The fifth line in a row is the ninth of all, the first one back in range the thirteenth."""
+    trainer = trainer_in(tmp_path, "pause")
+    trainer.run()
+    assert weights_in_the_log(trainer) == [2.0] * 9 + [0.0] * 4 + [2.0] * 7
+    assert ["step 9" in words for words in trainer.observer.warnings] == [True, False]
+    assert "step 13: the pseudo-labels are back in range" in trainer.observer.warnings[1]
+
+
+def test_weights_differ_from_the_first_paused_step_on(tmp_path):
+    paused, warned = trainer_in(tmp_path / "pause", "pause"), trainer_in(tmp_path / "warn", "warn")
+    paused.run()
+    warned.run()
+    first, second = paused.method.before, warned.method.before
+    assert first[:10] == second[:10]
+    assert first[10] != second[10]
+
+
+def test_gradient_of_a_paused_step_is_that_of_the_other_terms(tmp_path):
+    trainer = trainer_in(tmp_path, "pause", dies_at=10)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    method = trainer.method
+    assert method.weight.grad.item() == pytest.approx(2 * method.before[9], rel=1e-6)
+
+
+def test_guard_that_warns_keeps_the_weight_and_no_facts(tmp_path):
+    trainer = trainer_in(tmp_path, "warn")
+    trainer.run()
+    assert set(weights_in_the_log(trainer)) == {2.0}
+    assert len(trainer.observer.warnings) == 1
+    assert "guard" not in read_checkpoint(trainer.paths.last).facts
+
+
+@pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "taken up again"])
+@pytest.mark.parametrize("every", [1, 5])
+def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(tmp_path, stop, every):
+    whole = trainer_in(tmp_path / "whole", "pause", every=every)
+    whole.run()
+    with pytest.raises(KeyboardInterrupt):
+        trainer_in(tmp_path / "cut", "pause", dies_at=stop, every=every).run()
+    cut = trainer_in(tmp_path / "cut", "pause", every=every)
+    cut.resume()
+    assert cut.step == stop // every * every
+    cut.run()
+    assert cut.paths.log.read_text() == whole.paths.log.read_text()
+    assert torch.equal(cut.method.weight, whole.method.weight)
+    assert cut.facts == whole.facts
+    assert cut.facts["best_step"] == 20
+
+
+def test_unknown_guard_is_refused_with_the_nearest():
+    with pytest.raises(
+        UnknownNameError, match=r"no train.guard named 'paus'. Did you mean 'pause'"
+    ):
+        TrainSettings(guard="paus")

@@ -1,0 +1,147 @@
+"""A setting that is a table of settings, as `method.threshold` of some methods."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+
+from segpl.api import resumed_config
+from segpl.cli.list import lines_of
+from segpl.config import differences, merged, resolve, with_overrides
+from segpl.engine.run import RunFolder
+from segpl.errors import InputError
+from segpl.methods.base import METHODS
+from segpl.methods.supervised import Supervised
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    points: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    family: str = "normal"
+    mean: float = 0.5
+    grid: Grid = field(default_factory=Grid)
+
+
+class Nested(Supervised):
+    name: ClassVar[str] = "nested"
+
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        loss: str = "dice"
+        threshold: Threshold = field(default_factory=Threshold)
+
+
+@pytest.fixture(autouse=True)
+def nested(monkeypatch) -> None:
+    monkeypatch.setitem(METHODS.classes, "nested", Nested)
+
+
+def config(**threshold: object):
+    return resolve({"method": {"name": "nested", "threshold": threshold}})
+
+
+def test_a_nested_value_replaces_its_default_alone():
+    assert config(family="beta").settings == Nested.Settings(threshold=Threshold(family="beta"))
+
+
+def test_tables_nest_as_deep_as_they_are_written():
+    assert config(grid={"points": 7}).settings.threshold == Threshold(grid=Grid(7))
+
+
+def test_set_reaches_a_nested_setting():
+    content = with_overrides(
+        {"method": {"name": "nested", "threshold": {"mean": 0.25}}},
+        ["method.threshold.family=beta", "method.threshold.grid.points=7"],
+    )
+    assert resolve(content).settings.threshold == Threshold("beta", 0.25, Grid(7))
+
+
+def test_a_table_of_toml_reaches_a_nested_setting():
+    text = '[method]\nname = "nested"\n[method.threshold]\nfamily = "beta"\nmean = 1\n'
+    threshold = resolve(tomllib.loads(text)).settings.threshold
+    assert threshold == Threshold("beta", 1.0)
+    assert isinstance(threshold.mean, float)
+
+
+def test_a_nested_config_written_and_read_again_is_the_same():
+    saved = config(family="beta", grid={"points": 7})
+    assert "[method.threshold]" in saved.as_toml()
+    assert resolve(tomllib.loads(saved.as_toml())) == saved
+
+
+@pytest.mark.parametrize(
+    ("threshold", "words"),
+    [
+        ({"famly": "beta"}, r"no setting 'method.threshold.famly'. Did you mean 'family'"),
+        ({"name": "beta"}, r"no setting 'method.threshold.name'.*Known: family, grid, mean"),
+        ({"grid": {"point": 7}}, r"no setting 'method.threshold.grid.point'. Did you mean 'poi"),
+        ({"mean": "high"}, r"mine.toml: method.threshold.mean is 'high': a number is needed"),
+        ({"grid": {"points": 1.5}}, r"method.threshold.grid.points is 1.5: a whole number is need"),
+        (0.5, r"mine.toml: method.threshold is 0.5: a table of settings is needed"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_full_name(threshold, words):
+    with pytest.raises(InputError, match=words):
+        resolve({"method": {"name": "nested", "threshold": threshold}}, "mine.toml")
+
+
+def test_differences_name_the_nested_setting_alone():
+    found = differences(config(), config(family="beta", grid={"points": 7}))
+    assert found == [
+        "method.threshold.family ('normal' -> 'beta')",
+        "method.threshold.grid.points (100 -> 7)",
+    ]
+
+
+def test_list_has_one_line_for_each_nested_setting():
+    lines = lines_of("settings", "nested")
+    assert lines[-5:] == [
+        "method.name = 'nested'",
+        "method.loss = 'dice'",
+        "method.threshold.family = 'normal'",
+        "method.threshold.mean = 0.5",
+        "method.threshold.grid.points = 100",
+    ]
+    assert "network.options = {}" in lines
+
+
+def test_merging_overrules_nested_settings_one_by_one():
+    below = {"method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.25}}}
+    above = {"method": {"threshold": {"mean": 0.75}}, "train": {"steps": 5}}
+    assert merged(below, above) == {
+        "method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.75}},
+        "train": {"steps": 5},
+    }
+    assert below["method"]["threshold"]["mean"] == 0.25
+
+
+def test_merging_replaces_the_options_of_a_network_as_a_whole():
+    """Options of one network are no options of another."""
+    below = {"network": {"name": "BasicUNet", "options": {"features": [4] * 6}}}
+    above = {"network": {"name": "SegResNet", "options": {"init_filters": 8}}}
+    assert merged(below, above) == above
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    run = RunFolder(tmp_path)
+    run.config.write_text(config(family="beta", mean=0.25).as_toml())
+    return run
+
+
+def test_resumed_run_keeps_its_nested_settings(folder):
+    for content in ({}, {"method": {"threshold": {"family": "beta"}}}):
+        resumed = resumed_config(folder, {**content, "train": {"steps": 9}})
+        assert resumed.settings.threshold == Threshold("beta", 0.25)
+
+
+def test_resumed_run_refuses_another_nested_setting_by_its_name(folder):
+    with pytest.raises(InputError, match=r"other settings: method.threshold.mean \(0.25 -> 0.5\)"):
+        resumed_config(folder, {"method": {"threshold": {"mean": 0.5}}})
