@@ -13,6 +13,7 @@ from torch import Tensor
 from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
+    alpha_at,
     counted,
     forward_together,
     require,
@@ -21,7 +22,6 @@ from segpl.methods.base import (
     unlabeled_of,
 )
 from segpl.networks.network import Network
-from segpl.schedules import linear_ramp
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
 from segpl.views.noise import noisy
@@ -119,9 +119,7 @@ class FixMatch(Method):
 
         parts = (on_strong.logits, pseudo.target, pseudo.weight)
         losses = [self.loss(*(p[:, k : k + 1] for p in parts)) for k in range(kept.shape[0])]
-        alpha = self.settings.alpha * linear_ramp(
-            progress, begin=self.settings.ramp_begin, end=self.settings.ramp_end
-        )
+        alpha = alpha_at(self.settings, progress)
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term((kept * torch.stack(losses)).mean(), alpha),
