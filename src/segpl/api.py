@@ -28,7 +28,12 @@ from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.checkpoint import load_weights, read_checkpoint
-from segpl.engine.device import choose_device, is_compiler_error, memory_format
+from segpl.engine.device import (
+    choose_device,
+    is_compiler_error,
+    is_out_of_memory,
+    memory_format,
+)
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
@@ -324,14 +329,15 @@ def fit(trainer: Trainer, run: Run) -> None:
     with display:
         try:
             trainer.run()
-        except torch.OutOfMemoryError as error:
-            raise InputError(
-                f"the {run.device} is out of memory at step {trainer.step}: "
-                f"{run.plan.batch} labelled crops of {'x'.join(map(str, run.plan.patch))} voxels "
-                f"and {run.config.train.ratio} unlabelled ones for each. Lower train.batch, "
-                "train.ratio or the patch in plan.json."
-            ) from error
         except Exception as error:
+            if is_out_of_memory(error):
+                patch = "x".join(map(str, run.plan.patch))
+                raise InputError(
+                    f"the {run.device} is out of memory at step {trainer.step}: "
+                    f"{run.plan.batch} labelled crops of {patch} voxels and "
+                    f"{run.config.train.ratio} unlabelled ones for each. Lower train.batch, "
+                    "train.ratio or the patch in plan.json."
+                ) from error
             if not is_compiler_error(error):
                 raise
             raise InputError(

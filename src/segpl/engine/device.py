@@ -92,6 +92,11 @@ def should_compile(device: torch.device, choice: str) -> bool:
     return choice == "on" or (choice == "auto" and device.type == "cuda")
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """On a CPU torch has no class of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def is_compiler_error(error: Exception) -> bool:
     """By the name of its module: importing the compiler takes a second."""
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))

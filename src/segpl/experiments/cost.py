@@ -23,6 +23,7 @@ from segpl.engine.device import (
     choose_device,
     compile_in_place,
     is_compiler_error,
+    is_out_of_memory,
     memory_format,
     peak_memory,
     precision,
@@ -290,12 +291,12 @@ def rehearsing(workload: Workload, device: torch.device, *, compiled: bool) -> I
             # past its limit torch would run a network uncompiled, and say so in a warning only
             with settings.patch(recompile_limit=VARIANTS, accumulated_recompile_limit=VARIANTS):
                 yield
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"the {device} is out of memory with {workload.describe()}. Use a smaller --patch, "
-            "fewer crops (--labeled, --unlabeled) or a smaller --set network.width."
-        ) from error
     except Exception as error:
+        if is_out_of_memory(error):
+            raise InputError(
+                f"the {device} is out of memory with {workload.describe()}. Use a smaller "
+                "--patch, fewer crops (--labeled, --unlabeled) or a smaller --set network.width."
+            ) from error
         if not is_compiler_error(error):
             raise
         raise InputError(

@@ -6,6 +6,7 @@ import torch
 from segpl.engine.device import (
     choose_device,
     free_memory,
+    is_out_of_memory,
     memory_format,
     peak_memory,
     precision,
@@ -124,3 +125,10 @@ def test_a_container_gives_no_more_than_its_limit(tmp_path, monkeypatch, text, m
     monkeypatch.setattr("segpl.engine.device.CONTAINER", tmp_path / "memory.max")
     free = free_memory(torch.device("cpu"))
     assert free == most if most else free > 2**20
+
+
+def test_memory_that_a_cpu_cannot_give_is_recognised():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
