@@ -13,6 +13,7 @@ from marks import (
     every_user_of_unlabeled,
 )
 from tiny import SIDE, build, build_with, make_batch, moved, table_network, total_of, trainable
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from segpl.errors import InputError
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
@@ -359,6 +360,30 @@ def test_step_draws_nothing_from_global_randomness(name, dims):
     before = torch.get_rng_state()
     method.step(batch, 1.0)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class Waiting(TorchDispatchMode):
+    """Counts what makes the host wait for a device: a tensor's value, a shape that needs one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        words = ("_local_scalar_dense", "nonzero", "unique", "bincount", "masked_select")
+        self.found += [str(func) for word in words if word in str(func)]
+        return func(*args, **(kwargs or {}))
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_step_never_waits_for_the_device(name, dims, classes):
+    method, batch = build(name, dims, classes=classes), make_batch(dims, classes=classes)
+    with Waiting() as waiting:
+        total_of(method.step(batch, 1.0)).backward()
+        method.after_update(1)
+    assert waiting.found == []
 
 
 @every_method

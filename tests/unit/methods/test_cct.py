@@ -7,7 +7,6 @@ import pytest
 import torch
 from tiny import build, build_with, make_batch, moved, table_network, trainable
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from segpl.errors import InputError
 from segpl.methods.cct import CCT
@@ -228,23 +227,6 @@ def test_trunk_coarser_than_the_image_is_taken():
     term = method.step(batch, 1.0).terms["pseudo"].value
     for branch in method.branches:
         assert moved(term, trainable(branch))
-
-
-class NoWaiting(TorchDispatchMode):
-    """Refuse what makes the host wait for the device: a tensor's value, a shape that needs one."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        assert not any(word in str(func) for word in ("_local_scalar_dense", "nonzero", "unique"))
-        return func(*args, **(kwargs or {}))
-
-
-@both_dims
-@both_tasks
-def test_step_never_waits_for_the_device(dims, classes):
-    method = build("cct", dims, classes=classes, settings={"decoders": ALL})
-    batch = make_batch(dims, classes=classes)
-    with NoWaiting():
-        method.step(batch, 1.0)
 
 
 def test_a_kind_named_twice_gives_two_decoders():
