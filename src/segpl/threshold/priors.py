@@ -7,6 +7,7 @@ the data and a resumed run goes on exactly. Nothing here has a gradient or waits
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -24,6 +25,16 @@ LEAST_STD = 0.01  # a grid step: a narrower prior would be narrower than what is
 def foreground_of(channels: Tensor) -> Tensor:
     """The channels that are not background: the only one, or all but the first."""
     return channels if channels.shape[1] == 1 else channels[:, 1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a network said in one step, as probabilities."""
+
+    labeled: Tensor  # (B, K, *S)
+    label: Tensor  # (B, *S) of the labelled images
+    unlabeled: Tensor  # (U, K, *S)
+    weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 where an unlabelled voxel does not count
 
 
 class PriorNumbers(nn.Module, ABC):
@@ -50,19 +61,8 @@ class PriorNumbers(nn.Module, ABC):
         self.register_buffer("std", torch.tensor(float(std)))
 
     @abstractmethod
-    def update(
-        self,
-        labeled: Tensor,
-        label: Tensor,
-        unlabeled: Tensor,
-        weight: Tensor,
-        generator: torch.Generator,
-    ) -> None:
-        """Learn from the probabilities (B, K, *S) of one step.
-
-        Those of labelled images come with labels (B, *S), those of unlabelled ones with weights
-        (U, 1, *S) or (U, K, *S) of their voxels.
-        """
+    def update(self, answers: Answers, generator: torch.Generator) -> None:
+        """Learn from the answers of one step."""
 
 
 class FixedPrior(PriorNumbers):
@@ -71,14 +71,7 @@ class FixedPrior(PriorNumbers):
     name: ClassVar[str] = "fixed"
     summary: ClassVar[str] = "the mean and spread that are set"
 
-    def update(
-        self,
-        labeled: Tensor,
-        label: Tensor,
-        unlabeled: Tensor,
-        weight: Tensor,
-        generator: torch.Generator,
-    ) -> None:
+    def update(self, answers: Answers, generator: torch.Generator) -> None:
         """Nothing moves them."""
 
 
@@ -114,15 +107,8 @@ class LabeledPrior(PriorNumbers):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def update(
-        self,
-        labeled: Tensor,
-        label: Tensor,
-        unlabeled: Tensor,
-        weight: Tensor,
-        generator: torch.Generator,
-    ) -> None:
-        self.store(labeled, label)
+    def update(self, answers: Answers, generator: torch.Generator) -> None:
+        self.store(answers.labeled, answers.label)
         best = best_thresholds(
             self.above, self.hits, self.positives, self.seen, self.given[0], generator
         )
@@ -203,17 +189,10 @@ class ConfidencePrior(PriorNumbers):
         self.register_buffer("confidence", torch.tensor(float(mean)))
 
     @torch.no_grad()
-    def update(
-        self,
-        labeled: Tensor,
-        label: Tensor,
-        unlabeled: Tensor,
-        weight: Tensor,
-        generator: torch.Generator,
-    ) -> None:
+    def update(self, answers: Answers, generator: torch.Generator) -> None:
         # above 1/2 the probability is the larger of itself and its rest
-        largest = foreground_of(unlabeled.float()).amax(1, keepdim=True)  # (U, 1, *S)
-        counts = (largest > 0.5) * weight[:, :1].float()  # (U, 1, *S)
+        largest = foreground_of(answers.unlabeled.float()).amax(1, keepdim=True)  # (U, 1, *S)
+        counts = (largest > 0.5) * answers.weight[:, :1].float()  # (U, 1, *S)
         total = counts.sum()
         seen = (counts * largest).sum() / total.clamp(min=torch.finfo(torch.float32).tiny)
         self.confidence.add_(self.rate * (total > 0) * (seen - self.confidence))

@@ -13,6 +13,7 @@ from segpl.threshold.priors import (
     LEAST_STD,
     PRIORS,
     RESAMPLES,
+    Answers,
     ConfidencePrior,
     FixedPrior,
     LabeledPrior,
@@ -45,7 +46,7 @@ def scene(outputs, sides=(12, 12), images=4, *, best=0.3, seed=0):
 def feed(prior, labeled, label, unlabeled=None, weight=None, seed=0):
     unlabeled = labeled if unlabeled is None else unlabeled
     weight = torch.ones_like(unlabeled[:, :1]) if weight is None else weight
-    prior.update(labeled, label, unlabeled, weight, generator(seed))
+    prior.update(Answers(labeled, label, unlabeled, weight), generator(seed))
     return prior.mean.item(), prior.std.item()
 
 
@@ -251,7 +252,7 @@ def test_update_neither_waits_nor_leaves_a_gradient(name):
     probability.requires_grad_()
     draw = generator()
     with Recorded() as recorded:
-        prior.update(probability, label, probability, torch.ones(4, 1, 12, 12), draw)
+        prior.update(Answers(probability, label, probability, torch.ones(4, 1, 12, 12)), draw)
     assert recorded.waits() == []
     assert not prior.mean.requires_grad
     assert not prior.std.requires_grad
