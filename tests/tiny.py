@@ -158,3 +158,34 @@ def table_network(logits: Tensor, features: Tensor | None = None) -> Network:
     return Network(
         body, dims=logits.dim() - 2, outputs=logits.shape[1], features=channels, trunk=channels
     )
+
+
+class Slope(nn.Module):
+    """Logits are a multiple of the image; every image is kept, and in which modes it was seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(()))
+        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm2d(1, affine=False)
+        self.seen: list[Tensor] = []
+        self.modes: list[tuple[bool, bool]] = []  # of dropout and normalisation
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.seen.append(image.detach())
+        self.modes.append((self.dropout.training, self.norm.training))
+        return self.slope * image, image, image
+
+
+def slope_method(
+    name: str, student: float = 1.0, teacher: float = 1.0, **settings: object
+) -> Method:
+    """A method with a teacher, both of whom answer with a multiple of the image."""
+    method = build_with(
+        name,
+        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
+        settings=settings,
+    )
+    nn.init.constant_(method.network.body.slope, student)
+    nn.init.constant_(method.teacher.body.slope, teacher)
+    return method

@@ -1,42 +1,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from tiny import build, build_with, make_batch, moved, trainable
-from torch import Tensor, nn
+from tiny import build, make_batch, moved, slope_method, trainable
+from torch import nn
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.losses import squared_error
-from segpl.methods.base import Method
-from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, Unlabeled
 from segpl.views.noise import noisy_clipped
 
-
-class Slope(nn.Module):
-    """Logits are a multiple of the image, and every image that was seen is kept."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.ones(()))
-        self.seen: list[Tensor] = []
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.seen.append(image.detach())
-        return self.slope * image, image, image
-
-
-def slopes(student: float = 1.0, teacher: float = 1.0, **settings: object) -> Method:
-    method = build_with(
-        "mean-teacher",
-        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
-        settings=settings,
-    )
-    nn.init.constant_(method.network.body.slope, student)
-    nn.init.constant_(method.teacher.body.slope, teacher)
-    return method
+slopes = partial(slope_method, "mean-teacher")
 
 
 def test_pseudo_term_is_the_squared_difference_to_the_teachers_probability():

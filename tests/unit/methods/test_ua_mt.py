@@ -1,45 +1,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from tiny import build, build_with, make_batch, moved, table_network, trainable
-from torch import Tensor, nn
+from tiny import build, build_with, make_batch, moved, slope_method, table_network, trainable
+from torch import Tensor
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.losses import entropy_of
-from segpl.methods.base import Method
-from segpl.networks.network import Network, NetworkSettings
+from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
-
-class Slope(nn.Module):
-    """Logits are a multiple of the image, and it is kept how every image was seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slope = nn.Parameter(torch.ones(()))
-        self.dropout = nn.Dropout(0.5)
-        self.norm = nn.BatchNorm2d(1)
-        self.seen: list[Tensor] = []
-        self.modes: list[tuple[bool, bool]] = []
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.seen.append(image.detach())
-        self.modes.append((self.dropout.training, self.norm.training))
-        return self.slope * image, image, image
-
-
-def slopes(student: float = 1.0, teacher: float = 1.0, **settings: object) -> Method:
-    method = build_with(
-        "ua-mt",
-        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
-        settings=settings,
-    )
-    nn.init.constant_(method.network.body.slope, student)
-    nn.init.constant_(method.teacher.body.slope, teacher)
-    return method
+slopes = partial(slope_method, "ua-mt")
 
 
 def batch_of(image: Tensor, inside: Tensor | None = None) -> Batch:
