@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check format docs-images clean
 
 demo: .venv/installed  ## see it work on generated scans
 	$(BIN)/segpl demo
@@ -19,6 +19,9 @@ check: .venv/installed-dev  ## format, lint and types
 format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs-images: .venv/installed  ## the pictures of docs/threshold.md
+	$(BIN)/python -m segpl.report.threshold_figures docs/images
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

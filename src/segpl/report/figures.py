@@ -139,12 +139,17 @@ def run_colour(index: int) -> str:
 def _panel() -> tuple[Figure, Axes]:
     figure = Figure(figsize=PANEL, layout="constrained")
     axes = figure.subplots()
+    make_plain(axes)
+    return figure, axes
+
+
+def make_plain(axes: Axes) -> None:
+    """No box, and faint lines to read heights by."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
     axes.tick_params(colors=INK, labelsize=9)
     axes.xaxis.label.set_color(INK)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
-    return figure, axes
 
 
 def _legend(axes: Axes) -> None:
