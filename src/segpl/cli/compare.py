@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phantom", action="store_true", help="generate lung vessels as data")
     parser.add_argument("--out", type=Path, required=True, help="folder of the comparison")
     parser.add_argument(
-        "--methods", nargs="+", metavar="METHOD", help="default: all; supervised is always there"
+        "--methods",
+        nargs="+",
+        metavar="METHOD",
+        help="or labels of variants (default: all); supervised is always there",
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: 0 1 2")
     parser.add_argument("--steps", type=int, help="of each training (default 2000)")
@@ -37,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="TOML",
-        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one method",
+        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one method, "
+        "or of a variant of the method that its key 'method' names",
     )
     parser.add_argument(
         "--set",

@@ -7,26 +7,26 @@ import tomllib
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from segpl.api import Run, load_run, plan_for, train
 from segpl.assembly import open_dataset
-from segpl.config import SECTIONS, Config, check_sections, differences, read_config, resolve
+from segpl.config import Config, check_sections, differences, read_config, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
 from segpl.engine.run import RunFolder
-from segpl.errors import InputError, UserError, nearest
+from segpl.errors import InputError, UserError, nearest, unknown
 from segpl.evaluate.scores import read_scores
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
+from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
-from segpl.methods.base import METHODS
 from segpl.report.comparison import Outcome
-from segpl.report.runs import training_seconds
+from segpl.report.runs import read_validation, training_seconds
 
 BASELINE = "supervised"
 
@@ -35,10 +35,11 @@ BASELINE = "supervised"
 class CompareSettings:
     """What is compared. Every seed draws its own labelled cases, weights and crops."""
 
-    methods: tuple[str, ...] = ()  # none: all there are
+    methods: tuple[str, ...] = ()  # or labels of variants; none: all there are
     seeds: tuple[int, ...] = (0, 1, 2)
     sections: Mapping[str, Any] = field(default_factory=dict)  # settings that all share
-    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of single methods
+    # of single methods; of a variant, where `method` says which one it is a variant of
+    special: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "method" in self.sections:
@@ -51,19 +52,19 @@ class CompareSettings:
                 raise InputError(
                     f"{section}.{key} is drawn by the seeds of a comparison. Give --seeds instead."
                 )
-        for name in self.methods:
-            METHODS.get(name)
         for name, values in self.special.items():
-            if "name" in values:
-                raise InputError(f"[methods.{name}] has a name already. Leave 'name' out.")
-            resolve(with_special({}, name, values), f"[methods.{name}]")
+            check_special(name, values)
+        known = known_labels(self.special)
+        for name in self.methods:
+            if name not in known:
+                raise unknown("method", name, known)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"--seeds {list(self.seeds)}: give one seed or more, each once.")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The methods, the baseline first, since all others are held against it."""
-        chosen = self.methods or tuple(METHODS.names)
+        """The methods and variants, the baseline first: all others are held against it."""
+        chosen = self.methods or known_labels(self.special)
         return (BASELINE, *(name for name in dict.fromkeys(chosen) if name != BASELINE))
 
 
@@ -71,11 +72,16 @@ class CompareSettings:
 class Job:
     """One training, from its settings to its scores."""
 
-    method: str
+    method: str  # or the label of a variant
     seed: int
     content: dict[str, Any]
     folder: Path
     split: Split
+    dataset: str = ""  # where several are at work
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset and self.dataset + ', '}{self.method}, seed {self.seed}"
 
 
 def compare(
@@ -97,27 +103,39 @@ def compare(
     """
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: at least one training has to run at a time.")
+    return carry_out(prepare(data, out, settings, quiet=quiet), jobs=jobs, quiet=quiet)
+
+
+def prepare(
+    data: Path | None, out: Path, settings: CompareSettings, *, dataset: str = "", quiet: bool
+) -> list[Job]:
+    """Every training of a comparison, with its plan and split; none of them has begun."""
     if RunFolder(out).config.exists():
         raise InputError(
             f"{out} is the folder of a run, not of a comparison. Choose another --out."
         )
-    todo = list(plan_jobs(data, out, settings, quiet=quiet))
+    todo = [replace(job, dataset=dataset) for job in plan_jobs(data, out, settings, quiet=quiet)]
     refuse_other_settings(todo)
+    return todo
+
+
+def carry_out(todo: Sequence[Job], *, jobs: int, quiet: bool) -> list[Outcome]:
+    """The outcome of each training, `jobs` of them at a time."""
     if jobs == 1:
         return [outcome_of(job, quiet=quiet) for job in todo]
-    outcomes: dict[tuple[str, int], Outcome] = {}
+    outcomes: dict[Path, Outcome] = {}
     with (
         bar("training and scoring", len(todo), quiet=quiet) as advance,
         workers(jobs) as pool,
     ):
         waiting = {pool.submit(outcome_of, job, quiet=True): job for job in todo}
         for finished in as_completed(waiting):
-            outcome = result_of(finished, waiting[finished])
-            outcomes[outcome.method, outcome.seed] = outcome
+            job = waiting[finished]
+            outcome = outcomes[job.folder] = result_of(finished, job)
             advance()
             if outcome.error and not quiet:
-                say(f"{outcome.method}, seed {outcome.seed}: {outcome.error}", style="yellow")
-    return [outcomes[job.method, job.seed] for job in todo]
+                say(f"{job.title}: {outcome.error}", style="yellow")
+    return [outcomes[job.folder] for job in todo]
 
 
 def result_of(finished: Future[Outcome], job: Job) -> Outcome:
@@ -143,7 +161,13 @@ def plan_jobs(
         if data is None:
             if shared.get("data", {}).get("plan"):
                 raise InputError("--phantom has a plan of its own: leave data.plan out.")
-            place, plan = make_phantom(out / "phantoms" / f"seed-{seed}", seed, quiet=quiet)
+            folder, held = out / "phantoms" / f"seed-{seed}", resolve(shared).split
+            if held.validation and held.seed:  # the plan is made for the split of seed 0
+                raise InputError(
+                    f"split.seed is {held.seed}: the scans of --phantom, and which of them are "
+                    "held out, are drawn by --seeds. Leave split.seed out."
+                )
+            place, plan = make_phantom(folder, seed, validation=held.validation, quiet=quiet)
         else:
             place, plan = data, out / "plans" / f"seed-{seed}.json"
             shared["split"] = {"draw": seed, **shared.get("split", {})}
@@ -168,23 +192,12 @@ def plan_jobs(
                 )
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:
-            folder = out / "runs" / f"{name}-{seed}"
             content = with_special(shared, name, settings.special.get(name, {}))
-            yield Job(name, seed, content, folder, split)
+            yield Job(name, seed, content, run_folder(out, name, seed).path, split)
 
 
-def with_special(
-    shared: Mapping[str, Any], name: str, special: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The settings of one method: its own, and those of sections that it has otherwise."""
-    content = dict(shared)
-    method: dict[str, Any] = {"name": name}
-    for key, value in special.items():
-        if key in SECTIONS and isinstance(value, Mapping):
-            content[key] = {**content.get(key, {}), **value}
-        else:
-            method[key] = value
-    return {**content, "method": method}
+def run_folder(out: Path, label: str, seed: int) -> RunFolder:
+    return RunFolder(out / "runs" / f"{label}-{seed}")
 
 
 def refuse_other_settings(jobs: Sequence[Job]) -> None:
@@ -231,6 +244,7 @@ def outcome_of(job: Job, *, quiet: bool) -> Outcome:
             read_scores(scored),
             training_seconds(run.folder.training.times),
             run.parameters,
+            validation=read_validation(run.folder.training.validation),
         )
     except UserError as error:
         return Outcome(job.method, job.seed, error=str(error))
@@ -242,7 +256,7 @@ def outcome_of(job: Job, *, quiet: bool) -> Outcome:
 
 def score(job: Job, *, quiet: bool) -> Run:
     if not quiet:
-        say(f"{job.method}, seed {job.seed}")
+        say(job.title)
     run = train(out=job.folder, settings=job.content, resume=True, quiet=quiet)
     score_run(run)
     return run

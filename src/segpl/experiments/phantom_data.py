@@ -9,22 +9,31 @@ from segpl.api import plan_for
 from segpl.config import resolve
 from segpl.data.phantom import write_phantom_dataset
 from segpl.display import bar
+from segpl.errors import InputError
 
 LABELED, UNLABELED, TEST = 2, 16, 8
 PATCH = 32
 
 
-def make_phantom(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, Path]:
-    """Write scans to `folder/data` and a plan for them; what is there already is kept.
+def make_phantom(
+    folder: Path, seed: int, *, validation: int = 0, quiet: bool = False
+) -> tuple[Path, Path]:
+    """Write scans to `folder` and a plan for them; what is there already is kept.
 
-    Returns the dataset and the plan's file.
+    `validation` more labelled scans are for a split that holds as many out; all the others are the
+    same with and without them. Returns the dataset and the plan's file.
     """
-    data, path = folder / "data", folder / "plan.json"
+    if validation < 0:
+        raise InputError(f"split.validation is {validation}: 0 or more cases can be held out.")
+    # of their own: scans left behind for another split would be trained on
+    suffix = f"-validation-{validation}" if validation else ""
+    data, path = folder / f"data{suffix}", folder / f"plan{suffix}.json"
+    labeled = LABELED + validation
     if not (data / "complete").exists():
-        with bar("generating scans", LABELED + UNLABELED + TEST, quiet=quiet) as advance:
+        with bar("generating scans", labeled + UNLABELED + TEST, quiet=quiet) as advance:
             write_phantom_dataset(
                 data,
-                labeled=LABELED,
+                labeled=labeled,
                 unlabeled=UNLABELED,
                 test=TEST,
                 seed=seed,
@@ -32,7 +41,8 @@ def make_phantom(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path,
             )
         (data / "complete").touch()
     if not path.exists():
-        plan = plan_for(resolve({"data": {"path": str(data)}}), quiet=True)
+        sections = {"data": {"path": str(data)}, "split": {"validation": validation}}
+        plan = plan_for(resolve(sections), quiet=True)
         reasons = {**plan.reasons, "patch": "small, so that a training ends in minutes"}
         replace(plan, patch=(PATCH,) * 3, strides=((2, 2, 2),) * 3, batch=2, reasons=reasons).write(
             path

@@ -22,6 +22,7 @@ class Outcome:
     seconds: float = 0.0
     parameters: int = 0
     error: str = ""
+    validation: dict[str, float] = field(default_factory=dict)  # Dice by case, mean over classes
 
     def by_case(self, metric: str) -> dict[str, float]:
         """The mean over classes of each test case."""
@@ -35,6 +36,11 @@ class Outcome:
         """Over the test cases; nan where the training failed."""
         values = self.by_case(metric).values()
         return statistics.fmean(values) if values else math.nan
+
+    @property
+    def validation_mean(self) -> float:
+        """Dice over the validation cases; nan where the training failed or had none."""
+        return statistics.fmean(self.validation.values()) if self.validation else math.nan
 
 
 def seeds_table(outcomes: Sequence[Outcome], baseline: str, *, jobs: int = 1) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,3 +54,23 @@ def read_log(path: Path) -> dict[str, list[float]]:
 def training_seconds(path: Path) -> float:
     """How long a run trained, from its `times.csv`."""
     return read_log(path)["seconds"][-1]
+
+
+def read_validation(path: Path) -> dict[str, float]:
+    """Dice of each validation case at the last step, mean over classes; empty without the file."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    groups: dict[str, list[float]] = {}
+    try:
+        last = max((int(row["step"]) for row in rows), default=0)
+        for row in rows:
+            if int(row["step"]) == last:
+                groups.setdefault(row["case"], []).append(float(row["dice"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} is no file of validation scores: its columns must be step, case, class and "
+            "dice. The file was edited or cut; train again."
+        ) from error
+    return {case: statistics.fmean(values) for case, values in groups.items()}
