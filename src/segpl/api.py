@@ -17,6 +17,7 @@ from segpl.assembly import (
     choose_plan,
     open_dataset,
     refuse_problems,
+    require_held,
     training_cases,
     watched_cases,
 )
@@ -269,6 +270,7 @@ def set_up(
     config = replace(config, data=replace(config.data, layout=prospect.dataset.layout))
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
+    require_held(method, split)
     if not quiet:
         for note in split.notes:
             say(note)
@@ -304,7 +306,9 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         validation = load_volumes(held, plan, labeled=split.validation, advance=advance)
         # apart from the others: nothing that is trained with may come from these labels
         secrets = load_volumes(watched, plan, labeled=split.hidden, advance=advance)
-    sampler = build_sampler(config, plan, split, volumes, run.device, run.method, secrets)
+    sampler = build_sampler(
+        config, plan, split, volumes, run.device, run.method, secrets, validation
+    )
     display = TrainingDisplay(config.method, config.train.steps, quiet=quiet)
     validate = (
         Validation(validation, run.method, plan, run.device, run.folder.training.validation)

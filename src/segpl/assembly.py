@@ -62,6 +62,15 @@ def watched_cases(config: Config, dataset: Dataset, split: Split) -> list[Case]:
     return [dataset.case(name) for name in split.hidden]
 
 
+def require_held(method: Method, split: Split) -> None:
+    """Refuse a method that wants crops of validation cases where no case is held out."""
+    if method.wants_held and not split.validation:
+        raise InputError(
+            "method.calibrate fits on validation cases, and there are none. Hold some out with "
+            "--validation N, or leave it out."
+        )
+
+
 def refuse_problems(inspection: Inspection) -> None:
     fatal = [problem for problem in inspection.problems if problem.fatal]
     if not fatal:
@@ -125,16 +134,18 @@ def build_sampler(
     device: torch.device,
     method: Method,
     watched: Sequence[Volume] = (),
+    validation: Sequence[Volume] = (),
 ) -> Sampler:
     named = {volume.name: volume for volume in volumes}
     wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
-    settled = settle(wanted, device, free_memory(device))
+    held = list(validation) if method.wants_held else []
+    settled = settle([*wanted, *held], device, free_memory(device))
     count = len(split.labeled)
     crops = config.train.batch or plan.batch
     secrets = hidden_volumes(wanted[count:], watched) if watched else []
     return Sampler(
         labeled=settled[:count],
-        unlabeled=settled[count:],
+        unlabeled=settled[count : len(wanted)],
         patch=plan.patch,
         labeled_crops=crops,
         unlabeled_crops=crops * config.train.ratio if method.needs_unlabeled else 0,
@@ -143,6 +154,7 @@ def build_sampler(
         seed=config.train.seed,
         device=device,
         hidden=settle(secrets, device, free_memory(device)),
+        held=settled[len(wanted) :],
     )
 
 

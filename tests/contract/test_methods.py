@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from marks import (
@@ -24,8 +26,8 @@ def with_gradients(batch: Batch) -> tuple[Batch, torch.Tensor, torch.Tensor]:
     assert batch.unlabeled is not None
     labeled = batch.labeled.image.clone().requires_grad_()
     unlabeled = batch.unlabeled.image.clone().requires_grad_()
-    tracked = Batch(Labeled(labeled, batch.labeled.label), Unlabeled(unlabeled), batch.generator)
-    return tracked, labeled, unlabeled
+    tracked = replace(batch, labeled=replace(batch.labeled, image=labeled))
+    return replace(tracked, unlabeled=Unlabeled(unlabeled)), labeled, unlabeled
 
 
 @every_method
@@ -136,12 +138,23 @@ def test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared(n
 
 @every_method
 @both_dims
+def test_no_term_answers_to_crops_of_validation_cases(name, dims):
+    """What a network would learn from them would flow back to their images as well."""
+    batch = make_batch(dims, held=True)
+    image = batch.held.image.clone().requires_grad_()
+    output = build(name, dims).step(replace(batch, held=replace(batch.held, image=image)), 1.0)
+    for key, term in output.terms.items():
+        assert not moved(term.value, [image]), f"{key} learns from validation cases"
+
+
+@every_method
+@both_dims
 def test_supervised_term_belongs_to_the_labels_as_they_are_paired(name, dims):
     """An image's own label is the one that its gradient answers to."""
     batch, labeled, _ = with_gradients(make_batch(dims))
     label = batch.labeled.label.clone()
     label[1] = IGNORE
-    batch = Batch(Labeled(labeled, label), batch.unlabeled, batch.generator)
+    batch = replace(batch, labeled=Labeled(labeled, label))
     term = build(name, dims, settings={"loss": "cross-entropy"}).step(batch, 1.0)
     (gradient,) = torch.autograd.grad(term.terms["supervised"].value, [labeled])
     assert gradient[0].abs().sum() > 0
@@ -186,7 +199,7 @@ def test_predictions_beyond_an_unlabelled_scan_change_nothing(name, loss, dims, 
     other[2:] = torch.where(inside.unsqueeze(1), logits[2:], -5 * logits[2:])
     steps = [
         build_with(name, lambda table=table: table_network(table), settings={"loss": loss}).step(
-            Batch(batch.labeled, scans, torch.Generator().manual_seed(0)), 1.0
+            replace(batch, unlabeled=scans, generator=torch.Generator().manual_seed(0)), 1.0
         )
         for table in (logits, other)
     ]
@@ -275,10 +288,10 @@ def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name,
     logits = torch.randn((4, 3, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
 
     def terms(table: torch.Tensor, label: torch.Tensor) -> dict[str, float]:
-        given = Batch(
-            Labeled(batch.labeled.image, label),
-            batch.unlabeled,
-            torch.Generator().manual_seed(1),
+        given = replace(
+            batch,
+            labeled=Labeled(batch.labeled.image, label),
+            generator=torch.Generator().manual_seed(1),
         )
         output = build_with(name, lambda: table_network(table)).step(given, progress)
         return {key: term.value.item() for key, term in output.terms.items()}
@@ -300,7 +313,7 @@ def test_label_that_is_ignored_everywhere_costs_nothing(name, dims, classes):
     batch = make_batch(dims, classes=classes)
     blank = Labeled(batch.labeled.image, torch.full_like(batch.labeled.label, IGNORE))
     method = build(name, dims, classes=classes)
-    output = method.step(Batch(blank, batch.unlabeled, batch.generator), 1.0)
+    output = method.step(replace(batch, labeled=blank), 1.0)
     assert output.terms["supervised"].value.item() == pytest.approx(0, abs=1e-6)
 
 

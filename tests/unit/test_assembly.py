@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
-from segpl.assembly import build_sampler
+from segpl import assembly
+from segpl.assembly import build_sampler, require_held
 from segpl.config import resolve
 from segpl.data.cache import Volume
 from segpl.data.split import Split
+from segpl.errors import InputError
 from segpl.types import IGNORE
 
-SPLIT = Split(("a",), ("u", "v", "w"), (), (), hidden=("w", "u"))
+SPLIT = Split(("a",), ("u", "v", "w"), ("x", "y"), (), hidden=("w", "u"))
 
 
 def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
@@ -22,11 +26,15 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
     return Volume(name, image, np.full((side, side), side, np.int8) if labeled else None, None)
 
 
-def sampler(watched: list[Volume]):
+def sampler(watched: list[Volume], *, wants_held: bool = False, memory: int = 2**40):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
     plan = SimpleNamespace(patch=(4, 4), batch=2)
-    method = SimpleNamespace(needs_unlabeled=True)
-    return build_sampler(resolve({}), plan, SPLIT, volumes, torch.device("cpu"), method, watched)
+    method = SimpleNamespace(needs_unlabeled=True, wants_held=wants_held)
+    validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
+    device = torch.device("cpu")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(assembly, "free_memory", lambda _: memory)
+        return build_sampler(resolve({}), plan, SPLIT, volumes, device, method, watched, validation)
 
 
 def test_every_unlabelled_case_is_watched_by_its_own_hidden_label():
@@ -45,3 +53,38 @@ def test_unlabelled_cases_themselves_carry_no_label():
 
 def test_nothing_is_watched_unless_it_is_given():
     assert sampler([]).hidden == []
+
+
+def test_validation_cases_are_held_crops_and_nothing_else_where_they_are_wanted():
+    built = sampler([], wants_held=True)
+    seen: dict[str, set[int]] = {"labeled": set(), "unlabeled": set(), "held": set()}
+    for step in range(20):
+        batch = built.batch(step)
+        for part, values in seen.items():
+            values.update(getattr(batch, part).image.long().unique().tolist())
+        assert torch.equal(batch.held.image[:, 0].long(), batch.held.label)
+    assert seen == {"labeled": {4}, "unlabeled": {5, 6, 7}, "held": {8, 9}}
+
+
+def test_validation_cases_are_in_no_batch_unless_they_are_wanted():
+    built = sampler([])
+    assert len(built.held) == 0
+    assert built.batch(0).held is None
+
+
+def test_held_cases_share_the_memory_that_volumes_may_take():
+    """The training cases alone would fit into it."""
+    training = 4 * (16 + 25 + 36 + 49) + 16  # bytes of images, and of the one label
+    memory = int(training / 0.4) + 1
+    assert isinstance(sampler([], memory=memory).labeled[0].image, torch.Tensor)
+    tight = sampler([], wants_held=True, memory=memory)
+    for part in (tight.labeled, tight.unlabeled, tight.held):
+        assert not any(isinstance(entry.image, torch.Tensor) for entry in part)
+
+
+def test_method_that_wants_validation_cases_is_refused_without_any():
+    bare = replace(SPLIT, validation=())
+    with pytest.raises(InputError, match=r"method\.calibrate fits on validation .* --validation N"):
+        require_held(SimpleNamespace(wants_held=True), bare)
+    require_held(SimpleNamespace(wants_held=False), bare)
+    require_held(SimpleNamespace(wants_held=True), SPLIT)

@@ -20,6 +20,7 @@ from segpl.data.cache import Volume
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is for training
+HELD = 1  # after seed and step, a stream of its own; a 0 there would change no draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +64,14 @@ class Sampler:
     device: torch.device
     # what `unlabeled` hides: labels (1, *S) in place of images, IGNORE where there is none
     hidden: Sequence[Resident] = ()
+    held: Sequence[Resident] = ()  # validation cases, where a method wants crops of them
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
         generator = torch.Generator(self.device)
         generator.manual_seed(int(rng.integers(2**62)))
-        images, labels = [], []
-        for _ in range(self.labeled_crops):
-            volume = self.labeled[int(rng.integers(len(self.labeled)))]
-            start = self.start(volume, rng, foreground=rng.random() < self.foreground)
-            images.append(self.crop(volume.image, start, fill=0.0))
-            assert volume.label is not None
-            labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
-        image, label = augment(
-            torch.stack(images), torch.stack(labels).long(), self.augment, rng, generator
-        )
+        plain = self.crops_of(self.labeled, rng)
+        image, label = augment(plain.image, plain.label, self.augment, rng, generator)
         assert label is not None
         unlabeled = None
         if self.unlabeled_crops:
@@ -87,11 +81,25 @@ class Sampler:
                 start = self.start(volume, rng, foreground=False)
                 crops.append(self.crop(volume.image, start, fill=0.0))
                 insides.append(self.inside(volume))
-            plain, inside = augment(
+            scans, inside = augment(
                 torch.stack(crops), torch.stack(insides), self.augment, rng, generator
             )
-            unlabeled = Unlabeled(plain, inside)
-        return Batch(Labeled(image, label), unlabeled, generator)
+            unlabeled = Unlabeled(scans, inside)
+        held = None
+        if self.held:
+            held = self.crops_of(self.held, np.random.default_rng([self.seed, step, HELD]))
+        return Batch(Labeled(image, label), unlabeled, generator, held)
+
+    def crops_of(self, volumes: Sequence[Resident], rng: np.random.Generator) -> Labeled:
+        """`labeled_crops` crops of labelled volumes, as they are."""
+        images, labels = [], []
+        for _ in range(self.labeled_crops):
+            volume = volumes[int(rng.integers(len(volumes)))]
+            start = self.start(volume, rng, foreground=rng.random() < self.foreground)
+            images.append(self.crop(volume.image, start, fill=0.0))
+            assert volume.label is not None
+            labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
+        return Labeled(torch.stack(images), torch.stack(labels).long())
 
     def hidden_labels(self, step: int) -> Tensor:
         """(B, *S) labels of the unlabelled crops of a step, for onlookers; no batch holds them.
@@ -99,7 +107,7 @@ class Sampler:
         They are cropped and turned as images are, by the same draws.
         """
         onlooker = replace(
-            self, unlabeled=self.hidden, augment=replace(self.augment, intensity=0.0)
+            self, unlabeled=self.hidden, held=(), augment=replace(self.augment, intensity=0.0)
         )
         crops = onlooker.batch(step).unlabeled
         assert crops is not None

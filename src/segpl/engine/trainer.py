@@ -35,7 +35,7 @@ from segpl.engine.watch import GUARDS, CollapseWatch
 from segpl.errors import DivergedError, InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
-from segpl.types import Batch, Labeled
+from segpl.types import Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +197,13 @@ class Trainer:
 
     def arranged(self, batch: Batch) -> Batch:
         """The same batch in the memory order that the device likes."""
-        unlabeled = batch.unlabeled
-        return Batch(
-            Labeled(batch.labeled.image.to(memory_format=self.layout), batch.labeled.label),
-            unlabeled and replace(unlabeled, image=unlabeled.image.to(memory_format=self.layout)),
-            batch.generator,
+        order, labeled, unlabeled, held = self.layout, batch.labeled, batch.unlabeled, batch.held
+        return replace(
+            batch,
+            labeled=replace(labeled, image=labeled.image.to(memory_format=order)),
+            unlabeled=unlabeled
+            and replace(unlabeled, image=unlabeled.image.to(memory_format=order)),
+            held=held and replace(held, image=held.image.to(memory_format=order)),
         )
 
     def keep(self) -> None:

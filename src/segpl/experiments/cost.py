@@ -176,6 +176,7 @@ class Rehearsal:
         self.context = precision(device, config.train.precision)
         self.device = device
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)
+        self.validation = held_crops(self.method, self.labeled)
         self.steps = 0
 
     def compile(self) -> None:
@@ -185,7 +186,7 @@ class Rehearsal:
     def step(self) -> None:
         """What the trainer does in a step, its log and its crops left out."""
         generator = torch.Generator(self.device).manual_seed(self.steps)
-        batch = Batch(self.labeled, self.unlabeled, generator)
+        batch = Batch(self.labeled, self.unlabeled, generator, self.validation)
         take_step(self.method, self.optimizer, batch, LATE, self.context, taken=self.steps)
         self.steps += 1
 
@@ -209,6 +210,8 @@ class Rehearsal:
             yield self.unlabeled.image
             if self.unlabeled.inside is not None:
                 yield self.unlabeled.inside
+        if self.validation is not None:
+            yield from (self.validation.image, self.validation.label)
 
 
 def random_crops(
@@ -225,6 +228,13 @@ def random_crops(
     first = workload.labeled
     inside = torch.ones((workload.unlabeled, *plan.patch), dtype=torch.bool, device=device)
     return Labeled(image[:first], label[:first].clone()), Unlabeled(image[first:], inside)
+
+
+def held_crops(method: Method, labeled: Labeled) -> Labeled | None:
+    """As many as there are labelled ones, for a method that wants crops of validation cases."""
+    if not method.wants_held:
+        return None
+    return Labeled(labeled.image.clone(), labeled.label.clone())
 
 
 def measure(

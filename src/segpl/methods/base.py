@@ -46,6 +46,11 @@ class Method(nn.Module, ABC):
         self.settings = settings
         self.network = build()
 
+    @property
+    def wants_held(self) -> bool:
+        """Whether batches bring crops of validation cases; no network may learn from them."""
+        return False
+
     @abstractmethod
     def step(self, batch: Batch, progress: float) -> StepOutput:
         """The terms to minimise for one batch, at `progress` in [0, 1] of the training.

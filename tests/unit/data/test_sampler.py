@@ -259,3 +259,92 @@ def test_batch_is_the_same_with_and_without_hidden_labels():
 def test_batch_touches_no_hidden_label():
     plain = sampler([volume((9, 8))], hidden=[Untouchable()])
     assert plain.batch(0).unlabeled is not None
+
+
+EVERYTHING = AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)
+
+
+def with_held(shape: tuple[int, ...], *, first: int = 500, **changes: object) -> Sampler:
+    """One training case, and a held one whose voxels begin at `first`."""
+    case = volume(shape, number=1)
+    case.label[...] += first
+    case.image[...] += first
+    given = {"augment": EVERYTHING, **changes}
+    return sampler([volume((9, 8, 7)[: len(shape)])], held=settle([case], CPU, PLENTY), **given)
+
+
+@pytest.mark.parametrize("turned", [AugmentSettings(), EVERYTHING])
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
+def test_batch_is_the_same_with_and_without_held_crops(shape, turned):
+    plain, held = sampler([volume(shape)], augment=turned), with_held(shape, augment=turned)
+    for step in range(4):
+        one, other = plain.batch(step), held.batch(step)
+        assert equal(one, other)
+        assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
+        assert one.held is None
+        assert other.held is not None
+
+
+@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
+def test_held_crops_are_as_many_as_the_labelled_ones_and_not_augmented(shape):
+    """Neighbours along the last axis follow each other, and image and label are one."""
+    for step in range(4):
+        crops = with_held(shape, labeled_crops=5).batch(step).held
+        assert crops.image.shape == (5, 1, *(4,) * len(shape))
+        assert crops.label.dtype == torch.int64
+        assert torch.equal(crops.image[:, 0].long(), crops.label)
+        assert (crops.label.diff(dim=-1) == 1).all()
+
+
+def test_held_crops_are_of_held_cases_and_no_others_are():
+    """Voxels of the training case lie below 72, those of the held one from 500 on."""
+    for step in range(10):
+        batch = with_held((9, 8), augment=AugmentSettings()).batch(step)
+        assert batch.held.label.min() >= 500
+        assert batch.labeled.label.max() < 72
+        assert batch.unlabeled.image.max() < 72
+
+
+def test_held_crops_are_ignored_beyond_their_scan():
+    crops = with_held((9, 3)).batch(0).held
+    filled = crops.label == IGNORE
+    assert filled.sum() == 3 * 4
+    assert (crops.image[:, 0][filled] == 0).all()
+
+
+def test_held_crops_are_a_function_of_seed_and_step_alone():
+    plain, other = with_held((20, 20)), with_held((20, 20))
+    other.batch(7)
+    label = plain.batch(3).held.label
+    assert torch.equal(label, other.batch(3).held.label)
+    assert not torch.equal(label, plain.batch(4).held.label)
+    assert not torch.equal(label, replace(plain, seed=1).batch(3).held.label)
+
+
+def test_held_crops_have_draws_of_their_own():
+    """A stream that begins as that of all others would repeat its numbers."""
+    plain = with_held((20, 20))
+    for step in range(4):
+        shared = np.random.default_rng([plain.seed, step])
+        repeated = plain.crops_of(plain.held, shared)
+        assert not torch.equal(plain.batch(step).held.label, repeated.label)
+
+
+def test_held_crops_are_centred_on_foreground_as_often_as_labelled_ones():
+    """The one voxel of foreground lies in a quarter of a percent of the scan."""
+    label = np.zeros((40, 40), np.int16)
+    label[39, 0] = 1
+    case = Volume("a", label[None].astype(np.float32), label, np.array([[39, 0]], np.int32))
+    shares = []
+    for share in (0.0, 0.5, 1.0):
+        drawn = sampler([case], held=settle([case], CPU, PLENTY), foreground=share)
+        hits = [drawn.batch(s).held.label.flatten(1).any(1).float().mean() for s in range(40)]
+        shares.append(float(torch.stack(hits).mean()))
+    assert shares[0] < 0.05
+    assert 0.35 < shares[1] < 0.65
+    assert shares[2] == 1.0
+
+
+def test_hidden_labels_need_no_held_crops():
+    watched = with_hidden([volume((9, 8))], [volume((9, 8))], held=[Untouchable()])
+    assert watched.hidden_labels(0).shape == (2, 4, 4)

@@ -171,6 +171,29 @@ def test_weights_gradients_both_moments_of_adam_and_crops_live_between_steps():
     assert memory.peak == 4 * (4 * numbers + steps + image) + 8 * label + inside
 
 
+@pytest.mark.parametrize(("name", "crops"), [("supervised", 3), ("segpl", 1)])
+def test_method_that_wants_crops_of_validation_cases_gets_them(monkeypatch, name, crops):
+    """As many as it has labelled ones; between steps they take memory as those do."""
+    config = resolve({"method": {"name": name}, **SMALL})
+    bare = Rehearsal(config, workload(labeled=1, unlabeled=2), CPU)
+    monkeypatch.setattr(METHODS.get(name), "wants_held", True)
+    rehearsal = Rehearsal(config, workload(labeled=1, unlabeled=2), CPU)
+    seen = []
+    for one in (bare, rehearsal):
+        step = one.method.step
+        monkeypatch.setattr(one.method, "step", lambda b, p, s=step: seen.append(b.held) or s(b, p))
+        one.step()
+    assert seen[0] is None
+    assert seen[1].image.shape == (crops, 1, 16, 16)
+    assert seen[1].label.shape == (crops, 16, 16)
+    peaks = []
+    for one in (bare, rehearsal):
+        with TensorMemory(one.held()) as memory:
+            pass
+        peaks.append(memory.peak)
+    assert peaks[1] - peaks[0] == crops * 256 * (4 + 8)
+
+
 def test_peak_holds_what_lives_between_steps(monkeypatch):
     whole = alone("supervised", workload())
     monkeypatch.setattr(Rehearsal, "held", lambda self: iter(()))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from segpl.errors import InputError
 from segpl.methods.cct import CCT
 from segpl.networks.network import NetworkSettings
-from segpl.types import Batch, NetOutput, Unlabeled
+from segpl.types import NetOutput, Unlabeled
 from segpl.views.features import PERTURBATIONS
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])
@@ -98,7 +99,7 @@ def test_pseudo_term_is_the_mean_over_channels_and_voxels_inside_the_scans(class
     inside[0, 4:9], inside[1, :, 2:] = True, True
     batch = make_batch(2, classes=classes)
     scans = Unlabeled(batch.unlabeled.image, inside)
-    term = method.step(Batch(batch.labeled, scans, batch.generator), 1.0).terms["pseudo"].value
+    term = method.step(replace(batch, unlabeled=scans), 1.0).terms["pseudo"].value
     square = (answer.sigmoid() - table(outputs)[2:].sigmoid()).square()
     expected = square.movedim(1, -1)[inside].mean()
     assert term.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -191,7 +192,7 @@ def test_what_lies_beyond_the_scan_is_no_object():
     inside = torch.zeros((2, 16, 16), dtype=torch.bool)
     inside[:, 5:] = True
     scans = Unlabeled(batch.unlabeled.image, inside)
-    method.step(Batch(batch.labeled, scans, batch.generator), 1.0)
+    method.step(replace(batch, unlabeled=scans), 1.0)
     kept = method.branches[0].seen[0][:, 0] != 0
     assert torch.equal(kept, (table()[2:, 0] > 0) & inside)
 

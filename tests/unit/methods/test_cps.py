@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ def test_given_labels_do_not_enter_the_cross_term():
     batch = make_batch(2)
     label = batch.labeled.label
     swapped = torch.where(label == IGNORE, IGNORE, 1 - label)
-    other = Batch(Labeled(batch.labeled.image, swapped), batch.unlabeled, batch.generator)
+    other = replace(batch, labeled=Labeled(batch.labeled.image, swapped))
     terms = [twins(table(1), table(2)).step(one, 1.0).terms for one in (batch, other)]
     assert torch.equal(*(term["pseudo"].value for term in terms))
     assert not torch.equal(*(term["supervised"].value for term in terms))
@@ -156,7 +157,7 @@ def test_agreement_and_foreground_leave_out_what_lies_beyond_the_scans():
     inside = torch.zeros((2, 16, 16), dtype=torch.bool)
     inside[:, 4:8] = True
     batch = make_batch(2)
-    batch = Batch(batch.labeled, Unlabeled(batch.unlabeled.image, inside), batch.generator)
+    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
     monitors = twins(first, second).step(batch, 1.0).monitors
     assert monitors["agreement"].item() == pytest.approx(3 / 4)
     assert monitors["pseudo_foreground"].item() == pytest.approx(1 / 8)

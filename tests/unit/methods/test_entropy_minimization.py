@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import build, build_with, make_batch, moved, table_network, trainable
@@ -7,7 +9,7 @@ from torch.distributions import Bernoulli
 
 from segpl.errors import InputError
 from segpl.methods.base import Method
-from segpl.types import Batch, Unlabeled
+from segpl.types import Unlabeled
 
 NAME = "entropy-minimization"
 
@@ -70,7 +72,7 @@ def test_voxels_beyond_the_scan_have_no_entropy_and_no_foreground():
     inside = torch.zeros((2, 16, 16), dtype=torch.bool)
     inside[:, 3:9] = True
     batch = make_batch(2)
-    batch = Batch(batch.labeled, Unlabeled(batch.unlabeled.image, inside), batch.generator)
+    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
     output = with_table(table()).step(batch, 1.0)
     known = table()[2:, 0][inside]
     expected = Bernoulli(logits=known).entropy().mean()

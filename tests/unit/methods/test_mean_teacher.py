@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -47,7 +48,7 @@ def test_pseudo_term_moves_the_student_and_not_the_teacher(dims):
 def test_target_carries_no_gradient_to_the_image_either():
     batch = make_batch(2)
     tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
-    output = build("mean-teacher", 2).step(Batch(batch.labeled, tracked, batch.generator), 1.0)
+    output = build("mean-teacher", 2).step(replace(batch, unlabeled=tracked), 1.0)
     assert not output.pseudo[0].target.requires_grad
 
 

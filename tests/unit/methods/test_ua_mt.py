@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -154,7 +155,7 @@ def test_gradient_takes_target_and_mask_for_constants():
 def test_labels_carry_no_gradient_to_the_image():
     batch = make_batch(2)
     tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
-    pseudo = build("ua-mt", 2).step(Batch(batch.labeled, tracked, batch.generator), 1.0).pseudo[0]
+    pseudo = build("ua-mt", 2).step(replace(batch, unlabeled=tracked), 1.0).pseudo[0]
     assert not pseudo.target.requires_grad
     assert not pseudo.weight.requires_grad
 
