@@ -15,6 +15,7 @@ ARGUMENTS = {
     "predict": ["run", "inputs", "--out", "--probabilities", "--overwrite"],
     "evaluate": ["predictions", "labels", "--out"],
     "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
+    "study": ["STUDY.toml", "--out", "--data", "--only", "--jobs", "--device"],
     "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],
     "list": ["methods", "layouts", "losses", "settings"],
 }

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="TOML",
-        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one method, "
-        "or of a variant of the method that its key 'method' names",
+        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one "
+        "method, or of a variant of the method that its key 'method' names",
     )
     parser.add_argument(
         "--set",

@@ -20,6 +20,7 @@ COMMANDS = {
     "evaluate": "score predictions against labels",
     "cost": "compare what methods cost: weights, FLOPs, memory, time",
     "compare": "train several methods on the same cases, over several seeds",
+    "study": "answer questions by training variants, with paired tests over seeds",
     "list": "name the methods, layouts, losses or settings",
 }
 

@@ -238,20 +238,25 @@ def outcome_of(job: Job, *, quiet: bool) -> Outcome:
     try:
         scored = job.folder / "scores.csv"
         run = load_run(job.folder, quiet=True) if scored.exists() else score(job, quiet=quiet)
-        return Outcome(
-            job.method,
-            job.seed,
-            read_scores(scored),
-            training_seconds(run.folder.training.times),
-            run.parameters,
-            validation=read_validation(run.folder.training.validation),
-        )
+        return outcome_from(run, job.method, job.seed)
     except UserError as error:
         return Outcome(job.method, job.seed, error=str(error))
     except Exception as error:
         job.folder.mkdir(parents=True, exist_ok=True)
         write_text(job.folder / "error.txt", traceback.format_exc())
         return Outcome(job.method, job.seed, error=f"{error!r}; see {job.folder / 'error.txt'}")
+
+
+def outcome_from(run: Run, label: str, seed: int) -> Outcome:
+    """What a run that was scored has left in its folder."""
+    return Outcome(
+        label,
+        seed,
+        read_scores(run.path / "scores.csv"),
+        training_seconds(run.folder.training.times),
+        run.parameters,
+        validation=read_validation(run.folder.training.validation),
+    )
 
 
 def score(job: Job, *, quiet: bool) -> Run:
