@@ -62,8 +62,8 @@ VIEWS = [
     Mutation(
         "fixmatch labels the weak view in training mode",
         FIXMATCH,
-        "        body.eval()\n",
-        "",
+        "as_in_prediction(self.network, weak).sigmoid()",
+        "self.network(weak).logits.sigmoid()",
         "test_fixmatch:test_weak_view_is_labelled_in_evaluation_mode_without_a_gradient",
     ),
     Mutation(

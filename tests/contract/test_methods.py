@@ -130,10 +130,24 @@ def test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared(n
     others = {key: term for key, term in terms.items() if key != "supervised"}
     assert others
     assert method.looks_at_labeled <= others.keys()
-    for key, term in others.items():
+    for key in others.keys() - method.spares_networks:
+        term = others[key]
         assert moved(term.value, [unlabeled]), f"{key} does not see the unlabelled images"
         sees_labeled = moved(term.value, [labeled])
         assert sees_labeled == (key in method.looks_at_labeled), f"{key}: labelled images"
+
+
+@every_method
+@both_dims
+@both_tasks
+def test_no_network_learns_from_a_term_that_spares_it(name, dims, classes):
+    method = build(name, dims, classes=classes)
+    spared = {parameter for network in method.networks() for parameter in network.parameters()}
+    others = [p for p in trainable(method) if p not in spared]
+    terms = method.step(make_batch(dims, classes=classes), 1.0).terms
+    for key in method.spares_networks & terms.keys():
+        assert not moved(terms[key].value, [p for p in spared if p.requires_grad]), key
+        assert moved(terms[key].value, others), key
 
 
 @every_method

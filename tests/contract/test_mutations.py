@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 from mutations import Mutation
+from mutations_bpl import BPL
 from mutations_cct import CCT
 from mutations_fixmatch import VIEWS
 from mutations_segpl import SEGPL
@@ -25,6 +26,7 @@ TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 
 MUTATIONS = [
     *SEGPL,
+    *BPL,
     *VIEWS,
     *CPS,
     *CCT,

@@ -33,6 +33,8 @@ class Method(nn.Module, ABC):
     one_vs_rest: ClassVar[bool] = False
     # terms beside the supervised one that look at labelled images too
     looks_at_labeled: ClassVar[frozenset[str]] = frozenset()
+    # terms that no network learns from, but another part of the method, such as a threshold
+    spares_networks: ClassVar[frozenset[str]] = frozenset()
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -96,6 +98,18 @@ def forward_together(
     first = labeled.image.shape[0]
     parts = (output.logits, output.features, output.trunk)
     return NetOutput(*(p[:first] for p in parts)), NetOutput(*(p[first:] for p in parts))
+
+
+@torch.no_grad()
+def as_in_prediction(network: Network, image: Tensor) -> Tensor:
+    """Logits (B, K, *S) without dropout and with stored statistics, which the images do not move.
+
+    The network itself stays in training, where it is compiled.
+    """
+    network.body.eval()
+    logits: Tensor = network(image).logits
+    network.body.train(network.training)
+    return logits
 
 
 def counted(unlabeled: Unlabeled, weight: Tensor) -> Tensor:

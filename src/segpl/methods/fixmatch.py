@@ -14,6 +14,7 @@ from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
+    as_in_prediction,
     counted,
     forward_together,
     require,
@@ -78,10 +79,7 @@ class FixMatch(Method):
     @torch.no_grad()
     def label(self, weak: Tensor) -> PseudoLabels:
         """E-step: the network's answer to the weak view, as it would predict, where certain."""
-        body = self.network.body  # the network itself stays in training, where it is compiled
-        body.eval()
-        probability = self.network(weak).logits.sigmoid()
-        body.train(self.network.training)
+        probability = as_in_prediction(self.network, weak).sigmoid()
         sure = torch.maximum(probability, 1 - probability) >= self.settings.confidence
         return PseudoLabels(binarize(probability, 0.5).target, sure.to(probability.dtype))
 

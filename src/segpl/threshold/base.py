@@ -51,11 +51,19 @@ class Family(ABC):
         """The prior with this mean and spread."""
 
     @abstractmethod
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Distribution:
-        """The posterior that unbounded `numbers` (numbers, ...) describe.
+    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
+        """What `moved` begins from: the parameters of the posterior nearest to this prior.
 
-        Zeros give the posterior whose mean and spread are nearest to `mean` and `std`.
+        Worth keeping where the prior is fixed: it may be the answer of an iteration.
         """
+
+    @abstractmethod
+    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Distribution:
+        """The posterior that unbounded `numbers` (numbers, ...) describe; zeros do not move it."""
+
+    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Distribution:
+        """`moved` from the posterior whose mean and spread are nearest to `mean` and `std`."""
+        return self.moved(self.start(mean, std), numbers)
 
 
 FAMILIES = Registry[Family]("threshold family", "segpl.threshold", Family)  # type: ignore[type-abstract]  # only its concrete children are ever built

@@ -42,12 +42,15 @@ class BetaFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Beta:
         return beta_of(*feasible(mean, std))
 
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Kumaraswamy:
+    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
         mean, std = feasible(mean, std)
         unit = std / (mean * (1 - mean))  # spread of the logit, for a narrow prior
-        start = mean.logit(), -unit.log()
-        logit, log_a = matched(_moments, start, mean, std)
-        shift, log_spread = numbers.to(mean.dtype)
+        logit, log_a = matched(_moments, (mean.logit(), -unit.log()), mean, std)
+        return logit, log_a, unit
+
+    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Kumaraswamy:
+        logit, log_a, unit = start
+        shift, log_spread = numbers.to(logit.dtype)
         return with_median(
             logit + unit * limited(shift, SHIFTS), log_a - limited(log_spread, LOG_SPREAD)
         )

@@ -110,6 +110,9 @@ class CategoricalFamily(Family):
         strength = start.alpha + start.beta
         return _beta_shaped(*matched(_moments, (mean.logit(), strength.log()), mean, std))
 
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Categorical:
-        start = self.prior(mean, std).logits
-        return Categorical(start + numbers.to(start.dtype).movedim(0, -1))
+    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
+        return (self.prior(mean, std).logits,)
+
+    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Categorical:
+        (logits,) = start
+        return Categorical(logits + numbers.to(logits.dtype).movedim(0, -1))

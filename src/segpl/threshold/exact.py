@@ -14,20 +14,37 @@ COLDEST = 1e-30  # all is on the best threshold long before; the reciprocal of l
 
 @torch.no_grad()
 def dice_of_thresholds(
-    probability: Tensor, weight: Tensor, *, scope: str, points: int = POINTS
+    probability: Tensor,
+    weight: Tensor,
+    *,
+    scope: str,
+    selects: bool = False,
+    points: int = POINTS,
 ) -> Tensor:
     r"""Soft Dice of the probabilities against the labels that each threshold makes of them.
 
     $$D(T) = \frac{2 \sum_v w p\, \mathbb{1}[p > T] + \epsilon}
                   {\sum_v w p + \sum_v w\, \mathbb{1}[p > T] + \epsilon}$$
 
+    With `selects` the threshold decides which voxels count, as in the rule `select`:
+
+    $$D(T) = \frac{2 \sum_{v : c > T} w p\, y + \epsilon}{\sum_{v : c > T} w (p + y) + \epsilon},
+      \quad y = \mathbb{1}[p > 0.5],\; c = \max(p, 1 - p)$$
+
     Probabilities and weights are (B, K, *S), the answer is (b, k, G). Voxels that share a threshold
     are pooled: over a batch this is one Dice, where the loss takes the mean of one for each image.
     """
     probability, weight = probability.float(), weight.float()
     mass = weight * probability  # (B, K, *S)
-    count_above, mass_above = sums_above(probability, weight, mass, scope=scope, points=points)
-    return (2 * mass_above + EPSILON) / (total_of(mass, scope) + count_above + EPSILON)
+    if selects:
+        sure, found = torch.maximum(probability, 1 - probability), probability > 0.5
+        overlap, total, count = sums_above(
+            sure, mass * found, mass, weight * found, scope=scope, points=points
+        )
+    else:
+        count, overlap = sums_above(probability, weight, mass, scope=scope, points=points)
+        total = total_of(mass, scope)
+    return (2 * overlap + EPSILON) / (total + count + EPSILON)
 
 
 @torch.no_grad()
@@ -38,6 +55,7 @@ def exact_posterior(
     *,
     scope: str,
     temperature: float,
+    selects: bool = False,
     points: int = POINTS,
 ) -> Tensor:
     r"""Log of the posterior mass of every threshold on the grid, (b, k, G).
@@ -59,7 +77,9 @@ def exact_posterior(
             f"the prior has {prior_log.shape[-1]} thresholds and the grid {points}: "
             "give it one number for each threshold of the grid."
         )
-    dice = dice_of_thresholds(probability, weight, scope=scope, points=points)  # (b, k, G)
+    dice = dice_of_thresholds(  # (b, k, G)
+        probability, weight, scope=scope, selects=selects, points=points
+    )
     prior_log = prior_log.float()
     # counted from the best threshold: when cold, a distance from 1 would be so large that float32
     # loses the prior, which decides between thresholds that are equally good

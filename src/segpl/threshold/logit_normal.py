@@ -84,5 +84,9 @@ class LogitNormalFamily(Family):
         location, log_scale = matched(_moments, start, mean, std)
         return LogitNormal(Normal(location, 2 * log_scale))
 
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> LogitNormal:
-        return LogitNormal(moved(self.prior(mean, std).logit, numbers))
+    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
+        logit = self.prior(mean, std).logit
+        return logit.location, logit.log_variance
+
+    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> LogitNormal:
+        return LogitNormal(moved(start, numbers))

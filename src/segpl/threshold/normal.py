@@ -64,11 +64,14 @@ class Normal(Distribution):
         return prior.std.log().to(kind) - 0.5 * self.log_variance + spread - 0.5
 
 
-def moved(start: Normal, numbers: Tensor) -> Normal:
+def moved(start: tuple[Tensor, ...], numbers: Tensor) -> Normal:
     r"""$\mu_0 + \sigma_0 n_0$, with a spread of $\sigma_0 e^{n_1}$; $|n_1|$ is limited to 3."""
-    shift, log_spread = numbers.to(start.mean.dtype)
-    log_variance = start.log_variance + 2 * limited(log_spread, LOG_SPREAD)
-    return Normal(start.mean + start.std * shift, log_variance)
+    mean, log_variance = start
+    shift, log_spread = numbers.to(mean.dtype)
+    return Normal(
+        mean + (0.5 * log_variance).exp() * shift,
+        log_variance + 2 * limited(log_spread, LOG_SPREAD),
+    )
 
 
 class NormalFamily(Family):
@@ -79,5 +82,9 @@ class NormalFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Normal:
         return Normal(mean, 2 * std.clamp(min=NARROWEST).log())
 
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Normal:
-        return moved(self.prior(mean, std), numbers)
+    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
+        prior = self.prior(mean, std)
+        return prior.location, prior.log_variance
+
+    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Normal:
+        return moved(start, numbers)

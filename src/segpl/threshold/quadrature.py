@@ -55,6 +55,8 @@ def expected(
     that neither needs more memory for more nodes. It has itself no gradient.
     """
     spread = torch.broadcast_tensors(*parameters)  # type: ignore[no-untyped-call]  # torch gives it no types
+    if not torch.is_grad_enabled():
+        spread = [parameter.detach() for parameter in spread]  # no slopes in vain
     answer: Tensor = _Expected.apply(function, *nodes, *spread)  # type: ignore[no-untyped-call]  # as above
     return answer
 

@@ -91,3 +91,4 @@ RULES: dict[str, Rule] = {
     "marginal-select": marginal_select,
 }
 MOVED_BY_DATA = frozenset({"marginal", "marginal-select"})  # rules by which data move the threshold
+SELECTING = frozenset({"select", "marginal-select"})  # the threshold decides what counts

@@ -12,24 +12,24 @@ from segpl.errors import InputError
 from segpl.losses import dice_loss
 from segpl.threshold.exact import dice_of_thresholds, exact_posterior
 from segpl.threshold.histogram import thresholds
+from segpl.threshold.rules import binarize, select
 
 AXES = {"batch": (0, 1), "image": (1,), "class": (0,), "image-class": ()}
 every_scope = pytest.mark.parametrize("scope", AXES)
+both_kinds = pytest.mark.parametrize("selects", [False, True])
 shapes = pytest.mark.parametrize("shape", [(2, 1, 9, 7), (3, 3, 9, 7), (2, 3, 5, 4, 6)])
 FLAT = torch.full((100,), -math.log(100))
 
 
-def brute_force(probability, weight, scope):
-    """One threshold after the other, as the formula is printed, in double precision."""
+def brute_force(probability, weight, scope, *, selects=False):
+    """One threshold after the other, by the rule itself, in double precision."""
     axes = (*AXES[scope], *range(2, probability.dim()))
-    single, weight = probability, weight.double()
-    probability = probability.double()
     columns = []
     for threshold in thresholds(100):
-        label = (single > threshold).double()
-        overlap = (weight * probability * label).sum(axes, keepdim=True)
-        total = (weight * probability).sum(axes, keepdim=True)
-        total = total + (weight * label).sum(axes, keepdim=True)
+        pseudo = (select if selects else binarize)(probability, threshold)
+        label, counts = pseudo.target.double(), weight.double() * pseudo.weight.double()
+        overlap = (counts * probability.double() * label).sum(axes, keepdim=True)
+        total = (counts * (probability.double() + label)).sum(axes, keepdim=True)
         columns.append(((2 * overlap + 1) / (total + 1)).flatten(1))
     return torch.stack(columns, -1)  # (b, k, G)
 
@@ -43,20 +43,22 @@ def some(shape, seed=0):
 
 @every_scope
 @shapes
-def test_dice_of_every_threshold_agrees_with_brute_force(scope, shape):
+@both_kinds
+def test_dice_of_every_threshold_agrees_with_brute_force(scope, shape, selects):
     probability, weight = some(shape)
-    ours = dice_of_thresholds(probability, weight, scope=scope)
-    expected = brute_force(probability, weight, scope)
+    ours = dice_of_thresholds(probability, weight, scope=scope, selects=selects)
+    expected = brute_force(probability, weight, scope, selects=selects)
     assert ours.shape == expected.shape
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-5)
 
 
 @every_scope
+@both_kinds
 @pytest.mark.parametrize("fill", [0.0, 1.0, 1e-9, 0.005, 1 - 2**-24])
-def test_dice_of_a_uniform_image_agrees_with_brute_force(scope, fill):
+def test_dice_of_a_uniform_image_agrees_with_brute_force(scope, fill, selects):
     probability, weight = torch.full((2, 3, 30, 30), fill), torch.ones(2, 3, 30, 30)
-    ours = dice_of_thresholds(probability, weight, scope=scope)
-    expected = brute_force(probability, weight, scope)
+    ours = dice_of_thresholds(probability, weight, scope=scope, selects=selects)
+    expected = brute_force(probability, weight, scope, selects=selects)
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-5)
 
 
@@ -78,12 +80,16 @@ def test_dice_worked_out_by_hand():
 
 @every_scope
 @shapes
-def test_posterior_agrees_with_bayes_rule_by_brute_force(scope, shape):
+@both_kinds
+def test_posterior_agrees_with_bayes_rule_by_brute_force(scope, shape, selects):
     probability, weight = some(shape)
     prior = torch.softmax(-((thresholds(100).double() - 0.6) ** 2) / 0.02, -1)
-    joint = prior * torch.exp(-(1 - brute_force(probability, weight, scope)) / 0.05)
+    dice = brute_force(probability, weight, scope, selects=selects)
+    joint = prior * torch.exp(-(1 - dice) / 0.05)
     expected = joint / joint.sum(-1, keepdim=True)
-    ours = exact_posterior(probability, weight, prior.log(), scope=scope, temperature=0.05)
+    ours = exact_posterior(
+        probability, weight, prior.log(), scope=scope, temperature=0.05, selects=selects
+    )
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours.exp().double(), expected, rtol=0, atol=1e-5)
 

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from tiny import build, build_with, make_batch, moved, table_network, trainable
+
+from segpl.errors import InputError, UserError
+from segpl.losses import dice_cross_entropy, dice_loss
+from segpl.methods.bpl import BPL
+from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
+from segpl.threshold.base import FAMILIES
+from segpl.threshold.categorical import Categorical
+from segpl.threshold.exact import exact_posterior
+from segpl.threshold.histogram import thresholds
+from segpl.threshold.priors import PRIORS, Answers
+from segpl.threshold.rules import MOVED_BY_DATA, RULES
+from segpl.threshold.scopes import SCOPES
+from segpl.types import Batch, Labeled, Unlabeled
+
+every_rule = pytest.mark.parametrize("rule", list(RULES))
+every_family = pytest.mark.parametrize("family", FAMILIES.names)
+every_scope = pytest.mark.parametrize("scope", list(SCOPES))
+
+
+def bpl(dims: int = 2, *, classes: int = 2, **threshold: object) -> BPL:
+    settings = {"threshold": ThresholdSettings(**threshold)}
+    method = build("bpl", dims, classes=classes, settings=settings)
+    assert isinstance(method, BPL)
+    return method
+
+
+def head_of(method: BPL) -> list[torch.Tensor]:
+    assert method.latent.head is not None
+    return trainable(method.latent.head)
+
+
+def e_step(method: BPL, batch: Batch):
+    """The pseudo-labels of a batch with their gradient, and the logits they were made of."""
+    with torch.no_grad():
+        on_labeled, on_unlabeled = (
+            method.network(part.image) for part in (batch.labeled, batch.unlabeled)
+        )
+    pseudo = method.label(on_labeled, batch.labeled, on_unlabeled, batch.unlabeled, batch.generator)
+    return pseudo, on_unlabeled.logits
+
+
+def head_gradient(method: BPL, value: torch.Tensor) -> torch.Tensor:
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, head_of(method))])
+
+
+@every_rule
+@every_family
+def test_data_move_the_head_by_the_rules_that_average_and_by_no_other(rule, family):
+    method = bpl(rule=rule, family=family)
+    pseudo, logits = e_step(method, make_batch(2))
+    loss = dice_loss(logits, pseudo.target, pseudo.weight)
+    moves = loss.requires_grad and moved(loss, head_of(method))
+    assert moves == (rule in MOVED_BY_DATA)
+
+
+@every_rule
+def test_temperature_matters_to_the_head_only_where_the_data_move_it(rule):
+    gradients = []
+    for temperature in (0.05, 0.5):
+        method = bpl(rule=rule, temperature=temperature)
+        term = method.step(make_batch(2), 1.0).terms["threshold"].value
+        gradients.append(head_gradient(method, term))
+    assert torch.equal(*gradients) == (rule not in MOVED_BY_DATA)
+
+
+@every_family
+def test_pseudo_labels_of_a_head_that_says_nothing_are_those_of_the_prior(family):
+    table = torch.randn((4, 1, 16, 16), generator=torch.Generator().manual_seed(5))
+    settings = {"threshold": ThresholdSettings(family=family, prior_mean=0.8, prior_std=0.05)}
+    method = build_with("bpl", lambda: table_network(table), settings=settings)
+    for parameter in trainable(method.latent.head.last):
+        torch.nn.init.zeros_(parameter)
+    batch = make_batch(2)
+    output = method.step(batch, 1.0)
+    probability = table[2:].sigmoid()
+    kind = FAMILIES.get(family)()
+    prior = kind.posterior(torch.zeros(kind.numbers), torch.tensor(0.8), torch.tensor(0.05))
+    target = (probability > 0.5).float()
+    weight = prior.cdf(torch.maximum(probability, 1 - probability))
+    torch.testing.assert_close(
+        output.terms["pseudo"].value, dice_cross_entropy(table[2:], target, weight)
+    )
+    assert output.monitors["threshold"].item() == pytest.approx(0.8, abs=1e-3)
+    assert output.monitors["threshold_std"].item() == pytest.approx(0.05, rel=0.02)
+
+
+def test_pseudo_labels_are_facts_to_the_network():
+    method = bpl(rule="marginal")
+    term = method.step(make_batch(2), 1.0).terms["pseudo"].value
+    assert moved(term, trainable(method.network))
+    assert not moved(term, head_of(method))
+
+
+def test_weight_of_pseudo_labels_rises_in_a_straight_line():
+    settings = {"alpha": 0.4, "ramp_begin": 0.2, "ramp_end": 0.6}
+    method = build("bpl", 2, settings=settings)
+    weights = [method.step(make_batch(2), at).terms["pseudo"].weight for at in (0.1, 0.4, 1.0)]
+    assert weights == pytest.approx([0.0, 0.2, 0.4])
+
+
+@every_scope
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scope_says_who_shares_a_threshold(scope, classes):
+    method = bpl(scope=scope, classes=classes, rule="marginal")
+    head = method.latent.head
+    for parameter in trainable(head):
+        torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
+    batch = make_batch(2, classes=classes)
+    features = torch.randn(
+        (2, method.network.features, 16, 16), generator=torch.Generator().manual_seed(2)
+    )
+    # one probability everywhere: labels differ exactly where thresholds do
+    outputs = method.network.outputs
+    answers = Answers(
+        torch.full((2, outputs, 16, 16), 0.6),
+        batch.labeled.label,
+        torch.full((2, outputs, 16, 16), 0.6),
+        torch.ones(2, 1, 16, 16),
+    )
+    with torch.no_grad():
+        target = method.latent(
+            answers, torch.zeros(2, outputs, 16, 16), features, batch.generator
+        ).target
+    own_image, own_class = SCOPES[scope]
+    assert (target[0] != target[1]).any() == own_image
+    if classes == 3:
+        assert (target[:, 0] != target[:, 1]).any() == own_class
+    assert (target.flatten(2).std(2) > 1e-6).any() == (scope == "voxel")
+
+
+def test_free_energy_is_what_the_head_climbs():
+    method = bpl(rule="marginal", temperature=0.1)
+    output = method.step(make_batch(2), 1.0)
+    monitors = output.monitors
+    assert output.terms["threshold"].value.item() == pytest.approx(-monitors["free_energy"].item())
+    parts = monitors["energy"] + monitors["kl"]
+    assert parts.item() == pytest.approx(-monitors["free_energy"].item())
+    pseudo, logits = e_step(method, make_batch(2))
+    loss = dice_loss(logits, pseudo.target, pseudo.weight).item()
+    assert monitors["energy"].item() == pytest.approx(loss / 0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize("rule", sorted(MOVED_BY_DATA))
+@every_family
+def test_head_alone_raises_the_free_energy(rule, family):
+    """The E-step of a network that stands still."""
+    method = bpl(rule=rule, family=family, temperature=0.05)
+    optimizer = torch.optim.Adam(head_of(method), lr=0.003)
+    energies = []
+    for _ in range(40):
+        output = method.step(make_batch(2), 1.0)
+        optimizer.zero_grad()
+        output.terms["threshold"].value.backward()
+        optimizer.step()
+        energies.append(output.monitors["free_energy"].item())
+    assert energies[-1] > energies[0] + 1e-3
+    falls = sum(after < before - 1e-3 for before, after in pairwise(energies))
+    assert falls == 0
+
+
+@every_rule
+@pytest.mark.parametrize("scope", [name for name in SCOPES if name != "voxel"])
+def test_exact_threshold_is_that_of_bayes_rule(rule, scope):
+    method = bpl(rule=rule, scope=scope, e_step="exact", family="normal", temperature=0.02)
+    assert method.latent.head is None
+    output = method.step(make_batch(2), 1.0)
+    assert "threshold" not in output.terms
+    with torch.no_grad():
+        probability = method.network(make_batch(2).unlabeled.image).logits.sigmoid()
+    normal = torch.distributions.Normal(0.7, 0.1)
+    edges = torch.linspace(0, 1, 101, dtype=torch.float64)
+    prior = normal.cdf(edges.float()).double().diff().clamp(min=1e-30).log()
+    expected = exact_posterior(
+        probability,
+        torch.ones_like(probability),
+        prior,
+        scope=scope,
+        temperature=0.02,
+        selects=rule in ("select", "marginal-select"),
+    )
+    mean = (expected.exp() * thresholds(100)).sum(-1).mean()
+    assert output.monitors["threshold"].item() == pytest.approx(mean.item(), abs=1e-4)
+
+
+def test_yardstick_is_logged_beside_a_head_and_changes_nothing():
+    plain, measured = bpl().step(make_batch(2), 1.0), bpl(yardstick=True).step(make_batch(2), 1.0)
+    exact = bpl(e_step="exact").step(make_batch(2), 1.0)
+    assert {"exact_threshold", "exact_threshold_std"} == measured.monitors.keys() - plain.monitors
+    assert torch.equal(measured.monitors["exact_threshold"], exact.monitors["threshold"])
+    for key, term in plain.terms.items():
+        assert torch.equal(term.value, measured.terms[key].value), key
+
+
+@pytest.mark.parametrize("prior", list(PRIORS))
+def test_prior_is_learnt_where_it_is_asked_to(prior):
+    method = bpl(prior=prior, prior_mean=0.3)
+    for _ in range(3):
+        method.step(make_batch(2), 1.0)
+    mean = method.latent.prior.mean.item()
+    assert (mean != pytest.approx(0.3)) == (prior != "fixed")
+    assert method.latent.references().prior.mean.item() == pytest.approx(mean, abs=1e-3)
+
+
+def test_shares_of_foreground_background_and_left_out_add_up():
+    monitors = bpl().step(make_batch(2, classes=2), 1.0).monitors
+    shares = [monitors[f"share_{part}"] for part in ("foreground", "background", "left_out")]
+    assert sum(shares).item() == pytest.approx(1)
+    assert monitors["kept"].item() == pytest.approx(1 - shares[2].item())
+    assert 0 < shares[0].item() < 1
+    assert 0 < shares[2].item() < 1
+
+
+def calibrated(calibrate: str, classes: int = 2) -> BPL:
+    method = build("bpl", 2, classes=classes, settings={"calibrate": calibrate})
+    assert isinstance(method, BPL)
+    return method
+
+
+@pytest.mark.parametrize(("calibrate", "temperatures"), [("all", 1), ("class", 3)])
+def test_calibration_has_one_temperature_or_one_for_each_class(calibrate, temperatures):
+    method = calibrated(calibrate, classes=3)
+    assert len(method.temperature.log_temperature) == temperatures
+    assert method.wants_held
+    assert not calibrated("off").wants_held
+
+
+def test_temperature_learns_from_validation_crops_and_the_network_does_not():
+    method = calibrated("all")
+    term = method.step(make_batch(2, held=True), 1.0).terms["calibration"].value
+    assert moved(term, trainable(method.temperature))
+    assert not moved(term, trainable(method.network))
+
+
+def test_temperature_is_fitted_to_validation_crops_and_no_others():
+    """Labels that are the opposite of the labelled ones ask for the opposite."""
+    batch = make_batch(2, held=True)
+    values = []
+    for label in (batch.labeled.label, 1 - batch.labeled.label.clamp(min=0)):
+        held = Labeled(batch.labeled.image, label)
+        output = calibrated("all").step(replace(batch, held=held), 1.0)
+        values.append(output.terms["calibration"].value)
+    assert not torch.equal(*values)
+
+
+def test_temperature_comes_before_the_threshold():
+    method = calibrated("all")
+    torch.nn.init.constant_(method.temperature.log_temperature, -3.0)
+    sharp = method.step(make_batch(2, held=True), 1.0).monitors["kept"]
+    plain = build("bpl", 2).step(make_batch(2), 1.0).monitors["kept"]
+    assert sharp > plain + 0.1
+
+
+def test_calibration_lowers_the_error_of_an_overconfident_network():
+    """Logits of 4 that are right three times out of four want a temperature of 4 / log 3."""
+    label = (torch.arange(16) % 4 > 0).long().view(1, 4, 4)
+    table = torch.full((2, 1, 4, 4), 4.0)
+    method = build_with("bpl", lambda: table_network(table), settings={"calibrate": "all"})
+    image = torch.zeros(1, 1, 4, 4)
+    batch = Batch(
+        Labeled(image, label),
+        Unlabeled(image),
+        torch.Generator().manual_seed(0),
+        held=Labeled(image, label),
+    )
+    optimizer = torch.optim.Adam(trainable(method.temperature), lr=0.05)
+    for _ in range(150):
+        output = method.step(batch, 1.0)
+        optimizer.zero_grad()
+        output.terms["calibration"].value.backward()
+        optimizer.step()
+    monitors = output.monitors
+    assert monitors["temperature"].item() == pytest.approx(
+        4 / torch.tensor(3.0).log().item(), rel=0.02
+    )
+    assert monitors["ece_before"].item() == pytest.approx(0.232, abs=1e-3)
+    assert monitors["ece_after"].item() < 0.01
+
+
+def test_calibration_without_validation_crops_is_refused():
+    with pytest.raises(InputError, match="no crops of validation cases"):
+        calibrated("all").step(make_batch(2), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"family": "gamma"}, "family"),
+        ({"rule": "majority"}, "rule"),
+        ({"scope": "patient"}, "scope"),
+        ({"e_step": "sampled"}, "e_step"),
+        ({"prior": "flat"}, "prior"),
+        ({"temperature": 0.0}, "must be above 0"),
+        ({"temperature": float("nan")}, "must be above 0"),
+        ({"prior_mean": 1.0}, "prior_mean is 1.0"),
+        ({"prior_std": 0.0}, "prior_std is 0.0"),
+        ({"scope": "voxel", "e_step": "exact"}, "e_step 'variational'"),
+        ({"scope": "voxel", "family": "categorical"}, "such as 'beta'"),
+        ({"scope": "voxel", "yardstick": True}, "no yardstick"),
+    ],
+)
+def test_setting_that_makes_no_sense_is_refused_by_name(settings, words):
+    with pytest.raises(UserError, match=words):
+        ThresholdSettings(**settings)
+
+
+def test_unknown_calibration_is_refused():
+    with pytest.raises(UserError, match="calibrate named"):
+        BPL.Settings(calibrate="on")
+
+
+def test_fixed_prior_is_worked_out_once_and_a_learnt_one_at_every_step():
+    fixed, learnt = bpl(), bpl(prior="confidence")
+    assert fixed.latent.references() is fixed.latent.references()
+    assert learnt.latent.references() is not learnt.latent.references()
+
+
+@every_rule
+def test_voxels_that_do_not_count_are_left_out(rule):
+    """Whatever the network says beyond a scan, thresholds and labels inside stay as they are."""
+    inside = torch.ones(2, 16, 16, dtype=torch.bool)
+    inside[:, :, 8:] = False
+    outputs = []
+    for filling in (-3.0, 3.0):
+        table = torch.randn((4, 1, 16, 16), generator=torch.Generator().manual_seed(5))
+        table[2:, :, :, 8:] = filling
+        settings = {"threshold": ThresholdSettings(rule=rule, e_step="exact")}
+        method = build_with("bpl", lambda table=table: table_network(table), settings=settings)
+        batch = make_batch(2)
+        batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
+        outputs.append(method.step(batch, 1.0))
+    for key, term in outputs[0].terms.items():
+        torch.testing.assert_close(term.value, outputs[1].terms[key].value)
+    assert torch.equal(outputs[0].monitors["threshold"], outputs[1].monitors["threshold"])
+
+
+def test_latent_threshold_stays_in_single_precision_under_autocast():
+    method = bpl(3, rule="marginal")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = method.step(make_batch(3), 1.0)
+    assert isinstance(method.latent, LatentThreshold)
+    assert output.pseudo[0].target.dtype == torch.float32
+    assert output.monitors["threshold"].dtype == torch.float32
+    assert isinstance(
+        FAMILIES.get("categorical")().prior(torch.tensor(0.5), torch.tensor(0.1)), Categorical
+    )
