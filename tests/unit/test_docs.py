@@ -10,6 +10,10 @@ import pytest
 from segpl.config import resolve
 from segpl.data.layouts import LAYOUTS
 from segpl.methods.base import METHODS
+from segpl.threshold.base import FAMILIES
+from segpl.threshold.priors import PRIORS
+from segpl.threshold.rules import MOVED_BY_DATA, RULES
+from segpl.threshold.scopes import SCOPES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -47,6 +51,35 @@ def test_page_of_a_method_gives_the_default_of_its_settings(name):
     rows = [row for row in settings("method", name) if "`method.name`" not in row]
     assert [row for row in rows if row not in page] == []
     assert len(re.findall(r"^\| `method\.[\w.]+` \| `", page, re.MULTILINE)) >= len(rows)
+
+
+@pytest.mark.parametrize("name", [*RULES, *SCOPES, *PRIORS])
+def test_threshold_page_has_a_row_for_every_rule_scope_and_prior(name):
+    assert f"| `{name}` | " in (DOCS / "threshold.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FAMILIES.names)
+def test_threshold_page_has_a_row_and_a_picture_for_every_family(name):
+    page = (DOCS / "threshold.md").read_text(encoding="utf-8")
+    assert f"| `{name}` | " in page
+    assert f"### {name}\n\n![" in page
+    assert f"](images/threshold-{name}.png)" in page
+
+
+def test_threshold_page_says_which_rules_let_the_data_move_the_threshold():
+    page = (DOCS / "threshold.md").read_text(encoding="utf-8")
+    answers = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (yes|no) \|$", page, re.MULTILINE))
+    assert answers == {rule: "yes" if rule in MOVED_BY_DATA else "no" for rule in RULES}
+
+
+def test_every_test_that_the_threshold_page_names_exists():
+    page = (DOCS / "threshold.md").read_text(encoding="utf-8")
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    named = re.findall(r"`(test_\w+)`", page)
+    assert named
+    assert [name for name in named if f"def {name}(" not in tests] == []
 
 
 @pytest.mark.parametrize("name", LAYOUTS.names)

@@ -138,9 +138,10 @@ def test_corners_are_finite_in_half_precision_by_every_rule(family, scope, mean,
     precision=precisions,
     kept=st.sampled_from([0.0, 1.0]),
     temperature=st.sampled_from([1e-12, 1e-3, 0.05, 1.0, 1e12]),
+    selects=st.booleans(),
 )
 def test_exact_posterior_is_a_distribution_whose_labels_are_finite(
-    family, scope, mean, std, corners, precision, kept, temperature
+    family, scope, mean, std, corners, precision, kept, temperature, selects
 ):
     """Against the prior of any family, which may leave cells of the grid without mass."""
     prior = FAMILIES.get(family)().prior(torch.tensor(mean), torch.tensor(std))
@@ -153,6 +154,7 @@ def test_exact_posterior_is_a_distribution_whose_labels_are_finite(
         prior_log,
         scope=scope,
         temperature=temperature,
+        selects=selects,
     )  # (b, k, G)
     assert not log_mass.isnan().any()
     torch.testing.assert_close(log_mass.exp().sum(-1), torch.ones(log_mass.shape[:2]))

@@ -60,5 +60,16 @@ def test_thresholds_of_neighbouring_voxels_are_nearly_equal_and_of_distant_ones_
     assert correlation[4, 28].abs() < 0.15
 
 
+@pytest.mark.parametrize(
+    ("place", "moved"), [(0, range(12)), (1, range(4, 20)), (3, range(20, 32))]
+)
+def test_place_moves_the_voxels_less_than_a_quarter_of_the_side_away(place, moved):
+    """The middle of place 1 of 32 voxels is at 11.5; beyond the outermost middles all is flat."""
+    given, other = torch.zeros(1, 1, 1, 4, 4), torch.zeros(1, 1, 1, 4, 4)
+    other[..., place] = 1.0
+    change = shared(other, "voxel", (32, 32)) - shared(given, "voxel", (32, 32))
+    assert change[0, 0, 0, 7].nonzero().flatten().tolist() == list(moved)
+
+
 def test_flat_map_gives_one_threshold_to_all_voxels():
     assert (shared(torch.ones(2, 1, 1, 4, 4), "voxel", (9, 7)) - 1).abs().max() < 1e-6
