@@ -17,7 +17,7 @@ ARGUMENTS = {
     "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
     "study": ["STUDY.toml", "--out", "--data", "--only", "--jobs", "--device"],
     "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],
-    "list": ["methods", "layouts", "losses", "settings"],
+    "list": ["methods", "layouts", "losses", "families", "rules", "scopes", "priors", "settings"],
 }
 
 
@@ -79,12 +79,16 @@ def test_an_unknown_option_is_refused_and_not_dropped(segpl):
     assert "--fast" in answer.err
 
 
-@pytest.mark.parametrize("kind", ["methods", "layouts", "losses", "settings"])
+@pytest.mark.parametrize("kind", ARGUMENTS["list"])
 def test_list_names_what_can_be_chosen(segpl, kind):
     known = {
         "methods": ["segpl", "segpl-vi", "supervised"],
         "layouts": ["decathlon", "nnunet", "emssl", "folders"],
         "losses": ["dice", "cross-entropy"],
+        "families": ["normal", "logit-normal", "beta", "categorical"],
+        "rules": ["binarize", "select", "marginal", "marginal-select"],
+        "scopes": ["batch", "image", "class", "image-class", "voxel"],
+        "priors": ["fixed", "labeled", "confidence"],
         "settings": ["train.steps = ", "method.name = 'segpl-vi'", "network.name = 'unet'"],
     }[kind]
     answer = segpl("list", kind)

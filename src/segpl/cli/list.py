@@ -1,10 +1,13 @@
-"""Name what can be chosen: methods, layouts, losses, or every setting with its default."""
+"""Name what can be chosen: methods, layouts, losses, parts of a threshold, or every setting.
+
+Families, rules, scopes and priors are those of the thresholds of method bpl.
+"""
 
 from __future__ import annotations
 
 import argparse
 
-KINDS = ("methods", "layouts", "losses", "settings")
+KINDS = ("methods", "layouts", "losses", "families", "rules", "scopes", "priors", "settings")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,24 +25,46 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines_of(kind: str, method: str | None) -> list[str]:
+    if kind == "settings":
+        from segpl.config import DEFAULT_METHOD, resolve
+
+        config = resolve({"method": {"name": method or DEFAULT_METHOD}})
+        return [f"{name} = {value!r}" for name, value in config.leaves().items()]
+    summaries = summaries_of(kind)
+    width = max(map(len, summaries)) + 1
+    return [f"{name:{width}} {summary}" for name, summary in summaries.items()]
+
+
+def summaries_of(kind: str) -> dict[str, str]:
+    """Names of one kind, each with its line."""
     if kind == "methods":
         from segpl.methods.base import METHODS
 
-        return [f"{name:21} {entry.summary}" for name, entry in METHODS.classes.items()]
+        return {name: entry.summary for name, entry in METHODS.classes.items()}
     if kind == "layouts":
         from segpl.data.layouts import LAYOUTS
 
-        return [
-            f"{name:12} {(entry.__doc__ or '').splitlines()[0]}"
-            for name, entry in LAYOUTS.classes.items()
-        ]
+        return {name: first_line(entry) for name, entry in LAYOUTS.classes.items()}
     if kind == "losses":
         from segpl.losses import LOSSES
 
-        return [
-            f"{name:20} {(entry.__doc__ or '').splitlines()[0]}" for name, entry in LOSSES.items()
-        ]
-    from segpl.config import DEFAULT_METHOD, resolve
+        return {name: first_line(entry) for name, entry in LOSSES.items()}
+    if kind == "families":
+        from segpl.threshold.base import FAMILIES
 
-    config = resolve({"method": {"name": method or DEFAULT_METHOD}})
-    return [f"{name} = {value!r}" for name, value in config.leaves().items()]
+        return {name: entry.summary for name, entry in FAMILIES.classes.items()}
+    if kind == "rules":
+        from segpl.threshold.rules import RULES
+
+        return {name: first_line(entry) for name, entry in RULES.items()}
+    if kind == "scopes":
+        from segpl.threshold.scopes import SCOPES, SUMMARIES
+
+        return {name: SUMMARIES[name] for name in SCOPES}
+    from segpl.threshold.priors import PRIORS
+
+    return {name: entry.summary for name, entry in PRIORS.items()}
+
+
+def first_line(entry: object) -> str:
+    return (entry.__doc__ or "").splitlines()[0]

@@ -7,9 +7,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, is_dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -135,7 +135,8 @@ def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan
 def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config]:
     """Settings of each method, the reference first; no names: every method there is.
 
-    A setting of a method is given to those methods that have it.
+    A setting of a method is given to those methods that have it; a table of settings to those
+    that have such a table, and a plain value to those that have a value.
     """
     given = content.get("method", {})
     if "name" in given:
@@ -143,12 +144,13 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
             f"--set method.name={given['name']} is not how methods are chosen here. Name them as "
             f"arguments: segpl cost {given['name']}."
         )
-    known: dict[str, set[str]] = {}
+    known: dict[str, dict[str, bool]] = {}  # of each method, its settings and which are tables
     for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)]):
         kind: Any = METHODS.get(name)
-        known[name] = {field.name for field in fields(kind.Settings)}
-    for key in given:
-        if not any(key in settings for settings in known.values()):
+        hints = get_type_hints(kind.Settings)
+        known[name] = {key: is_dataclass(hint) for key, hint in hints.items()}
+    for key, value in given.items():
+        if not any(settings.get(key) is isinstance(value, Mapping) for settings in known.values()):
             raise InputError(
                 f"--set method.{key}: no method of the table has this setting. "
                 f"{nearest(key, set(chain.from_iterable(known.values())))}"
@@ -157,7 +159,8 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
         resolve(
             {
                 **content,
-                "method": {"name": name} | {k: v for k, v in given.items() if k in settings},
+                "method": {"name": name}
+                | {k: v for k, v in given.items() if settings.get(k) is isinstance(v, Mapping)},
             },
             "--set",
         )

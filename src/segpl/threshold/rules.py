@@ -45,14 +45,14 @@ def select(probability: Tensor, threshold: Tensor | float) -> PseudoLabels:
 def draw_and_binarize(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    """`binarize` at one draw, as in the paper."""
+    """Foreground above one draw of the threshold, as in the paper."""
     return binarize(probability, threshold.sample(generator).detach())
 
 
 def draw_and_select(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    """`select` at one draw."""
+    """The likelier side, where it is surer than one draw of the threshold."""
     return select(probability, threshold.sample(generator).detach())
 
 

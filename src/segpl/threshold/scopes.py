@@ -15,6 +15,13 @@ SCOPES: dict[str, tuple[bool, bool]] = {
     "image-class": (True, True),
     "voxel": (True, False),
 }
+SUMMARIES = {
+    "batch": "one threshold for all images of a batch, as in the paper",
+    "image": "one for each image",
+    "class": "one for each channel",
+    "image-class": "one for each channel of each image",
+    "voxel": "one for each voxel, from a coarse map",
+}
 MODES = {2: "bilinear", 3: "trilinear"}
 
 

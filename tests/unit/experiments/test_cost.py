@@ -28,6 +28,7 @@ from segpl.experiments.cost import (
 from segpl.experiments.cost_table import COLUMNS, cost_table, note_of, write_costs
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS
+from segpl.methods.latent_threshold import ThresholdSettings
 
 CPU = torch.device("cpu")
 SMALL = {"train": {"device": "cpu"}, "network": {"width": 4}}
@@ -329,6 +330,15 @@ def test_setting_of_a_method_is_given_to_those_that_have_it():
     configs = configs_for(["segpl"], {"method": {"alpha": 0.7}})
     assert [config.method for config in configs] == ["supervised", "segpl"]
     assert configs[1].settings.alpha == 0.7
+
+
+def test_table_of_settings_goes_to_methods_that_have_one_and_a_value_to_the_others():
+    """`threshold` is a number to segpl and a table to bpl."""
+    names = ["segpl", "bpl"]
+    _, segpl, bpl = configs_for(names, {"method": {"threshold": {"family": "normal"}}})
+    assert (segpl.settings.threshold, bpl.settings.threshold.family) == (0.5, "normal")
+    _, segpl, bpl = configs_for(names, {"method": {"threshold": 0.4}})
+    assert (segpl.settings.threshold, bpl.settings.threshold) == (0.4, ThresholdSettings())
 
 
 def test_method_named_twice_is_measured_once():
