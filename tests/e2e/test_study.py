@@ -154,7 +154,7 @@ def test_a_part_of_a_study_leaves_the_other_parts_as_they_are(study, tmp_path):
         *[("other", "")] * 3,
     ]
 
-    (tmp_path / "study.toml").write_text((STUDY + OTHER).replace("steps = 6", "steps = 8"))
+    (tmp_path / "study.toml").write_text(STUDY + OTHER + "[datasets.small.train]\nsteps = 8\n")
     answer = study("--only", "other")
     assert answer.code == 1
     assert "was trained with other settings: train.steps (6 -> 8)" in answer.err

@@ -52,7 +52,7 @@ def on_test(outcome: Outcome) -> float:
 
 def by_seed(outcomes: Iterable[Outcome], label: str, measure: Measure) -> dict[int, float]:
     """The value of each seed; none where the training failed."""
-    values = {o.seed: measure(o) for o in outcomes if o.method == label and not o.error}
+    values = {outcome.seed: measure(outcome) for outcome in outcomes if outcome.method == label}
     return {seed: value for seed, value in values.items() if not math.isnan(value)}
 
 

@@ -103,6 +103,14 @@ def test_sentence_says_where_nothing_can_be_told():
     )
 
 
+def test_sentence_goes_by_the_corrected_p():
+    """By hand: differences 0.1, 0.1 and 0.2 have t 4 and p 0.057; with 0.16 t is 6 and p 0.027."""
+    close = [*REFERENCE, *outcomes("high", 0.6, 0.7, 0.86), *SAME]
+    alone = Question("b", "", "segpl", ("high",))
+    assert sentence(close, alone) == "`high` is better than `segpl` (+0.120, Holm p 0.027)."
+    assert sentence(close) == "No difference from `segpl` can be told."
+
+
 def test_p_is_corrected_for_the_comparisons_of_all_questions():
     noisy = [*ALL, *outcomes("noisy", 0.6, 0.55, 0.9)]
     other = Question("b", "", "segpl", ("noisy",))

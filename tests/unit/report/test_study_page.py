@@ -56,6 +56,20 @@ def test_every_question_has_a_table_for_each_dataset_that_it_is_asked_on():
     assert "Not answered yet" in part(page, "Is it there?")
 
 
+def test_questions_are_answered_on_validation_and_corrected_for_each_other():
+    """By hand: differences 0.05 and 0.15 have t 2, and p of Cauchy's distribution is 0.295."""
+    outcomes_of_three = outcomes(segpl=[0.4, 0.6], low=[0.5, 0.9], high=[0.4, 0.6])
+    questions = [
+        Question("first", "Is it?", "segpl", ("low",)),
+        Question("second", "Is it here?", "segpl", ("high",)),
+    ]
+    results = replace(RESULTS, questions=questions, outcomes={"one": outcomes_of_three})
+    row = next(line for line in study_text(results).splitlines() if line.startswith("| low"))
+    assert row.startswith(
+        "| low | 0.350 ± 0.141 | +0.100 [-0.535, +0.735] | 0.295 | 0.590 | 2 of 2 |"
+    )
+
+
 def test_curves_are_shown_beside_their_question_and_their_absence_is_told():
     page = study_text(RESULTS)
     assert "](images/first.png)" in part(page, "Is it?")
