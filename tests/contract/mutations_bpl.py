@@ -111,8 +111,8 @@ BPL = [
     Mutation(
         "a selecting threshold counts what it leaves out",
         EXACT,
-        "            sure, mass * found, mass, weight * found, scope=scope, points=points\n",
-        "            sure, mass * found, mass, weight, scope=scope, points=points\n",
+        "torch.where(found, mass + weight, mass)",
+        "(mass + weight)",
         "test_exact:test_dice_of_every_threshold_agrees_with_brute_force",
         {"scope": "image", "shape": (2, 1, 9, 7), "selects": True},
     ),

@@ -108,12 +108,13 @@ def kept_outcomes(study: Study, dataset: StudyDataset, out: Path) -> Iterator[Ou
     }
     if not any((run.path / "scores.csv").exists() for run in runs.values()):
         return
+    special = study.special_on(dataset)
     for (label, seed), run in runs.items():
         if not (run.path / "scores.csv").exists():
             yield Outcome(label, seed, error=ABSENT)
             continue
         shared = merged(dataset.sections, {"train": {"seed": seed}})
-        wanted = resolve(with_special(shared, label, study.special.get(label, {})))
+        wanted = resolve(with_special(shared, label, special[label]))
         changed = changes(resolve(read_config(run.config)), wanted)
         if changed := [text for text in changed if text.split(" ")[0] not in FILLED]:
             raise InputError(
@@ -194,6 +195,9 @@ def conditions(dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]) ->
     place = f"`{Path(dataset.path).name}`"
     source = place if dataset.path else "generated lung vessels, other ones for every seed"
     text = f"{source}; seed{'s' if len(dataset.seeds) > 1 else ''} {seeds}"
+    if dataset.method:
+        given = ", ".join(f"`{name}` {value}" for name, value in flat(dataset.method))
+        text += f"; {given} unless a variant says otherwise"
     done = next((outcome for outcome in outcomes if not outcome.error), None)
     if done is None:
         return f"{text}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from segpl.config import SECTIONS, check_sections, merged, resolve
 from segpl.errors import InputError, nearest
 from segpl.experiments.compare import BASELINE, CompareSettings, read_compare_config
 from segpl.experiments.variants import LABEL, LABEL_WORDS, known_labels, with_special
+from segpl.methods.base import METHODS
 from segpl.report.questions import Question
 
 KEYS = ("title", "datasets", "methods", "questions", "final")
-DATASET_KEYS = ("phantom", "path", "seeds")
+DATASET_KEYS = ("phantom", "path", "seeds", "method")
 QUESTION_KEYS = ("id", "text", "reference", "variants", "curves", "only")
 SEEDS = [0, 1, 2]
 # seeds draw these, so that a pair is the same cases and the same first weights
@@ -27,6 +28,7 @@ class StudyDataset:
     path: str  # below --data; empty: generated lung vessels
     seeds: tuple[int, ...]
     sections: Mapping[str, Any]  # settings of all trainings on it
+    method: Mapping[str, Any]  # settings of all methods that have them and no other value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,7 @@ class Study:
     datasets: tuple[StudyDataset, ...]
     special: Mapping[str, Mapping[str, Any]]  # settings of single methods and variants
     questions: tuple[Question, ...]
-    final: tuple[
-        str, ...
-    ] = ()  # labels that are scored on test cases, the first against the others
+    final: tuple[str, ...] = ()  # scored on test cases, the first against the others
 
     def asked_on(self, dataset: str) -> list[Question]:
         return [question for question in self.questions if question.is_asked_on(dataset)]
@@ -47,12 +47,27 @@ class Study:
         asked = [label for question in self.asked_on(dataset) for label in question.labels]
         return tuple(dict.fromkeys([BASELINE, *asked, *self.final]))
 
+    def special_on(self, dataset: StudyDataset) -> dict[str, Mapping[str, Any]]:
+        """Settings of each method and variant, with those that the dataset gives to all."""
+        special = dict(self.special)
+        for label in self.labels_on(dataset.name):
+            own = self.special.get(label, {})
+            special[label] = {**fitting(dataset.method, label, own), **own}
+        return special
+
     def comparison_on(self, dataset: StudyDataset, device: str | None = None) -> CompareSettings:
         """The trainings of one dataset."""
         sections = merged(dataset.sections, {"train": {"device": device}} if device else {})
         return CompareSettings(
-            self.labels_on(dataset.name), dataset.seeds, sections, dict(self.special)
+            self.labels_on(dataset.name), dataset.seeds, sections, self.special_on(dataset)
         )
+
+
+def fitting(settings: Mapping[str, Any], label: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that the method of a label has."""
+    kind: Any = METHODS.get(str(own.get("method", label)))
+    known = {entry.name for entry in fields(kind.Settings)}
+    return {key: value for key, value in settings.items() if key in known}
 
 
 def read_study(path: Path) -> Study:
@@ -109,7 +124,8 @@ def parse_dataset(name: str, values: Mapping[str, Any], shared: Mapping[str, Any
             "validation = N in [split]."
         )
     path = "" if is_phantom else text_of(values, "path", where)
-    return StudyDataset(name, path, tuple(seeds), sections)
+    method = table_of(values.get("method", {}), f"{where}: method")
+    return StudyDataset(name, path, tuple(seeds), sections, method)
 
 
 def parse_question(number: int, values: Mapping[str, Any]) -> Question:
@@ -160,8 +176,15 @@ def check_study(study: Study, source: str) -> None:
                 )
     for dataset in study.datasets:
         study.comparison_on(dataset)
+        special = study.special_on(dataset)
+        for key in dataset.method:
+            if not any(key in values for values in special.values()):
+                raise InputError(
+                    f"[datasets.{dataset.name}.method]: no method of the study has the setting "
+                    f"'{key}'. Leave it out."
+                )
         for label in study.labels_on(dataset.name):
-            content = with_special(dataset.sections, label, study.special.get(label, {}))
+            content = with_special(dataset.sections, label, special[label])
             resolve(content, f"[methods.{label}] on '{dataset.name}'")
 
 

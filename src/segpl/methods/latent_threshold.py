@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from segpl.threshold.exact import exact_posterior
 from segpl.threshold.histogram import POINTS
 from segpl.threshold.priors import PRIORS, Answers, FixedPrior, prior_named
 from segpl.threshold.rules import RULES, SELECTING
-from segpl.threshold.scopes import SCOPES, channels_of, shared
+from segpl.threshold.scopes import SCOPES, JoinedDraws, channels_of, shared
 from segpl.types import PseudoLabels, Term
 
 E_STEPS = ("variational", "exact")
@@ -147,8 +148,7 @@ class LatentThreshold(nn.Module):
             posterior: Distribution = self.exact(answers, references)
             divergence = posterior.kl(Categorical(references.log_mass)).mean()
         else:
-            numbers = shared(self.head(features), settings.scope, logits.shape[2:])
-            posterior = self.family.moved(references.start, numbers)
+            posterior = self.learnt(self.head(features), references, logits.shape[2:])
             divergence = posterior.kl(references.prior).mean()
         pseudo = RULES[settings.rule](answers.unlabeled, posterior, generator)
         weight = pseudo.weight * answers.weight
@@ -160,6 +160,14 @@ class LatentThreshold(nn.Module):
             monitors |= described(self.exact(answers, references), "exact_threshold")
         terms = {} if self.head is None else {"threshold": Term(cost)}
         return PseudoLabels(pseudo.target, weight, terms, monitors)
+
+    def learnt(self, numbers: Tensor, references: References, sides: Sequence[int]) -> Distribution:
+        """The posterior that the head's numbers (n, U, k, *coarse) describe."""
+        scope, start = self.settings.scope, references.start
+        posterior = self.family.moved(start, shared(numbers, scope, sides))
+        if scope != "voxel":
+            return posterior
+        return JoinedDraws(posterior, self.family.moved(start, numbers), tuple(sides))
 
     def exact(self, answers: Answers, references: References) -> Categorical:
         log_mass = exact_posterior(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from segpl.threshold.base import Distribution
 
 # scope -> whether images and whether classes have thresholds of their own
 SCOPES: dict[str, tuple[bool, bool]] = {
@@ -40,7 +44,41 @@ def shared(numbers: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
     own_image, _ = SCOPES[scope]
     if scope == "voxel":
         count, images = numbers.shape[:2]
-        flat = F.interpolate(numbers.flatten(0, 1), tuple(sides), mode=MODES[len(sides)])
-        return flat.unflatten(0, (count, images))  # type: ignore[no-untyped-call, no-any-return]  # torch gives it no types
+        return joined(numbers.flatten(0, 1), sides).unflatten(0, (count, images))  # type: ignore[no-untyped-call, no-any-return]  # torch gives it no types
     places = tuple(range(3, numbers.dim()))
     return numbers.mean(places if own_image else (1, *places), keepdim=True)
+
+
+def joined(coarse: Tensor, sides: Sequence[int]) -> Tensor:
+    """Values (B, C, *coarse) at every voxel, (B, C, *sides), along straight lines."""
+    return F.interpolate(coarse, tuple(sides), mode=MODES[len(sides)])
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedDraws(Distribution):
+    """Thresholds of voxels that are drawn at coarse places, and joined by straight lines.
+
+    A draw for each voxel on its own would be noise that no neighbour shares. Everything but the
+    draw is that of the voxels' own distributions; between places a draw spreads less than these.
+    """
+
+    voxels: Distribution  # (B, 1, *sides)
+    places: Distribution  # (B, 1, *coarse)
+    sides: tuple[int, ...]
+
+    @property
+    def mean(self) -> Tensor:
+        return self.voxels.mean
+
+    @property
+    def std(self) -> Tensor:
+        return self.voxels.std
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return joined(self.places.sample(generator), self.sides)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        return self.voxels.cdf(value)
+
+    def kl(self, prior: Distribution) -> Tensor:
+        return self.voxels.kl(prior)

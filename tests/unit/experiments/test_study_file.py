@@ -52,6 +52,18 @@ def test_only_what_is_asked_on_a_dataset_is_trained_there():
     assert study().labels_on("brain") == ("supervised", "segpl", "low", "high", "segpl-vi")
 
 
+def test_setting_of_a_dataset_goes_to_methods_that_have_it_and_no_value_of_their_own():
+    content = changed("datasets.brain.method", {"alpha": 0.7, "threshold": 0.2})
+    phantom, brain = study(content).datasets
+    special = study(content).special_on(brain)
+    assert special["supervised"] == {}
+    assert special["segpl"] == {"alpha": 0.7, "threshold": 0.2}
+    assert special["segpl-vi"] == {"alpha": 0.7}
+    assert special["low"] == {"method": "segpl", "alpha": 0.7, "threshold": 0.4}
+    assert study(content).comparison_on(brain).special["low"] == special["low"]
+    assert study(content).special_on(phantom)["segpl-vi"] == {}
+
+
 def test_sections_of_a_dataset_overrule_those_of_all():
     phantom, brain = study().datasets
     assert phantom.sections["train"] == {"steps": 7, "lr": 0.5}
@@ -102,6 +114,8 @@ def test_one_seed_is_allowed():
         ("methods.low.threshold", 2, "method.threshold is 2"),
         ("methods.low.thresold", 0.2, "no setting 'method.thresold'"),
         ("methods.unused.method", "sgpl", "no method named 'sgpl'"),
+        ("datasets.brain.method", {"alfa": 1}, "no method of the study has the setting 'alfa'"),
+        ("datasets.brain.method", "segpl", "a table of settings is needed"),
         ("methods.low.split", {"labeled": 1}, "all methods of a study have the same cases"),
         ("methods.low.train", {"seed": 1}, "train.seed is given by the seeds"),
         ("methods.low.train", {"ratio": 0}, "train.ratio is 0"),

@@ -136,6 +136,21 @@ def test_scope_says_who_shares_a_threshold(scope, classes):
     assert (target.flatten(2).std(2) > 1e-6).any() == (scope == "voxel")
 
 
+@pytest.mark.parametrize("family", ["normal", "logit-normal", "beta"])
+def test_thresholds_drawn_for_neighbouring_voxels_are_nearly_equal_and_for_distant_ones_are_not(
+    family,
+):
+    latent = bpl(scope="voxel", family=family).latent
+    numbers = torch.zeros(latent.family.numbers, 400, 1, 4, 4)
+    posterior = latent.learnt(numbers, latent.references(), (32, 32))
+    draws = posterior.sample(torch.Generator().manual_seed(0))
+    assert draws.shape == (400, 1, 32, 32)
+    correlation = torch.corrcoef(draws[:, 0, 12, :].T)
+    assert correlation[12, 13] > 0.9
+    assert correlation[4, 28].abs() < 0.2
+    assert draws.std() == pytest.approx(0.07, abs=0.03)
+
+
 def test_free_energy_is_what_the_head_climbs():
     method = bpl(rule="marginal", temperature=0.1)
     output = method.step(make_batch(2), 1.0)
