@@ -28,36 +28,47 @@ def thresholds(points: int, device: torch.device | str = "cpu") -> Tensor:
 def thresholds_below(probability: Tensor, points: int) -> Tensor:
     r"""How many thresholds of the grid lie below each probability, from 0 to `points`.
 
-    $$c(p) = |\{i : T_i < p\}| = \lceil p G - 1/2 \rceil, \quad p > T_i \iff c(p) > i$$
+    $$c(p) = |\{i : T_i < p\}|, \quad p > T_i \iff c(p) > i$$
 
-    The product is rounded, so the two thresholds next to it are looked at once more: comparisons
-    come out as with `thresholds`, also for a probability that equals one.
+    A search in the grid is one pass; nearly equal numbers come out as by comparison.
     """
-    guess = (probability * points - 0.5).ceil_()  # (B, K, *S), one too many or too few at most
-    below = guess - 1
-    below += probability > (guess - 0.5) / points
-    below += probability > (guess + 0.5) / points
-    # whole numbers are clamped, not floats: NaN must not become an index
-    return below.long().clamp_(0, points)
+    return torch.bucketize(probability.contiguous(), thresholds(points, probability.device))
 
 
 def copies_for(device: torch.device, voxels: int, cells: int) -> int:
-    """Private copies of a histogram; together they are no larger than the image."""
-    return max(1, min(COPIES, voxels // cells)) if device.type == "cuda" else 1
+    """Private copies of a histogram, a power of 2; together they are no larger than the image."""
+    if device.type != "cuda":
+        return 1
+    most = max(1, min(COPIES, voxels // cells))
+    return 1 << (most.bit_length() - 1)
 
 
-def sums_in_cells(quantity: Tensor, cell: Tensor, cells: int, copies: int) -> Tensor:
-    """Sums (cells,) of a quantity in [-1, 1] over the voxels of each cell, in units of 2^-32.
+def places_of(cell: Tensor, copies: int) -> Tensor:
+    """Addresses (voxels,) in `copies` private copies of a histogram.
 
     Each copy is fed by every `copies`-th voxel: neighbours, which run at the same time, add to
     different addresses next to each other.
     """
-    parts = (quantity.flatten() * (1 / UNIT)).round().long()  # (B K *S,)
     place = cell.flatten()  # (B K *S,)
-    if copies > 1:
-        place = place * copies + torch.arange(len(place), device=place.device) % copies
+    if copies == 1:
+        return place
+    return (torch.arange(len(place), device=place.device) & (copies - 1)).add_(place, alpha=copies)
+
+
+def sums_at(quantity: Tensor, place: Tensor, cells: int, copies: int) -> Tensor:
+    """Sums (cells,) of a quantity in [-1, 1] over the voxels of each cell, in units of 2^-32.
+
+    What is finer than the unit is cut off.
+    """
+    parts = (quantity.flatten() * (1 / UNIT)).long()  # (B K *S,)
     sums = torch.zeros(cells * copies, dtype=torch.int64, device=place.device)
     return sums.scatter_add_(0, place, parts).view(cells, copies).sum(1)
+
+
+def sums_in_cells(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
+    """`sums_at` of one quantity, by the cells of its voxels."""
+    copies = copies_for(cell.device, cell.numel(), cells)
+    return sums_at(quantity, places_of(cell, copies), cells, copies)
 
 
 def owners(scope: str) -> tuple[bool, bool]:
@@ -100,10 +111,11 @@ def sums_above(
     cell = thresholds_below(probability, points)  # (B, K, *S)
     cell += first.view(*groups, *[1] * (probability.dim() - 2))
     copies = copies_for(probability.device, probability.numel(), cells)
+    place = places_of(cell, copies)
 
     def above(quantity: Tensor) -> Tensor:
         spread = quantity.float().expand_as(probability)  # (B, K, *S)
-        sums = sums_in_cells(spread, cell, cells, copies).view(*groups, points + 1)
+        sums = sums_at(spread, place, cells, copies).view(*groups, points + 1)
         # cell c is above T_0 ... T_(c-1), and cell 0 above none
         return sums[..., 1:].flip(-1).cumsum(-1).flip(-1).to(torch.float32) * UNIT  # (b, k, G)
 

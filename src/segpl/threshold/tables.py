@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segpl.threshold.histogram import UNIT, copies_for, sums_in_cells
+from segpl.threshold.histogram import UNIT, sums_in_cells
 
 
 class _Interpolated(torch.autograd.Function):
@@ -41,8 +41,7 @@ def _scattered(grad: Tensor, place: Tensor, shape: torch.Size) -> Tensor:
     cells = shape.numel()
     # gradients of a mean over voxels are far below the unit of these sums
     largest = grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
-    copies = copies_for(grad.device, grad.numel(), cells)
-    sums = sums_in_cells(grad / largest, place, cells, copies).to(grad.dtype)
+    sums = sums_in_cells(grad / largest, place, cells).to(grad.dtype)
     return (sums * UNIT * largest).view(shape)
 
 
