@@ -132,6 +132,20 @@ def fitted(value: Any, wanted: Any, name: str, source: str) -> Any:
     return fill(wanted, value, name, source) if is_dataclass(wanted) else value
 
 
+def fitting(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given settings that `kind` has: a table where it has one, a value where a value.
+
+    Settings of several methods may share a name, and be a number of one and a table of another.
+    """
+    hints = get_type_hints(kind)
+    is_table = {entry.name: hints[entry.name] not in WORDS for entry in fields(kind)}
+    return {
+        key: value
+        for key, value in given.items()
+        if is_table.get(key) is isinstance(value, Mapping)
+    }
+
+
 def read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise MissingFileError(f"config {path} does not exist.")

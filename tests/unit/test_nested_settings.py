@@ -10,7 +10,7 @@ import pytest
 
 from segpl.api import resumed_config
 from segpl.cli.list import lines_of
-from segpl.config import differences, merged, resolve, with_overrides
+from segpl.config import differences, fitting, merged, resolve, with_overrides
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 from segpl.methods.base import METHODS
@@ -53,6 +53,12 @@ def test_a_nested_value_replaces_its_default_alone():
 
 def test_tables_nest_as_deep_as_they_are_written():
     assert config(grid={"points": 7}).settings.threshold == Threshold(grid=Grid(7))
+
+
+def test_only_what_is_a_table_there_as_here_fits_and_what_is_not_known_does_not():
+    given = {"loss": "x", "threshold": {"mean": 0.1}, "alpha": 1.0}
+    assert fitting(Nested.Settings, given) == {"loss": "x", "threshold": {"mean": 0.1}}
+    assert fitting(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
 
 
 def test_set_reaches_a_nested_setting():

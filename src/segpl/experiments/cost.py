@@ -7,16 +7,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, is_dataclass
-from itertools import chain
-from typing import Any, get_type_hints
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from segpl.assembly import build_method
-from segpl.config import Config, resolve
+from segpl.config import Config, fitting, resolve
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import strides_for
 from segpl.engine.device import (
@@ -144,27 +143,20 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
             f"--set method.name={given['name']} is not how methods are chosen here. Name them as "
             f"arguments: segpl cost {given['name']}."
         )
-    known: dict[str, dict[str, bool]] = {}  # of each method, its settings and which are tables
-    for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)]):
-        kind: Any = METHODS.get(name)
-        hints = get_type_hints(kind.Settings)
-        known[name] = {key: is_dataclass(hint) for key, hint in hints.items()}
-    for key, value in given.items():
-        if not any(settings.get(key) is isinstance(value, Mapping) for settings in known.values()):
+    kinds: dict[str, Any] = {
+        name: METHODS.get(name) for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)])
+    }
+    own = {name: fitting(kind.Settings, given) for name, kind in kinds.items()}
+    for key in given:
+        if not any(key in settings for settings in own.values()):
+            known = {entry.name for kind in kinds.values() for entry in fields(kind.Settings)}
             raise InputError(
                 f"--set method.{key}: no method of the table has this setting. "
-                f"{nearest(key, set(chain.from_iterable(known.values())))}"
+                f"{nearest(key, known)}"
             )
     return [
-        resolve(
-            {
-                **content,
-                "method": {"name": name}
-                | {k: v for k, v in given.items() if settings.get(k) is isinstance(v, Mapping)},
-            },
-            "--set",
-        )
-        for name, settings in known.items()
+        resolve({**content, "method": {"name": name, **settings}}, "--set")
+        for name, settings in own.items()
     ]
 
 

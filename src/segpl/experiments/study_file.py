@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segpl.config import SECTIONS, check_sections, merged, resolve
+from segpl.config import SECTIONS, check_sections, fitting, merged, resolve
 from segpl.errors import InputError, nearest
 from segpl.experiments.compare import BASELINE, CompareSettings, read_compare_config
 from segpl.experiments.variants import LABEL, LABEL_WORDS, known_labels, with_special
@@ -47,12 +47,16 @@ class Study:
         asked = [label for question in self.asked_on(dataset) for label in question.labels]
         return tuple(dict.fromkeys([BASELINE, *asked, *self.final]))
 
+    def given_on(self, dataset: StudyDataset, label: str) -> dict[str, Any]:
+        """Those settings of a dataset's `method` that the method of a label has."""
+        kind: Any = METHODS.get(str(self.special.get(label, {}).get("method", label)))
+        return fitting(kind.Settings, dataset.method)
+
     def special_on(self, dataset: StudyDataset) -> dict[str, Mapping[str, Any]]:
         """Settings of each method and variant, with those that the dataset gives to all."""
         special = dict(self.special)
         for label in self.labels_on(dataset.name):
-            own = self.special.get(label, {})
-            special[label] = {**fitting(dataset.method, label, own), **own}
+            special[label] = merged(self.given_on(dataset, label), self.special.get(label, {}))
         return special
 
     def comparison_on(self, dataset: StudyDataset, device: str | None = None) -> CompareSettings:
@@ -61,13 +65,6 @@ class Study:
         return CompareSettings(
             self.labels_on(dataset.name), dataset.seeds, sections, self.special_on(dataset)
         )
-
-
-def fitting(settings: Mapping[str, Any], label: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that the method of a label has."""
-    kind: Any = METHODS.get(str(own.get("method", label)))
-    known = {entry.name for entry in fields(kind.Settings)}
-    return {key: value for key, value in settings.items() if key in known}
 
 
 def read_study(path: Path) -> Study:
@@ -177,8 +174,9 @@ def check_study(study: Study, source: str) -> None:
     for dataset in study.datasets:
         study.comparison_on(dataset)
         special = study.special_on(dataset)
+        given = [study.given_on(dataset, label) for label in study.labels_on(dataset.name)]
         for key in dataset.method:
-            if not any(key in values for values in special.values()):
+            if not any(key in settings for settings in given):
                 raise InputError(
                     f"[datasets.{dataset.name}.method]: no method of the study has the setting "
                     f"'{key}'. Leave it out."

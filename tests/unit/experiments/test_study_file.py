@@ -64,6 +64,29 @@ def test_setting_of_a_dataset_goes_to_methods_that_have_it_and_no_value_of_their
     assert study(content).special_on(phantom)["segpl-vi"] == {}
 
 
+def with_bpl(threshold: object) -> dict[str, Any]:
+    """Also a variant whose `threshold` is a table, and that setting of the dataset."""
+    content = changed("methods.table", {"method": "bpl", "threshold": {"family": "beta"}})
+    content["questions"][0]["variants"] = ["low", "table"]
+    content["datasets"]["brain"]["method"] = {"threshold": threshold}
+    return content
+
+
+def test_value_of_a_dataset_goes_where_a_value_is_and_a_table_where_a_table_is():
+    special = study(with_bpl(0.2)).special_on(study(with_bpl(0.2)).datasets[1])
+    assert special["segpl"] == {"threshold": 0.2}
+    assert special["table"]["threshold"] == {"family": "beta"}
+    table = with_bpl({"family": "normal", "prior_mean": 0.7})
+    special = study(table).special_on(study(table).datasets[1])
+    assert special["segpl"] == {}
+    assert special["table"]["threshold"] == {"family": "beta", "prior_mean": 0.7}
+
+
+def test_table_that_no_method_of_the_study_has_is_refused_though_one_has_a_value_of_that_name():
+    with pytest.raises(UserError, match="no method of the study has the setting 'threshold'"):
+        study(changed("datasets.brain.method", {"threshold": {"family": "beta"}}))
+
+
 def test_sections_of_a_dataset_overrule_those_of_all():
     phantom, brain = study().datasets
     assert phantom.sections["train"] == {"steps": 7, "lr": 0.5}
