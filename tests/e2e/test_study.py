@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Answer, Command, make_dataset
+from PIL import Image
 
 from segpl.experiments import compare
 from segpl.methods.segpl import SegPL
@@ -82,7 +83,8 @@ def test_questions_are_answered_and_nothing_is_trained_twice(study, tmp_path, mo
     assert "## On the test cases\n\nNothing was chosen on these cases" in page
     for link in re.findall(r"\]\(([^)]*)\)", page):
         assert (out / link).is_file()
-    assert (out / "images/fixed.png").read_bytes()[:4] == b"\x89PNG"
+    with Image.open(out / "images/fixed.png") as picture:
+        assert (picture.format, picture.mode) == ("PNG", "P")
     assert "Is 0.4 better than 0.5? (small)" in answer.out
 
     def train(*_: object, **__: object) -> None:
@@ -158,6 +160,15 @@ def test_a_part_of_a_study_leaves_the_other_parts_as_they_are(study, tmp_path):
     answer = study("--only", "other")
     assert answer.code == 1
     assert "was trained with other settings: train.steps (6 -> 8)" in answer.err
+
+    fewer = (STUDY + OTHER).replace("labeled = 2\n", "labeled = 1\n")
+    (tmp_path / "study.toml").write_text(fewer)
+    answer = study("--only", "other")
+    assert answer.code == 1
+    assert "was trained with other settings: split.labeled (2 -> 1)" in answer.err
+
+    (tmp_path / "study.toml").write_text((STUDY + OTHER).replace("labeled = 2\n", ""))
+    assert study("--only", "other").code == 0
 
 
 @pytest.mark.parametrize(

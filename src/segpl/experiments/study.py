@@ -18,6 +18,7 @@ from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
 from segpl.files import write_text, write_whole
 from segpl.report.comparison import Outcome
+from segpl.report.figures import with_palette
 from segpl.report.questions import Question
 from segpl.report.runs import read_log
 from segpl.report.seed_curves import Log, seed_curves_figure
@@ -26,7 +27,8 @@ from segpl.report.tables import counted
 
 ABSENT = "not trained yet"
 # what a comparison fills in, or what may differ without another result
-FILLED = ("data.path", "data.plan", "split.labeled", "split.draw")
+FILLED = ("data.path", "data.plan", "split.draw")
+DPI = 110
 
 
 def run_study(
@@ -116,7 +118,9 @@ def kept_outcomes(study: Study, dataset: StudyDataset, out: Path) -> Iterator[Ou
         shared = merged(dataset.sections, {"train": {"seed": seed}})
         wanted = resolve(with_special(shared, label, special[label]))
         changed = changes(resolve(read_config(run.config)), wanted)
-        if changed := [text for text in changed if text.split(" ")[0] not in FILLED]:
+        # where a study does not say how many labels there are, the comparison has filled it in
+        filled = FILLED if wanted.split.labeled else (*FILLED, "split.labeled")
+        if changed := [text for text in changed if text.split(" ")[0] not in filled]:
             raise InputError(
                 f"{run.path} was trained with other settings: {', '.join(changed)}. Choose another "
                 "--out, or give the same settings."
@@ -156,7 +160,8 @@ def write_study(
 
 
 def save_picture(path: Path, figure: Figure) -> None:
-    write_whole(path, lambda draft: figure.savefig(draft, dpi=110))
+    picture = with_palette(figure, dpi=DPI)
+    write_whole(path, lambda draft: picture.save(draft, optimize=True))
 
 
 def logs_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from segpl.errors import InputError
 from segpl.report.runs import RunSummary
@@ -27,6 +29,7 @@ MEANINGS = {
 RUN_COLOURS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 
 INK = "#0b0c0d"  # axes and text; a page replaces it by the colour of its own text
+COLOURS = 128  # of a picture with a palette
 PANEL = (4.4, 2.7)  # inches, so that the text is readable at the width of a phone
 
 
@@ -130,6 +133,13 @@ def overlay_figure(cases: list[OverlayCase]) -> Figure:
     handles = [Patch(color=colour, label=meaning) for meaning, colour in MEANINGS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
+
+
+def with_palette(figure: Figure, *, dpi: int) -> Image.Image:
+    """The figure as a picture with few colours, which is a third of the size."""
+    stored = BytesIO()
+    figure.savefig(stored, format="png", dpi=dpi)
+    return Image.open(stored).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
 
 
 def run_colour(index: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from matplotlib.lines import Line2D
 from PIL import Image
 from torch import Tensor
 
-from segpl.report.figures import INK, make_plain
+from segpl.report.figures import INK, make_plain, with_palette
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.histogram import thresholds
 from segpl.threshold.rules import RULES, binarize, select
 
 SIZE = (10.0, 3.8)  # inches
 DPI = 150
-COLOURS = 128
 MEAN, STD = 0.6, 0.1  # of the prior
 BEYOND = 15  # hundredths shown on either side of (0, 1), where only some families go
 # from the palette of Okabe and Ito, as in figures.py; dashes tell the lines apart without colour
@@ -139,10 +137,7 @@ def picture_of(family: str) -> str:
 
 
 def drawn(family: str) -> Image.Image:
-    """The picture with a palette, which is a third of the size."""
-    stored = BytesIO()
-    family_figure(family).savefig(stored, format="png", dpi=DPI)
-    return Image.open(stored).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    return with_palette(family_figure(family), dpi=DPI)
 
 
 def write_pictures(folder: Path) -> list[Path]:
