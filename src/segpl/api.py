@@ -323,7 +323,13 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         run.folder.training,
         display,
         validate=validate,
-        foreground=float(np.mean([(label > 0).mean() for label in labels])),
+        foreground={
+            name: float(
+                np.mean([np.count_nonzero(label == index) / label.size for label in labels])
+            )
+            for index, name in enumerate(plan.classes)
+            if index
+        },
     )
 
 

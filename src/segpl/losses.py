@@ -119,3 +119,14 @@ def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
     found = target * weight
     foreground = found if target.shape[1] == 1 else found[:, 1:].amax(1, keepdim=True)
     return foreground.sum() / weight.amax(1).sum().clamp(min=1)
+
+
+def channel_shares(target: Tensor, weight: Tensor) -> Tensor:
+    r"""Share (K,) of what counts in each channel that a (B, K, *S) target gives to its class.
+
+    $$s_k = \frac{\sum_n w_{kn}\, y_{kn}}{\max(1, \sum_n w_{kn})}$$
+
+    For one channel it is the share of foreground.
+    """
+    axes = (0, *range(2, target.dim()))
+    return (target * weight).sum(axes) / weight.sum(axes).clamp(min=1)

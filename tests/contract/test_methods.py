@@ -82,8 +82,9 @@ def test_supervised_term_moves_the_network(name, dims, classes):
 
 @every_method
 @both_dims
-def test_monitors_are_finite_scalars_without_gradient(name, dims):
-    output = build(name, dims).step(make_batch(dims), 1.0)
+@both_tasks
+def test_monitors_are_finite_scalars_without_gradient(name, dims, classes):
+    output = build(name, dims, classes=classes).step(make_batch(dims, classes=classes), 1.0)
     assert "labeled_foreground" in output.monitors
     for key, value in output.monitors.items():
         assert value.shape == (), key
@@ -156,7 +157,9 @@ def test_no_term_answers_to_crops_of_validation_cases(name, dims):
     """What a network would learn from them would flow back to their images as well."""
     batch = make_batch(dims, held=True)
     image = batch.held.image.clone().requires_grad_()
-    output = build(name, dims).step(replace(batch, held=replace(batch.held, image=image)), 1.0)
+    settings = {"calibrate": "all"} if name == "bpl" else {}
+    method = build(name, dims, settings=settings)
+    output = method.step(replace(batch, held=replace(batch.held, image=image)), 1.0)
     for key, term in output.terms.items():
         assert not moved(term.value, [image]), f"{key} learns from validation cases"
 
@@ -239,6 +242,28 @@ def test_pseudo_labels_carry_no_gradient_and_lie_from_0_to_1(name, dims, classes
         for values in (pseudo.target, pseudo.weight):
             assert not values.requires_grad
             assert 0 <= values.min() <= values.max() <= 1
+
+
+@every_user_of_unlabeled
+@both_dims
+@both_tasks
+def test_share_of_each_class_in_pseudo_labels_is_logged_where_there_are_several(
+    name, dims, classes
+):
+    """One sigmoid for two classes has no share but that of the foreground."""
+    batch = make_batch(dims, classes=classes)
+    output = build(name, dims, classes=classes).step(batch, 1.0)
+    logged = {key: value for key, value in output.monitors.items() if "pseudo_foreground_" in key}
+    expected = {
+        f"pseudo_foreground_{k}": sum(
+            float((one.target[:, k] * one.weight[:, k]).sum() / one.weight[:, k].sum().clamp(min=1))
+            for one in output.pseudo
+        )
+        / len(output.pseudo)
+        for k in range(1, classes)
+        if classes > 2 and output.pseudo
+    }
+    assert {key: value.item() for key, value in logged.items()} == pytest.approx(expected)
 
 
 @every_method

@@ -58,7 +58,7 @@ def test_watching_changes_no_weight_and_no_column_but_its_own(train, tmp_path, m
 
 def test_hidden_labels_decide_nothing_but_the_monitor(train, data, tmp_path, monkeypatch):
     """Nor the share of foreground that the guard expects, which no short training would show."""
-    expected: list[float] = []
+    expected: list[dict[str, float]] = []
 
     def watch(steps, foreground, guard):
         expected.append(foreground)

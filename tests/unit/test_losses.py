@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.losses import LOSSES, dice_loss, foreground_share, loss_named, supervised_loss
+from segpl.losses import (
+    LOSSES,
+    channel_shares,
+    dice_loss,
+    foreground_share,
+    loss_named,
+    supervised_loss,
+)
 
 
 def test_label_with_a_channel_axis_is_refused_with_the_fix():
@@ -44,3 +51,17 @@ def test_share_of_foreground_follows_the_mask_of_each_channel():
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]])
     assert foreground_share(target, weight).item() == pytest.approx(0.5)
+
+
+def test_share_of_a_channel_is_of_what_counts_in_that_channel():
+    """By hand: 1 of 1, 0.5 of 1.5, and 0 where nothing counts."""
+    target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
+    weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])
+    assert channel_shares(target, weight).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
+
+
+def test_share_of_a_single_channel_is_the_share_of_foreground():
+    generator = torch.Generator().manual_seed(0)
+    target, weight = torch.rand((2, 2, 1, 5, 5), generator=generator)
+    share = channel_shares(target, weight)
+    assert share.item() == pytest.approx(foreground_share(target, weight).item())

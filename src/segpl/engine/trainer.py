@@ -109,7 +109,8 @@ class Trainer:
         paths: Paths,
         observer: Observer,
         validate: Callable[[int], float] | None = None,
-        foreground: float | None = None,  # share of the labelled scans, where it is known
+        # share of each class but the background in the labelled scans, where it is known
+        foreground: Mapping[str, float] | None = None,
     ) -> None:
         self.method = method
         self.sampler = sampler

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import foreground_share, targets_of
+from segpl.losses import channel_shares, foreground_share, targets_of
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.schedules import linear_ramp
@@ -107,8 +107,10 @@ def as_in_prediction(network: Network, image: Tensor) -> Tensor:
     The network itself stays in training, where it is compiled.
     """
     network.body.eval()
-    logits: Tensor = network(image).logits
-    network.body.train(network.training)
+    try:
+        logits: Tensor = network(image).logits
+    finally:
+        network.body.train(network.training)
     return logits
 
 
@@ -122,12 +124,22 @@ def labeled_share(label: Tensor, outputs: int) -> Tensor:
     return foreground_share(*targets_of(label, outputs))
 
 
-def shares(label: Tensor, pseudo: PseudoLabels) -> dict[str, Tensor]:
-    """Monitors: the share of foreground in given labels and in pseudo-labels."""
-    return {
-        "labeled_foreground": labeled_share(label, pseudo.target.shape[1]),
-        "pseudo_foreground": foreground_share(pseudo.target, pseudo.weight),
+def shares(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
+    """Monitors: the share of foreground in given labels and in pseudo-labels.
+
+    With several channels also that of each one but the first, which is background. Pseudo-labels
+    by several networks count as the mean of their shares.
+    """
+    parts = [(one.target, one.weight) for one in pseudo]
+    found = {
+        "labeled_foreground": labeled_share(label, parts[0][0].shape[1]),
+        "pseudo_foreground": torch.stack([foreground_share(*part) for part in parts]).mean(),
     }
+    if parts[0][0].shape[1] > 1:
+        by_channel = torch.stack([channel_shares(*part) for part in parts]).mean(0)  # (K,)
+        for number, share in enumerate(by_channel[1:].unbind(), start=1):
+            found[f"pseudo_foreground_{number}"] = share
+    return found
 
 
 def require(settings: Any, low: float, high: float, *names: str) -> None:

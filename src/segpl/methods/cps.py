@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import foreground_share, loss_named, supervised_loss, targets_of
+from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     alpha_at,
     counted,
     forward_together,
-    labeled_share,
     require_ramp,
+    shares,
     unlabeled_of,
 )
 from segpl.networks.network import Network
@@ -98,11 +98,9 @@ class CPS(Method):
         pseudo = tuple(
             PseudoLabels(whole.target[count:], weight_unlabeled) for whole in (by_first, by_second)
         )
-        found = torch.stack([foreground_share(one.target, one.weight) for one in pseudo])
         same = (pseudo[0].target == pseudo[1].target) * weight_unlabeled
         monitors = {
-            "labeled_foreground": labeled_share(label, self.network.outputs),
-            "pseudo_foreground": found.mean(),
+            **shares(label, *pseudo),
             "agreement": same.sum() / weight_unlabeled.sum().clamp(min=1),
         }
         return StepOutput(terms, monitors, pseudo)

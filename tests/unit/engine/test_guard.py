@@ -30,7 +30,33 @@ class Losing(Recorder):
         )
 
 
-def trainer_in(folder: Path, guard: str, *, dies_at: int | None = None, every: int = 5) -> Trainer:
+class LosingOne(Recorder):
+    """Pseudo-labels lose the second of two classes for a while, and keep the first."""
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        super().step(batch, progress)
+        level = self.network(batch.labeled.image).logits.mean()
+        second = 0.0 if round(progress * 20) in LOST else 0.05
+        found = {"": 0.05 + second, "_1": 0.05, "_2": second}
+        return StepOutput(
+            {"supervised": Term(level**2), "pseudo": Term(-3 * level, 2.0)},
+            {f"pseudo_foreground{name}": torch.tensor(share) for name, share in found.items()},
+        )
+
+
+SHARES = {"Anterior": 0.05, "Posterior": 0.06}
+KINDS = {"foreground": (Losing, None), "class": (LosingOne, SHARES)}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def trainer_in(
+    folder: Path,
+    guard: str,
+    *,
+    dies_at: int | None = None,
+    every: int = 5,
+    kind: str = "foreground",
+) -> Trainer:
     folder.mkdir(exist_ok=True)
     names = ("log.csv", "times.csv", "validation.csv", "last.safetensors", "best.safetensors")
     settings = TrainSettings(
@@ -38,7 +64,10 @@ def trainer_in(folder: Path, guard: str, *, dies_at: int | None = None, every: i
     )
     paths = Paths(*(folder / name for name in names))
     # validated at the step of the checkpoint, whose facts hold both
-    return Trainer(Losing(), Ones(dies_at), settings, paths, Listener(), lambda step: step / 20)
+    method, shares = KINDS[kind]
+    return Trainer(
+        method(), Ones(dies_at), settings, paths, Listener(), lambda step: step / 20, shares
+    )
 
 
 def weights_in_the_log(trainer: Trainer) -> list[float]:
@@ -46,13 +75,23 @@ def weights_in_the_log(trainer: Trainer) -> list[float]:
         return [float(row["pseudo.weight"]) for row in csv.DictReader(handle)]
 
 
-def test_pseudo_term_has_weight_0_between_the_lines_that_pause_it_and_take_it_up(tmp_path):
+@every_kind
+def test_pseudo_term_has_weight_0_between_the_lines_that_pause_it_and_take_it_up(tmp_path, kind):
     """The fifth line in a row is the ninth of all, the first one back in range the thirteenth."""
-    trainer = trainer_in(tmp_path, "pause")
+    trainer = trainer_in(tmp_path, "pause", kind=kind)
     trainer.run()
     assert weights_in_the_log(trainer) == [2.0] * 9 + [0.0] * 4 + [2.0] * 7
     assert ["step 9" in words for words in trainer.observer.warnings] == [True, False]
     assert "step 13: the pseudo-labels are back in range" in trainer.observer.warnings[1]
+
+
+@pytest.mark.parametrize("guard", ["warn", "pause"])
+def test_class_that_was_lost_is_named_to_the_observer(tmp_path, guard):
+    trainer = trainer_in(tmp_path, guard, kind="class")
+    trainer.run()
+    first, *later = trainer.observer.warnings
+    assert "step 9: the pseudo-labels have lost class 'Posterior': 0.00% against 6.00%" in first
+    assert ["5.00% of class 'Posterior'" in words for words in later] == [True] * (guard == "pause")
 
 
 def test_weights_differ_from_the_first_paused_step_on(tmp_path):
@@ -82,12 +121,15 @@ def test_guard_that_warns_keeps_the_weight_and_no_facts(tmp_path):
 
 @pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "taken up again"])
 @pytest.mark.parametrize("every", [1, 5])
-def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(tmp_path, stop, every):
-    whole = trainer_in(tmp_path / "whole", "pause", every=every)
+@every_kind
+def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(
+    tmp_path, stop, every, kind
+):
+    whole = trainer_in(tmp_path / "whole", "pause", every=every, kind=kind)
     whole.run()
     with pytest.raises(KeyboardInterrupt):
-        trainer_in(tmp_path / "cut", "pause", dies_at=stop, every=every).run()
-    cut = trainer_in(tmp_path / "cut", "pause", every=every)
+        trainer_in(tmp_path / "cut", "pause", dies_at=stop, every=every, kind=kind).run()
+    cut = trainer_in(tmp_path / "cut", "pause", every=every, kind=kind)
     cut.resume()
     assert cut.step == stop // every * every
     cut.run()
