@@ -74,7 +74,7 @@ def main() -> None:
     answers = Answers(probability, label, probability, torch.ones_like(probability))
 
     def infer() -> None:
-        method.latent.exact(answers, method.latent.references())
+        method.latent.exact(answers)
 
     whole = seconds_of(step, args.repeats, device)
     part = seconds_of(infer, args.repeats, device)

@@ -66,8 +66,8 @@ def require_held(method: Method, split: Split) -> None:
     """Refuse a method that wants crops of validation cases where no case is held out."""
     if method.wants_held and not split.validation:
         raise InputError(
-            "method.calibrate fits on validation cases, and there are none. Hold some out with "
-            "--validation N, or leave it out."
+            f"method '{method.name}' is to calibrate on validation cases, and there are none. Hold "
+            "some out with --validation N, or leave the calibration out."
         )
 
 

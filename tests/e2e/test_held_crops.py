@@ -64,7 +64,7 @@ def test_wanting_them_without_a_validation_case_is_refused_before_any_preprocess
     monkeypatch.setattr(SegPL, "wants_held", True)
     answer = segpl("train", *SHORT, data, "--method", "segpl", "--out", tmp_path / "run")
     assert answer.code == 1
-    assert "fits on validation cases, and there are none" in answer.err
+    assert "validation cases, and there are none" in answer.err
     assert "--validation N" in answer.err
     assert not (tmp_path / "run").exists()
     assert not cache_folder.exists()

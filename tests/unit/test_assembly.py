@@ -84,7 +84,7 @@ def test_held_cases_share_the_memory_that_volumes_may_take():
 
 def test_method_that_wants_validation_cases_is_refused_without_any():
     bare = replace(SPLIT, validation=())
-    with pytest.raises(InputError, match=r"method\.calibrate fits on validation .* --validation N"):
-        require_held(SimpleNamespace(wants_held=True), bare)
+    with pytest.raises(InputError, match=r"is to calibrate on validation cases.* --validation N"):
+        require_held(SimpleNamespace(name="bpl", wants_held=True), bare)
     require_held(SimpleNamespace(wants_held=False), bare)
     require_held(SimpleNamespace(wants_held=True), SPLIT)

@@ -70,7 +70,7 @@ class Sampler:
         rng = np.random.default_rng([self.seed, step])
         generator = torch.Generator(self.device)
         generator.manual_seed(int(rng.integers(2**62)))
-        plain = self.crops_of(self.labeled, rng)
+        plain = self.crops_of(self.labeled, rng, self.foreground)
         image, label = augment(plain.image, plain.label, self.augment, rng, generator)
         assert label is not None
         unlabeled = None
@@ -87,15 +87,18 @@ class Sampler:
             unlabeled = Unlabeled(scans, inside)
         held = None
         if self.held:
-            held = self.crops_of(self.held, np.random.default_rng([self.seed, step, HELD]))
+            # anywhere, as unlabelled crops are: probabilities are calibrated for those
+            held = self.crops_of(self.held, np.random.default_rng([self.seed, step, HELD]), 0.0)
         return Batch(Labeled(image, label), unlabeled, generator, held)
 
-    def crops_of(self, volumes: Sequence[Resident], rng: np.random.Generator) -> Labeled:
-        """`labeled_crops` crops of labelled volumes, as they are."""
+    def crops_of(
+        self, volumes: Sequence[Resident], rng: np.random.Generator, foreground: float
+    ) -> Labeled:
+        """`labeled_crops` crops of labelled volumes, as they are; a share is sought out."""
         images, labels = [], []
         for _ in range(self.labeled_crops):
             volume = volumes[int(rng.integers(len(volumes)))]
-            start = self.start(volume, rng, foreground=rng.random() < self.foreground)
+            start = self.start(volume, rng, foreground=rng.random() < foreground)
             images.append(self.crop(volume.image, start, fill=0.0))
             assert volume.label is not None
             labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])

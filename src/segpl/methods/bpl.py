@@ -42,7 +42,7 @@ class BPL(Method):
 
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
-    spares_networks: ClassVar[frozenset[str]] = frozenset({"threshold", "calibration"})
+    spares_networks: ClassVar[frozenset[str]] = frozenset({"threshold_cost", "calibration"})
 
     @dataclass(frozen=True, slots=True)
     class Settings:

@@ -15,9 +15,9 @@ from segpl.networks.network import Network
 from segpl.networks.threshold_map import ThresholdMap
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
-from segpl.threshold.exact import exact_posterior
+from segpl.threshold.exact import dice_of_thresholds, posterior_of
 from segpl.threshold.histogram import POINTS
-from segpl.threshold.priors import PRIORS, Answers, FixedPrior, prior_named
+from segpl.threshold.priors import PRIORS, Answers, prior_named
 from segpl.threshold.rules import RULES, SELECTING
 from segpl.threshold.scopes import SCOPES, JoinedDraws, channels_of, shared
 from segpl.types import PseudoLabels, Term
@@ -28,12 +28,12 @@ LEAST_MASS = 1e-30  # of a cell of the prior: its logarithm stays finite
 
 @dataclass(frozen=True, slots=True)
 class ThresholdSettings:
-    family: str = "beta"  # of prior and posterior: `segpl list families`
+    family: str = "logit-normal"  # of prior and posterior: `segpl list families`
     rule: str = "marginal-select"  # from probability and threshold to label: `segpl list rules`
     scope: str = "image"  # who shares a threshold: `segpl list scopes`
     e_step: str = "variational"  # a head learns the posterior; `exact`: Bayes' rule on a grid
     prior: str = "fixed"  # or learnt: `labeled`, `confidence`
-    prior_mean: float = 0.7  # to begin with, where the prior is learnt
+    prior_mean: float = 0.5  # to begin with, where the prior is learnt
     prior_std: float = 0.1
     temperature: float = 0.05  # of the likelihood exp(-loss / temperature)
     yardstick: bool = False  # log the exact posterior beside that of the head
@@ -89,9 +89,11 @@ class LatentThreshold(nn.Module):
       \log p(x \mid T) = -\frac{1 - D(T)}{\tau}$$
 
     $D$ is the soft Dice of the probabilities against the labels that the rule makes of them. The
-    variational E-step takes one step of a head up the free energy $F$, in which a rule that
-    averages over $T$ puts the Dice of its average in the place of the average Dice; the exact
-    E-step has the posterior by Bayes' rule. Neither moves the network.
+    exact E-step has the posterior by Bayes' rule, and $F = \log Z$. The variational one takes one
+    step of a head, up $F$ with the Dice of the labels in use in the place of the expected Dice:
+    those at one draw, of which the head feels nothing, or the averages of a marginal rule. With the
+    scope `voxel` the divergence is the mean over voxels, so that the prior holds each place by its
+    share of the image. Neither E-step moves the network.
     """
 
     def __init__(self, settings: ThresholdSettings, network: Network) -> None:
@@ -108,17 +110,31 @@ class LatentThreshold(nn.Module):
                 thresholds=channels_of(settings.scope, network.outputs),
             )
         self.kept: References | None = None
+        self.kept_state: tuple[object, ...] = ()
 
     def references(self) -> References:
-        """Prior and start as of now; where they are fixed, they are worked out once."""
+        """Prior and start as of now; they are worked out anew when the numbers have changed."""
         mean, std = self.prior.mean, self.prior.std
-        if self.kept is not None and self.kept.device == mean.device:
-            return self.kept
-        with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
-            prior = self.family.prior(mean, std)
-            found = References(prior, self.family.start(mean, std), log_masses(prior, mean.device))
-        self.kept = found if isinstance(self.prior, FixedPrior) else None
-        return found
+        state = (mean.device, mean.dtype, mean._version, std._version)
+        if self.kept is None or self.kept_state != state:
+            with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
+                prior = self.family.prior(mean, std)
+                self.kept = References(
+                    prior,
+                    self.family.start(prior) if self.head else (),
+                    self.log_masses(mean, std),
+                )
+            self.kept_state = state
+        return self.kept
+
+    def log_masses(self, mean: Tensor, std: Tensor) -> Tensor:
+        """Logarithm (G,) of what the prior gives to each of the equal parts of (0, 1)."""
+        if self.head is not None and not self.settings.yardstick:
+            return mean.new_empty(0)
+        # double: towards 1 a cumulative probability in float32 has no room for small masses
+        edges = torch.linspace(0, 1, POINTS + 1, device=mean.device, dtype=torch.float64)
+        masses = self.family.prior(mean.double(), std.double()).cdf(edges).diff()  # (G,)
+        return masses.clamp(min=LEAST_MASS).log().float()
 
     def forward(
         self, answers: Answers, logits: Tensor, features: Tensor, generator: torch.Generator
@@ -143,43 +159,55 @@ class LatentThreshold(nn.Module):
     ) -> PseudoLabels:
         settings = self.settings
         self.prior.update(answers, generator)
-        references = self.references()
         if self.head is None:
-            posterior: Distribution = self.exact(answers, references)
-            divergence = posterior.kl(Categorical(references.log_mass)).mean()
+            found = self.exact(answers)
         else:
-            posterior = self.learnt(self.head(features), references, logits.shape[2:])
-            divergence = posterior.kl(references.prior).mean()
-        pseudo = RULES[settings.rule](answers.unlabeled, posterior, generator)
+            found = self.learnt(self.head(features), logits.shape[2:])
+        pseudo = RULES[settings.rule](answers.unlabeled, found.posterior, generator)
         weight = pseudo.weight * answers.weight
-        energy = dice_loss(logits, pseudo.target, weight) / settings.temperature
-        cost = energy + divergence
-        monitors = {"energy": energy.detach(), "kl": divergence.detach()}
-        monitors |= {"free_energy": -cost.detach(), **described(posterior, "threshold")}
+        loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
+        energy = loss / settings.temperature
+        cost = energy + found.divergence
+        monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
+        monitors |= {"free_energy": -cost.detach(), **described(found.posterior, "threshold")}
         if settings.yardstick:
-            monitors |= described(self.exact(answers, references), "exact_threshold")
-        terms = {} if self.head is None else {"threshold": Term(cost)}
+            monitors |= described(self.exact(answers).posterior, "exact_threshold")
+        terms = {} if self.head is None else {"threshold_cost": Term(cost)}
         return PseudoLabels(pseudo.target, weight, terms, monitors)
 
-    def learnt(self, numbers: Tensor, references: References, sides: Sequence[int]) -> Distribution:
+    def learnt(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
         """The posterior that the head's numbers (n, U, k, *coarse) describe."""
-        scope, start = self.settings.scope, references.start
-        posterior = self.family.moved(start, shared(numbers, scope, sides))
-        if scope != "voxel":
-            return posterior
-        return JoinedDraws(posterior, self.family.moved(start, numbers), tuple(sides))
+        scope, references = self.settings.scope, self.references()
+        posterior = self.family.moved(references.start, shared(numbers, scope, sides))
+        if scope == "voxel":
+            places = self.family.moved(references.start, numbers)
+            posterior = JoinedDraws(posterior, places, tuple(sides))
+        return Inferred(posterior, posterior.kl(references.prior).mean())
 
-    def exact(self, answers: Answers, references: References) -> Categorical:
-        log_mass = exact_posterior(
+    @torch.no_grad()
+    def exact(self, answers: Answers) -> Inferred:
+        """The posterior by Bayes' rule, and the mean of the loss over it."""
+        settings, prior_log = self.settings, self.references().log_mass
+        dice = dice_of_thresholds(
             answers.unlabeled,
             answers.weight.expand_as(answers.unlabeled),
-            references.log_mass,
-            scope=self.settings.scope,
-            temperature=self.settings.temperature,
-            selects=self.settings.rule in SELECTING,
+            scope=settings.scope,
+            selects=settings.rule in SELECTING,
         )  # (b, k, G)
+        log_mass = posterior_of(dice, prior_log, temperature=settings.temperature)
+        loss = (log_mass.exp() * (1 - dice)).sum(-1).mean()
         places = [1] * (answers.unlabeled.dim() - 2)
-        return Categorical(log_mass.view(*log_mass.shape[:2], *places, POINTS))
+        posterior = Categorical(log_mass.view(*log_mass.shape[:2], *places, POINTS))
+        return Inferred(posterior, posterior.kl(Categorical(prior_log)).mean(), loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What an E-step found."""
+
+    posterior: Distribution
+    divergence: Tensor  # () from the prior, the mean over thresholds
+    loss: Tensor | None = None  # () expected over the threshold, where that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,20 +215,10 @@ class References:
     """What posteriors are held against."""
 
     prior: Distribution
-    start: tuple[Tensor, ...]  # of a head's posterior
-    log_mass: Tensor  # (G,) of the prior in each cell of the grid
-
-    @property
-    def device(self) -> torch.device:
-        return self.log_mass.device
+    start: tuple[Tensor, ...]  # of a head's posterior; empty without a head
+    log_mass: Tensor  # (G,) of the prior in each cell of the grid; empty where none is used
 
 
 @torch.no_grad()
 def described(posterior: Distribution, name: str) -> dict[str, Tensor]:
     return {name: posterior.mean.mean(), f"{name}_std": posterior.std.mean()}
-
-
-def log_masses(prior: Distribution, device: torch.device) -> Tensor:
-    """Logarithm (G,) of what a prior gives to each of the equal parts of (0, 1)."""
-    edges = torch.linspace(0, 1, POINTS + 1, device=device)  # (G + 1,)
-    return prior.cdf(edges).diff().clamp(min=LEAST_MASS).log()

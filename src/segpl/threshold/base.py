@@ -51,8 +51,8 @@ class Family(ABC):
         """The prior with this mean and spread."""
 
     @abstractmethod
-    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-        """What `moved` begins from: the parameters of the posterior nearest to this prior.
+    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+        """What `moved` begins from: the parameters of the posterior nearest to a prior.
 
         Worth keeping where the prior is fixed: it may be the answer of an iteration.
         """
@@ -63,7 +63,7 @@ class Family(ABC):
 
     def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Distribution:
         """`moved` from the posterior whose mean and spread are nearest to `mean` and `std`."""
-        return self.moved(self.start(mean, std), numbers)
+        return self.moved(self.start(self.prior(mean, std)), numbers)
 
 
 FAMILIES = Registry[Family]("threshold family", "segpl.threshold", Family)  # type: ignore[type-abstract]  # only its concrete children are ever built

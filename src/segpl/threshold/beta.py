@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from segpl.threshold.base import Family
+from segpl.threshold.base import Distribution, Family
 from segpl.threshold.beta_prior import Beta, beta_of
 from segpl.threshold.kumaraswamy import Kumaraswamy, moments, of_complement
 from segpl.threshold.parameters import LOG_SPREAD, feasible, limited, matched
@@ -42,8 +42,8 @@ class BetaFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Beta:
         return beta_of(*feasible(mean, std))
 
-    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-        mean, std = feasible(mean, std)
+    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+        mean, std = prior.mean, prior.std
         unit = std / (mean * (1 - mean))  # spread of the logit, for a narrow prior
         logit, log_a = matched(_moments, (mean.logit(), -unit.log()), mean, std)
         return logit, log_a, unit

@@ -110,8 +110,9 @@ class CategoricalFamily(Family):
         strength = start.alpha + start.beta
         return _beta_shaped(*matched(_moments, (mean.logit(), strength.log()), mean, std))
 
-    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-        return (self.prior(mean, std).logits,)
+    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+        assert isinstance(prior, Categorical), "of this family"
+        return (prior.logits,)
 
     def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Categorical:
         (logits,) = start

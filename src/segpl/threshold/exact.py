@@ -7,7 +7,7 @@ from torch import Tensor
 
 from segpl.errors import InputError
 from segpl.losses import EPSILON
-from segpl.threshold.histogram import POINTS, sums_above, total_of
+from segpl.threshold.histogram import POINTS, owners, sums_above, total_of
 
 COLDEST = 1e-30  # all is on the best threshold long before; the reciprocal of less is infinite
 
@@ -31,8 +31,8 @@ def dice_of_thresholds(
     $$D(T) = \frac{2 \sum_{v : c > T} w p\, y + \epsilon}{\sum_{v : c > T} w (p + y) + \epsilon},
       \quad y = \mathbb{1}[p > 0.5],\; c = \max(p, 1 - p)$$
 
-    Probabilities and weights are (B, K, *S), the answer is (b, k, G). Voxels that share a threshold
-    are pooled: over a batch this is one Dice, where the loss takes the mean of one for each image.
+    Probabilities and weights are (B, K, *S), the answer is (b, k, G): as in the loss of a training,
+    the mean over the images and channels that share a threshold.
     """
     probability, weight = probability.float(), weight.float()
     mass = weight * probability  # (B, K, *S)
@@ -41,24 +41,19 @@ def dice_of_thresholds(
         found_mass = mass * found
         # a sum of both kinds is one pass less; half of it, since quantities are at most 1
         halves = 0.5 * torch.where(found, mass + weight, mass)
-        overlap, half = sums_above(sure, found_mass, halves, scope=scope, points=points)
-        return (2 * overlap + EPSILON) / (2 * half + EPSILON)
-    count, overlap = sums_above(probability, weight, mass, scope=scope, points=points)
-    return (2 * overlap + EPSILON) / (total_of(mass, scope) + count + EPSILON)
+        overlap, half = sums_above(sure, found_mass, halves, scope="image-class", points=points)
+        total = 2 * half
+    else:
+        count, overlap = sums_above(probability, weight, mass, scope="image-class", points=points)
+        total = total_of(mass, "image-class") + count
+    dice = (2 * overlap + EPSILON) / (total + EPSILON)  # (B, K, G)
+    axes = [axis for axis, is_own in enumerate(owners(scope)) if not is_own]
+    return dice.mean(axes, keepdim=True) if axes else dice
 
 
 @torch.no_grad()
-def exact_posterior(
-    probability: Tensor,
-    weight: Tensor,
-    prior_log: Tensor,
-    *,
-    scope: str,
-    temperature: float,
-    selects: bool = False,
-    points: int = POINTS,
-) -> Tensor:
-    r"""Log of the posterior mass of every threshold on the grid, (b, k, G).
+def posterior_of(dice: Tensor, prior_log: Tensor, *, temperature: float) -> Tensor:
+    r"""Log of the posterior mass of every threshold on the grid, (b, k, G), by Bayes' rule.
 
     $$\log p(T \mid x) = \log p(T) - \frac{1 - D(T)}{\tau} - \log Z$$
 
@@ -72,17 +67,29 @@ def exact_posterior(
             f"the temperature of the exact E-step is {temperature}: it must be above 0. "
             "A small one trusts the Dice, a large one the prior."
         )
-    if prior_log.shape[-1] != points:
+    if prior_log.shape[-1] != dice.shape[-1]:
         raise InputError(
-            f"the prior has {prior_log.shape[-1]} thresholds and the grid {points}: "
+            f"the prior has {prior_log.shape[-1]} thresholds and the grid {dice.shape[-1]}: "
             "give it one number for each threshold of the grid."
         )
-    dice = dice_of_thresholds(  # (b, k, G)
-        probability, weight, scope=scope, selects=selects, points=points
-    )
     prior_log = prior_log.float()
     # counted from the best threshold: when cold, a distance from 1 would be so large that float32
     # loses the prior, which decides between thresholds that are equally good
     allowed = dice.masked_fill(prior_log == -torch.inf, -torch.inf)  # (b, k, G)
     likelihood = (allowed - allowed.amax(-1, keepdim=True)) / max(temperature, COLDEST)
     return (prior_log + likelihood).log_softmax(-1)
+
+
+def exact_posterior(
+    probability: Tensor,
+    weight: Tensor,
+    prior_log: Tensor,
+    *,
+    scope: str,
+    temperature: float,
+    selects: bool = False,
+    points: int = POINTS,
+) -> Tensor:
+    """The exact E-step: `posterior_of` the Dice of every threshold."""
+    dice = dice_of_thresholds(probability, weight, scope=scope, selects=selects, points=points)
+    return posterior_of(dice, prior_log, temperature=temperature)

@@ -84,9 +84,9 @@ class LogitNormalFamily(Family):
         location, log_scale = matched(_moments, start, mean, std)
         return LogitNormal(Normal(location, 2 * log_scale))
 
-    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-        logit = self.prior(mean, std).logit
-        return logit.location, logit.log_variance
+    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+        assert isinstance(prior, LogitNormal), "of this family"
+        return prior.logit.location, prior.logit.log_variance
 
     def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> LogitNormal:
         return LogitNormal(moved(start, numbers))

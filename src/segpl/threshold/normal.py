@@ -82,8 +82,8 @@ class NormalFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Normal:
         return Normal(mean, 2 * std.clamp(min=NARROWEST).log())
 
-    def start(self, mean: Tensor, std: Tensor) -> tuple[Tensor, ...]:
-        prior = self.prior(mean, std)
+    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+        assert isinstance(prior, Normal), "of this family"
         return prior.location, prior.log_variance
 
     def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Normal:

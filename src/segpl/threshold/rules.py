@@ -35,7 +35,8 @@ def select(probability: Tensor, threshold: Tensor | float) -> PseudoLabels:
 
     $$y = \mathbb{1}[p > 0.5], \quad w = \mathbb{1}[\max(p, 1 - p) > T]$$
 
-    Foreground and background are left out alike, so a high threshold cannot shrink the foreground.
+    The same certainty is asked of foreground and background. Where foreground is less certain, as
+    it mostly is, a high threshold leaves more of it out than of background.
     """
     target = (probability > 0.5).to(probability.dtype)
     sure = torch.maximum(probability, 1 - probability) > threshold

@@ -1,19 +1,21 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from tiny import build, build_with, make_batch, moved, table_network, trainable
+from scipy import stats
+from tiny import Slope, build, build_with, make_batch, moved, table_network, trainable
 
 from segpl.errors import InputError, UserError
 from segpl.losses import dice_cross_entropy, dice_loss
 from segpl.methods.bpl import BPL
-from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
+from segpl.methods.latent_threshold import ThresholdSettings
+from segpl.networks.network import Network
 from segpl.threshold.base import FAMILIES
-from segpl.threshold.categorical import Categorical
-from segpl.threshold.exact import exact_posterior
+from segpl.threshold.exact import dice_of_thresholds, exact_posterior
 from segpl.threshold.histogram import thresholds
 from segpl.threshold.priors import PRIORS, Answers
 from segpl.threshold.rules import MOVED_BY_DATA, RULES
@@ -66,7 +68,7 @@ def test_temperature_matters_to_the_head_only_where_the_data_move_it(rule):
     gradients = []
     for temperature in (0.05, 0.5):
         method = bpl(rule=rule, temperature=temperature)
-        term = method.step(make_batch(2), 1.0).terms["threshold"].value
+        term = method.step(make_batch(2), 1.0).terms["threshold_cost"].value
         gradients.append(head_gradient(method, term))
     assert torch.equal(*gradients) == (rule not in MOVED_BY_DATA)
 
@@ -142,7 +144,7 @@ def test_thresholds_drawn_for_neighbouring_voxels_are_nearly_equal_and_for_dista
 ):
     latent = bpl(scope="voxel", family=family).latent
     numbers = torch.zeros(latent.family.numbers, 400, 1, 4, 4)
-    posterior = latent.learnt(numbers, latent.references(), (32, 32))
+    posterior = latent.learnt(numbers, (32, 32)).posterior
     draws = posterior.sample(torch.Generator().manual_seed(0))
     assert draws.shape == (400, 1, 32, 32)
     correlation = torch.corrcoef(draws[:, 0, 12, :].T)
@@ -155,7 +157,9 @@ def test_free_energy_is_what_the_head_climbs():
     method = bpl(rule="marginal", temperature=0.1)
     output = method.step(make_batch(2), 1.0)
     monitors = output.monitors
-    assert output.terms["threshold"].value.item() == pytest.approx(-monitors["free_energy"].item())
+    assert output.terms["threshold_cost"].value.item() == pytest.approx(
+        -monitors["free_energy"].item()
+    )
     parts = monitors["energy"] + monitors["kl"]
     assert parts.item() == pytest.approx(-monitors["free_energy"].item())
     pseudo, logits = e_step(method, make_batch(2))
@@ -173,7 +177,7 @@ def test_head_alone_raises_the_free_energy(rule, family):
     for _ in range(40):
         output = method.step(make_batch(2), 1.0)
         optimizer.zero_grad()
-        output.terms["threshold"].value.backward()
+        output.terms["threshold_cost"].value.backward()
         optimizer.step()
         energies.append(output.monitors["free_energy"].item())
     assert energies[-1] > energies[0] + 1e-3
@@ -184,15 +188,17 @@ def test_head_alone_raises_the_free_energy(rule, family):
 @every_rule
 @pytest.mark.parametrize("scope", [name for name in SCOPES if name != "voxel"])
 def test_exact_threshold_is_that_of_bayes_rule(rule, scope):
-    method = bpl(rule=rule, scope=scope, e_step="exact", family="normal", temperature=0.02)
+    method = bpl(
+        rule=rule, scope=scope, e_step="exact", family="normal", prior_mean=0.7, temperature=0.02
+    )
     assert method.latent.head is None
     output = method.step(make_batch(2), 1.0)
-    assert "threshold" not in output.terms
+    assert "threshold_cost" not in output.terms
     with torch.no_grad():
         probability = method.network(make_batch(2).unlabeled.image).logits.sigmoid()
-    normal = torch.distributions.Normal(0.7, 0.1)
+    normal = torch.distributions.Normal(*torch.tensor([0.7, 0.1], dtype=torch.float64))
     edges = torch.linspace(0, 1, 101, dtype=torch.float64)
-    prior = normal.cdf(edges.float()).double().diff().clamp(min=1e-30).log()
+    prior = normal.cdf(edges).diff().clamp(min=1e-30).log()
     expected = exact_posterior(
         probability,
         torch.ones_like(probability),
@@ -225,7 +231,14 @@ def test_prior_is_learnt_where_it_is_asked_to(prior):
 
 
 def test_shares_of_foreground_background_and_left_out_add_up():
-    monitors = bpl().step(make_batch(2, classes=2), 1.0).monitors
+    """Half of each crop lies beyond its scan, where nothing is labelled or left out."""
+    batch = make_batch(2)
+    inside = torch.ones(2, 16, 16, dtype=torch.bool)
+    inside[:, :, 8:] = False
+    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
+    output = bpl().step(batch, 1.0)
+    monitors, weight = output.monitors, output.pseudo[0].weight
+    assert monitors["kept"].item() == pytest.approx(weight[..., :8].mean().item(), rel=1e-5)
     shares = [monitors[f"share_{part}"] for part in ("foreground", "background", "left_out")]
     assert sum(shares).item() == pytest.approx(1)
     assert monitors["kept"].item() == pytest.approx(1 - shares[2].item())
@@ -271,6 +284,28 @@ def test_temperature_comes_before_the_threshold():
     sharp = method.step(make_batch(2, held=True), 1.0).monitors["kept"]
     plain = build("bpl", 2).step(make_batch(2), 1.0).monitors["kept"]
     assert sharp > plain + 0.1
+
+
+def test_calibration_is_of_the_network_as_it_predicts():
+    """Statistics of batch normalisation must not learn from validation cases."""
+    method = build_with(
+        "bpl",
+        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
+        settings={"calibrate": "all"},
+    )
+    method.train().step(make_batch(2, held=True), 1.0)
+    assert method.network.body.modes == [(False, False), (True, True)]  # held crops, then the rest
+
+
+def test_prior_learns_from_calibrated_answers():
+    means = []
+    for number in (0.0, -3.0):
+        settings = {"calibrate": "all", "threshold": ThresholdSettings(prior="labeled")}
+        method = build("bpl", 2, settings=settings)
+        torch.nn.init.constant_(method.temperature.log_temperature, number)
+        method.step(make_batch(2, held=True), 1.0)
+        means.append(method.latent.prior.above.clone())
+    assert not torch.equal(*means)
 
 
 def test_calibration_lowers_the_error_of_an_overconfident_network():
@@ -331,10 +366,55 @@ def test_unknown_calibration_is_refused():
         BPL.Settings(calibrate="on")
 
 
-def test_fixed_prior_is_worked_out_once_and_a_learnt_one_at_every_step():
+def test_prior_is_worked_out_anew_when_and_only_when_its_numbers_change():
     fixed, learnt = bpl(), bpl(prior="confidence")
-    assert fixed.latent.references() is fixed.latent.references()
-    assert learnt.latent.references() is not learnt.latent.references()
+    before = [method.latent.references() for method in (fixed, learnt)]
+    for method in (fixed, learnt):
+        method.step(make_batch(2), 1.0)
+    assert fixed.latent.references() is before[0]
+    assert learnt.latent.references() is not before[1]
+    other = bpl(prior_mean=0.9)
+    fixed.load_state_dict(other.state_dict())
+    assert fixed.latent.references().prior.mean.item() == pytest.approx(0.9, abs=1e-3)
+    assert fixed.double().latent.references().prior.mean.dtype == torch.float64
+
+
+def test_small_masses_of_the_prior_are_those_of_the_normal_distribution():
+    """scipy.stats.norm(0.5, 0.05): in float32 all beyond 0.8 would be equal."""
+    latent = bpl(family="normal", prior_mean=0.5, prior_std=0.05, e_step="exact").latent
+    cells = stats.norm(0.5, 0.05)
+    masses = [cells.sf(edge / 100) - cells.sf((edge + 1) / 100) for edge in range(50, 90)]
+    ours = latent.references().log_mass[50:90].double()
+    torch.testing.assert_close(ours, torch.tensor(masses).log(), rtol=1e-3, atol=1e-3)
+
+
+def test_free_energy_of_the_exact_threshold_is_the_evidence_and_none_is_higher():
+    """log Z by a sum over the grid, for one threshold for all."""
+    method = bpl(rule="marginal", scope="batch", e_step="exact", temperature=0.1)
+    monitors = method.step(make_batch(2), 1.0).monitors
+    with torch.no_grad():
+        probability = method.network(make_batch(2).unlabeled.image).logits.sigmoid()
+    dice = dice_of_thresholds(probability, torch.ones_like(probability), scope="batch").flatten()
+    prior = method.latent.references().log_mass.exp()
+    evidence = (prior * ((dice - 1) / 0.1).exp()).sum().log()
+    assert monitors["free_energy"].item() == pytest.approx(evidence.item(), abs=1e-3)
+    for other in (prior, prior.roll(7), torch.full((100,), 0.01)):
+        other = other / other.sum()
+        energy = (other * (1 - dice)).sum() / 0.1
+        divergence = (other * (other.clamp(min=1e-30) / prior.clamp(min=1e-30)).log()).sum()
+        assert -energy - divergence < evidence + 1e-4
+
+
+@every_scope
+def test_divergence_is_the_mean_over_thresholds(scope):
+    method = bpl(family="normal", scope=scope, rule="marginal")
+    for parameter in trainable(method.latent.head.last):
+        torch.nn.init.zeros_(parameter)
+    torch.nn.init.constant_(method.latent.head.last.bias, 0.5)  # shift of half a spread, e^0.5
+    kl = method.step(make_batch(2), 1.0).monitors["kl"].item()
+    spread = 0.5 / (1 + (0.5 / 3) ** 2) ** 0.5  # as far as widths are limited
+    expected = -spread + (math.exp(2 * spread) + 0.25) / 2 - 0.5
+    assert kl == pytest.approx(expected, rel=1e-4)
 
 
 @every_rule
@@ -357,12 +437,18 @@ def test_voxels_that_do_not_count_are_left_out(rule):
 
 
 def test_latent_threshold_stays_in_single_precision_under_autocast():
+    """The head's convolutions and the labels come out to the bit as without half precision."""
     method = bpl(3, rule="marginal")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        output = method.step(make_batch(3), 1.0)
-    assert isinstance(method.latent, LatentThreshold)
-    assert output.pseudo[0].target.dtype == torch.float32
-    assert output.monitors["threshold"].dtype == torch.float32
-    assert isinstance(
-        FAMILIES.get("categorical")().prior(torch.tensor(0.5), torch.tensor(0.1)), Categorical
+    batch, outputs = make_batch(3), 1
+    features = torch.randn(
+        (2, method.network.features, 16, 16, 16), generator=torch.Generator().manual_seed(0)
     )
+    logits = torch.randn((2, outputs, 16, 16, 16), generator=torch.Generator().manual_seed(1))
+    answers = Answers(
+        logits.sigmoid(), batch.labeled.label, logits.sigmoid(), torch.ones_like(logits[:, :1])
+    )
+    plain = method.latent(answers, logits, features, batch.generator)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = method.latent(answers, logits, features, batch.generator)
+    assert torch.equal(plain.target, half.target)
+    assert torch.equal(plain.terms["threshold_cost"].value, half.terms["threshold_cost"].value)

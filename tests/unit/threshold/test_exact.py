@@ -23,15 +23,16 @@ FLAT = torch.full((100,), -math.log(100))
 
 def brute_force(probability, weight, scope, *, selects=False):
     """One threshold after the other, by the rule itself, in double precision."""
-    axes = (*AXES[scope], *range(2, probability.dim()))
+    axes = tuple(range(2, probability.dim()))
     columns = []
     for threshold in thresholds(100):
         pseudo = (select if selects else binarize)(probability, threshold)
         label, counts = pseudo.target.double(), weight.double() * pseudo.weight.double()
-        overlap = (counts * probability.double() * label).sum(axes, keepdim=True)
-        total = (counts * (probability.double() + label)).sum(axes, keepdim=True)
-        columns.append(((2 * overlap + 1) / (total + 1)).flatten(1))
-    return torch.stack(columns, -1)  # (b, k, G)
+        overlap = (counts * probability.double() * label).sum(axes)
+        total = (counts * (probability.double() + label)).sum(axes)
+        columns.append((2 * overlap + 1) / (total + 1))
+    dice = torch.stack(columns, -1)  # (B, K, G)
+    return dice.mean(AXES[scope], keepdim=True) if AXES[scope] else dice
 
 
 def some(shape, seed=0):
@@ -62,12 +63,16 @@ def test_dice_of_a_uniform_image_agrees_with_brute_force(scope, fill, selects):
     torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-5)
 
 
-def test_dice_of_one_image_and_class_is_one_minus_the_loss_of_training():
-    """The E-step and the M-step must speak of the same Dice."""
-    probability, weight = some((1, 1, 12, 12))
-    ours = dice_of_thresholds(probability, weight, scope="batch")[0, 0, 30]
-    label = (probability > thresholds(100)[30]).float()
-    loss = dice_loss(probability.logit(), label, weight)
+@both_kinds
+@pytest.mark.parametrize("scope", ["batch", "image", "class", "image-class"])
+def test_dice_is_one_minus_the_loss_of_training(scope, selects):
+    """The E-step and the M-step must speak of the same Dice, whoever shares a threshold."""
+    probability, weight = some((2, 3, 12, 12))
+    ours = dice_of_thresholds(probability, weight, scope=scope, selects=selects)[0, 0, 60]
+    pseudo = (select if selects else binarize)(probability, thresholds(100)[60])
+    own_image, own_class = 0 not in AXES[scope], 1 not in AXES[scope]
+    part = (slice(0, 1 if own_image else None), slice(0, 1 if own_class else None))
+    loss = dice_loss(probability.logit()[part], pseudo.target[part], (weight * pseudo.weight)[part])
     assert ours.item() == pytest.approx(1 - loss.item(), abs=1e-5)
 
 
