@@ -12,6 +12,7 @@ from PIL import Image
 
 from segpl.experiments import compare
 from segpl.methods.segpl import SegPL
+from segpl.report.runs import read_log
 
 STUDY = """
 title = "Thresholds"
@@ -43,6 +44,18 @@ text = "Is 0.4 better than 0.5?"
 reference = "segpl"
 variants = ["low"]
 curves = ["threshold", "free_energy"]
+[[questions]]
+id = "found"
+text = "Does it find more?"
+reference = "segpl"
+variants = ["low"]
+measure = "pseudo_foreground"
+[[questions]]
+id = "none"
+text = "Is it higher?"
+reference = "segpl"
+variants = ["low"]
+measure = "free_energy"
 [final]
 variants = ["supervised", "low"]
 """
@@ -80,7 +93,15 @@ def test_questions_are_answered_and_nothing_is_trained_twice(study, tmp_path, mo
     assert "from 6 trainings" in page
     assert "2 labelled, 2 unlabelled, 2 validation and 1 test cases; 6 steps" in page
     assert str(tmp_path) not in page
-    assert "## On the test cases\n\nNothing was chosen on these cases" in page
+    assert "about new draws of labelled cases, weights and crops, not about new scans" in page
+    assert "p Holm of the questions is corrected for 2 comparisons here" in page
+    assert "## Is it higher?\n\n**small**\n\nNo log has `free_energy`.\n" in page
+    assert "Is it higher? (small)\nNo log has `free_energy`.\n" in answer.out
+    for row in rows[1:3]:
+        log = read_log(out / f"datasets/small/runs/{row['method']}-{row['seed']}/log.csv")
+        assert float(row["last pseudo_foreground"]) == round(log["pseudo_foreground"][-1], 6)
+    assert len({row["last pseudo_foreground"] for row in rows}) > 2
+    assert "## On the test cases\n\nNo question of this study was answered on these cases" in page
     for link in re.findall(r"\]\(([^)]*)\)", page):
         assert (out / link).is_file()
     with Image.open(out / "images/fixed.png") as picture:

@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     for text, given in asked:
         for answer in given:
             console.print(f"\n{text} ({answer.dataset})")
-            print_table(answer.table, console)
+            if answer.table:
+                print_table(answer.table, console)
             console.print(answer.sentence)
     console.print(f"\nThe page: {shlex.quote(str(args.out / 'study.md'))}")
     failed = [

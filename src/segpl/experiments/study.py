@@ -21,7 +21,7 @@ from segpl.report.comparison import Outcome
 from segpl.report.figures import with_palette
 from segpl.report.questions import Question
 from segpl.report.runs import read_log
-from segpl.report.seed_curves import Log, seed_curves_figure
+from segpl.report.seed_curves import Log, last_number, seed_curves_figure
 from segpl.report.study_page import StudyResults, study_rows, study_text
 from segpl.report.tables import counted
 
@@ -153,8 +153,13 @@ def write_study(
         final=study.final,
         outcomes=outcomes,
         pictures=pictures,
+        logged={
+            dataset.name: logged_on(study, dataset, out, outcomes[dataset.name])
+            for dataset in shown
+        },
+        fitted={dataset.name: study.fitted_on(dataset) for dataset in shown},
     )
-    write_text(out / "study.csv", csv_text(study_rows(outcomes)))
+    write_text(out / "study.csv", csv_text(study_rows(results)))
     write_text(out / "study.md", study_text(results))
     return results
 
@@ -180,6 +185,23 @@ def logs_of(
     return found
 
 
+def logged_on(
+    study: Study, dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]
+) -> dict[tuple[str, int], dict[str, float]]:
+    """The last number of each column that a question measures, by label and seed."""
+    asked = [question for question in study.asked_on(dataset.name) if question.measure]
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for outcome in outcomes:
+        columns = {question.measure for question in asked if outcome.method in question.labels}
+        if columns and not outcome.error:
+            run = run_folder(folder_of(out, dataset), outcome.method, outcome.seed)
+            log = read_log(run.training.log)
+            found[outcome.method, outcome.seed] = {
+                column: last_number(log, column) for column in columns
+            }
+    return found
+
+
 def made_by(
     study: Study,
     shown: Sequence[StudyDataset],
@@ -195,7 +217,7 @@ def made_by(
 
 
 def conditions(dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]) -> str:
-    """Cases, steps and seeds."""
+    """Cases, steps and seeds, and what a test over these seeds can speak of."""
     seeds = ", ".join(map(str, dataset.seeds))
     place = f"`{Path(dataset.path).name}`"
     source = place if dataset.path else "generated lung vessels, other ones for every seed"
@@ -203,14 +225,36 @@ def conditions(dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]) ->
     if dataset.method:
         given = ", ".join(f"`{name}` {value}" for name, value in flat(dataset.method))
         text += f"; {given} unless a variant says otherwise"
-    done = next((outcome for outcome in outcomes if not outcome.error), None)
-    if done is None:
+    runs = {
+        outcome.seed: run_folder(folder_of(out, dataset), outcome.method, outcome.seed)
+        for outcome in outcomes
+        if not outcome.error
+    }
+    if not runs:
         return f"{text}."
-    run = run_folder(folder_of(out, dataset), done.method, done.seed)
-    split, steps = Split.read(run.split), resolve(read_config(run.config)).train.steps
+    splits = [Split.read(run.split) for run in runs.values()]
+    split, steps = splits[0], resolve(read_config(next(iter(runs.values())).config)).train.steps
     return (
         f"{text}; {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
         f"{len(split.validation)} validation and {len(split.test)} test cases; {steps} steps."
+        f"{coverage(dataset, splits)}"
+    )
+
+
+def coverage(dataset: StudyDataset, splits: Sequence[Split]) -> str:
+    """Over what the seeds vary, and so what intervals and p are about; one seed has none."""
+    if len(splits) < 2:
+        return ""
+    if not dataset.path:
+        return (
+            " Every seed has other scans, for training, validation and test: intervals and p are "
+            "about new scans, weights and crops."
+        )
+    is_drawn = len({frozenset(split.labeled) for split in splits}) > 1
+    varied = "labelled cases, weights and crops" if is_drawn else "weights and crops"
+    return (
+        " The validation and test cases are the same for all seeds: intervals and p are about new "
+        f"draws of {varied}, not about new scans."
     )
 
 

@@ -16,7 +16,10 @@ from segpl.report.questions import Question
 
 KEYS = ("title", "datasets", "methods", "questions", "final")
 DATASET_KEYS = ("phantom", "path", "seeds", "method")
-QUESTION_KEYS = ("id", "text", "reference", "variants", "curves", "only")
+QUESTION_KEYS = (
+    *("id", "text", "reference", "variants", "curves", "only"),
+    *("measure", "tables", "primary", "note"),
+)
 SEEDS = [0, 1, 2]
 # seeds draw these, so that a pair is the same cases and the same first weights
 DRAWN = (("train", "seed"), ("split", "draw"), ("data", "path"))
@@ -58,6 +61,19 @@ class Study:
         for label in self.labels_on(dataset.name):
             special[label] = merged(self.given_on(dataset, label), self.special.get(label, {}))
         return special
+
+    def fitted_on(self, dataset: StudyDataset) -> tuple[str, ...]:
+        """Labels whose method calibrates: labels of validation cases were fitted to."""
+        special = self.special_on(dataset)
+        configs = {
+            label: resolve(with_special(dataset.sections, label, special[label]))
+            for label in self.labels_on(dataset.name)
+        }
+        return tuple(
+            label
+            for label, config in configs.items()
+            if getattr(config.settings, "calibrate", "off") != "off"
+        )
 
     def comparison_on(self, dataset: StudyDataset, device: str | None = None) -> CompareSettings:
         """The trainings of one dataset."""
@@ -104,9 +120,7 @@ def parse_dataset(name: str, values: Mapping[str, Any], shared: Mapping[str, Any
     own = {key: value for key, value in values.items() if key in SECTIONS}
     check_sections(own, where)
     sections = merged(shared, own)
-    is_phantom = values.get("phantom", False)
-    if type(is_phantom) is not bool:
-        raise InputError(f"{where}: phantom is {is_phantom!r}, and true or false is needed.")
+    is_phantom = truth_of(values, "phantom", where, default=False)
     if is_phantom == ("path" in values):
         raise InputError(f"{where} needs either a path, below --data, or phantom = true.")
     seeds = values.get("seeds", SEEDS)
@@ -137,14 +151,35 @@ def parse_question(number: int, values: Mapping[str, Any]) -> Question:
         variants=names_of(values, "variants", where),
         curves=names_of(values, "curves", where) if "curves" in values else (),
         only=names_of(values, "only", where) if "only" in values else (),
+        measure=text_of(values, "measure", where) if "measure" in values else "",
+        has_tables=truth_of(values, "tables", where, default=True),
+        is_primary=truth_of(values, "primary", where, default=False),
+        note=text_of(values, "note", where) if "note" in values else "",
     )
     refuse_label(question.id, where)
+    if not question.has_tables:
+        refuse_unseen(question, where)
     if question.reference in question.variants:
         raise InputError(
             f"{where}: '{question.reference}' is the reference and a variant too. Leave it out of "
             "the variants."
         )
     return question
+
+
+def refuse_unseen(question: Question, where: str) -> None:
+    """Without tables there are curves to see, and nothing that is measured or tested."""
+    if not question.curves:
+        raise InputError(
+            f"{where}: tables is false and there are no curves, so that nothing is shown. Name "
+            "columns of log.csv in curves, or leave tables out."
+        )
+    for key, is_given in (("measure", question.measure), ("primary", question.is_primary)):
+        if is_given:
+            raise InputError(
+                f"{where}: {key} is given and tables is false, so that nothing is compared. Leave "
+                "one of them out."
+            )
 
 
 def check_study(study: Study, source: str) -> None:
@@ -227,6 +262,13 @@ def text_of(table: Mapping[str, Any], key: str, where: str) -> str:
     if not isinstance(value, str) or not value:
         found = f"is {value!r}" if key in table else "is missing"
         raise InputError(f"{where}: {key} {found}, and a text is needed.")
+    return value
+
+
+def truth_of(table: Mapping[str, Any], key: str, where: str, *, default: bool) -> bool:
+    value = table.get(key, default)
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: {key} is {value!r}, and true or false is needed.")
     return value
 
 

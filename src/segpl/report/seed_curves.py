@@ -62,6 +62,11 @@ def mean_curve(logs: Sequence[Log], column: str) -> tuple[Floats, Floats, Floats
     )
 
 
+def last_number(log: Log, column: str) -> float:
+    """The newest number of a column; nan where the log has none."""
+    return next((value for value in reversed(log.get(column, ())) if np.isfinite(value)), np.nan)
+
+
 def seed_curves_figure(
     logs: Mapping[str, Mapping[str, Sequence[Log]]], columns: Sequence[str], labels: Sequence[str]
 ) -> Figure | None:

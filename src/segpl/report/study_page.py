@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from segpl.report.comparison import Outcome
@@ -10,15 +11,18 @@ from segpl.report.questions import (
     LEVEL,
     Measure,
     Question,
+    by_seed,
+    corrected,
     final_question,
     findings,
     on_test,
     on_validation,
     question_table,
     settings_table,
+    to_correct,
     verdict,
 )
-from segpl.report.tables import Table, as_markdown
+from segpl.report.tables import Table, as_markdown, counted
 
 PAIR = (
     "A pair is one seed: two trainings with the same labelled cases, the same seed of weights and "
@@ -26,14 +30,22 @@ PAIR = (
 )
 HOW = (
     "The value of a seed is the mean Dice over its validation cases, classes averaged, after the "
-    "last step. p is that of a two-sided paired t-test over seeds, and the interval its 95 % "
-    "confidence interval. p Holm is corrected for all comparisons that the questions make on a "
-    f"dataset; a difference is told where it is below {LEVEL}."
+    "last step, unless a table says otherwise. p is that of a two-sided paired t-test over seeds, "
+    "and the interval its 95 % confidence interval."
+)
+TOLD = f"a difference is told where it is below {LEVEL}."
+ALL = f"p Holm is corrected for all comparisons that the questions make on a dataset; {TOLD}"
+SOME = (
+    "p Holm is corrected for all comparisons that the primary questions make on a dataset; "
+    f"{TOLD} The p of other questions are not corrected, and their tables only describe."
 )
 FINAL = (
-    "Nothing was chosen on these cases: the questions above are answered on validation cases, and "
-    "the last step of every training is scored. p Holm is corrected for the comparisons of a table."
+    "No question of this study was answered on these cases. The last step of every training is "
+    "scored. p Holm is corrected for the comparisons of a table."
 )
+
+
+Logged = Mapping[tuple[str, int], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +58,16 @@ class StudyResults:
     final: Sequence[str]  # labels
     outcomes: Mapping[str, Sequence[Outcome]]  # by dataset
     pictures: Mapping[str, str] = field(default_factory=dict)  # by question: path beside the page
+    # by dataset, then by label and seed: the last number of columns of the log
+    logged: Mapping[str, Logged] = field(default_factory=dict)
+    # by dataset: labels of methods that have seen the labels of validation cases
+    fitted: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """Of the log: those that a question measures."""
+        measures = [question.measure for question in self.questions if question.measure]
+        return list(dict.fromkeys(measures))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +75,75 @@ class Answer:
     """What one dataset says to one question."""
 
     dataset: str
-    table: Table
+    table: Table | None  # None where no log has what is measured
     sentence: str
 
 
+def measures_on(results: StudyResults, dataset: str) -> dict[str, Measure]:
+    """How questions value a training, by what they measure."""
+    logged = results.logged.get(dataset, {})
+
+    def last_of(column: str) -> Measure:
+        return lambda outcome: logged.get((outcome.method, outcome.seed), {}).get(column, math.nan)
+
+    return {"": on_validation, **{column: last_of(column) for column in results.columns}}
+
+
+def family_on(results: StudyResults, dataset: str) -> list[Question]:
+    """The questions whose comparisons are corrected for each other."""
+    return [asked for asked in to_correct(results.questions) if asked.is_asked_on(dataset)]
+
+
 def answers(results: StudyResults, question: Question) -> Iterator[Answer]:
-    """On the validation cases of every dataset that the question is asked on."""
+    """On every dataset that the question is asked on; none, if it has curves alone."""
+    if not question.has_tables:
+        return
     for dataset, outcomes in results.outcomes.items():
         if question.is_asked_on(dataset):
-            asked = [other for other in results.questions if other.is_asked_on(dataset)]
-            yield answer(question, asked, dataset, outcomes, on_validation, "validation")
+            measures = measures_on(results, dataset)
+            found = findings(question, family_on(results, dataset), outcomes, measures)
+            measure = measures[question.measure]
+            if question.measure and not any(
+                by_seed(outcomes, label, measure) for label in question.labels
+            ):
+                yield Answer(dataset, None, f"No log has `{question.measure}`.")
+                continue
+            table = question_table(
+                question,
+                found,
+                outcomes,
+                measure,
+                cases="validation",
+                fitted=results.fitted.get(dataset, ()),
+            )
+            yield Answer(dataset, table, verdict(question, found))
 
 
 def final_answers(results: StudyResults) -> Iterator[Answer]:
     """On the test cases."""
     question = final_question(results.final)
     for dataset, outcomes in results.outcomes.items():
-        yield answer(question, [question], dataset, outcomes, on_test, "test")
-
-
-def answer(
-    question: Question,
-    asked: Sequence[Question],
-    dataset: str,
-    outcomes: Sequence[Outcome],
-    measure: Measure,
-    cases: str,
-) -> Answer:
-    found = findings(asked, outcomes, measure)[question.id]
-    table = question_table(question, found, outcomes, measure, cases=cases)
-    return Answer(dataset, table, verdict(question, found))
+        found = findings(question, [question], outcomes, {"": on_test})
+        table = question_table(question, found, outcomes, on_test, cases="test")
+        yield Answer(dataset, table, verdict(question, found))
 
 
 def study_text(results: StudyResults) -> str:
     """The whole page in Markdown."""
-    parts = [f"# {results.title}", f"{results.made} {PAIR}", HOW]
+    has_primary = any(question.is_primary for question in results.questions)
+    parts = [
+        f"# {results.title}",
+        f"{results.made} {PAIR}",
+        f"{HOW} {SOME if has_primary else ALL}",
+    ]
     parts.append(
-        "\n".join(f"- **{dataset}**: {text}" for dataset, text in results.conditions.items())
+        "\n".join(
+            f"- **{dataset}**: {text} {correction(results, dataset)}".rstrip()
+            for dataset, text in results.conditions.items()
+        )
     )
     for question in results.questions:
-        given = list(answers(results, question))
-        parts += [f'<a id="{question.id}"></a>', f"## {question.text}"]
-        parts += [text for found in given for text in answer_text(found)]
-        if not given:
-            parts.append("Not answered yet: no dataset of this question was trained on.")
-        parts += curves_text(question, results.pictures.get(question.id), bool(given))
+        parts += question_text(results, question)
     if results.final:
         parts += ["## On the test cases", FINAL]
         parts += [text for found in final_answers(results) for text in answer_text(found)]
@@ -105,8 +151,33 @@ def study_text(results: StudyResults) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def correction(results: StudyResults, dataset: str) -> str:
+    """For how many comparisons p is corrected there; nothing to say where nothing is asked."""
+    if not results.questions:
+        return ""
+    outcomes, measures = results.outcomes[dataset], measures_on(results, dataset)
+    count = len(corrected(family_on(results, dataset), outcomes, measures))
+    if not count:
+        return "No comparison of a question is corrected here."
+    return f"p Holm of the questions is corrected for {counted(count, 'comparison')} here."
+
+
+def question_text(results: StudyResults, question: Question) -> list[str]:
+    parts = [f'<a id="{question.id}"></a>', f"## {question.text}"]
+    if question.is_primary:
+        parts.append("A primary question.")
+    if question.note:
+        parts.append(question.note.strip())
+    parts += [text for found in answers(results, question) for text in answer_text(found)]
+    is_asked = any(question.is_asked_on(dataset) for dataset in results.outcomes)
+    if not is_asked:
+        parts.append("Not answered yet: no dataset of this question was trained on.")
+    return [*parts, *curves_text(question, results.pictures.get(question.id), is_asked)]
+
+
 def answer_text(found: Answer) -> list[str]:
-    return [f"**{found.dataset}**", as_markdown(found.table).strip(), found.sentence]
+    table = [as_markdown(found.table).strip()] if found.table else []
+    return [f"**{found.dataset}**", *table, found.sentence]
 
 
 def curves_text(question: Question, picture: str | None, is_answered: bool) -> list[str]:
@@ -119,24 +190,27 @@ def curves_text(question: Question, picture: str | None, is_answered: bool) -> l
     return [f"No log has {columns}."] if question.curves and is_answered else []
 
 
-def study_rows(outcomes: Mapping[str, Sequence[Outcome]]) -> list[list[object]]:
+def study_rows(results: StudyResults) -> list[list[object]]:
     """A header, then one row for each training."""
     header: list[object] = [
-        *("dataset", "method", "seed", "validation dice", "test dice", "seconds", "error")
+        *("dataset", "method", "seed", "validation dice", "test dice"),
+        *(f"last {column}" for column in results.columns),
+        *("seconds", "error"),
     ]
-    return [
-        header,
-        *(
-            [
-                dataset,
-                outcome.method,
-                outcome.seed,
-                f"{on_validation(outcome):.6f}",
-                f"{on_test(outcome):.6f}",
-                f"{outcome.seconds:.1f}",
-                outcome.error,
+    rows: list[list[object]] = [header]
+    for dataset, outcomes in results.outcomes.items():
+        measures = measures_on(results, dataset)
+        for outcome in outcomes:
+            values = [
+                on_validation(outcome),
+                on_test(outcome),
+                *(measures[column](outcome) for column in results.columns),
             ]
-            for dataset, of_dataset in outcomes.items()
-            for outcome in of_dataset
-        ),
-    ]
+            rows.append(
+                [
+                    *(dataset, outcome.method, outcome.seed),
+                    *(f"{value:.6f}" for value in values),
+                    *(f"{outcome.seconds:.1f}", outcome.error),
+                ]
+            )
+    return rows

@@ -156,6 +156,11 @@ def test_one_seed_is_allowed():
         ("questions.0.variants", ["segpl"], "is the reference and a variant too"),
         ("questions.0.curves", [3], "curves is [3], and a list of names"),
         ("questions.0.curve", ["kl"], "no setting 'curve'. Did you mean 'curves'?"),
+        ("questions.0.measure", 3, "question 'fixed': measure is 3, and a text"),
+        ("questions.0.note", ["a"], "question 'fixed': note is ['a'], and a text"),
+        ("questions.0.tables", "no", "tables is 'no', and true or false is needed"),
+        ("questions.0.tables", False, "tables is false and there are no curves"),
+        ("questions.0.primary", 1, "primary is 1, and true or false is needed"),
         ("questions.0.only", ["brian"], "no dataset named 'brian'. Did you mean 'brain'?"),
         ("final.variants", ["segpl"], "[final] has one variant"),
         ("final.variants", ["segpl", "lo"], "[final]: no method named 'lo'"),
@@ -166,6 +171,37 @@ def test_what_is_no_study_is_refused(path, value, words):
     with pytest.raises(UserError) as caught:
         study(changed(path, value))
     assert words in str(caught.value)
+
+
+def question(**values: object) -> Any:
+    content = copy.deepcopy(GOOD)
+    content["questions"][0] |= values
+    return study(content).questions[0]
+
+
+def test_question_says_what_is_measured_shown_and_corrected():
+    plain, given = question(), question(measure="kl", primary=True, note="See *there*.")
+    assert (plain.measure, plain.has_tables, plain.is_primary, plain.note) == ("", True, False, "")
+    assert (given.measure, given.is_primary, given.note) == ("kl", True, "See *there*.")
+    assert not question(tables=False, curves=["kl"]).has_tables
+
+
+@pytest.mark.parametrize("given", [{"measure": "kl"}, {"primary": True}])
+def test_question_without_tables_measures_and_tests_nothing(given):
+    with pytest.raises(UserError, match=f"{next(iter(given))} is given and tables is false"):
+        question(tables=False, curves=["kl"], **given)
+
+
+def test_variants_that_calibrate_have_seen_the_labels_of_validation_cases():
+    content = changed("methods.warm", {"method": "bpl", "calibrate": "all"})
+    content["methods"]["off"] = {"method": "bpl", "calibrate": "off"}
+    content["questions"][0]["variants"] = ["low", "warm", "off"]
+    content["datasets"]["brain"]["method"] = {"calibrate": "class"}
+    phantom, brain = study(content).datasets
+    assert study(content).fitted_on(phantom) == ("warm",)
+    content["questions"][0]["variants"] = ["bpl", "off"]
+    assert study(content).fitted_on(brain) == ("bpl",)
+    assert study(content).fitted_on(phantom) == ()
 
 
 def test_study_that_asks_nothing_is_refused():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from segpl.report.seed_curves import mean_curve, seed_curves_figure, words
+from segpl.report.seed_curves import last_number, mean_curve, seed_curves_figure, words
 
 NAN = float("nan")
 
@@ -27,6 +27,13 @@ def test_what_a_log_does_not_know_is_left_out_of_the_mean():
 
 def test_one_seed_has_no_band():
     assert mean_curve([log(kl=[1.0, 2.0])], "kl")[2].tolist() == [0, 0]
+
+
+def test_last_number_is_the_newest_one_that_is_known():
+    assert last_number(log(kl=[1.0, 4.0]), "kl") == 4
+    assert last_number(log(kl=[1.0, NAN]), "kl") == 1
+    assert np.isnan(last_number(log(kl=[NAN, NAN]), "kl"))
+    assert np.isnan(last_number(log(), "kl"))
 
 
 def figure_of(columns: list[str], labels: list[str]):

@@ -1,0 +1,35 @@
+"""What a test over seeds can speak of depends on what the seeds change."""
+
+from __future__ import annotations
+
+from segpl.data.split import Split
+from segpl.experiments.study import coverage
+from segpl.experiments.study_file import StudyDataset
+
+FOLDER = StudyDataset("brain", "Task04", (0, 1), {}, {})
+GENERATED = StudyDataset("phantom", "", (0, 1), {}, {})
+
+
+def split(*labeled: str) -> Split:
+    return Split(labeled, (), ("v",), ("t",), ())
+
+
+def test_seeds_of_a_dataset_draw_labelled_cases_and_no_new_scans():
+    text = coverage(FOLDER, [split("a", "b"), split("b", "c")])
+    assert text.startswith(" The validation and test cases are the same for all seeds: ")
+    assert text.endswith("new draws of labelled cases, weights and crops, not about new scans.")
+
+
+def test_where_all_seeds_have_the_same_labelled_cases_none_are_drawn():
+    text = coverage(FOLDER, [split("a", "b"), split("b", "a")])
+    assert "about new draws of weights and crops, not about new scans." in text
+
+
+def test_seeds_of_generated_scans_have_other_scans():
+    text = coverage(GENERATED, [split("a"), split("a")])
+    assert text.startswith(" Every seed has other scans")
+    assert "intervals and p are about new scans" in text
+
+
+def test_one_seed_has_no_interval_to_speak_of():
+    assert coverage(FOLDER, [split("a")]) == ""
