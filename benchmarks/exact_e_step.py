@@ -21,20 +21,25 @@ from segpl.networks.network import NetworkSettings, NetworkShape
 from segpl.threshold.priors import Answers
 from segpl.types import Batch, Labeled, Unlabeled
 
+ROUNDS = 5
+
 
 def seconds_of(call: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Median over repeats, the device's work included."""
-    times = []
-    for repeat in range(repeats + 3):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        began = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        if repeat >= 3:
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    """Median over rounds of the mean of calls in a row, none waiting for another."""
+    means = []
+    for number in range(ROUNDS + 1):
+        began = synchronized(device)
+        for _ in range(repeats):
+            call()
+        if number:  # the first round warms up
+            means.append((synchronized(device) - began) / repeats)
+    return statistics.median(means)
+
+
+def synchronized(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def main() -> None:
@@ -42,7 +47,7 @@ def main() -> None:
     parser.add_argument("--patch", nargs="+", type=int, default=[32, 32, 32])
     parser.add_argument("--labeled", type=int, default=2)
     parser.add_argument("--unlabeled", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--compile", action="store_true")
     args = parser.parse_args()
@@ -76,12 +81,15 @@ def main() -> None:
     def infer() -> None:
         method.latent.exact(answers)
 
+    def label() -> None:
+        method.latent(answers, logits[args.labeled :], image[args.labeled :], generator)
+
     whole = seconds_of(step, args.repeats, device)
-    part = seconds_of(infer, args.repeats, device)
     kind = f"{'x'.join(map(str, args.patch))}, {args.labeled} + {args.unlabeled} crops, {device}"
-    print(
-        f"{kind}: step {1e3 * whole:.2f} ms, exact E-step {1e3 * part:.3f} ms, {part / whole:.1%}"
-    )
+    print(f"{kind}: step {1e3 * whole:.2f} ms")
+    for name, call in (("posterior", infer), ("with labels, free energy and log", label)):
+        part = seconds_of(call, args.repeats, device)
+        print(f"exact E-step, {name}: {1e3 * part:.3f} ms, {part / whole:.1%} of the step")
 
 
 if __name__ == "__main__":
