@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import copy
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segpl.errors import UserError
-from segpl.experiments.study_file import Study, parse_study
+from segpl.experiments.study_file import Study, parse_study, read_study
 
 GOOD: dict[str, Any] = {
     "title": "Thresholds",
@@ -202,6 +205,14 @@ def test_variants_that_calibrate_have_seen_the_labels_of_validation_cases():
     content["questions"][0]["variants"] = ["bpl", "off"]
     assert study(content).fitted_on(brain) == ("bpl",)
     assert study(content).fitted_on(phantom) == ()
+
+
+def test_studies_of_the_benchmarks_and_of_the_guide_can_be_read():
+    root = Path(__file__).parents[3]
+    (example,) = re.findall(r"```toml\n(title.*?)```", (root / "docs/guide.md").read_text(), re.S)
+    assert len(study(tomllib.loads(example)).questions) == 3
+    for path in (root / "benchmarks").glob("*.toml"):
+        assert read_study(path).questions
 
 
 def test_study_that_asks_nothing_is_refused():
