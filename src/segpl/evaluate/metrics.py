@@ -29,3 +29,6 @@ def iou(prediction: Mask, truth: Mask) -> float:
 
 
 METRICS: dict[str, Callable[[Mask, Mask], float]] = {"dice": dice, "iou": iou}
+
+# what a comparison of methods scores and shows; other metrics are computed when asked for
+DEFAULT_METRICS = ("dice", "iou")

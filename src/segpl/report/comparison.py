@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from segpl.evaluate.metrics import EMPTY_POLICY, METRICS
+from segpl.evaluate.metrics import DEFAULT_METRICS, EMPTY_POLICY
 from segpl.evaluate.scores import Score
 from segpl.report.tables import Table, counted, mean_and_spread, title
 
@@ -46,7 +46,7 @@ class Outcome:
 def seeds_table(outcomes: Sequence[Outcome], baseline: str, *, jobs: int = 1) -> Table:
     """One row for each method: mean and deviation over seeds, and what it adds to the baseline."""
     methods = list(dict.fromkeys(outcome.method for outcome in outcomes))
-    metrics = list(reversed(METRICS))
+    metrics = list(reversed(DEFAULT_METRICS))
     rows: list[list[str]] = []
     means: list[list[float]] = []
     for method in methods:
@@ -121,7 +121,7 @@ def pairs(done: Sequence[Outcome], outcomes: Sequence[Outcome], baseline: str) -
 
 def outcome_rows(outcomes: Sequence[Outcome]) -> list[list[object]]:
     """A header, then one row for each training."""
-    metrics = list(reversed(METRICS))
+    metrics = list(reversed(DEFAULT_METRICS))
     header: list[object] = ["method", "seed", *metrics, "seconds", "parameters", "error"]
     return [
         header,

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segpl.evaluate.metrics import EMPTY_POLICY, METRICS
+from segpl.evaluate.metrics import DEFAULT_METRICS, EMPTY_POLICY
 from segpl.evaluate.scores import Score, summarize
 from segpl.report.runs import RunSummary
 
@@ -27,7 +27,8 @@ class Table:
 
 def comparison_table(runs: list[RunSummary]) -> Table:
     """One row for each run: every metric as mean and deviation over cases, then what it cost."""
-    metrics = [metric for metric in reversed(METRICS) if all(_by_case(r, metric) for r in runs)]
+    shown = reversed(DEFAULT_METRICS)
+    metrics = [metric for metric in shown if all(_by_case(run, metric) for run in runs)]
     rows: list[list[str]] = []
     means: list[list[float]] = []
     for run in runs:
