@@ -1,10 +1,11 @@
-"""What a test over seeds can speak of depends on what the seeds change."""
+"""What a page says of the cases behind its numbers: who has seen them, and what seeds change."""
 
 from __future__ import annotations
 
 from segpl.data.split import Split
-from segpl.experiments.study import coverage
-from segpl.experiments.study_file import StudyDataset
+from segpl.experiments.study import coverage, write_study
+from segpl.experiments.study_file import StudyDataset, parse_study
+from segpl.report.comparison import Outcome
 
 FOLDER = StudyDataset("brain", "Task04", (0, 1), {}, {})
 GENERATED = StudyDataset("phantom", "", (0, 1), {}, {})
@@ -33,3 +34,15 @@ def test_seeds_of_generated_scans_have_other_scans():
 
 def test_one_seed_has_no_interval_to_speak_of():
     assert coverage(FOLDER, [split("a")]) == ""
+
+
+def test_page_names_the_variants_that_calibrate_on_validation_cases(tmp_path):
+    content = {
+        "title": "Calibration",
+        "datasets": {"phantom": {"phantom": True, "seeds": [0], "split": {"validation": 1}}},
+        "methods": {"warm": {"method": "bpl", "calibrate": "all"}},
+        "questions": [{"id": "a", "text": "Is it?", "reference": "bpl", "variants": ["warm"]}],
+    }
+    failed = [Outcome(label, 0, error="no memory") for label in ("supervised", "bpl", "warm")]
+    write_study(parse_study(content, "a.toml"), tmp_path, {"phantom": failed}, source="a.toml")
+    assert "its scores are not those of new ones: `warm`." in (tmp_path / "study.md").read_text()
