@@ -1,0 +1,245 @@
+"""Measures of calibration: numbers by hand, by loops, and what holds for any prediction."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segpl.errors import InputError
+from segpl.evaluate.uncertainty import (
+    SampleMaps,
+    adaptive_calibration_error,
+    binary_entropy,
+    brier,
+    error_retention,
+    expected_calibration_error,
+    negative_log_likelihood,
+    questions,
+    reliability,
+)
+from segpl.losses import targets_of
+from segpl.threshold.calibration import expected_calibration_error as in_training
+from segpl.types import IGNORE
+
+BOUNDED = (brier, expected_calibration_error, adaptive_calibration_error)
+MEASURES = (*BOUNDED, negative_log_likelihood)
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values)
+
+
+def yes(*values: int) -> np.ndarray:
+    return np.array(values, bool)
+
+
+def some(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities with many ties, and answers that follow them loosely."""
+    draw = np.random.default_rng(seed)
+    p = draw.random(count).round(2)
+    p[: count // 3] = 0.0
+    return p, draw.random(count) < p**2
+
+
+@st.composite
+def predictions(draw):
+    count = draw(st.integers(1, 40))
+    p = draw(st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 1]), min_size=count, max_size=count))
+    y = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    return np.array(p, float), np.array(y, bool)
+
+
+class TestByHand:
+    def test_brier_of_three_voxels(self):
+        assert brier(array(0.8, 0.3, 0.5), yes(1, 0, 0)) == pytest.approx((0.04 + 0.09 + 0.25) / 3)
+
+    def test_likelihood_of_two_voxels(self):
+        found = negative_log_likelihood(array(0.8, 0.25), yes(1, 0))
+        assert found == pytest.approx(-(math.log(0.8) + math.log(0.75)) / 2)
+
+    def test_a_voxel_that_is_sure_and_wrong_costs_sixteen(self):
+        found = negative_log_likelihood(array(1.0), yes(0))
+        assert found == pytest.approx(-math.log(1e-7))
+
+    def test_calibration_error_of_two_bins(self):
+        """Below half: 0.1 and 0.3 with one yes; above: 0.9 with a no."""
+        found = expected_calibration_error(array(0.1, 0.3, 0.9), yes(0, 1, 0), bins=2)
+        assert found == pytest.approx(2 / 3 * abs(0.5 - 0.2) + 1 / 3 * 0.9)
+
+    def test_adaptive_bins_hold_equally_many(self):
+        p, y = array(0.9, 0.1, 0.2, 0.3), yes(0, 0, 0, 1)
+        found = adaptive_calibration_error(p, y, bins=2)
+        assert found == pytest.approx((abs(0 - 0.15) + abs(0.5 - 0.6)) / 2)
+
+    def test_voxels_of_one_probability_are_divided_at_an_edge(self):
+        """Three of 0.2 with one yes, one of 0.6 with yes: the second bin has half of each."""
+        p, y = array(0.2, 0.2, 0.2, 0.6), yes(1, 0, 0, 1)
+        first, second = abs(1 / 3 - 0.2), abs((1 / 3 + 1) / 2 - 0.4)
+        assert adaptive_calibration_error(p, y, bins=2) == pytest.approx((first + second) / 2)
+
+    def test_diagram_has_a_bar_for_each_bin(self):
+        bars = reliability(array(0.1, 0.3, 1.0), yes(0, 1, 1), bins=2)
+        assert bars.edges.tolist() == [0, 0.5, 1]
+        assert bars.count.tolist() == [2, 1]
+        assert bars.probability == pytest.approx([0.2, 1.0])
+        assert bars.frequency == pytest.approx([0.5, 1.0])
+
+    def test_empty_bars_are_unknown_and_count_for_nothing(self):
+        bars = reliability(array(0.1), yes(0), bins=3)
+        assert np.isnan(bars.frequency).tolist() == [False, True, True]
+        assert bars.error == pytest.approx(0.1)
+
+    def test_retention_of_four_voxels(self):
+        """The error is at the second most uncertain one."""
+        curve = error_retention(array(0.1, 0.6, 0.2, 0.9), yes(0, 1, 0, 0), points=4)
+        assert curve.retained.tolist() == [0, 0.25, 0.5, 0.75, 1]
+        assert curve.error == pytest.approx([0, 0, 0, 1 / 3, 1 / 4])
+        assert curve.area == pytest.approx((0 + 0 + 1 / 6 + 7 / 24) / 4)
+
+    def test_entropy_of_a_coin_and_of_certainty(self):
+        assert binary_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
+        quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
+        assert binary_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
+
+
+class TestBySecondSource:
+    def test_calibration_error_is_that_of_a_loop(self):
+        p, y = some(1)
+        total = 0.0
+        for low in range(10):
+            inside = (p * 10 >= low) & ((p * 10 < low + 1) | (low == 9))
+            if inside.any():
+                total += inside.mean() * abs(y[inside].mean() - p[inside].mean())
+        assert expected_calibration_error(p, y, bins=10) == pytest.approx(total)
+
+    def test_adaptive_error_is_that_of_sorted_parts(self):
+        p = np.random.default_rng(2).permutation(np.linspace(0.01, 0.99, 60))
+        y = np.random.default_rng(3).random(60) < p
+        order = np.argsort(p)
+        parts = np.split(order, 5)
+        gaps = [abs(y[part].mean() - p[part].mean()) for part in parts]
+        assert adaptive_calibration_error(p, y, bins=5) == pytest.approx(np.mean(gaps))
+
+    def test_retention_is_that_of_dropping_one_by_one(self):
+        draw = np.random.default_rng(4)
+        u, e = draw.random(50), draw.random(50)
+        order = np.argsort(u)
+        dropped = [e[order][:kept].mean() for kept in range(1, 51)]
+        assert error_retention(u, e, points=50).error[1:] == pytest.approx(dropped)
+
+    def test_what_training_logs_is_the_same_measure(self):
+        p, y = some(5)
+        target = torch.from_numpy(y).float().view(1, 1, -1)
+        logged = in_training(torch.from_numpy(p).view(1, 1, -1), target, torch.ones(1, 1, 400))
+        # probabilities at an edge of a bin fall to one side in single precision
+        assert expected_calibration_error(p.astype(np.float32), y) == pytest.approx(
+            logged.item(), abs=2e-3
+        )
+
+    def test_running_maps_are_those_of_all_samples_at_once(self):
+        samples = np.random.default_rng(6).random((7, 2, 3)).astype(np.float32)
+        maps = SampleMaps()
+        for sample in samples:
+            maps.add(sample)
+        assert maps.mean == pytest.approx(samples.mean(0), abs=1e-6)
+        assert maps.std == pytest.approx(samples.std(0), abs=1e-6)
+
+    def test_equal_samples_give_themselves_and_no_spread(self):
+        sample = np.random.default_rng(7).random(50).astype(np.float32)
+        maps = SampleMaps()
+        for _ in range(5):
+            maps.add(sample)
+        assert np.array_equal(maps.mean, sample)
+        assert not maps.std.any()
+
+
+class TestAlways:
+    @given(predictions())
+    @settings(max_examples=60, deadline=None)
+    def test_measures_stay_in_their_bounds(self, prediction):
+        for measure in BOUNDED:
+            assert 0 <= measure(*prediction) <= 1 + 1e-12
+        assert 0 <= negative_log_likelihood(*prediction) <= 16.2
+        curve = error_retention(binary_entropy(prediction[0]), prediction[1], points=7)
+        assert ((curve.error >= 0) & (curve.error <= 1 + 1e-12)).all()
+        assert 0 <= curve.area <= 1 + 1e-12
+
+    @given(predictions(), st.randoms(use_true_random=False))
+    @settings(max_examples=60, deadline=None)
+    def test_order_of_voxels_means_nothing(self, prediction, random):
+        order = list(range(len(prediction[0])))
+        random.shuffle(order)
+        p, y = prediction
+        for measure in MEASURES:
+            assert measure(p[order], y[order]) == pytest.approx(measure(p, y))
+        before, after = (error_retention(u, e).area for u, e in ((p, y), (p[order], y[order])))
+        assert after == pytest.approx(before)
+
+    @pytest.mark.parametrize("measure", MEASURES)
+    def test_sure_and_right_is_best_and_sure_and_wrong_worst(self, measure):
+        y = yes(0, 1, 0).repeat(5)  # no adaptive bin has both answers, which would make up
+        assert measure(y.astype(float), y) == pytest.approx(0, abs=1e-6)
+        worst = measure(1 - y.astype(float), y)
+        assert worst == pytest.approx(1 if measure in BOUNDED else -math.log(1e-7))
+
+    @pytest.mark.parametrize("measure", MEASURES)
+    def test_nothing_asked_is_nothing_known(self, measure):
+        assert math.isnan(measure(array(), yes()))
+
+    def test_retention_of_nothing_is_unknown(self):
+        curve = error_retention(array(), yes(), points=3)
+        assert np.isnan(curve.error).all()
+        assert math.isnan(curve.area)
+
+    def test_knowing_its_errors_is_better_than_not_and_than_the_reverse(self):
+        p, y = some(8)
+        wrong = (p > 0.5) != y
+        areas = [error_retention(u, wrong).area for u in (wrong * 1.0, wrong * 0.0, wrong * -1.0)]
+        assert areas == sorted(areas)
+        assert areas[1] == pytest.approx(wrong.mean())
+        assert areas[0] < areas[1] < areas[2]
+
+    @pytest.mark.parametrize("kind", [np.float32, np.float64])
+    def test_entropy_lies_between_nothing_and_a_coin(self, kind):
+        found = binary_entropy(np.linspace(0, 1, 101).astype(kind))
+        assert ((found >= 0) & (found <= math.log(2) + 1e-6)).all()
+        assert found == pytest.approx(found[::-1], abs=1e-6)
+
+
+class TestQuestions:
+    @pytest.mark.parametrize("classes", [2, 3])
+    def test_they_are_those_of_the_losses(self, classes):
+        outputs = 1 if classes == 2 else classes
+        label = np.array([[0, 1, IGNORE], [classes - 1, 0, 1]])
+        p = np.random.default_rng(0).random((outputs, 2, 3))
+        asked, answers = questions(p, label)
+        target, weight = targets_of(torch.from_numpy(label)[None], outputs)
+        known = weight.expand_as(target)[0].bool().numpy()
+        assert np.array_equal(asked.ravel(), p[known])
+        assert np.array_equal(answers.ravel(), target[0].bool().numpy()[known])
+
+    def test_ignored_voxels_are_left_out(self):
+        p, y = questions(array(0.9, 0.5)[None], np.array([1, IGNORE]))
+        assert brier(p, y) == pytest.approx(0.01)
+
+    def test_a_label_of_another_shape_is_refused(self):
+        with pytest.raises(InputError, match=r"do not fit a label \(3,\)"):
+            questions(np.zeros((1, 2)), np.zeros(3, int))
+
+
+def test_what_is_no_probability_is_refused():
+    with pytest.raises(InputError, match="they lie from 0 to 1"):
+        brier(array(1.5), yes(1))
+    with pytest.raises(InputError, match="they lie from 0 to 1"):
+        brier(array(float("nan")), yes(1))
+    with pytest.raises(InputError, match="one answer for each probability"):
+        brier(array(0.5), yes(1, 0))
+    with pytest.raises(InputError, match="differ in shape"):
+        error_retention(array(0.5), yes(1, 0))
+    with pytest.raises(InputError, match="0 bins are too few"):
+        reliability(array(0.5), yes(1), bins=0)
