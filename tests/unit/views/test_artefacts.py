@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from segpl.data.phantom import PhantomSettings, vessel_phantom
+from segpl.errors import InputError
+from segpl.views.artefacts import (
+    ARTEFACTS,
+    COARSER,
+    bias_field,
+    blur,
+    corrupted,
+    low_resolution,
+    metal_streaks,
+    mixed,
+    motion_ghosts,
+    out_of_distribution,
+    spikes,
+)
+
+every_artefact = pytest.mark.parametrize("name", ARTEFACTS)
+every_shape = pytest.mark.parametrize("sides", [(32, 32), (33, 20), (20, 18, 16), (24, 24, 5)])
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def image_of(sides: tuple[int, ...]) -> Tensor:
+    """A smooth channel and a channel of noise, both with mean 0 and deviation 1."""
+    noise = torch.randn((2, *sides), generator=generator(0))
+    noise[0] = blur(noise[:1], 0.5, generator())[0]
+    axes = tuple(range(1, noise.dim()))
+    return (noise - noise.mean(axes, keepdim=True)) / noise.std(axes, keepdim=True)
+
+
+def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
+    """Root mean square of the change, (severities, C)."""
+    changes = [corrupted(image, name, s, generator()) - image for s in severities]
+    return torch.stack([c.square().flatten(1).mean(1).sqrt() for c in changes])
+
+
+@every_artefact
+@every_shape
+def test_severity_zero_gives_the_image_to_the_bit(name, sides):
+    image = image_of(sides)
+    assert torch.equal(corrupted(image, name, 0.0, generator()), image)
+
+
+@every_artefact
+@every_shape
+def test_more_severity_moves_every_channel_further_from_the_image(name, sides):
+    image = image_of(sides)
+    fine = distances(name, image, [n / 20 for n in range(21)])
+    assert (fine.diff(dim=0) >= -1e-6).all()
+    coarse = distances(name, image, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert (coarse.diff(dim=0) > 0).all()
+    assert coarse[-1].min() > 0.1
+
+
+@every_artefact
+@pytest.mark.parametrize("shape", [(32, 32), (32, 32, 32)])
+def test_more_severity_moves_a_scan_further_from_itself(name, shape):
+    scan = torch.from_numpy(vessel_phantom(3, PhantomSettings(shape=shape))[0].copy())[None]
+    image = (scan - scan.mean()) / scan.std()
+    assert (distances(name, image, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]).diff(dim=0) > 0).all()
+
+
+@every_artefact
+@every_shape
+def test_an_artefact_is_that_of_its_generator_and_keeps_shape_and_type(name, sides):
+    image = image_of(sides)
+    before = image.clone()
+    first, same, other = (corrupted(image, name, 0.6, generator(seed)) for seed in (1, 1, 2))
+    assert first.shape == image.shape
+    assert first.dtype == image.dtype
+    assert first.isfinite().all()
+    assert torch.equal(first, same)
+    assert torch.equal(image, before)
+    assert torch.equal(first, other) == (name in ("blur", "low-resolution"))
+
+
+@every_artefact
+def test_a_constant_image_stays_finite(name):
+    image = torch.full((1, 16, 16), 0.3)
+    assert corrupted(image, name, 1.0, generator()).isfinite().all()
+
+
+@pytest.mark.parametrize("severity", [-0.1, 1.01, math.nan])
+def test_a_severity_outside_of_its_range_is_refused(severity):
+    with pytest.raises(InputError, match=r"outside of \[0, 1\]: 0 leaves an image as it is"):
+        corrupted(image_of((16, 16)), "blur", severity, generator())
+
+
+def test_an_unknown_artefact_is_answered_with_the_nearest():
+    with pytest.raises(KeyError, match="Did you mean 'ghosts'"):
+        corrupted(image_of((16, 16)), "ghost", 0.5, generator())
+
+
+def test_gamma_mixes_as_the_paper_prints_it():
+    """0.25 of (4, 0) and 0.75 of (2, -2) is (1 + 1.5, 0 - 1.5)."""
+    assert mixed(torch.tensor([2.0, -2.0]), torch.tensor([4.0, 0.0]), 0.25).tolist() == [2.5, -1.5]
+
+
+def test_gamma_of_one_is_a_contrast_never_seen_and_noise_of_one_deviation():
+    """The mean of a channel stays, so its square adds up: factor squared and noise squared."""
+    image = 5 + torch.randn((1, 200, 200), generator=generator(0))
+    factors = []
+    for seed in range(40):
+        changed = out_of_distribution(image, 1.0, generator(seed))
+        assert changed.mean().item() == pytest.approx(5, abs=0.05)
+        centred = image - image.mean()
+        factors.append(((changed - 5) * centred).mean().item() / centred.square().mean().item())
+        rest = changed - image.mean() - factors[-1] * centred
+        assert rest.std().item() == pytest.approx(1, abs=0.02)
+    sizes = np.abs(np.log(factors))
+    assert sizes.min() > 0.45
+    assert sizes.max() < 1.05
+    assert 10 < sum(factor > 1 for factor in factors) < 30
+
+
+def test_bias_field_is_a_smooth_gain_of_at_most_three_above_the_darkest_value():
+    image = image_of((40, 40))[1:]
+    low = image.min()
+    inside = image > low + 0.5
+    gain = ((bias_field(image, 1.0, generator()) - low) / (image - low))[inside]
+    assert gain.max() <= 3.001
+    assert gain.min() >= 1 / 3.001
+    flat = torch.ones((1, 40, 40))
+    flat[0, 0, 0] = 0  # the darkest value
+    field = bias_field(flat, 1.0, generator())[0, 1:, 1:].log()
+    assert max(field.diff(dim=0).abs().max(), field.diff(dim=1).abs().max()) < 0.25
+    assert field.abs().max().item() == pytest.approx(math.log(3), rel=0.02)
+
+
+def test_bias_field_is_the_same_for_all_channels():
+    image = image_of((20, 20))[1:].expand(2, -1, -1)
+    first, second = bias_field(image, 0.7, generator())
+    assert torch.equal(first, second)
+
+
+def test_ghosts_are_the_moved_body_in_some_lines_of_k_space_and_the_image_in_the_others():
+    image = image_of((32, 32))[1:]
+    before, after = (torch.fft.fft2(x[0]) for x in (image, motion_ghosts(image, 1.0, generator())))
+    kept = (
+        torch.isclose(before, after, atol=1e-3).all(1),
+        torch.isclose(before, after, atol=1e-3).all(0),
+    )
+    lines = max(kept, key=lambda axis: int(axis.sum() < 32) * int(axis.sum()))
+    period = 32 / (32 - lines.sum().item() + 1)  # the line of frequency 0 does not move
+    assert round(period) in (2, 3, 4)
+    # away from the line whose mirror image it is itself, a shift changes the phase alone
+    inner = slice(1, 15)
+    torch.testing.assert_close(
+        before.abs()[inner, inner], after.abs()[inner, inner], rtol=0, atol=1e-2
+    )
+
+
+def test_ghosts_leave_a_mean_other_than_zero_alone():
+    image = image_of((32, 32))
+    change = motion_ghosts(image, 1.0, generator()) - image
+    shifted = motion_ghosts(image + 7, 1.0, generator()) - image - 7
+    torch.testing.assert_close(change, shifted, rtol=0, atol=1e-4)
+    assert change.mean().item() == pytest.approx(0, abs=1e-5)
+
+
+def test_spikes_are_three_points_of_k_space_and_their_mirror_images():
+    image = image_of((64, 64))[1:]
+    change = spikes(image, 1.0, generator()) - image
+    window = torch.hann_window(64)[:, None] * torch.hann_window(64)
+    power = torch.fft.fft2(change[0] * window).abs().square()
+    largest = power.flatten().sort(descending=True).values
+    assert largest[:54].sum() / power.sum() > 0.98  # nine numbers around each of six points
+    assert change.square().mean().item() == pytest.approx(1.5, rel=0.1)  # three cosines
+
+
+def test_low_resolution_has_no_wave_finer_than_its_grid():
+    image = image_of((32, 32))[1:]
+    lines = low_resolution(image, 1.0, generator())[0]
+    mirrored = torch.cat([lines, lines.flip(-1)], -1)
+    spectrum = torch.fft.rfft(mirrored).abs()
+    assert spectrum[:, 32 // int(COARSER) :].max() < 1e-4
+    assert spectrum[:, : 32 // int(COARSER)].min(0).values.max() > 1e-3
+
+
+def test_low_resolution_keeps_a_constant_and_thin_axes():
+    flat = torch.full((1, 16, 16), 2.0)
+    torch.testing.assert_close(low_resolution(flat, 1.0, generator()), flat)
+    stack = torch.zeros((1, 16, 16, 4))
+    stack[..., 1] = 1  # one bright slice
+    coarse = low_resolution(stack, 1.0, generator())
+    torch.testing.assert_close(coarse, stack, rtol=0, atol=1e-5)
+
+
+def test_blur_is_a_gaussian_of_three_voxels_at_most():
+    point = torch.zeros((1, 41, 41))
+    point[0, 20, 20] = 1
+    spread = blur(point, 1.0, generator())[0].sum(0)
+    place = torch.arange(41.0) - 20
+    assert (spread * place**2).sum().sqrt().item() == pytest.approx(3, rel=0.03)
+
+
+def test_streaks_leave_a_bright_spot_in_bright_and_dark_rays_that_fade():
+    noise = torch.randn((1, 96, 96), generator=generator(0))
+    change = (metal_streaks(noise, 1.0, generator()) - noise)[0]
+    row, column = divmod(int(change.argmax()), 96)
+    assert 0.25 * 96 < row < 0.75 * 96
+    assert 0.25 * 96 < column < 0.75 * 96
+    assert change.max() > 4
+    rows, columns = torch.meshgrid(torch.arange(96) - row, torch.arange(96) - column, indexing="ij")
+    radius = torch.hypot(rows.float(), columns.float())
+    near, far = (change[(radius > low) & (radius < low + 10)] for low in (8, 32))
+    assert near.min() < -0.5
+    assert near.max() > 0.5
+    assert far.abs().mean() < near.abs().mean()
+
+
+def test_streaks_lie_in_the_slices_around_the_metal():
+    change = metal_streaks(torch.randn((1, 32, 32, 30), generator=generator(0)), 1.0, generator())
+    change = change - torch.randn((1, 32, 32, 30), generator=generator(0))
+    by_slice = change[0].square().mean((0, 1))
+    assert 8 < int(by_slice.argmax()) < 22
+    assert max(by_slice[0], by_slice[-1]) < 0.5 * by_slice.max()
