@@ -16,7 +16,17 @@ from segpl.losses import channel_shares, foreground_share, targets_of
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.schedules import linear_ramp
+from segpl.threshold.base import Distribution
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Unlabeled
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholded:
+    """What a method with a learnt threshold says of images."""
+
+    probability: Tensor  # (B, K, *S)
+    threshold: Distribution  # its tensors broadcast against the probabilities
+    selects: bool = False  # it decides which voxels are sure, not which are foreground
 
 
 class Method(nn.Module, ABC):
@@ -35,6 +45,8 @@ class Method(nn.Module, ABC):
     looks_at_labeled: ClassVar[frozenset[str]] = frozenset()
     # terms that no network learns from, but another part of the method, such as a threshold
     spares_networks: ClassVar[frozenset[str]] = frozenset()
+    # learns the distribution of a threshold, of which `thresholded` tells
+    has_threshold: ClassVar[bool] = False
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -69,6 +81,13 @@ class Method(nn.Module, ABC):
         """Probabilities (B, K, *S) of (B, C, *S) images, each channel on its own."""
         answers = [network(image).logits.sigmoid() for network in self.predictors()]
         return answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
+
+    def thresholded(self, image: Tensor) -> Thresholded | None:
+        """Probabilities of (B, C, *S) images and the threshold that they are held against.
+
+        None without `has_threshold`. Draws of the threshold make different masks of one prediction.
+        """
+        return None
 
     def after_update(self, steps: int) -> None:
         """Called after each optimiser step, with how many were taken; teachers move here."""

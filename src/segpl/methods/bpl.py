@@ -13,6 +13,7 @@ from segpl.errors import InputError, unknown
 from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
+    Thresholded,
     alpha_at,
     as_in_prediction,
     counted,
@@ -25,6 +26,7 @@ from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.networks.network import Network
 from segpl.threshold.calibration import Temperature, expected_calibration_error
 from segpl.threshold.priors import Answers
+from segpl.threshold.rules import SELECTING
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 
 CALIBRATIONS = ("off", "all", "class")
@@ -43,6 +45,7 @@ class BPL(Method):
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
     spares_networks: ClassVar[frozenset[str]] = frozenset({"threshold_cost", "calibration"})
+    has_threshold: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -93,6 +96,16 @@ class BPL(Method):
     def calibrated(self, logits: Tensor) -> Tensor:
         logits = logits.detach()
         return logits if self.temperature is None else self.temperature(logits)
+
+    def thresholded(self, image: Tensor) -> Thresholded:
+        """Calibrated probabilities, as the threshold was inferred from, and its posterior."""
+        output: NetOutput = self.network(image)
+        probability = self.calibrated(output.logits).sigmoid()
+        return Thresholded(
+            probability,
+            self.latent.posterior(probability, output.features),
+            selects=self.settings.threshold.rule in SELECTING,
+        )
 
     def calibration(self, held: Labeled | None) -> StepOutput:
         """The term that fits the temperature to validation crops, and its worth as monitors."""

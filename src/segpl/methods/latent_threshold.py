@@ -160,7 +160,7 @@ class LatentThreshold(nn.Module):
         settings = self.settings
         self.prior.update(answers, generator)
         if self.head is None:
-            found = self.exact(answers)
+            found = self.exact(answers.unlabeled, answers.weight)
         else:
             found = self.learnt(self.head(features), logits.shape[2:])
         pseudo = RULES[settings.rule](answers.unlabeled, found.posterior, generator)
@@ -171,7 +171,8 @@ class LatentThreshold(nn.Module):
         monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
         monitors |= {"free_energy": -cost.detach(), **described(found.posterior, "threshold")}
         if settings.yardstick:
-            monitors |= described(self.exact(answers).posterior, "exact_threshold")
+            exact = self.exact(answers.unlabeled, answers.weight)
+            monitors |= described(exact.posterior, "exact_threshold")
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
         return PseudoLabels(pseudo.target, weight, terms, monitors)
 
@@ -185,18 +186,25 @@ class LatentThreshold(nn.Module):
         return Inferred(posterior, posterior.kl(references.prior).mean())
 
     @torch.no_grad()
-    def exact(self, answers: Answers) -> Inferred:
+    def posterior(self, probability: Tensor, features: Tensor) -> Distribution:
+        """What is known of the threshold of images (B, K, *S) in prediction; nothing is learnt."""
+        if self.head is None:
+            return self.exact(probability, torch.ones_like(probability)).posterior
+        return self.learnt(self.head(features), probability.shape[2:]).posterior
+
+    @torch.no_grad()
+    def exact(self, probability: Tensor, weight: Tensor) -> Inferred:
         """The posterior by Bayes' rule, and the mean of the loss over it."""
         settings, prior_log = self.settings, self.references().log_mass
         dice = dice_of_thresholds(
-            answers.unlabeled,
-            answers.weight.expand_as(answers.unlabeled),
+            probability,
+            weight.expand_as(probability),
             scope=settings.scope,
             selects=settings.rule in SELECTING,
         )  # (b, k, G)
         log_mass = posterior_of(dice, prior_log, temperature=settings.temperature)
         loss = (log_mass.exp() * (1 - dice)).sum(-1).mean()
-        places = [1] * (answers.unlabeled.dim() - 2)
+        places = [1] * (probability.dim() - 2)
         posterior = Categorical(log_mass.view(*log_mass.shape[:2], *places, POINTS))
         return Inferred(posterior, posterior.kl(Categorical(prior_log)).mean(), loss)
 

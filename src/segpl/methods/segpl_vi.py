@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from segpl.errors import InputError
-from segpl.methods.base import require, require_ramp
+from segpl.methods.base import Thresholded, require, require_ramp
 from segpl.methods.segpl import SegPL
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
@@ -35,6 +36,7 @@ class SegPLVI(SegPL):
     name: ClassVar[str] = "segpl-vi"
     summary: ClassVar[str] = "pseudo-labels by a threshold learnt with variational inference"
     one_vs_rest: ClassVar[bool] = False  # one threshold for all classes, read off all features
+    has_threshold: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True)
     class Settings:
@@ -75,3 +77,7 @@ class SegPLVI(SegPL):
         pseudo.monitors["threshold_std"] = posterior.std.detach()
         pseudo.monitors["threshold_drawn"] = threshold
         return pseudo
+
+    def thresholded(self, image: Tensor) -> Thresholded:
+        output: NetOutput = self.network(image)
+        return Thresholded(output.logits.sigmoid(), self.head(output.features))
