@@ -13,7 +13,7 @@ ARGUMENTS = {
     "plan": ["data", "--out", "--labeled"],
     "train": ["data", "--out", "--method", "--steps", "--labeled", "--resume", "--set", "--config"],
     "predict": ["run", "inputs", "--out", "--probabilities", "--overwrite"],
-    "evaluate": ["predictions", "labels", "--out"],
+    "evaluate": ["predictions", "labels", "--metrics", "--tolerance", "--region", "--out"],
     "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
     "study": ["STUDY.toml", "--out", "--data", "--only", "--jobs", "--device"],
     "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],

@@ -208,11 +208,11 @@ class TestScores:
         return tmp_path / "masks"
 
     def test_a_row_for_each_case_class_and_metric(self, segpl, masks, tmp_path):
-        answer = segpl("evaluate", masks, tmp_path / "pictures")
+        answer = segpl("evaluate", masks, tmp_path / "pictures", "--metrics", "dice", "iou")
         assert answer.code == 0, answer.err
         with (masks / "scores.csv").open(newline="") as handle:
             rows = list(csv.reader(handle))
-        assert rows[0] == ["case", "class", "metric", "value"]
+        assert rows[0] == ["case", "class", "metric", "value", "unit", "empty"]
         assert [tuple(row[:3]) for row in rows[1:]] == [
             ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
         ]
@@ -234,8 +234,11 @@ class TestScores:
         labels = pictures / "test" / "lbls"
         out = tmp_path / "new folder" / "scores.csv"
         assert segpl("evaluate", labels, labels, "--out", out).code == 0
+        perfect = {"hd95": 0.0, "assd": 0.0, "volume_error": 0.0}
         with out.open(newline="") as handle:
-            assert {row["value"] for row in csv.DictReader(handle)} == {"1.0"}
+            for row in csv.DictReader(handle):
+                if row["metric"] not in ("volume", "label_volume"):
+                    assert float(row["value"]) == perfect.get(row["metric"], 1.0), row
 
     def test_predictions_without_labels_are_refused(self, segpl, masks, volumes):
         for path in (volumes / "test").rglob("*.nii.gz"):

@@ -147,8 +147,10 @@ def test_ignored_voxels_are_no_part_of_a_score(segpl, train, tmp_path):
         # right where it counts, wrong everywhere else
         guess = np.where(label == 2, 1, label).astype(np.uint8)
         nibabel.Nifti1Image(guess, nibabel.load(path).affine).to_filename(path)
-    assert segpl("evaluate", predictions, data).code == 0
-    assert {score.value for score in read_scores(predictions / "scores.csv")} == {1.0}
+    assert segpl("evaluate", predictions, data, "--metrics", "dice", "hd95", "recall").code == 0
+    scores = read_scores(predictions / "scores.csv")
+    assert {score.value for score in scores if score.metric == "hd95"} == {0.0}
+    assert {score.value for score in scores if score.metric != "hd95"} == {1.0}
 
 
 def test_validation_cases_give_a_table_and_a_best_checkpoint(train, volumes, tmp_path):

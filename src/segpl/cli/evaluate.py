@@ -12,6 +12,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "labels", type=Path, help="folder of label files, or a dataset whose labels are used"
     )
     parser.add_argument(
+        "--metrics",
+        nargs="+",
+        metavar="NAME",
+        help="those to compute (default: all): dice, iou, precision, recall, surface_dice, hd95, "
+        "assd, volume_error, volume, label_volume",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1.0,
+        metavar="MM",
+        help="distance up to which two surfaces count as one in surface_dice (default: 1)",
+    )
+    parser.add_argument(
+        "--region",
+        metavar="FOLDER",
+        help="masks of where to score, one for each case; or the name of a folder of them beside "
+        "that of the labels, such as fov",
+    )
+    parser.add_argument(
         "--out", type=Path, help="table to write (default: scores.csv beside the predictions)"
     )
 
@@ -20,16 +40,25 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from segpl.evaluate.scores import pair_cases, score_pairs, write_scores
+    from segpl.evaluate.metrics import METRICS, known_metrics
+    from segpl.evaluate.pairing import pair_cases
+    from segpl.evaluate.region import regions_beside
+    from segpl.evaluate.scores import score_pairs, write_scores
     from segpl.report.tables import counted, print_table, summary_table
 
     # names and paths are shown as they are, on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    pairing = pair_cases(args.predictions, args.labels)
+    metrics = known_metrics(args.metrics or METRICS)
+    pairing = pair_cases(args.predictions, args.labels, region=args.region)
     columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=notes, transient=True) as progress:
         task = progress.add_task("scoring", total=len(pairing.pairs))
-        scores = score_pairs(pairing, advance=lambda: progress.advance(task))
+        scores = score_pairs(
+            pairing,
+            metrics=metrics,
+            tolerance=args.tolerance,
+            advance=lambda: progress.advance(task),
+        )
     out: Path = args.out or args.predictions / "scores.csv"
     write_scores(out, scores)
 
@@ -40,5 +69,10 @@ def run(args: argparse.Namespace) -> int:
     if pairing.without_prediction:
         count = counted(len(pairing.without_prediction), "case")
         notes.print(f"Labelled but not predicted: {count}.")
+    beside = regions_beside(label for _, label in pairing.pairs.values())
+    if args.region:
+        notes.print(f"Scored inside of {args.region} only.")
+    elif beside:
+        notes.print(f"Scored everywhere; `--region {beside}` keeps to the {beside} masks.")
     notes.print(f"Scores of each case: {out}")
     return 0

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.layouts import read_dataset
-from segpl.data.layouts.base import image_files
-from segpl.data.readers import read_label, same_grid, stem_of
+from segpl.data.readers import Grid, read_label, same_grid
 from segpl.errors import InputError, MissingFileError
-from segpl.evaluate.metrics import METRICS
-from segpl.files import read_json, write_text
+from segpl.evaluate.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    TOLERANCE,
+    Mask,
+    Masks,
+    empty_policy,
+    known_metrics,
+    unit_of,
+)
+from segpl.evaluate.pairing import MANIFEST, Pairing, pair_cases, some_of
+from segpl.evaluate.region import read_region
+from segpl.files import write_text
 
-HEADER = ("case", "class", "metric", "value")
-MANIFEST = "predictions.json"  # prediction leaves it beside the masks: what their numbers mean
+HEADER = ("case", "class", "metric", "value", "unit", "empty")
+SHORT_HEADER = HEADER[:4]  # of tables that hold Dice and IoU alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,9 @@ class Score:
     class_name: str
     metric: str
     value: float
+    unit: str = ""  # 'mm', 'ml', ...; of surface Dice its tolerance, 'at 1 mm'
+    # masks without a voxel of the class: 'no', 'both', 'prediction', 'label'; '' is not recorded
+    empty: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,68 +58,42 @@ class Summary:
     min: float
     max: float
     cases: int
-
-
-@dataclass(frozen=True, slots=True)
-class Pairing:
-    """Which prediction is scored against which label, and what the numbers in them mean."""
-
-    pairs: dict[str, tuple[Path, Path]]  # case -> prediction, label
-    without_label: list[str]  # predicted cases that nothing is known about
-    without_prediction: list[str]
-    classes: dict[str, int] | None  # None: the labels themselves must tell
-    ignore: int | None
+    unit: str = ""
 
 
 def evaluate_folders(
-    predictions: str | Path, labels: str | Path, *, advance: Callable[[], object] | None = None
+    predictions: str | Path,
+    labels: str | Path,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    tolerance: float = TOLERANCE,
+    region: str | Path | None = None,
+    advance: Callable[[], object] | None = None,
 ) -> list[Score]:
-    """Score every prediction that has a label; `labels` is a folder of them, or a dataset."""
-    pairing = pair_cases(Path(predictions), Path(labels))
+    """Score every prediction that has a label; `labels` is a folder of them, or a dataset.
+
+    `metrics` are names of `METRICS`; `tolerance` is that of surface Dice, in mm; `region` is a
+    folder of masks outside of which nothing counts, or its name beside the labels' folder.
+    """
+    pairing = pair_cases(Path(predictions), Path(labels), region=region)
     if pairing.without_label:
         warnings.warn(
             f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
-            f"scored: {_some(pairing.without_label)}.",
+            f"scored: {some_of(pairing.without_label)}.",
             stacklevel=2,
         )
-    return score_pairs(pairing, advance=advance)
+    return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
 
 
-def pair_cases(predictions: Path, labels: Path) -> Pairing:
-    """Match predictions and labels by case name, whatever their formats."""
-    for path in (predictions, labels):
-        if not path.is_dir():
-            raise MissingFileError(
-                f"{path} is not a folder: evaluation needs a folder of predictions, and a folder "
-                "of labels or a dataset. Check the path."
-            )
-    predicted = _files_by_case(predictions)
-    if not predicted:
-        raise InputError(
-            f"{predictions} holds no prediction: there is no image file in it. "
-            "Write some with `segpl predict RUN FILES --out DIR`."
-        )
-    known, classes, ignore = _labels(labels)
-    shared = sorted(predicted.keys() & known.keys())
-    if not shared:
-        raise InputError(
-            f"no prediction has a label: {predictions} holds {_some(predicted)}, and {labels} "
-            f"holds {_some(known)}. A label is found by the name of its case: rename the files, "
-            "or point to the labels of these cases."
-        )
-    manifest = predictions / MANIFEST
-    if manifest.is_file():
-        classes, ignore = _manifest(manifest)
-    return Pairing(
-        pairs={case: (predicted[case], known[case]) for case in shared},
-        without_label=sorted(predicted.keys() - known.keys()),
-        without_prediction=sorted(known.keys() - predicted.keys()),
-        classes=classes,
-        ignore=ignore,
-    )
-
-
-def score_pairs(pairing: Pairing, *, advance: Callable[[], object] | None = None) -> list[Score]:
+def score_pairs(
+    pairing: Pairing,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    tolerance: float = TOLERANCE,
+    advance: Callable[[], object] | None = None,
+) -> list[Score]:
+    metrics = known_metrics(metrics)  # before the files are read
+    _check_tolerance(tolerance)
     classes = pairing.classes
     if classes is None:
         classes = _classes_in(label for _, label in pairing.pairs.values())
@@ -118,7 +106,18 @@ def score_pairs(pairing: Pairing, *, advance: Callable[[], object] | None = None
                 f"case {case}: {prediction_file} and {label_file} are not on one grid: "
                 f"{difference}. Predict again from the image that the label was drawn on."
             )
-        scores += evaluate_case(prediction.array, truth.array, classes, pairing.ignore, case=case)
+        mask = pairing.regions.get(case)
+        scores += evaluate_case(
+            prediction.array,
+            truth.array,
+            classes,
+            pairing.ignore,
+            case=case,
+            metrics=metrics,
+            spacing=_spacing(truth.grid),
+            tolerance=tolerance,
+            region=read_region(mask, truth.grid, case) if mask else None,
+        )
         if advance is not None:
             advance()
     return scores
@@ -131,23 +130,37 @@ def evaluate_case(
     ignore: int | None,
     *,
     case: str,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    spacing: Sequence[float] | None = None,
+    tolerance: float = TOLERANCE,
+    region: Mask | None = None,
 ) -> list[Score]:
-    """Every metric of every class but the background, over voxels whose truth is known."""
+    """The metrics of every class but the background, over voxels of known truth in the region.
+
+    `spacing` is in mm; without one, distances and volumes are counted in voxels.
+    """
     if prediction.shape != truth.shape:
         raise InputError(
             f"case {case}: the prediction has shape {prediction.shape} and the label "
             f"{truth.shape}. Both must lie on the grid of the image; predict it again."
         )
+    counts = region
     if ignore is not None:
-        is_known = truth != ignore
-        prediction, truth = prediction[is_known], truth[is_known]
-    _check_numbers(case, "prediction", prediction, classes)
-    _check_numbers(case, "label", truth, classes)
-    return [
-        Score(case, name, metric, function(prediction == number, truth == number))
-        for name, number in foreground(classes).items()
-        for metric, function in METRICS.items()
-    ]
+        counts = truth != ignore if counts is None else counts & (truth != ignore)
+    _check_numbers(case, "prediction", prediction, classes, counts)
+    _check_numbers(case, "label", truth, classes, counts)
+    scores: list[Score] = []
+    for name, number in foreground(classes).items():
+        found, there = prediction == number, truth == number
+        if counts is not None:
+            found, there = found & counts, there & counts
+        masks = Masks(found, there, spacing, tolerance)
+        empty = masks.empty
+        scores += (
+            Score(case, name, metric, METRICS[metric].score(masks), unit_of(metric, masks), empty)
+            for metric in metrics
+        )
+    return scores
 
 
 def foreground(classes: dict[str, int]) -> dict[str, int]:
@@ -156,10 +169,11 @@ def foreground(classes: dict[str, int]) -> dict[str, int]:
 
 
 def summarize(scores: list[Score]) -> list[Summary]:
-    """One row for each class and metric, in the order of their first appearance."""
-    groups: dict[tuple[str, str], list[float]] = {}
+    """One row for each class, metric and unit, in the order of their first appearance."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
     for score in scores:
-        groups.setdefault((score.class_name, score.metric), []).append(score.value)
+        key = (score.class_name, score.metric, score.unit)
+        groups.setdefault(key, []).append(score.value)
     return [
         Summary(
             class_name=class_name,
@@ -170,16 +184,34 @@ def summarize(scores: list[Score]) -> list[Summary]:
             min=min(values),
             max=max(values),
             cases=len(values),
+            unit=unit,
         )
-        for (class_name, metric), values in groups.items()
+        for (class_name, metric, unit), values in groups.items()
     ]
+
+
+def empty_note(scores: Sequence[Score]) -> str:
+    """For the foot of a table: what empty masks were given, and how often that happened."""
+    policy = empty_policy(score.metric for score in scores)
+    pairs = {(score.case, score.class_name): score.empty for score in scores}
+    counts = Counter(pairs.values())
+    if not policy or counts[""]:
+        return policy
+    of = f"of {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of case and class"
+    if counts["no"] == len(pairs):
+        return f"{policy} This was needed for none {of}."
+    named = {"both": "both empty", "prediction": "only the prediction", "label": "only the label"}
+    said = ", ".join(f"{words} {counts[key]}" for key, words in named.items())
+    return f"{policy} This was needed for {len(pairs) - counts['no']} {of}: {said}."
 
 
 def write_scores(path: Path, scores: list[Score]) -> None:
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(HEADER)
-    writer.writerows((s.case, s.class_name, s.metric, repr(float(s.value))) for s in scores)
+    writer.writerows(
+        (s.case, s.class_name, s.metric, repr(float(s.value)), s.unit, s.empty) for s in scores
+    )
     write_text(path, table.getvalue())
 
 
@@ -191,7 +223,7 @@ def read_scores(path: Path) -> list[Score]:
     with path.open(encoding="utf-8", newline="") as handle:
         rows = csv.reader(handle)
         header = tuple(next(rows, ()))
-        if header != HEADER:
+        if header not in (HEADER, SHORT_HEADER):
             raise InputError(
                 f"{path} starts with '{','.join(header)}' and is no table of scores: its first "
                 f"line must be '{','.join(HEADER)}'. Write it again with `segpl evaluate`."
@@ -199,54 +231,15 @@ def read_scores(path: Path) -> list[Score]:
         scores: list[Score] = []
         for row in rows:
             try:
-                case, class_name, metric, value = row
-                scores.append(Score(case, class_name, metric, float(value)))
+                case, class_name, metric, value, *rest = row
+                unit, empty = rest or ("", "")
+                scores.append(Score(case, class_name, metric, float(value), unit, empty))
             except ValueError as error:
                 raise InputError(
                     f"{path}, line {rows.line_num}: '{','.join(row)}' is not a case, a class, a "
                     "metric and a number. Write the file again with `segpl evaluate`."
                 ) from error
     return scores
-
-
-def _files_by_case(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in image_files(folder):
-        case = stem_of(path)
-        if case in found:
-            raise InputError(
-                f"{folder} holds two files for case {case}: {found[case].name} and {path.name}. "
-                "One file for each case is needed; move the other elsewhere."
-            )
-        found[case] = path
-    return found
-
-
-def _labels(folder: Path) -> tuple[dict[str, Path], dict[str, int] | None, int | None]:
-    """Label files by case, and what their numbers mean where that is written down."""
-    files = _files_by_case(folder)
-    if files:
-        return files, None, None
-    dataset = read_dataset(folder)
-    known = {case.name: case.label for case in dataset.cases if case.label}
-    return known, dataset.classes, dataset.ignore
-
-
-def _manifest(path: Path) -> tuple[dict[str, int], int | None]:
-    content = read_json(path)
-    classes = content.get("classes") if isinstance(content, dict) else None
-    ignore = content.get("ignore") if isinstance(content, dict) else None
-    if (
-        not isinstance(classes, dict)
-        or not all(isinstance(number, int) for number in classes.values())
-        or not isinstance(ignore, int | None)
-    ):
-        raise InputError(
-            f'{path} does not say what the numbers mean: it needs {{"classes": {{name: number}}, '
-            '"ignore": number or null}. Correct it, or remove it to take every number in the '
-            "labels for a class."
-        )
-    return dict(classes), ignore
 
 
 def _classes_in(labels: Iterable[Path]) -> dict[str, int]:
@@ -262,10 +255,29 @@ def _classes_in(labels: Iterable[Path]) -> dict[str, int]:
     return {str(number): number for number in sorted(numbers)}
 
 
+def _spacing(grid: Grid) -> tuple[float, ...] | None:
+    """In mm, or None for pictures and arrays, whose voxels are of no known size."""
+    is_stored = grid.affine is not None or any(size != 1 for size in grid.spacing)
+    return grid.spacing if is_stored else None
+
+
+def _check_tolerance(tolerance: float) -> None:
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InputError(
+            f"a tolerance of {tolerance:g} mm is no distance. Give the distance up to which two "
+            "surfaces count as one, such as 1."
+        )
+
+
 def _check_numbers(
-    case: str, what: str, array: NDArray[np.integer], classes: dict[str, int]
+    case: str,
+    what: str,
+    array: NDArray[np.integer],
+    classes: dict[str, int],
+    counts: Mask | None,
 ) -> None:
-    strange = sorted(_numbers_in(array) - set(classes.values()) - {0})
+    numbers = _numbers_in(array if counts is None else array[counts])
+    strange = sorted(numbers - set(classes.values()) - {0})
     if strange:
         known = ", ".join(f"{name} = {number}" for name, number in classes.items())
         raise InputError(
@@ -280,9 +292,3 @@ def _numbers_in(array: NDArray[np.integer]) -> set[int]:
         # counting is many times faster than sorting a large volume
         return set(np.flatnonzero(np.bincount(array.ravel())).tolist())
     return set(np.unique(array).tolist())
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + more if ordered else "none"

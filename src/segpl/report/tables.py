@@ -7,14 +7,12 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from segpl.evaluate.metrics import DEFAULT_METRICS, EMPTY_POLICY
-from segpl.evaluate.scores import Score, summarize
+from segpl.evaluate.metrics import DEFAULT_METRICS, EMPTY_POLICY, METRICS
+from segpl.evaluate.scores import Score, empty_note, summarize
 from segpl.report.runs import RunSummary
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-TITLES = {"dice": "Dice", "iou": "IoU"}  # metrics whose name is not spelled as it is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +75,13 @@ def summary_table(scores: list[Score]) -> Table:
         rows=[
             [
                 row.class_name,
-                title(row.metric),
+                title(row.metric, row.unit),
                 *(_number(n) for n in (row.mean, row.std, row.median, row.min, row.max)),
                 str(row.cases),
             ]
             for row in summarize(scores)
         ],
-        note=f"{counted(cases, 'case')} scored. {EMPTY_POLICY}",
+        note=f"{counted(cases, 'case')} scored. {empty_note(scores)}",
     )
 
 
@@ -121,8 +119,12 @@ def print_table(table: Table, console: Console) -> None:
     console.print(Text(table.note, style="dim"))
 
 
-def title(metric: str) -> str:
-    return TITLES.get(metric, metric)
+def title(metric: str, unit: str = "") -> str:
+    """How a metric is read: 'HD95 (mm)', 'surface Dice at 1 mm'."""
+    name = METRICS[metric].title if metric in METRICS else metric
+    if not unit:
+        return name
+    return f"{name} {unit}" if unit.startswith("at ") else f"{name} ({unit})"
 
 
 def counted(count: int, noun: str) -> str:
@@ -154,4 +156,6 @@ def mean_and_spread(values: list[float]) -> str:
 
 
 def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.3f}"
+    if math.isnan(value):
+        return "-"
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:,.0f}"

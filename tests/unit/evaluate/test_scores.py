@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
@@ -9,14 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segpl.cli import evaluate as command
 from segpl.errors import InputError, MissingFileError
-from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.metrics import EMPTY_POLICY
+from segpl.evaluate.pairing import pair_cases
 from segpl.evaluate.scores import (
     Score,
+    empty_note,
     evaluate_case,
     evaluate_folders,
-    pair_cases,
     read_scores,
     summarize,
     write_scores,
@@ -203,14 +202,20 @@ def test_progress_is_told_once_for_each_case(folders):
 
 
 def test_scores_come_back_from_their_file_to_the_bit(tmp_path):
-    scores = [Score("a, b", "left", "dice", 1 / 3), Score("c", "right", "iou", 0.1 + 0.2)]
+    scores = [Score("a, b", "left", "dice", 1 / 3), Score("c", "right", "hd95", 0.1, "mm", "no")]
     write_scores(tmp_path / "scores.csv", scores)
     assert read_scores(tmp_path / "scores.csv") == scores
 
 
 def test_the_table_starts_with_its_stated_header(tmp_path):
-    write_scores(tmp_path / "scores.csv", [Score("a", "left", "dice", 0.5)])
-    assert (tmp_path / "scores.csv").read_text() == "case,class,metric,value\na,left,dice,0.5\n"
+    write_scores(tmp_path / "scores.csv", [Score("a", "left", "hd95", 0.5, "mm", "no")])
+    written = (tmp_path / "scores.csv").read_text(encoding="utf-8")
+    assert written == "case,class,metric,value,unit,empty\na,left,hd95,0.5,mm,no\n"
+
+
+def test_a_table_of_dice_and_iou_alone_is_still_read(tmp_path):
+    (tmp_path / "scores.csv").write_text("case,class,metric,value\na,left,dice,0.5\n")
+    assert read_scores(tmp_path / "scores.csv") == [Score("a", "left", "dice", 0.5)]
 
 
 def test_another_table_is_not_taken_for_scores(tmp_path):
@@ -242,21 +247,104 @@ def test_one_case_has_no_deviation():
     assert np.isnan(row.std)
 
 
-def test_the_command_writes_the_table_and_prints_the_policy_for_empty_masks(
-    folders, tmp_path, capsys
-):
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    out = tmp_path / "out" / "scores.csv"
-    assert command.run(parser.parse_args([*map(str, folders), "--out", str(out)])) == 0
-    assert len(read_scores(out)) == 2 * len(METRICS)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "2 cases scored. Empty masks: both empty scores 1, only one empty scores 0." in printed
+def test_values_of_different_units_are_not_averaged():
+    scores = [Score("a", "left", "hd95", 2.0, "mm"), Score("b", "left", "hd95", 4.0, "voxel")]
+    assert [(row.unit, row.mean, row.cases) for row in summarize(scores)] == [
+        ("mm", 2.0, 1),
+        ("voxel", 4.0, 1),
+    ]
 
 
-def test_the_command_lists_what_was_not_scored(folders, capsys):
-    picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    command.run(parser.parse_args([*map(str, folders)]))
-    assert "for want of a label: stray" in capsys.readouterr().err
+def test_dice_and_iou_are_computed_unless_more_is_asked_for(folders):
+    assert {score.metric for score in evaluate_folders(*folders)} == {"dice", "iou"}
+
+
+def test_metrics_come_in_the_order_in_which_they_were_asked_for(folders):
+    scores = evaluate_folders(*folders, metrics=["hd95", "dice", "hd95"])
+    assert [(s.case, s.metric) for s in scores] == [
+        ("a", "hd95"),
+        ("a", "dice"),
+        ("b", "hd95"),
+        ("b", "dice"),
+    ]
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_name(folders):
+    with pytest.raises(KeyError, match=r"no metric named 'hd59'\. Did you mean 'hd95'"):
+        evaluate_folders(*folders, metrics=["hd59"])
+
+
+@pytest.mark.parametrize("tolerance", [-1.0, float("nan"), float("inf")])
+def test_a_tolerance_that_is_no_distance_is_refused(folders, tolerance):
+    with pytest.raises(InputError, match="is no distance"):
+        evaluate_folders(*folders, tolerance=tolerance)
+
+
+def test_distances_and_volumes_use_the_spacing_of_the_label_file(tmp_path):
+    """Two of four voxels of 2 mm are found: the surfaces end 4 mm apart."""
+    label, prediction = np.zeros((6, 3, 3)), np.zeros((6, 3, 3))
+    label[1:5, 1, 1] = 1
+    prediction[1:3, 1, 1] = 1
+    volume(tmp_path / "labels" / "a.nii.gz", label, spacing=2.0)
+    volume(tmp_path / "predictions" / "a.nii.gz", prediction, spacing=2.0)
+    folders = tmp_path / "predictions", tmp_path / "labels"
+    scores = evaluate_folders(*folders, metrics=["assd", "volume", "label_volume"])
+    assert value(scores, "assd") == pytest.approx((2 + 4) / 6)
+    assert value(scores, "volume") == pytest.approx(2 * 8 / 1000)
+    assert value(scores, "label_volume") == pytest.approx(4 * 8 / 1000)
+    assert [score.unit for score in scores] == ["mm", "ml", "ml"]
+
+
+def test_pictures_are_measured_in_pixels(folders):
+    scores = evaluate_folders(*folders, metrics=["hd95", "surface_dice", "volume"], tolerance=2)
+    assert [s.unit for s in scores if s.case == "b"] == ["px", "at 2 px", "px"]
+    assert [s.value for s in scores if s.metric == "volume"] == [2.0, 1.0]
+
+
+def test_surfaces_end_where_the_truth_is_unknown():
+    """The prediction goes on for four voxels into the unknown, which is no error."""
+    prediction, truth = np.zeros((3, 9), int), np.zeros((3, 9), int)
+    prediction[1, 1:7], truth[1, 1:3], truth[:, 3:] = 1, 1, 9
+    scores = evaluate_case(
+        prediction, truth, BINARY, 9, case="a", metrics=["hd95", "assd", "volume_error"]
+    )
+    assert [score.value for score in scores] == [0.0, 0.0, 0.0]
+
+
+def test_each_row_says_which_mask_was_empty():
+    prediction, truth = np.array([[1, 1, 3]]), np.array([[1, 2, 0]])
+    classes = {"found": 1, "missed": 2, "invented": 3, "absent": 4}
+    scores = evaluate_case(prediction, truth, classes, None, case="a", metrics=["dice", "hd95"])
+    assert {score.class_name: score.empty for score in scores} == {
+        "found": "no",
+        "missed": "prediction",
+        "invented": "label",
+        "absent": "both",
+    }
+
+
+def test_the_foot_counts_the_pairs_that_the_policy_was_applied_to():
+    kinds = ["both", "prediction", "prediction", "no", "no"]
+    scores = [
+        Score(str(index), "left", metric, 0.0, "", empty)
+        for index, empty in enumerate(kinds)
+        for metric in ("dice", "hd95")
+    ]
+    assert empty_note(scores) == (
+        "Empty masks: both empty scores 1, only one empty scores 0; a distance is 0 if both are, "
+        "the diagonal of the image if only one is. This was needed for 3 of 5 pairs of case and "
+        "class: both empty 1, only the prediction 2, only the label 0."
+    )
+
+
+def test_the_foot_says_that_no_mask_was_empty():
+    note = empty_note([Score("a", "left", "dice", 0.5, "", "no")])
+    assert note.endswith("This was needed for none of 1 pair of case and class.")
+
+
+def test_the_foot_counts_nothing_where_it_was_not_recorded():
+    assert empty_note([Score("a", "left", "dice", 0.5)]) == EMPTY_POLICY
+
+
+def test_volumes_need_no_policy():
+    assert empty_note([Score("a", "left", "volume", 0.0, "ml", "both")]) == ""

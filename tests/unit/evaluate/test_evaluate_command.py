@@ -1,0 +1,116 @@
+"""`segpl evaluate` on small pictures, called in this process."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from segpl.cli import evaluate as command
+from segpl.errors import UnknownNameError
+from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.scores import read_scores
+
+
+def picture(path: Path, values: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(values, np.uint8)).save(path)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Three cases: one right, one half found, one missed."""
+    for case, found in (("a", [255, 255]), ("b", [255, 0]), ("c", [0, 0])):
+        picture(tmp_path / "predictions" / f"{case}.png", [found, [0, 0]])
+        picture(tmp_path / "labels" / f"{case}.png", [[255, 255], [0, 0]])
+    return tmp_path / "predictions", tmp_path / "labels"
+
+
+def evaluate(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def test_every_metric_is_written_and_printed_with_its_unit(folders, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    out = tmp_path / "out" / "scores.csv"
+    assert evaluate(*folders, "--out", out) == 0
+    assert len(read_scores(out)) == 3 * len(METRICS)
+    printed = capsys.readouterr().out
+    assert [m.title for m in METRICS.values() if m.title not in printed] == []
+    assert "HD95 (px)" in printed
+    assert "surface Dice at 1 px" in printed
+
+
+def test_the_table_fits_into_100_columns(folders, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    evaluate(*folders)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert not any("…" in line for line in lines)
+
+
+def test_the_foot_says_what_empty_masks_were_given_and_how_often(folders, capsys):
+    evaluate(*folders, "--metrics", "dice", "hd95")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "3 cases scored. Empty masks: both empty scores 1, only one empty scores 0;" in printed
+    assert "needed for 1 of 3 pairs of case and class: both empty 0, only the prediction 1" in (
+        printed
+    )
+
+
+def test_a_missed_case_is_in_the_mean_with_the_diagonal_of_the_image(folders):
+    evaluate(*folders, "--metrics", "hd95")
+    scores = {score.case: score.value for score in read_scores(folders[0] / "scores.csv")}
+    assert scores == {"a": 0.0, "b": pytest.approx(0.95), "c": pytest.approx(8**0.5)}
+
+
+def test_only_the_chosen_metrics_are_computed(folders):
+    evaluate(*folders, "--metrics", "recall", "assd")
+    assert {s.metric for s in read_scores(folders[0] / "scores.csv")} == {"recall", "assd"}
+
+
+def test_the_tolerance_reaches_surface_dice(folders):
+    """One of three surface pixels of case b is a pixel away."""
+    for tolerance, share in ((0, 2 / 3), (1, 1.0)):
+        evaluate(*folders, "--metrics", "surface_dice", "--tolerance", tolerance)
+        (score,) = (s for s in read_scores(folders[0] / "scores.csv") if s.case == "b")
+        assert score.value == pytest.approx(share)
+        assert score.unit == f"at {tolerance} px"
+
+
+def test_an_unknown_metric_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(UnknownNameError, match=r"no metric named 'dise'\. Did you mean 'dice'"):
+        evaluate(tmp_path / "absent", tmp_path / "absent", "--metrics", "dise")
+
+
+def test_the_help_names_every_metric():
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    words = parser.format_help().replace(",", " ").split()
+    assert [name for name in METRICS if name not in words] == []
+
+
+def test_the_command_lists_what_was_not_scored(folders, capsys):
+    picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
+    evaluate(*folders)
+    assert "for want of a label: stray" in capsys.readouterr().err
+
+
+def test_the_command_scores_inside_of_a_region_and_says_so(folders, tmp_path, capsys):
+    for case in "abc":
+        picture(tmp_path / "left" / f"{case}.png", [[255, 0], [255, 0]])
+    evaluate(*folders, "--metrics", "dice", "--region", tmp_path / "left")
+    scores = {score.case: score.value for score in read_scores(folders[0] / "scores.csv")}
+    assert scores == {"a": 1.0, "b": 1.0, "c": 0.0}
+    assert "left only" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_of_regions_beside_the_labels_is_pointed_out(folders, tmp_path, capsys):
+    (tmp_path / "fov").mkdir()
+    evaluate(*folders)
+    assert "--region fov" in capsys.readouterr().err
