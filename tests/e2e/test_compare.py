@@ -51,6 +51,9 @@ def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_pat
     assert all(0 <= float(row["dice"]) <= 1 and float(row["seconds"]) > 0 for row in rows)
     assert "segpl" in answer.out
     assert (out / "comparison.md").read_text().count("| segpl |") == 1
+    for text in (answer.out, (out / "comparison.md").read_text()):
+        assert text.count("segpl against supervised: ") == 1
+        assert "only 2 seeds" in text
 
     # one split for a seed, other labels and the same test cases for another
     splits = [split_of(out, run) for run in ("supervised-0", "segpl-0", "segpl-1")]

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     )
     from segpl.files import write_text
     from segpl.report.comparison import outcome_rows, seeds_table
+    from segpl.report.comparison_words import comparison_words
     from segpl.report.tables import as_markdown, print_table
 
     if bool(args.data) == args.phantom:
@@ -86,9 +87,13 @@ def run(args: argparse.Namespace) -> int:
     outcomes = compare(args.data, args.out, settings, jobs=args.jobs)
     table = seeds_table(outcomes, BASELINE, jobs=args.jobs)
     write_text(args.out / "comparison.csv", csv_text(outcome_rows(outcomes)))
-    write_text(args.out / "comparison.md", as_markdown(table))
+    words = comparison_words(outcomes, BASELINE, own_cases=args.phantom)
+    listed = "".join(f"\n- {line}" for line in words)
+    write_text(args.out / "comparison.md", f"{as_markdown(table)}{listed}\n")
     console = Console(highlight=False, soft_wrap=True)
     print_table(table, console)
+    for line in words:
+        console.print(line, markup=False)
     console.print(f"One row for each training: {shlex.quote(str(args.out / 'comparison.csv'))}")
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:

@@ -306,3 +306,9 @@ def reservations(found: Effect) -> list[str]:
             "one of the two has no score"
         )
     return notes
+
+
+def p_text(p: float) -> str:
+    if math.isnan(p):
+        return "-"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

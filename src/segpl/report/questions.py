@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from segpl.evaluate.paired import PairedDifference, holm, paired_difference
+from segpl.evaluate.statistics import p_text
 from segpl.report.comparison import Outcome
 from segpl.report.tables import Table, counted, mean_and_spread
 
@@ -183,12 +184,6 @@ def cells(finding: Finding) -> list[str]:
         *([] if finding.holm is None else [p_text(finding.holm)]),
         f"{difference.better} of {difference.pairs}",
     ]
-
-
-def p_text(p: float) -> str:
-    if math.isnan(p):
-        return "-"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def absent(question: Question, outcomes: Sequence[Outcome]) -> list[str]:
