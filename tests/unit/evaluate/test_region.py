@@ -1,0 +1,128 @@
+"""Scores inside of a region: its masks are found, fit, and leave out what lies outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.pairing import pair_cases
+from segpl.evaluate.region import regions_beside
+from segpl.evaluate.scores import evaluate_case, evaluate_folders
+
+BINARY = {"background": 0, "vessel": 1}
+
+
+def picture(path: Path, values: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(values, np.uint8)).save(path)
+
+
+@pytest.fixture
+def retina(tmp_path: Path) -> Path:
+    """A dataset in two parts; the left columns count, and predictions are wrong in the others."""
+    for part, case in (("training", "21"), ("test", "01")):
+        folder = tmp_path / "data" / part
+        picture(folder / "images" / f"{case}.png", np.arange(24).reshape(4, 6))
+        label = np.zeros((4, 6))
+        label[1:3, 1:3] = 255
+        picture(folder / "labels" / f"{case}.png", label)
+        label[:, 4:] = 255
+        picture(tmp_path / "masks" / f"{case}.png", label)
+        region = np.zeros((4, 6))
+        region[:, :4] = 255
+        picture(folder / "fov" / f"{case}.png", region)
+    return tmp_path
+
+
+def test_a_region_named_as_a_folder_beside_the_labels_is_found_in_every_part(retina):
+    pairing = pair_cases(retina / "masks", retina / "data", region="fov")
+    assert pairing.regions == {
+        "01": retina / "data" / "test" / "fov" / "01.png",
+        "21": retina / "data" / "training" / "fov" / "21.png",
+    }
+
+
+def test_errors_outside_of_the_region_count_in_no_metric(retina):
+    names = [name for name in METRICS if METRICS[name].best != "none"]
+    data = retina / "data"
+    inside = evaluate_folders(retina / "masks", data, metrics=names, region="fov")
+    perfect = {"share": 1.0, "distance": 0.0, "error": 0.0}
+    assert [s.metric for s in inside if s.value != perfect[METRICS[s.metric].kind]] == []
+    everywhere = evaluate_folders(retina / "masks", data, metrics=names)
+    assert {s.value for s in everywhere if s.metric == "dice"} == {8 / 16}
+
+
+def test_labels_outside_of_the_region_count_in_no_metric():
+    truth = np.array([[1, 0, 0, 1]])
+    region = np.array([[True, True, True, False]])
+    scores = evaluate_case(
+        np.array([[1, 0, 0, 0]]), truth, BINARY, None, case="a", region=region, metrics=METRICS
+    )
+    found = {score.metric: score.value for score in scores}
+    assert (found["recall"], found["hd95"], found["label_volume"]) == (1.0, 0.0, 1.0)
+
+
+def test_region_and_ignored_voxels_are_both_left_out():
+    prediction, truth = np.array([[1, 1, 1]]), np.array([[1, 9, 0]])
+    region = np.array([[True, True, False]])
+    scores = evaluate_case(prediction, truth, BINARY, 9, case="a", region=region)
+    assert {score.value for score in scores} == {1.0}
+
+
+def test_a_class_that_lies_outside_of_the_region_is_empty():
+    truth = np.array([[1, 0]])
+    scores = evaluate_case(truth, truth, BINARY, None, case="a", region=np.array([[False, True]]))
+    assert {score.empty for score in scores} == {"both"}
+
+
+def test_a_folder_of_regions_is_matched_by_the_names_of_cases(retina, tmp_path):
+    for case in ("01", "21"):
+        picture(tmp_path / "elsewhere" / f"{case}_mask.png", np.ones((4, 6)))
+    scores = evaluate_folders(retina / "masks", retina / "data", region=tmp_path / "elsewhere")
+    assert {score.value for score in scores if score.metric == "dice"} == {8 / 16}
+
+
+def test_a_case_without_a_region_is_refused_by_name(retina):
+    (retina / "data" / "test" / "fov" / "01.png").unlink()
+    with pytest.raises(MissingFileError, match=r"case 01 has no region: .*fov holds 0 masks"):
+        evaluate_folders(retina / "masks", retina / "data", region="fov")
+
+
+def test_a_region_that_is_nowhere_is_refused(retina):
+    with pytest.raises(MissingFileError, match="eyes is not a folder, nor is there one of that"):
+        evaluate_folders(retina / "masks", retina / "data", region="eyes")
+
+
+def test_an_empty_region_is_refused(retina):
+    picture(retina / "data" / "test" / "fov" / "01.png", np.zeros((4, 6)))
+    with pytest.raises(InputError, match=r"case 01: the region .* is empty"):
+        evaluate_folders(retina / "masks", retina / "data", region="fov")
+
+
+def test_a_region_of_another_shape_is_refused(retina):
+    picture(retina / "data" / "test" / "fov" / "01.png", np.ones((4, 5)))
+    with pytest.raises(InputError, match=r"case 01: the region .* grid of the label: shape"):
+        evaluate_folders(retina / "masks", retina / "data", region="fov")
+
+
+def test_a_region_of_another_geometry_is_refused(tmp_path):
+    for folder, spacing in (("masks", 1.0), ("labels", 1.0), ("region", 2.0)):
+        (tmp_path / folder).mkdir()
+        volume = nib.Nifti1Image(np.ones((3, 3, 3), np.uint8), np.diag([spacing] * 3 + [1.0]))
+        nib.save(volume, tmp_path / folder / "a.nii.gz")
+    with pytest.raises(InputError, match=r"case a: the region .* voxel spacing"):
+        evaluate_folders(tmp_path / "masks", tmp_path / "labels", region=tmp_path / "region")
+
+
+def test_folders_of_regions_are_noticed_only_where_every_label_has_one(retina):
+    labels = sorted((retina / "data").glob("*/labels/*.png"))
+    assert len(labels) == 2
+    assert regions_beside(labels) == "fov"
+    (retina / "data" / "test" / "fov").rename(retina / "data" / "test" / "other")
+    assert regions_beside(labels) is None
