@@ -42,6 +42,7 @@ from segpl.evaluate.validation import Validation
 from segpl.files import write_json, write_text
 from segpl.methods.base import METHODS, Method
 from segpl.predict.predictor import Job, find_inputs, predict_jobs
+from segpl.predict.samples import note_of, samplers_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,26 +75,32 @@ class Run:
         probabilities: bool = False,
         overwrite: bool = False,
         overlap: float = 0.5,
+        samples: int | None = None,
+        by: str | None = None,
+        seed: int = 0,
+        ensemble: Sequence[Run] = (),
     ) -> list[Path]:
         """Write masks for images, folders or a dataset; with none, for the run's test cases.
 
-        Returns the files that were written.
+        Returns what was written; `samples` and `ensemble` average, and map how sure they are.
         """
-        given = [inputs] if isinstance(inputs, str | Path) else inputs
-        paths = [Path(entry) for entry in given]
+        runs = [self, *ensemble]
+        samplers = samplers_for(runs, samples, by, seed)
+        paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         jobs = (
             find_inputs(paths, self.plan, layout=self.config.data.layout)
             if paths
             else self.test_jobs()
         )
-        seen = set(self.split.labeled) & {job.name for job in jobs}
+        seen = {name for run in runs for name in run.split.labeled} & {job.name for job in jobs}
         if seen and not self.quiet:
             say(
                 f"note: {len(seen)} of {len(jobs)} inputs have the name of a case whose label this "
                 "run was trained on; scores of those say nothing about new scans.",
                 style="yellow",
             )
-        self.method.eval()
+        for run in runs:
+            run.method.to(self.device).eval()
         with bar("predicting", len(jobs), quiet=self.quiet) as advance:
             try:
                 return predict_jobs(
@@ -102,10 +109,11 @@ class Run:
                     self.plan,
                     Path(out),
                     device=self.device,
-                    run=self.identity,
+                    run=" + ".join(run.identity for run in runs) + note_of(samplers),
                     probabilities=probabilities,
                     overwrite=overwrite,
                     overlap=overlap,
+                    samplers=samplers,
                     advance=advance,
                 )
             except torch.OutOfMemoryError as error:

@@ -4,6 +4,8 @@ Examples:
   segpl predict runs/a --out masks                    the run's own test cases
   segpl predict runs/a new_scans --out masks          every image of a folder
   segpl predict runs/a scan.nii.gz --out masks --probabilities
+  segpl predict runs/a --out masks --samples 5        with maps of how sure it is
+  segpl predict runs/a --out masks --ensemble runs/b runs/c
 """
 
 from __future__ import annotations
@@ -37,6 +39,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="last",
         help="best: on the validation cases, where the run had any",
     )
+    parser.add_argument(
+        "--samples",
+        type=int,
+        metavar="N",
+        help="several predictions of each image: their mean, "
+        "and maps of entropy and standard deviation beside the labels",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="WAY",
+        help="how samples differ: thresholds, networks, dropout or flips; default: the first of "
+        "these that the run can",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of thresholds and dropout; default 0")
+    parser.add_argument(
+        "--ensemble",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="more runs: the mean of all",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,13 +68,20 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.api import load_run
 
-    trained = load_run(args.run, device=args.device, checkpoint=args.checkpoint)
+    trained, *others = (
+        load_run(path, device=args.device, checkpoint=args.checkpoint)
+        for path in (args.run, *args.ensemble)
+    )
     written = trained.predict(
         args.inputs,
         out=args.out,
         probabilities=args.probabilities,
         overwrite=args.overwrite,
         overlap=args.overlap,
+        samples=args.samples,
+        by=args.by,
+        seed=args.seed,
+        ensemble=others,
     )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if written:

@@ -22,7 +22,9 @@ from segpl.data.plan import Plan
 from segpl.data.prepare import labels_of, prepare_image, restore
 from segpl.data.readers import SUFFIXES, Grid, read_image, stem_of, suffix_of
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError, UserError
+from segpl.evaluate.uncertainty import binary_entropy
 from segpl.files import read_json, write_json
+from segpl.predict.samples import Answer, Maps, Predict, Sampler, sampled
 from segpl.predict.window import predict_windows
 from segpl.predict.writers import (
     output_name,
@@ -124,16 +126,16 @@ def _refuse_duplicates(jobs: Sequence[Job]) -> None:
 @dataclass(frozen=True, slots=True)
 class _Outputs:
     labels: Path
-    probabilities: Path | None
+    maps: dict[str, Path]  # of floats: `probabilities`, `entropy`, `std`, as far as asked for
 
     @property
     def paths(self) -> list[Path]:
-        return [self.labels] if self.probabilities is None else [self.labels, self.probabilities]
+        return [self.labels, *self.maps.values()]
 
 
 def predict_jobs(
     jobs: Sequence[Job],
-    predict: Callable[[Tensor], Tensor],
+    predict: Predict,
     plan: Plan,
     out: Path,
     *,
@@ -143,15 +145,20 @@ def predict_jobs(
     overwrite: bool = False,
     overlap: float = 0.5,
     window_batch: int = 4,
+    samplers: Sequence[Sampler] = (),
     advance: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Write a prediction for each job into `out`; returns the label files that were written.
 
     Existing outputs are skipped unless `overwrite`. Probabilities go to a folder of that name. A
     broken input does not stop the others: it is reported when they are done. `predictions.json`
-    says what the numbers mean and which `run` made them.
+    says what the numbers mean and which `run` made them. With `samplers` the mean of their samples
+    takes the place of `predict`, and maps of entropy and spread go to the folder `uncertainty`.
     """
-    outputs = {job.name: _outputs(job, out, plan, probabilities) for job in jobs}
+    outputs = {
+        job.name: _outputs(job, out, plan, probabilities, uncertainty=bool(samplers))
+        for job in jobs
+    }
     _refuse_overwriting_inputs(jobs, outputs, out)
     _claim(out, outputs, run, overwrite)
     todo = [
@@ -164,18 +171,9 @@ def predict_jobs(
     # before the first prediction, so that an interrupted command leaves no nameless files
     _record(out, jobs, outputs, plan, run)
 
-    def infer(image: NDArray[np.float32]) -> NDArray[np.float32]:
-        tensor = torch.from_numpy(image).to(device)
-        whole = predict_windows(tensor, predict, plan, overlap=overlap, window_batch=window_batch)
-        if not bool(torch.isfinite(whole).all()):
-            raise DivergedError(
-                "the network answers with numbers that are not finite. Check the run's log.csv "
-                "for a training that diverged, and predict from an earlier checkpoint."
-            )
-        result: NDArray[np.float32] = whole.cpu().numpy()
-        return result
-
-    failed = _pipeline(todo, outputs, infer, plan, advance)
+    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
+    plans = _different([sampler.plan for sampler in samplers] or [plan])
+    failed = _pipeline(todo, outputs, infer, plans, advance)
     _record(out, [job for job in jobs if job.name not in failed], outputs, plan, run)
     if failed:
         raise InputError(
@@ -187,11 +185,66 @@ def predict_jobs(
     return [outputs[job.name].labels for job in todo]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loaded:
+    images: list[NDArray[np.float32]]  # (C, *S) each, as the plans want it
+    grid: Grid
+
+
+@dataclass(frozen=True, slots=True)
+class _Inference:
+    """What is known of a loaded image; what is left to do for it need not wait for the device."""
+
+    predict: Predict
+    plan: Plan
+    samplers: tuple[Sampler, ...]
+    device: torch.device
+    overlap: float
+    window_batch: int
+
+    def __call__(self, job: Job, loaded: _Loaded) -> Callable[[], Answer]:
+        images = [torch.from_numpy(image).to(self.device) for image in loaded.images]
+        if not self.samplers:
+            answer = self.windows(images[0], self.predict, self.plan, self.plan.outputs)
+            return lambda: Answer(restore(answer, loaded.grid, self.plan))
+
+        def whole(image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
+            return restore(self.windows(image, predict, plan, channels), loaded.grid, plan)
+
+        # on the file's grid at once: runs of an ensemble may have plans of different spacing
+        plans = [sampler.plan for sampler in self.samplers]
+        prepared = [images[_different(plans).index(plan)] for plan in plans]
+        known = sampled(self.samplers, prepared, job.name, whole)
+        return lambda: known
+
+    def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
+        whole = predict_windows(
+            image,
+            predict,
+            plan,
+            overlap=self.overlap,
+            window_batch=self.window_batch,
+            outputs=channels,
+        )
+        if not bool(torch.isfinite(whole).all()):
+            raise DivergedError(
+                "the network answers with numbers that are not finite. Check the run's log.csv "
+                "for a training that diverged, and predict from an earlier checkpoint."
+            )
+        result: Maps = whole.cpu().numpy()
+        return result
+
+
+def _different(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans without repetition."""
+    return [plan for index, plan in enumerate(plans) if plan not in plans[:index]]
+
+
 def _pipeline(
     jobs: Sequence[Job],
     outputs: dict[str, _Outputs],
-    infer: Callable[[NDArray[np.float32]], NDArray[np.float32]],
-    plan: Plan,
+    infer: Callable[[Job, _Loaded], Callable[[], Answer]],
+    plans: Sequence[Plan],
     advance: Callable[[], None],
 ) -> dict[str, str]:
     """Predict each job while the next is read and the last is written; the failures by name."""
@@ -208,7 +261,7 @@ def _pipeline(
             advance()
 
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-        reading = [reader.submit(_load, job, plan) for job in jobs[:1]]
+        reading = [reader.submit(_load, job, plans) for job in jobs[:1]]
         writing: list[tuple[Job, Future[None]]] = []
 
         def finish() -> None:
@@ -223,39 +276,50 @@ def _pipeline(
             with forgiving(job):
                 ready = reading[0].result()
             # one ahead and no more, since volumes are large
-            reading = [reader.submit(_load, ahead, plan) for ahead in jobs[index + 1 : index + 2]]
+            reading = [reader.submit(_load, ahead, plans) for ahead in jobs[index + 1 : index + 2]]
             if ready is None:
                 continue
-            image, grid = ready
-            answer = infer(image)
+            answer = infer(job, ready)
             finish()
-            future = writer.submit(_write, job, outputs[job.name], answer, grid, plan)
+            future = writer.submit(_write, job, outputs[job.name], answer, plans[0])
             writing.append((job, future))
         finish()
     return failed
 
 
-def _load(job: Job, plan: Plan) -> tuple[NDArray[np.float32], Grid]:
-    image = read_image(job.images, plan.dims)
-    return prepare_image(image, plan), image.grid
+def _load(job: Job, plans: Sequence[Plan]) -> _Loaded:
+    image = read_image(job.images, plans[0].dims)
+    return _Loaded([prepare_image(image, plan) for plan in plans], image.grid)
 
 
-def _write(
-    job: Job, outputs: _Outputs, answer: NDArray[np.float32], grid: Grid, plan: Plan
-) -> None:
-    restored = restore(answer, grid, plan)
-    if outputs.probabilities is not None:
-        write_probabilities(outputs.probabilities, restored, job.images[0])
-    write_labels(outputs.labels, labels_of(restored, plan), job.images[0])
+def _write(job: Job, outputs: _Outputs, answer: Callable[[], Answer], plan: Plan) -> None:
+    known = answer()
+    probability = known.probability
+    for name, path in outputs.maps.items():
+        if name == "probabilities":
+            values = probability
+        elif name == "entropy":
+            values = binary_entropy(probability).astype(np.float32)
+        else:
+            assert known.std is not None, "samples have a spread"
+            values = known.std
+        write_probabilities(path, values, job.images[0])
+    decisive = probability if known.decisive is None else known.decisive
+    write_labels(outputs.labels, labels_of(decisive, plan), job.images[0])
 
 
-def _outputs(job: Job, out: Path, plan: Plan, probabilities: bool) -> _Outputs:
+def _outputs(
+    job: Job, out: Path, plan: Plan, probabilities: bool, *, uncertainty: bool
+) -> _Outputs:
     like = job.images[0]
-    folder = out / "probabilities"
-    return _Outputs(
-        out / output_name(job.name, like),
-        folder / probabilities_name(job.name, like, plan.outputs) if probabilities else None,
-    )
+
+    def beside(folder: str, name: str) -> Path:
+        return out / folder / probabilities_name(name, like, plan.outputs)
+
+    maps = {"probabilities": beside("probabilities", job.name)} if probabilities else {}
+    if uncertainty:
+        maps |= {kind: beside("uncertainty", f"{job.name}_{kind}") for kind in ("entropy", "std")}
+    return _Outputs(out / output_name(job.name, like), maps)
 
 
 def _refuse_overwriting_inputs(
@@ -324,8 +388,7 @@ def _record(
         entry = files.setdefault(job.name, {})
         entry["images"] = [str(path.resolve()) for path in job.images]
         entry["labels"] = wanted.labels.relative_to(out).as_posix()
-        if wanted.probabilities is not None:
-            entry["probabilities"] = wanted.probabilities.relative_to(out).as_posix()
+        entry |= {kind: path.relative_to(out).as_posix() for kind, path in wanted.maps.items()}
     write_json(
         out / MANIFEST,
         {"run": run, "classes": plan.classes, "ignore": plan.ignore, "files": files},

@@ -18,13 +18,15 @@ def predict_windows(
     *,
     overlap: float = 0.5,
     window_batch: int = 4,
+    outputs: int = 0,
 ) -> Tensor:
     """Probabilities (K, *S) of `image` (C, *S), float32.
 
     Windows of the plan's patch overlap by the share `overlap`, and a Gaussian gives the middle of
     each more weight than its rim. An image smaller than the patch is padded with 0 for the
     network's eyes only. `predict` gets (b, C, *patch) with b at most `window_batch`, on the device
-    of `image`; the result is put together there too where it fits, otherwise on the CPU.
+    of `image`; the result is put together there too where it fits, otherwise on the CPU. It gives
+    the plan's channels, or `outputs` of any kind.
     """
     if not 0 <= overlap < 1:
         raise InputError(
@@ -46,7 +48,7 @@ def predict_windows(
             predictor=network,
             overlap=overlap,
             mode="gaussian",
-            device=_blending_device(image, plan.outputs),
+            device=_blending_device(image, outputs or plan.outputs),
         )
     return whole[0]
 

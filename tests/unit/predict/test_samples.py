@@ -1,0 +1,359 @@
+"""Samples of one image: what is drawn, what is not, and what they say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import build, build_with
+
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError
+from segpl.methods.latent_threshold import ThresholdSettings
+from segpl.networks.network import Network, NetworkSettings
+from segpl.predict.samples import (
+    AT_ONCE,
+    Sampler,
+    Sampling,
+    choose_sampling,
+    cut,
+    flips,
+    note_of,
+    sampled,
+    samplers_for,
+    seed_of,
+)
+from segpl.predict.window import predict_windows
+
+PLAN = Plan(
+    dims=2,
+    channels=("CT",),
+    classes={"background": 0, "organ": 1},
+    ignore=None,
+    orientation=None,
+    spacing=(1.0, 1.0),
+    normalization=(Normalization(),),
+    patch=(16, 16),
+    strides=((2, 2), (2, 2)),
+    width=4,
+    batch=1,
+    reasons={},
+)
+THREE = replace(PLAN, classes={"background": 0, "organ": 1, "vessel": 2})
+IMAGE = torch.randn(1, 28, 20, generator=torch.Generator().manual_seed(0))
+DROPPING = NetworkSettings(dropout=0.5)
+
+
+@dataclass(frozen=True)
+class Trained:
+    path: Path
+    method: object
+    plan: Plan = PLAN
+
+
+def windows(image, predict, plan, channels=0, *, window_batch=4) -> np.ndarray:
+    return predict_windows(image, predict, plan, window_batch=window_batch).numpy()
+
+
+def arrays(sampler: Sampler, case: str = "a", image=IMAGE, whole=windows) -> list[np.ndarray]:
+    return [sample for sample, _ in sampler.samples(image, case, whole)]
+
+
+def vi(std: float = 0.1, mean: float = 0.5, classes: int = 2):
+    """segpl-vi whose head says what it is told, wherever it looks."""
+    method = build("segpl-vi", 2, classes=classes).eval()
+    for layer, value in ((method.head.mean, mean), (method.head.log_variance, 2 * np.log(std))):
+        torch.nn.init.zeros_(layer.weight)
+        torch.nn.init.constant_(layer.bias, value)
+    return method
+
+
+def method_for(way: str):
+    if way == "thresholds":
+        return vi()
+    if way == "networks":
+        return build("ensemble", 2, settings={"members": 3}).eval()
+    return build("supervised", 2, network=DROPPING).eval()
+
+
+def sampler_for(way: str, count: int = 3, **options) -> Sampler:
+    return Sampler(method_for(way), PLAN, Sampling(way, count), **options)
+
+
+every_way = pytest.mark.parametrize("way", ["thresholds", "networks", "dropout", "flips"])
+random_way = pytest.mark.parametrize("way", ["thresholds", "dropout"])
+
+
+class Bright(torch.nn.Module):
+    """Logits are the image: every voxel and every window on its own."""
+
+    def forward(self, image):
+        return image, image, image
+
+
+class TestEveryWay:
+    @every_way
+    def test_samples_differ_and_are_repeated_exactly(self, way):
+        first, second = (arrays(sampler_for(way)) for _ in range(2))
+        assert len(first) == 3
+        assert all(np.array_equal(one, two) for one, two in zip(first, second, strict=True))
+        assert not np.array_equal(first[0], first[1])
+
+    @every_way
+    def test_the_size_of_a_batch_of_windows_changes_no_draw(self, way):
+        one, four = (
+            arrays(
+                sampler_for(way),
+                whole=lambda *a, size=size: windows(*a, window_batch=size),
+            )
+            for size in (1, 4)
+        )
+        assert np.allclose(one, four, atol=1e-6)
+
+    @random_way
+    def test_a_longer_series_begins_like_a_shorter_one(self, way):
+        short, long = (arrays(sampler_for(way, count)) for count in (2, AT_ONCE + 2))
+        assert len(long) == AT_ONCE + 2
+        assert all(np.array_equal(one, two) for one, two in zip(short, long, strict=False))
+        assert not np.array_equal(long[0], long[AT_ONCE])
+
+    @random_way
+    def test_cases_runs_and_seeds_draw_their_own(self, way):
+        base = arrays(sampler_for(way))
+        assert not np.array_equal(base, arrays(sampler_for(way), case="b"))
+        assert not np.array_equal(base, arrays(sampler_for(way, number=1)))
+        other = replace(sampler_for(way), sampling=Sampling(way, 3, seed=1))
+        assert not np.array_equal(base, arrays(other))
+
+    @every_way
+    def test_the_global_generator_and_the_modes_stay_as_they_were(self, way):
+        sampler = sampler_for(way)
+        before = torch.random.get_rng_state()
+        arrays(sampler)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        assert not any(module.training for module in sampler.method.modules())
+
+    def test_without_sampling_the_prediction_is_the_sample(self):
+        method = method_for("flips")
+        (only,) = arrays(Sampler(method, PLAN))
+        assert np.array_equal(only, windows(IMAGE, method.predict, PLAN))
+
+
+class TestThresholds:
+    def test_masks_are_hard_where_windows_overlap_too(self):
+        for mask in arrays(sampler_for("thresholds", 5)):
+            assert set(np.unique(mask)) <= {0, 1}
+
+    def test_one_draw_serves_the_whole_image(self):
+        """Brighter than the darkest voxel of a mask is in the mask, whatever window it is in."""
+        bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
+        method = build_with("segpl-vi", bright).eval()
+        for layer, value in ((method.head.mean, 0.5), (method.head.log_variance, -4.0)):
+            torch.nn.init.zeros_(layer.weight)
+            torch.nn.init.constant_(layer.bias, value)
+        cuts = []
+        for mask in arrays(Sampler(method, PLAN, Sampling("thresholds", 6))):
+            inside, outside = IMAGE[0].numpy()[mask[0] == 1], IMAGE[0].numpy()[mask[0] == 0]
+            assert inside.min() > outside.max()
+            cuts.append(inside.min())
+        assert len(set(cuts)) > 3
+
+    def test_mean_of_masks_tends_to_the_cumulative_probability(self):
+        method = vi(std=0.05)
+        answer = sampled(
+            [Sampler(method, PLAN, Sampling("thresholds", 2000))], [IMAGE], "a", windows
+        )
+        probability = torch.from_numpy(windows(IMAGE, method.predict, PLAN))
+        expected = torch.distributions.Normal(0.5, 0.05).cdf(probability).numpy()
+        assert np.abs(answer.probability - expected).max() < 0.056  # 5 standard errors
+        assert answer.std == pytest.approx(
+            np.sqrt(answer.probability * (1 - answer.probability)), abs=1e-3
+        )
+
+    def test_no_spread_at_one_half_is_the_plain_mask(self):
+        method = vi(std=1e-9)
+        for mask in arrays(Sampler(method, PLAN, Sampling("thresholds", 3))):
+            assert np.array_equal(mask, windows(IMAGE, method.predict, PLAN) > 0.5)
+
+    def test_a_posterior_of_each_window_is_its_own(self):
+        """A head that reads the window: the batch it travels in must not change its threshold."""
+        sampler = Sampler(build("segpl-vi", 2).eval(), PLAN, Sampling("thresholds", 4))
+        torch.nn.init.normal_(sampler.method.head.mean.weight, std=0.5)
+        one, four = (
+            arrays(sampler, whole=lambda *a, size=size: windows(*a, window_batch=size))
+            for size in (1, 4)
+        )
+        assert np.array_equal(one, four)
+
+    @pytest.mark.parametrize("scope", ["batch", "image", "class", "image-class", "voxel"])
+    @pytest.mark.parametrize("rule", ["binarize", "marginal-select"])
+    def test_every_scope_of_bpl_can_be_drawn(self, scope, rule):
+        settings = {"threshold": ThresholdSettings(scope=scope, rule=rule, prior_std=0.2)}
+        method = build("bpl", 2, classes=3, settings=settings).eval()
+        first, second = arrays(Sampler(method, THREE, Sampling("thresholds", 2)))
+        assert first.shape == (3, 28, 20)
+        assert not np.array_equal(first, second)
+
+    def test_a_threshold_that_selects_leaves_the_unsure_as_they_are(self):
+        p = np.array([[0.9, 0.6, 0.4, 0.1]], np.float32)
+        threshold = np.full((1, 4), 0.7, np.float32)
+        assert cut(p, threshold, selects=True)[0] == pytest.approx([1, 0.6, 0.4, 0])
+        assert cut(p, threshold, selects=False)[0].tolist() == [1, 0, 0, 0]
+
+    def test_channels_with_equally_many_votes_are_told_apart_by_their_probabilities(self):
+        method = vi(std=1e-9, mean=0.001, classes=3)  # everything is everywhere
+        answer = sampled([Sampler(method, THREE, Sampling("thresholds", 3))], [IMAGE], "a", windows)
+        plain = windows(IMAGE, method.predict, THREE)
+        assert (answer.probability == 1).all()
+        assert np.array_equal(answer.decisive.argmax(0), plain.argmax(0))
+        assert len(np.unique(plain.argmax(0))) > 1
+
+    def test_votes_come_before_probabilities(self):
+        """A single vote more decides, however small the probability that it was made of."""
+
+        class Voter:
+            def samples(self, image, case, whole):
+                for votes in ([1, 1], [0, 1]):
+                    belief = np.array([[1.0], [0.0]], np.float32)
+                    yield np.array(votes, np.float32)[:, None], belief
+
+        answer = sampled([Voter()], [IMAGE], "a", windows)
+        assert answer.decisive.argmax(0).tolist() == [1]
+
+
+class TestOthers:
+    def test_networks_are_those_whose_mean_is_the_prediction(self):
+        sampler = sampler_for("networks", 3)
+        answer = sampled([sampler], [IMAGE], "a", windows)
+        plain = windows(IMAGE, sampler.method.predict, PLAN)
+        assert answer.probability == pytest.approx(plain, abs=1e-6)
+        assert answer.decisive is None
+
+    def test_a_dropped_channel_is_dropped_in_every_window(self):
+        """A thinned network that sees one patch everywhere answers the same everywhere."""
+        image = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1)).repeat(1, 8, 8)
+        seen = []
+
+        def whole(image, predict, plan, channels):
+            seen.append([predict(image[None, :, at : at + 16, :16]) for at in (0, 8, 16)])
+            return windows(image, predict, plan)
+
+        arrays(sampler_for("dropout", 4), image=image, whole=whole)
+        for first, *others in seen:
+            assert all(torch.equal(first, other) for other in others)
+        assert not torch.equal(seen[0][0], seen[1][0])
+
+    def test_dropout_is_active_in_samples_and_in_no_plain_prediction(self):
+        method = method_for("dropout")
+        plain = windows(IMAGE, method.predict, PLAN)
+        assert np.array_equal(plain, windows(IMAGE, method.predict, PLAN))
+        for sample in arrays(Sampler(method, PLAN, Sampling("dropout", 3))):
+            assert not np.allclose(sample, plain, atol=1e-4)
+
+    def test_flips_are_all_different_and_plain_comes_first(self):
+        assert flips(2) == [(), (2,), (3,), (2, 3)]
+        assert len(set(flips(3))) == 8
+        method = method_for("flips")
+        samples = arrays(Sampler(method, PLAN, Sampling("flips", 4)))
+        assert np.array_equal(samples[0], windows(IMAGE, method.predict, PLAN))
+
+    def test_flips_are_undone(self):
+        """A network that looks at single voxels does not notice a mirror."""
+        bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
+        sampler = Sampler(build_with("supervised", bright), PLAN, Sampling("flips", 4))
+        answer = sampled([sampler], [IMAGE], "a", windows)
+        assert answer.probability == pytest.approx(IMAGE.sigmoid().numpy(), abs=1e-6)
+        assert answer.std.max() < 1e-6
+
+    def test_all_samples_of_an_ensemble_count_alike(self):
+        samplers = [
+            replace(sampler_for("flips", 2), method=build("supervised", 2, seed=seed).eval())
+            for seed in (0, 1)
+        ]
+        each = [sample for sampler in samplers for sample in arrays(sampler)]
+        answer = sampled(samplers, [IMAGE, IMAGE], "a", windows)
+        assert answer.probability == pytest.approx(np.mean(each, 0), abs=1e-6)
+        assert answer.std == pytest.approx(np.std(each, 0), abs=1e-6)
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("name", "settings", "network", "expected"),
+        [
+            ("segpl-vi", {}, DROPPING, "thresholds"),
+            ("bpl", {}, None, "thresholds"),
+            ("ensemble", {}, DROPPING, "networks"),
+            ("cps", {}, DROPPING, "dropout"),
+            ("cps", {}, None, "flips"),
+            ("supervised", {}, DROPPING, "dropout"),
+            ("supervised", {}, None, "flips"),
+        ],
+    )
+    def test_the_first_way_that_a_run_has_is_chosen(self, name, settings, network, expected):
+        method = build(name, 2, settings=settings, network=network)
+        assert choose_sampling([(method, PLAN)], 3, None, 0).by == expected
+
+    def test_an_ensemble_is_sampled_in_a_way_that_all_of_it_has(self):
+        runs = [(vi(), PLAN), (build("supervised", 2), PLAN)]
+        assert choose_sampling(runs, 2, None, 0).by == "flips"
+        with pytest.raises(InputError, match=r"--by thresholds needs .* a run of the ensemble"):
+            choose_sampling(runs, 2, "thresholds", 0)
+
+    @pytest.mark.parametrize("way", ["thresholds", "networks", "dropout"])
+    def test_what_a_run_cannot_is_refused_with_what_it_can(self, way):
+        with pytest.raises(InputError, match=f"--by {way} needs .* It can: flips"):
+            choose_sampling([(build("supervised", 2), PLAN)], 5, way, 0)
+
+    def test_there_are_only_so_many_flips_and_networks(self):
+        runs = [(method_for("networks"), PLAN)]
+        assert choose_sampling(runs, 50, "networks", 0).count == 3
+        assert choose_sampling(runs, 50, "flips", 0).count == 4
+        assert choose_sampling([(vi(), PLAN)], 50, None, 0).count == 50
+
+    def test_bad_requests_are_refused(self):
+        runs = [Trained(Path("a"), vi())]
+        with pytest.raises(InputError, match="0 samples were asked for"):
+            samplers_for(runs, 0, None, 0)
+        with pytest.raises(LookupError, match=r"way of sampling.*treshold"):
+            samplers_for(runs, 5, "tresholds", 0)
+        with pytest.raises(InputError, match="add --samples 5"):
+            samplers_for(runs, None, "flips", 0)
+
+    def test_a_single_run_that_is_not_sampled_has_no_sampler(self):
+        assert samplers_for([Trained(Path("a"), vi())], None, None, 0) == []
+        both = samplers_for([Trained(Path("a"), vi()), Trained(Path("b"), vi())], None, None, 0)
+        assert [sampler.sampling for sampler in both] == [None, None]
+        assert [sampler.number for sampler in both] == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"classes": {"background": 0, "tumour": 1}}, "tumour = 1, and .* organ = 1"),
+            ({"classes": {"organ": 1, "background": 0}}, "organ = 1, background = 0, and"),
+            ({"channels": ("T1", "T2")}, "has channels T1, T2, and .*a has CT"),
+            ({"dims": 3}, "has dims 3, and .*a has 2"),
+        ],
+    )
+    def test_runs_that_answer_other_questions_make_no_ensemble(self, change, words):
+        runs = [Trained(Path("a"), vi()), Trained(Path("b"), vi(), replace(PLAN, **change))]
+        with pytest.raises(InputError, match=words):
+            samplers_for(runs, None, None, 0)
+
+    def test_a_run_is_no_ensemble_with_itself(self):
+        runs = [Trained(Path("a"), vi()), Trained(Path("x/../a"), vi())]
+        with pytest.raises(InputError, match="is named twice"):
+            samplers_for(runs, None, None, 0)
+
+    def test_the_note_names_the_seed_where_it_matters(self):
+        assert note_of([sampler_for("dropout")]) == " (3 samples by dropout, seed 0)"
+        assert note_of([sampler_for("flips")]) == " (3 samples by flips)"
+        assert note_of([Sampler(vi(), PLAN)]) == ""
+        assert note_of([]) == ""
+
+    def test_seeds_fit_a_generator_and_differ(self):
+        seeds = {seed_of(s, n, c, i) for s in (0, 1) for n in (0, 1) for c in "ab" for i in (0, 1)}
+        assert len(seeds) == 16
+        assert all(0 <= seed < 2**63 for seed in seeds)
