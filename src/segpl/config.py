@@ -183,7 +183,8 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            value = text.strip()
+            # as `segpl list settings` prints them
+            value = {"True": True, "False": False}.get(text.strip(), text.strip())
         target = result
         for key in keys[:-1]:
             target = target.setdefault(key, {})
@@ -191,6 +192,12 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
                 raise InputError(
                     f"--set {override}: '{key}' is a value, not a section. Write section.key=value."
                 )
+        before = target.get(keys[-1])
+        if isinstance(before, dict) and not isinstance(value, dict):
+            raise InputError(
+                f"--set {override}: {path.strip()} is a table that other settings have filled in. "
+                "Leave one of them out."
+            )
         target[keys[-1]] = value
     return result
 

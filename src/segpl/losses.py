@@ -122,11 +122,11 @@ def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
 
 
 def channel_shares(target: Tensor, weight: Tensor) -> Tensor:
-    r"""Share (K,) of what counts in each channel that a (B, K, *S) target gives to its class.
+    r"""Share (K,) of the voxels that count which a (B, K, *S) target gives to each class.
 
-    $$s_k = \frac{\sum_n w_{kn}\, y_{kn}}{\max(1, \sum_n w_{kn})}$$
+    $$s_k = \frac{\sum_n w_{kn}\, y_{kn}}{\max(1, \sum_n \max_j w_{jn})}$$
 
-    For one channel it is the share of foreground.
+    The voxels that count are those of `foreground_share`, so that the shares are parts of it.
     """
     axes = (0, *range(2, target.dim()))
-    return (target * weight).sum(axes) / weight.sum(axes).clamp(min=1)
+    return (target * weight).sum(axes) / weight.amax(1).sum().clamp(min=1)

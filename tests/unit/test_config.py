@@ -170,3 +170,14 @@ class TestReading:
         (tmp_path / "a.toml").write_text("train = 5\n")
         with pytest.raises(InputError, match=r"a.toml: 'train' is 5, and a section is needed"):
             read_config(tmp_path / "a.toml")
+
+
+def test_value_does_not_take_the_place_of_a_table_in_silence():
+    given = ["method.threshold.e_step=exact", "method.threshold=0.4"]
+    with pytest.raises(InputError, match=r"method\.threshold is a table that other settings"):
+        with_overrides({}, given)
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("true", True)])
+def test_yes_and_no_are_read_as_they_are_printed(text, value):
+    assert with_overrides({}, [f"train.watch_hidden={text}"])["train"]["watch_hidden"] is value

@@ -53,11 +53,11 @@ def test_share_of_foreground_follows_the_mask_of_each_channel():
     assert foreground_share(target, weight).item() == pytest.approx(0.5)
 
 
-def test_share_of_a_channel_is_of_what_counts_in_that_channel():
-    """By hand: 1 of 1, 0.5 of 1.5, and 0 where nothing counts."""
+def test_share_of_a_channel_is_of_the_voxels_that_count_in_any():
+    """By hand: 1 and 0.5 of the 1.5 voxels that count, and 0 of a channel where nothing does."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])
-    assert channel_shares(target, weight).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
+    assert channel_shares(target, weight).tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
 
 
 def test_share_of_a_single_channel_is_the_share_of_foreground():

@@ -53,6 +53,7 @@ class RunFolder:
             validation=self.path / "validation.csv",
             last=self.checkpoint("last"),
             best=self.checkpoint("best"),
+            events=self.path / "tensorboard",
         )
 
     def checkpoint(self, name: str) -> Path:

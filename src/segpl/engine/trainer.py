@@ -27,6 +27,7 @@ from segpl.engine.device import (
     precision,
     should_compile,
 )
+from segpl.engine.events import EventLog
 from segpl.engine.hidden import compared, scored
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
@@ -56,6 +57,7 @@ class TrainSettings:
     compile: str = "auto"  # `on` or `off`; auto: on a GPU
     guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
     watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
+    track: bool = False  # write TensorBoard events too; needs `segpl[track]`
 
     def __post_init__(self) -> None:
         for name in ("steps", "lr", "log_every", "checkpoint_every"):
@@ -98,6 +100,7 @@ class Paths:
     validation: Path
     last: Path
     best: Path
+    events: Path  # a folder
 
 
 class Trainer:
@@ -125,6 +128,7 @@ class Trainer:
         self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(paths.log)
         self.times = CsvLog(paths.times)
+        self.events: EventLog | None = None
         self.step = 0
         self.facts: dict[str, Any] = {}
 
@@ -141,6 +145,7 @@ class Trainer:
     def run(self) -> None:
         settings, meter = self.settings, Meter()
         watch = self.watch()
+        self.events = EventLog(self.paths.events, after=self.step) if settings.track else None
         context = precision(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
@@ -173,6 +178,8 @@ class Trainer:
 
             row = scored(meter.row(lr))
             self.log.add({"step": self.step, **row})
+            if self.events:
+                self.events.add(self.step, row)
             seconds = time.perf_counter() - began
             self.times.add(
                 {
@@ -214,6 +221,8 @@ class Trainer:
         every = settings.validate_every or tenth(settings)
         if self.validate and (is_end or self.step % every == 0):
             score = self.validate(self.step)
+            if self.events:
+                self.events.add(self.step, {"validation_dice": score})
             if score > self.facts.get("best_score", -1.0):
                 self.facts |= {"best_score": score, "best_step": self.step}
                 self.save(self.paths.best)

@@ -9,6 +9,7 @@ from typing import Any
 VANISHED = 0.05  # of the share in the labelled images
 FLOODED = 0.5  # of what is something else in the labelled images
 PATIENCE = 5  # log lines in a row
+LEFT_OUT = 1e-3  # of the voxels; where fewer count, a share of foreground means nothing
 EARLY = 0.2  # share of the training in which the foreground need not have been found yet
 GUARDS = ("warn", "pause")
 
@@ -65,6 +66,7 @@ class CollapseWatch:
         self.lines: dict[str, int] = {}  # in a row, for each column that is out of range
         self.is_paused = False
         self.has_spoken = False
+        self.idle_lines = 0
 
     def state(self) -> dict[str, Any]:
         """What a resumed training needs to pause and go on where an unbroken one does."""
@@ -86,9 +88,10 @@ class CollapseWatch:
         return found
 
     def look(self, step: int, row: Mapping[str, float]) -> str | None:
-        # where no voxel is certain enough to count, a share of foreground means nothing
-        is_learnt_from = bool(row.get("pseudo.weight")) and row.get("kept") != 0
-        is_learnt_from = is_learnt_from and step >= self.first
+        is_learnt_from = bool(row.get("pseudo.weight")) and step >= self.first
+        if is_learnt_from and row.get("kept", 1.0) < LEFT_OUT:
+            return self.idle(step, row["kept"])
+        self.idle_lines = 0
         shares = self.shares(row)
         if not shares or not (is_learnt_from or self.is_paused):
             return None
@@ -111,6 +114,18 @@ class CollapseWatch:
             return f"{finding} Their weight is 0 until they are back in range (train.guard)."
         self.has_spoken = True
         return f"{finding} {advice(lost[0], has_threshold=threshold is not None)}"
+
+    def idle(self, step: int, kept: float) -> str | None:
+        """Say once, after a while, that nothing is learnt from unlabelled images."""
+        self.idle_lines += 1
+        if self.idle_lines != PATIENCE or self.has_spoken:
+            return None
+        self.has_spoken = True
+        return (
+            f"step {step}: nearly everything is left out of the pseudo-labels ({kept:.2%} counts): "
+            "the unlabelled images teach nothing. Ask for less certainty: a lower confidence, or a "
+            "lower mean of the threshold's prior."
+        )
 
 
 def to_tell(shares: Sequence[Share]) -> Sequence[Share]:

@@ -23,6 +23,7 @@ from segpl.threshold.scopes import SCOPES, JoinedDraws, channels_of, shared
 from segpl.types import PseudoLabels, Term
 
 E_STEPS = ("variational", "exact")
+COLDEST = 1e-6  # beyond it all is on the best threshold, and gradients leave the range of floats
 LEAST_MASS = 1e-30  # of a cell of the prior: its logarithm stays finite
 
 
@@ -49,10 +50,10 @@ class ThresholdSettings:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown(f"method.threshold.{name}", getattr(self, name), known)
-        if not 0 < self.temperature < math.inf:
+        if not COLDEST <= self.temperature < math.inf:
             raise InputError(
-                f"method.threshold.temperature is {self.temperature}: it must be above 0. A small "
-                "one trusts the images, a large one the prior."
+                f"method.threshold.temperature is {self.temperature}: it must be {COLDEST:g} or "
+                "more, and finite. A small one trusts the images, a large one the prior."
             )
         for name in ("prior_mean", "prior_std"):
             if not 0 < getattr(self, name) < 1:

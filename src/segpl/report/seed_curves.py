@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from segpl.report.figures import INK, PANEL, RUN_COLOURS, make_plain
@@ -145,4 +146,5 @@ def draw_panel(
         axes.plot(steps, mean, color=colour, linestyle=dash, linewidth=1.7, label=label)
     make_plain(axes)
     axes.set_xlabel("step of training", color=INK, fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     axes.set_ylabel(words(column), color=INK, fontsize=9)

@@ -142,6 +142,7 @@ def drawn(family: str) -> Image.Image:
 
 def write_pictures(folder: Path) -> list[Path]:
     """The picture of every family; the same bytes each time, for the same versions."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / picture_of(family) for family in FAMILIES.names]
     for family, path in zip(FAMILIES.names, paths, strict=True):
         drawn(family).save(path, optimize=True)
@@ -149,5 +150,7 @@ def write_pictures(folder: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m segpl.report.threshold_figures FOLDER")
     for path in write_pictures(Path(sys.argv[1])):
         print(path)

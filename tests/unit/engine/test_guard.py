@@ -58,7 +58,8 @@ def trainer_in(
     kind: str = "foreground",
 ) -> Trainer:
     folder.mkdir(exist_ok=True)
-    names = ("log.csv", "times.csv", "validation.csv", "last.safetensors", "best.safetensors")
+    tables = ("log.csv", "times.csv", "validation.csv")
+    names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
     settings = TrainSettings(
         steps=20, log_every=1, checkpoint_every=every, guard=guard, compile="off"
     )

@@ -136,7 +136,8 @@ class Listener:
 
 def trainer_in(folder: Path, method=None, *, sampler=None, validate=None, **settings) -> Trainer:
     folder.mkdir(exist_ok=True)
-    names = ("log.csv", "times.csv", "validation.csv", "last.safetensors", "best.safetensors")
+    tables = ("log.csv", "times.csv", "validation.csv")
+    names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
     chosen = {"steps": 20, "log_every": 1, "checkpoint_every": 10, "precision": "float32"}
     return Trainer(
         method or Recorder(),

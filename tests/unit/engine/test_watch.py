@@ -141,9 +141,19 @@ def test_watch_that_is_restored_goes_on_as_if_it_had_not_stopped(cut):
     assert again.state() == watch.state()
 
 
-def test_labels_of_which_none_counts_have_not_collapsed():
+@pytest.mark.parametrize("kept", [0.0, 1e-15, 9e-4])
+def test_pseudo_labels_that_leave_nearly_everything_out_are_no_collapse(kept):
+    """A share of foreground among next to nothing means nothing; that it is so, is said once."""
+    watch = CollapseWatch(0, guard="pause")
+    rows = [watch.look(step, {**COLLAPSED, "kept": kept}) for step in range(10)]
+    (words,) = [row for row in rows if row]
+    assert "nearly everything is left out" in words
+    assert rows.index(words) == 4
+    assert not watch.is_paused
+
+
+def test_pseudo_labels_that_leave_most_out_can_collapse():
     watch = CollapseWatch(0)
-    assert not any(watch.look(step, {**COLLAPSED, "kept": 0.0}) for step in range(10))
     assert any(watch.look(step, {**COLLAPSED, "kept": 0.1}) for step in range(10))
 
 
