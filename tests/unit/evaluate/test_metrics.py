@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -151,3 +153,9 @@ def test_overlap_needs_no_surface(monkeypatch):
     for name, metric in METRICS.items():
         if metric.kind != "distance" and name != "surface_dice":
             metric(CORNER, FULL)
+
+
+def test_the_guide_describes_every_metric():
+    guide = (Path(__file__).parents[3] / "docs" / "guide.md").read_text(encoding="utf-8")
+    rows = "".join(line for line in guide.splitlines() if line.startswith("| `"))
+    assert [name for name in METRICS if f"`{name}`" not in rows] == []
