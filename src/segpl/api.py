@@ -8,13 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from segpl.assembly import (
     build_method,
     build_sampler,
     choose_plan,
+    foreground_shares,
     open_dataset,
     refuse_problems,
     require_held,
@@ -35,6 +35,7 @@ from segpl.engine.device import (
     is_out_of_memory,
     memory_format,
 )
+from segpl.engine.events import require_tensorboard
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
@@ -194,7 +195,7 @@ def is_going_on(folder: RunFolder, resume: bool) -> bool:
 
 
 def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
-    """The saved settings of a run; only the length and the device may be given anew."""
+    """The saved settings of a run; those that change no step may be given anew, and the length."""
     saved = read_config(folder.config)
     known = resolve(saved, str(folder.config))
     name = content.get("method", {}).get("name", known.method)
@@ -204,7 +205,7 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
             "--out for another method."
         )
     wanted = resolve(merged(saved, content))
-    free = ("train.steps", "train.device")
+    free = ("train.steps", "train.device", "train.track")
     changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
     if changed:
         raise InputError(
@@ -272,6 +273,8 @@ def set_up(
     config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
 ) -> tuple[Run, Trainer]:
     """Everything before the first step."""
+    if config.train.track:
+        require_tensorboard()
     prospect = look_ahead(config, folder, quiet=quiet)
     split, plan = prospect.split, prospect.plan
     # prediction groups files as the layout did
@@ -323,7 +326,6 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         if validation
         else None
     )
-    labels = [volume.label for volume in volumes if volume.label is not None]
     return Trainer(
         run.method,
         sampler,
@@ -331,13 +333,7 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         run.folder.training,
         display,
         validate=validate,
-        foreground={
-            name: float(
-                np.mean([np.count_nonzero(label == index) / label.size for label in labels])
-            )
-            for index, name in enumerate(plan.classes)
-            if index
-        },
+        foreground=foreground_shares(volumes, plan),
     )
 
 

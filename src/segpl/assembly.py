@@ -168,3 +168,13 @@ def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> li
             label = np.broadcast_to(np.int8(IGNORE), volume.image.shape[1:])
         volumes.append(Volume(volume.name, label[None], None, None))
     return volumes
+
+
+def foreground_shares(volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
+    """The mean share of each class but the background in the labelled scans."""
+    labels = [volume.label for volume in volumes if volume.label is not None]
+    return {
+        name: float(np.mean([np.count_nonzero(label == index) / label.size for label in labels]))
+        for index, name in enumerate(plan.classes)
+        if index
+    }

@@ -1,0 +1,123 @@
+"""TensorBoard events say what `log.csv` says, and only where they were asked for."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_dataset
+
+from segpl.data.sampler import Sampler
+
+Curves = dict[str, dict[int, float]]
+TRACK = ("--set", "train.track=true")
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    return make_dataset(tmp_path / "pictures", dims=2, labeled=4)
+
+
+def events(run: Path) -> Curves:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    reader.Reload()
+    curves: Curves = {}
+    for name in reader.Tags()["scalars"]:
+        found = reader.Scalars(name)
+        curves[name] = {event.step: event.value for event in found}
+        assert len(curves[name]) == len(found), f"{name} has a step twice"
+    return curves
+
+
+def tables(run: Path) -> Curves:
+    """Columns of `log.csv`, and the mean of `validation.csv`, in the precision of events."""
+    with (run / "log.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    curves = {
+        name: {int(row["step"]): float(np.float32(row[name])) for row in rows}
+        for name in rows[0]
+        if name != "step"
+    }
+    scores: dict[int, list[float]] = {}
+    if (run / "validation.csv").exists():
+        with (run / "validation.csv").open(newline="") as handle:
+            for row in csv.DictReader(handle):
+                scores.setdefault(int(row["step"]), []).append(float(row["dice"]))
+        curves["validation_dice"] = {
+            step: float(np.float32(np.mean(values))) for step, values in scores.items()
+        }
+    return curves
+
+
+def test_events_are_the_columns_of_the_log_and_the_validation(train, pictures, tmp_path):
+    pytest.importorskip("tensorboard", reason="needs segpl[track]")
+    train(pictures, *TRACK, "--validation", 1, "--out", tmp_path / "run")
+    found = events(tmp_path / "run")
+    assert found == tables(tmp_path / "run")
+    assert {"total", "supervised", "pseudo.weight", "validation_dice"} <= found.keys()
+    assert list(found["total"]) == [2, 4, 6]
+
+
+def test_resumed_training_goes_on_without_a_step_twice(
+    segpl, train, pictures, tmp_path, monkeypatch
+):
+    """Stopped after step 7: rows up to 6, a checkpoint at 4."""
+    pytest.importorskip("tensorboard", reason="needs segpl[track]")
+    run, options = tmp_path / "run", (*TRACK, "--validation", 1, "--steps", 10)
+
+    def stopping(sampler, step, original=Sampler.batch):
+        if step == 7:
+            raise KeyboardInterrupt
+        return original(sampler, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "batch", stopping)
+        with pytest.raises(AssertionError, match="stopped at step 7"):
+            train(pictures, *options, "--out", run)
+    assert list(events(run)["total"]) == [2, 4, 6]
+    train(pictures, *options, "--out", run, "--resume")
+    assert events(run) == tables(run)
+    assert list(events(run)["total"]) == [2, 4, 6, 8, 10]
+    assert len(list((run / "tensorboard").iterdir())) == 2
+
+
+def test_log_is_the_same_with_and_without_events(train, pictures, tmp_path):
+    pytest.importorskip("tensorboard", reason="needs segpl[track]")
+    train(pictures, *TRACK, "--out", tmp_path / "with")
+    train(pictures, "--out", tmp_path / "without")
+    logs = [(tmp_path / name / "log.csv").read_bytes() for name in ("with", "without")]
+    assert logs[0] == logs[1]
+    assert not (tmp_path / "without" / "tensorboard").exists()
+
+
+def test_without_the_package_a_training_that_asks_for_events_never_begins(
+    segpl, pictures, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    answer = segpl("train", pictures, *TRACK, "--out", tmp_path / "run")
+    assert answer.code == 1
+    assert "pip install segpl[track]" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_that_asks_for_no_events_does_without_the_package(
+    train, pictures, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    train(pictures, "--out", tmp_path / "run")
+
+
+def test_a_resumed_training_may_be_watched_or_no_longer(train, pictures, tmp_path):
+    """Where it goes on there may be no TensorBoard."""
+    pytest.importorskip("tensorboard", reason="needs segpl[track]")
+    run = tmp_path / "run"
+    train(pictures, "--out", run)
+    train(pictures, *TRACK, "--steps", 8, "--out", run, "--resume")
+    assert list(events(run)["total"]) == [8]
+    train(pictures, "--set", "train.track=false", "--steps", 10, "--out", run, "--resume")
+    assert list(events(run)["total"]) == [8]
