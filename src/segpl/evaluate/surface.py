@@ -114,6 +114,7 @@ def _distances(
     distances = np.zeros(np.count_nonzero(start))
     apart = ~end[start]  # a voxel of both surfaces needs no search, and most are where masks agree
     if apart.any():
+        # a distance transform visits every voxel of the box: slower, unless surfaces fill it
         tree = KDTree(np.argwhere(end) * sizes)
         distances[apart], _ = tree.query(np.argwhere(start)[apart] * sizes)
     return distances

@@ -107,7 +107,8 @@ def print_table(table: Table, console: Console) -> None:
     shown = RichTable(box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
         is_words = index == 0 or column in ("class", "metric")
-        shown.add_column(column, justify="left" if is_words else "right")
+        # a long name goes on in the next line; cut off, two classes could look like one
+        shown.add_column(column, justify="left" if is_words else "right", overflow="fold")
     for number, row in enumerate(table.rows):
         shown.add_row(
             *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +47,18 @@ def test_every_metric_is_written_and_printed_with_its_unit(folders, tmp_path, ca
     assert "surface Dice at 1 px" in printed
 
 
-def test_the_table_fits_into_100_columns(folders, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "name", ["vessel", "a_class_whose_name_is_as_long_as_any_that_was_ever_seen"]
+)
+def test_the_table_fits_into_100_columns_and_nothing_is_cut_off(folders, capsys, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "100")
+    content = {"classes": {"background": 0, name: 255}, "ignore": None}
+    (folders[0] / "predictions.json").write_text(json.dumps(content))
     evaluate(*folders)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert not any("…" in line for line in lines)
+    assert any("0.500" in line for line in lines)
 
 
 def test_the_foot_says_what_empty_masks_were_given_and_how_often(folders, capsys):
