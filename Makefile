@@ -20,8 +20,9 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs-images: .venv/installed  ## the pictures of docs/threshold.md
+docs-images: .venv/installed  ## the pictures of docs/threshold.md and docs/guide.md
 	$(BIN)/python -m segpl.report.threshold_figures docs/images
+	$(BIN)/python -m segpl.report.artefact_figures docs/images
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

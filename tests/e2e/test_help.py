@@ -23,6 +23,7 @@ ARGUMENTS = {
         "--ensemble",
     ],
     "evaluate": ["predictions", "labels", "--metrics", "--tolerance", "--region", "--out"],
+    "stress": ["RUN", "--data", "--out", "--only", "--severities", "--patches", "--epsilon"],
     "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
     "study": ["STUDY.toml", "--out", "--data", "--only", "--jobs", "--device"],
     "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],

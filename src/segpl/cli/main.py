@@ -18,9 +18,11 @@ COMMANDS = {
     "train": "train a model from labelled and unlabelled scans",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
+    "stress": "score runs on disturbed images: artefacts, attacks, other windows",
     "cost": "compare what methods cost: weights, FLOPs, memory, time",
     "compare": "train several methods on the same cases, over several seeds",
     "study": "answer questions by training variants, with paired tests over seeds",
+    "report": "show runs on one page: which is best, by how much, is it sure",
     "list": "name the methods, layouts, losses or settings",
 }
 

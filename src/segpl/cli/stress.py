@@ -1,0 +1,107 @@
+"""Score runs on disturbed images: artefacts of scanners, attacks, other windows.
+
+All images are disturbed after preprocessing and scored on that grid. Severity 0 is the image as it
+is, 1 the worst. The same command goes on after an interruption and keeps what is finished.
+
+Examples:
+  segpl stress runs/supervised runs/segpl --out stress          on the test cases of the runs
+  segpl stress runs/segpl --only gamma fgsm --out stress        the two of the paper
+  segpl stress runs/segpl other_data --out stress               on the labelled cases of a dataset
+  segpl stress runs/segpl --only patch --patches 32 64 96 --out stress     other windows
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folders of trained runs of one dataset; the last may be a dataset, as --data",
+    )
+    parser.add_argument(
+        "--data", type=Path, help="labelled dataset to score on (default: the runs' test cases)"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for table and figure")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="gamma, fgsm, pgd, bias-field, ghosts, spikes, blur, low-resolution, streaks, patch "
+        "(default: all; patch only with --patches)",
+    )
+    parser.add_argument(
+        "--severities",
+        nargs="+",
+        type=float,
+        metavar="S",
+        default=[0.2, 0.4, 0.6, 0.8, 1.0],
+        help="from 0 to 1 (default: 0.2 0.4 0.6 0.8 1)",
+    )
+    parser.add_argument(
+        "--patches",
+        nargs="+",
+        metavar="SIZE",
+        default=[],
+        help="windows of other sizes: 32, or one number for each axis such as 192x192x8",
+    )
+    parser.add_argument(
+        "--epsilon",
+        type=float,
+        default=0.25,
+        help="bound of an attack of severity 1, in deviations of the image (default 0.25)",
+    )
+    parser.add_argument("--pgd-steps", type=int, default=10, help="default 10")
+    parser.add_argument("--seed", type=int, default=0, help="of fields, noise and streaks")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="best: on the validation cases, where the runs had any",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from segpl.errors import InputError
+    from segpl.experiments.stress import FIGURE, TABLE, StressSettings, stress
+    from segpl.experiments.stress_inputs import parse_patch, runs_and_data
+    from segpl.report.stress_rows import stress_table
+    from segpl.report.tables import print_table
+
+    settings = StressSettings(
+        only=tuple(args.only),
+        severities=tuple(args.severities),
+        patches=tuple(parse_patch(text) for text in args.patches),
+        epsilon=args.epsilon,
+        steps=args.pgd_steps,
+        seed=args.seed,
+    )
+    runs, data = runs_and_data(args.runs)
+    if data and args.data:
+        raise InputError(f"two datasets are given, {data} and {args.data}. Leave one out.")
+    result = stress(
+        runs,
+        args.out,
+        settings,
+        data=args.data or data,
+        device=args.device,
+        checkpoint=args.checkpoint,
+    )
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    print_table(stress_table(result.rows), console)
+    table, figure = (shlex.quote(str(args.out / name)) for name in (TABLE, f"{FIGURE}.png"))
+    console.print(f"One row for each case and severity: {table}. Curves: {figure} (and .svg).")
+    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    for name, reason in result.failures.items():
+        notes.print(f"{name} is left out: {reason}", style="yellow")
+    return 1 if result.failures else 0

@@ -1,0 +1,128 @@
+"""Curves of runs on disturbed images: a panel for each corruption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from segpl.report.figures import INK, make_plain, run_colour
+from segpl.report.seed_curves import DASHES
+from segpl.report.stress_rows import (
+    CLEAN,
+    PATCH,
+    StressRow,
+    by_case,
+    corruptions_in,
+    curve_of,
+    names_in,
+)
+
+ACROSS = 5  # panels at most
+PANEL = (2.6, 2.4)  # inches
+MARKERS = ("o", "s", "^", "D", "v", "P")
+WORDS = {
+    "gamma": "contrast and noise, $\\gamma$",
+    "fgsm": "FGSM",
+    "pgd": "PGD",
+    "bias-field": "bias field",
+    "ghosts": "motion ghosts",
+    "spikes": "k-space spikes",
+    "blur": "blur",
+    "low-resolution": "low resolution",
+    "streaks": "metal streaks",
+    PATCH: "size of the window",
+}
+
+
+def stress_figure(
+    rows: Sequence[StressRow], *, metric: str = "dice", notes: Mapping[str, str] | None = None
+) -> Figure:
+    """Mean over cases with a band of one deviation, a line for each run.
+
+    Args:
+        rows: what was measured.
+        metric: `dice` or `iou`.
+        notes: corruption -> what its severity of 1 is, to stand behind its name.
+    """
+    corruptions = corruptions_in(rows)
+    runs = names_in(row.run for row in rows)
+    down = max(1, -(-len(corruptions) // ACROSS))
+    across = max(1, -(-len(corruptions) // down))
+    width = PANEL[0] * max(across, 1.5)
+    entry = 0.75 + 0.08 * max(map(len, runs), default=1)  # inches of a line and its name
+    beside = max(1, min(len(runs), int(width / entry)))
+    height = PANEL[1] * down + 0.25 * -(-len(runs) // beside) + 0.4
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True)
+    for axes in grid.flat[len(corruptions) :]:
+        axes.set_axis_off()
+    for index, (axes, corruption) in enumerate(zip(grid.flat, corruptions, strict=False)):
+        for number, run in enumerate(runs):
+            draw_curve(axes, rows, run, corruption, metric, number)
+        note = (notes or {}).get(corruption, "")
+        title = WORDS.get(corruption, corruption) + (f" ({note})" if note else "")
+        name_panel(axes, title, corruption)
+        if index % across == 0:
+            axes.set_ylabel("Dice" if metric == "dice" else "IoU", color=INK, fontsize=9)
+    handles, names = grid.flat[0].get_legend_handles_labels()
+    for axes in grid.flat[1 : len(corruptions)]:  # a run may be missing in some panels
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            if name not in names:
+                handles.append(handle)
+                names.append(name)
+    figure.legend(
+        handles,
+        names,
+        loc="outside lower center",
+        ncols=beside,
+        frameon=False,
+        fontsize=9,
+        labelcolor=INK,
+        handlelength=3.2,
+        title="mean over cases, with a band of one standard deviation",
+        title_fontproperties={"size": 8},
+    )
+    return figure
+
+
+def draw_curve(
+    axes: Axes, rows: Sequence[StressRow], run: str, corruption: str, metric: str, number: int
+) -> None:
+    curve = curve_of(rows, run, corruption, metric)
+    if not len(curve.severity):
+        return
+    colour = run_colour(number)
+    low, high = (
+        np.clip(curve.mean + sign * curve.spread, 0, 1)  # no score lies beyond
+        for sign in (-1, 1)
+    )
+    axes.fill_between(curve.severity, low, high, color=colour, alpha=0.13, linewidth=0)
+    axes.plot(
+        curve.severity,
+        curve.mean,
+        color=colour,
+        linestyle=DASHES[number % len(DASHES)],
+        marker=MARKERS[number % len(MARKERS)],
+        markersize=3.5,
+        linewidth=1.7,
+        label=run,
+    )
+    if corruption == PATCH and (clean := by_case(rows, run, CLEAN, metric).get(0.0)):
+        axes.axhline(float(np.mean(clean)), color=colour, linewidth=0.8, linestyle=":")
+
+
+def name_panel(axes: Axes, title: str, corruption: str) -> None:
+    make_plain(axes)
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.set_ylim(0, 1)
+    if corruption == PATCH:
+        axes.set_xlabel("longest side (voxels)", color=INK, fontsize=8.5)
+        sides = sorted({float(x) for line in axes.lines[:1] for x in np.ravel(line.get_xdata())})
+        axes.set_xticks(sides, labels=[f"{side:g}" for side in sides])
+    else:
+        axes.set_xlabel("severity", color=INK, fontsize=8.5)
+        axes.set_xlim(0, 1.02)
+        axes.set_xticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "", "0.5", "", "1"])

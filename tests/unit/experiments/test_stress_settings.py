@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError
+from segpl.evaluate.validation import dice_by_class
+from segpl.experiments.stress import CORRUPTIONS, StressSettings, scores_by_class
+from segpl.experiments.stress_inputs import parse_patch, run_names, runs_and_data
+from segpl.report.stress_figures import WORDS
+from segpl.types import IGNORE
+from segpl.views.artefacts import ARTEFACTS
+
+
+def test_all_corruptions_are_measured_unless_some_are_chosen():
+    assert StressSettings().corruptions == CORRUPTIONS
+    assert set(CORRUPTIONS) == {*ARTEFACTS, "fgsm", "pgd"}
+    assert StressSettings(only=("pgd", "gamma")).corruptions == ("gamma", "pgd")
+    assert StressSettings(only=("patch",), patches=((16,),)).corruptions == ()
+
+
+def test_every_corruption_has_words_for_its_panel():
+    assert set(WORDS) == {*CORRUPTIONS, "patch"}
+
+
+def test_levels_are_sorted_each_once_and_without_zero():
+    assert StressSettings(severities=(1.0, 0.0, 0.5, 0.5)).levels == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"severities": (1.5,)}, r"a severity of 1.5 is outside of \[0, 1\]"),
+        ({"severities": (0.0,)}, "needs a number above 0"),
+        ({"only": ("patch",)}, "give them with --patches"),
+        ({"patches": ((32, 32, 8), (32,))}, "the same longest side of 32 voxels"),
+        ({"epsilon": 0.0}, "--epsilon 0.0: an attack needs a bound above 0"),
+        ({"epsilon": float("nan")}, "an attack needs a bound above 0"),
+        ({"steps": 0}, "--pgd-steps 0: PGD needs one step"),
+    ],
+)
+def test_settings_that_measure_nothing_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        StressSettings(**change)
+
+
+def test_an_unknown_corruption_is_answered_with_the_nearest():
+    with pytest.raises(KeyError, match="Did you mean 'fgsm'"):
+        StressSettings(only=("fgms",))
+
+
+def test_sizes_of_windows_are_one_number_or_one_for_each_axis():
+    assert parse_patch("32") == (32,)
+    assert parse_patch("192x192x8") == (192, 192, 8)
+    for text in ("", "32x", "0", "8x-1", "big"):
+        with pytest.raises(InputError, match="give a number of voxels such as 32"):
+            parse_patch(text)
+
+
+def test_runs_are_named_by_as_little_of_their_path_as_tells_them_apart():
+    assert run_names([Path("/a/runs/x"), Path("/b/runs/y")]) == ["x", "y"]
+    assert run_names([Path("/a/runs/x"), Path("/b/runs/x")]) == ["a/runs/x", "b/runs/x"]
+    with pytest.raises(InputError, match="is given twice"):
+        run_names([Path("/a/x"), Path("/a/../a/x")])
+
+
+def test_the_last_folder_is_a_dataset_if_nothing_in_it_is_of_a_run(tmp_path):
+    run, other, data = (tmp_path / name for name in ("run", "other", "data"))
+    for folder in (run, other, data):
+        folder.mkdir()
+    (run / "config.toml").touch()
+    (other / "plan.json").touch()  # a run that lost its settings is still no dataset
+    assert runs_and_data([run, data]) == ([run], data)
+    assert runs_and_data([run, other]) == ([run, other], None)
+    assert runs_and_data([run, tmp_path / "absent"]) == ([run, tmp_path / "absent"], None)
+    assert runs_and_data([data]) == ([data], None)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_scores_are_those_of_validation_and_leave_ignored_voxels_out(classes):
+    rng = np.random.default_rng(0)
+    plan = Plan(
+        dims=2,
+        channels=("image",),
+        classes={f"class-{n}": n for n in range(classes)},
+        ignore=None,
+        orientation=None,
+        spacing=(1.0, 1.0),
+        normalization=(Normalization(),),
+        patch=(8, 8),
+        strides=((2, 2),),
+        width=4,
+        batch=1,
+        reasons={},
+    )
+    answer = rng.random((plan.outputs, 8, 8)).astype(np.float32)
+    label = rng.integers(0, classes, (8, 8)).astype(np.int16)
+    label[:3] = IGNORE
+    found = scores_by_class(answer, label, plan)
+    assert {name: dice for name, (dice, _) in found.items()} == dice_by_class(answer, label, plan)
+    for dice, iou in found.values():
+        assert iou == pytest.approx(dice / (2 - dice))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from segpl.errors import InputError, MissingFileError
+from segpl.report.stress_figures import WORDS, stress_figure
+from segpl.report.stress_rows import (
+    CLEAN,
+    PATCH,
+    StressRow,
+    corruptions_in,
+    curve_of,
+    read_stress,
+    stress_table,
+    write_stress,
+)
+
+
+def row(run: str, corruption: str, severity: float, case: str, dice: float) -> StressRow:
+    return StressRow(run, corruption, severity, case, "vessel", dice, dice / 2)
+
+
+ROWS = [
+    row("a", CLEAN, 0, "x", 0.9),
+    row("a", CLEAN, 0, "y", 0.7),
+    row("a", "blur", 1.0, "x", 0.3),
+    row("a", "blur", 1.0, "y", 0.1),
+    row("a", "blur", 0.5, "x", 0.6),
+    row("a", "blur", 0.5, "y", 0.6),
+    row("a", PATCH, 32, "x", 0.5),
+    row("a", PATCH, 32, "y", 0.5),
+    row("b", CLEAN, 0, "x", 0.5),
+    row("b", CLEAN, 0, "y", 0.5),
+    row("b", "blur", 0.5, "x", 0.5),
+    row("b", "blur", 0.5, "y", 0.5),
+    row("b", "blur", 1.0, "x", 0.5),
+    row("b", "blur", 1.0, "y", 0.5),
+]
+
+
+def test_rows_come_back_from_their_file_to_the_bit(tmp_path):
+    rows = [*ROWS, row("a, the first", "gamma", 0.1, "z", 1 / 3)]
+    write_stress(tmp_path / "stress.csv", rows)
+    assert read_stress(tmp_path / "stress.csv") == rows
+
+
+def test_another_table_and_a_broken_row_are_refused(tmp_path):
+    path = tmp_path / "stress.csv"
+    with pytest.raises(MissingFileError, match="Write it with `segpl stress`"):
+        read_stress(path)
+    path.write_text("case,dice\nx,0.5\n")
+    with pytest.raises(InputError, match="was not written by `segpl stress`"):
+        read_stress(path)
+    write_stress(path, ROWS)
+    path.write_text(path.read_text() + "a,blur,0.5,x\n")
+    with pytest.raises(InputError, match="a row that cannot be read"):
+        read_stress(path)
+
+
+def test_curve_begins_with_the_clean_images_and_is_sorted():
+    curve = curve_of(ROWS, "a", "blur")
+    assert curve.severity.tolist() == [0, 0.5, 1]
+    assert curve.mean.tolist() == pytest.approx([0.8, 0.6, 0.2])
+    assert curve.spread.tolist() == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
+    assert curve_of(ROWS, "a", "blur", "iou").mean.tolist() == pytest.approx([0.4, 0.3, 0.1])
+
+
+def test_classes_of_a_case_count_as_their_mean():
+    rows = [*ROWS, *(replace(r, class_name="wall", dice=0.0) for r in ROWS)]
+    assert curve_of(rows, "a", "blur").mean.tolist() == pytest.approx([0.4, 0.3, 0.1])
+
+
+def test_curve_of_windows_has_no_severity_of_zero_and_one_of_nothing_is_empty():
+    assert curve_of(ROWS, "a", PATCH).severity.tolist() == [32]
+    assert curve_of(ROWS, "b", PATCH).severity.tolist() == []
+
+
+def test_table_has_clean_mean_worst_and_relative_drop():
+    """Of run a under blur: (0.6 + 0.2) / 2 = 0.4, half of 0.8."""
+    table = stress_table(ROWS)
+    assert table.rows == [
+        ["blur", "a", "0.800", "0.400", "0.200", "50.0 %"],
+        ["blur", "b", "0.500", "0.500", "0.500", "0.0 %"],
+        ["patch", "a", "0.800", "0.500", "0.500", "37.5 %"],
+    ]
+    assert table.best == {(1, 3)}
+    assert "2 cases" in table.note
+
+
+def test_a_run_that_finds_nothing_has_no_relative_drop():
+    rows = [replace(r, dice=0.0) for r in ROWS if r.run == "a"]
+    assert [cells[-1] for cells in stress_table(rows).rows] == ["-", "-"]
+
+
+def test_figure_has_a_panel_for_each_corruption_and_a_line_for_each_run():
+    figure = stress_figure(ROWS, notes={"blur": "3 voxels at 1"})
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["blur (3 voxels at 1)", "size of the window"]
+    blur, patch = figure.axes
+    assert [line.get_label() for line in blur.lines] == ["a", "b"]
+    assert blur.lines[0].get_ydata().tolist() == pytest.approx([0.8, 0.6, 0.2])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
+    assert patch.lines[1].get_ydata() == pytest.approx([0.8, 0.8])  # the window of the plan
+    assert len({line.get_color() for line in blur.lines}) == 2
+    assert len({line.get_marker() for line in blur.lines}) == 2
+
+
+def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
+    rows = [r for r in ROWS if r.run == "b" or r.corruption != "blur"]
+    figure = stress_figure(rows)
+    assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 10])
+def test_every_number_of_panels_has_room(count):
+    names = list(WORDS)[:count]
+    rows = [ROWS[0], *(row("a", name, 0.5, "x", 0.5) for name in names)]
+    figure = stress_figure(rows)
+    assert [axes.get_visible() and axes.axison for axes in figure.axes].count(True) == count
+    assert corruptions_in(rows) == names
+
+
+def test_bands_stay_between_zero_and_one():
+    rows = [
+        row("a", CLEAN, 0, "x", 1.0),
+        row("a", CLEAN, 0, "y", 0.5),
+        row("a", "blur", 1, "x", 0.0),
+        row("a", "blur", 1, "y", 0.5),
+    ]
+    (axes,) = stress_figure(rows).axes
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == 0
+    assert heights.max() == 1
