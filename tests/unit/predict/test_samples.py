@@ -195,6 +195,7 @@ class TestThresholds:
         method = build("bpl", 2, classes=3, settings=settings).eval()
         first, second = arrays(Sampler(method, THREE, Sampling("thresholds", 2)))
         assert first.shape == (3, 28, 20)
+        assert (set(np.unique(first)) <= {0, 1}) == (rule == "binarize")
         assert not np.array_equal(first, second)
 
     def test_a_threshold_that_selects_leaves_the_unsure_as_they_are(self):
@@ -286,8 +287,8 @@ class TestChoice:
             ("segpl-vi", {}, DROPPING, "thresholds"),
             ("bpl", {}, None, "thresholds"),
             ("ensemble", {}, DROPPING, "networks"),
-            ("cps", {}, DROPPING, "dropout"),
-            ("cps", {}, None, "flips"),
+            ("cps", {"predict_by": "both"}, DROPPING, "dropout"),
+            ("cps", {"predict_by": "both"}, None, "flips"),
             ("supervised", {}, DROPPING, "dropout"),
             ("supervised", {}, None, "flips"),
         ],
