@@ -26,6 +26,7 @@ ARGUMENTS = {
     "stress": ["RUN", "--data", "--out", "--only", "--severities", "--patches", "--epsilon"],
     "compare": ["data", "--phantom", "--out", "--methods", "--seeds", "--labeled", "--jobs"],
     "study": ["STUDY.toml", "--out", "--data", "--only", "--jobs", "--device"],
+    "report": ["RUN", "--out", "--stress", "--assets", "--fill", "--device"],
     "cost": ["methods", "--patch", "--classes", "--steps", "--plan", "--set", "--out"],
     "list": ["methods", "layouts", "losses", "families", "rules", "scopes", "priors", "settings"],
 }

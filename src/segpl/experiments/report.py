@@ -1,0 +1,224 @@
+"""Runs as they lie on the disk, gathered for a report; and what a report lacks, filled in."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segpl.api import load_run
+from segpl.assembly import build_method
+from segpl.config import Config, read_config, resolve
+from segpl.data.plan import Plan
+from segpl.data.split import Split
+from segpl.display import say
+from segpl.engine.run import RunFolder
+from segpl.errors import InputError, UserError
+from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
+from segpl.experiments.report_cases import calibrations, volumes, wanted_pictures
+from segpl.files import read_json
+from segpl.report.agreement_section import agreement_section
+from segpl.report.answer import ranked
+from segpl.report.assets import write_assets
+from segpl.report.calibration_section import calibration_section
+from segpl.report.gathered import FoundRun, Gathered, grouped, short_paths
+from segpl.report.html import write_report
+from segpl.report.repeat_section import repeat_section
+from segpl.report.runs import read_log
+from segpl.report.score_sections import score_section
+from segpl.report.section import Section
+from segpl.report.slices import browse
+from segpl.report.stress_rows import StressRow, read_stress
+from segpl.report.stress_section import stress_section
+from segpl.report.training_sections import cost_section, curve_sections
+
+T = TypeVar("T")
+# what reading a file that was cut, edited or replaced by something else can raise
+UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
+SAMPLES = 5
+
+
+def gather(paths: Sequence[Path]) -> Gathered:
+    """Every run that can be read, with what it lacks; the others by name, with the reason."""
+    unique = list(dict.fromkeys(path.resolve() for path in paths))
+    names = short_paths([str(path) for path in unique])
+    runs: list[FoundRun] = []
+    broken: dict[str, str] = {}
+    for path in unique:
+        name = names[str(path)]
+        try:
+            runs.append(read_run(path, name))
+        except UNREADABLE as error:
+            broken[name] = reason(error)
+    if not runs:
+        raise InputError(
+            "no run can be read: "
+            + "; ".join(f"{name}: {why}" for name, why in broken.items())
+            + " Give folders that --out named in training."
+        )
+    return grouped(runs, broken)
+
+
+def read_run(path: Path, name: str) -> FoundRun:
+    """A run whose settings are readable; every other file may be missing."""
+    folder = RunFolder(path)
+    if not folder.config.is_file():
+        raise InputError(f"{path} is no run of segpl: it has no config.toml.")
+    config = resolve(read_config(folder.config), str(folder.config))
+    defaults = resolve({"method": {"name": config.method}}).leaves()
+    settings = config.leaves()
+    problems: list[str] = []
+
+    def attempt(what: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except UNREADABLE as error:
+            problems.append(f"no {what}: {reason(error)}")
+            return otherwise
+
+    plan = attempt("plan", lambda: Plan.read(folder.plan), None)
+    split = attempt("split", lambda: Split.read(folder.split), None)
+    training = folder.training
+    nothing: dict[str, list[float]] = {}
+    times = attempt("times of training", lambda: read_log(training.times), nothing)
+    return FoundRun(
+        name=name,
+        path=path,
+        method=config.method,
+        seed=config.train.seed,
+        settings=settings,
+        changed={key: value for key, value in settings.items() if value != defaults.get(key)},
+        dataset=config.data.path,
+        plan=plan,
+        split=split,
+        environment=attempt("versions", lambda: _table(folder.environment), {}),
+        log=attempt("log", lambda: read_log(training.log), nothing),
+        validation=attempt("validation scores", lambda: _validation(training.validation), {}),
+        scores=attempt("scores", lambda: _scores(path, split), []),
+        seconds=_last(times, "seconds"),
+        peak_bytes=_last(times, "peak_bytes"),
+        parameters=attempt("number of weights", lambda: _parameters(config, plan), 0),
+        problems=tuple(problems),
+    )
+
+
+def make_report(
+    paths: Sequence[Path],
+    out: Path,
+    *,
+    stress: Path | None = None,
+    assets: Path | None = None,
+    command: str = "",
+) -> Gathered:
+    """Write the page of these runs, and its tables and figures where `assets` asks for them."""
+    rows = read_stress(stress) if stress else None  # before anything long
+    found = gather(paths)
+    sections = sections_of(found, rows)
+    browsers, sheets, note = browse(wanted_pictures(found))
+    write_report(
+        out,
+        found,
+        sections,
+        browsers=browsers,
+        sheets=sheets,
+        picture_note=note if browsers else "No run has a scored case that could be shown.",
+        command=command,
+    )
+    if assets:
+        write_assets(assets, sections)
+    return found
+
+
+def sections_of(found: Gathered, stress: Sequence[StressRow] | None = None) -> list[Section]:
+    """Everything but the pictures, in the order of the page."""
+    best = [label for label in ranked(found) if len(found.datasets) == 1 or found.has_data_by_seed]
+    return [
+        score_section(found),
+        *curve_sections(found),
+        calibration_section(*calibrations(found)),
+        stress_section(found, stress),
+        agreement_section(*volumes(found, best[:2])),
+        cost_section(found),
+        repeat_section(found),
+    ]
+
+
+def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
+    """Predict the test cases with probabilities and samples, and score them by every metric."""
+    run = load_run(path, device=device, quiet=quiet)
+    predictions = path / "predictions"
+    for out, options in (
+        (predictions, {"probabilities": True}),
+        (path / "samples", {"samples": SAMPLES}),
+    ):
+        try:
+            run.predict(out=out, **options)  # what is there from these weights is kept
+        except InputError:
+            run.predict(out=out, overwrite=True, **options)  # of other weights, or moved
+    scores = evaluate_folders(predictions, run.config.data.path, metrics=tuple(METRICS))
+    write_scores(path / "scores.csv", scores)
+
+
+def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> None:
+    """Fill in every run that can be; of the others the report tells."""
+    for path in paths:
+        try:
+            fill(path, device=device, quiet=quiet)
+        except UserError as error:
+            say(f"{path} is not filled in: {error}", style="yellow")
+
+
+def reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
+def _scores(path: Path, split: Split | None) -> list[Score]:
+    """Those beside the run and those that `segpl evaluate` left; of one number, the newest."""
+    if split is not None and not split.test:
+        raise InputError("no case was held out for the test. Train with --test N.")
+    places = [path / "scores.csv", path / "predictions" / "scores.csv"]
+    found = [place for place in places if place.is_file()]
+    if not found:
+        raise InputError(
+            f"there is no {places[0].name}. Write it with `segpl report --fill`, or with `segpl "
+            "predict` and `segpl evaluate`."
+        )
+    values: dict[tuple[str, str, str], Score] = {}
+    for place in sorted(found, key=lambda place: place.stat().st_mtime):
+        values |= {(s.case, s.class_name, s.metric): s for s in read_scores(place)}
+    if not values:
+        raise InputError(f"{found[0]} holds no row.")
+    return list(values.values())
+
+
+def _validation(path: Path) -> dict[int, float]:
+    """Mean Dice over cases and classes at each step; empty without the file."""
+    if not path.is_file():
+        return {}
+    groups: dict[int, list[float]] = {}
+    with path.open(encoding="utf-8", newline="") as handle:
+        for row in csv.DictReader(handle):
+            groups.setdefault(int(row["step"]), []).append(float(row["dice"]))
+    return {step: math.fsum(values) / len(values) for step, values in sorted(groups.items())}
+
+
+def _parameters(config: Config, plan: Plan | None) -> int:
+    if plan is None:
+        raise InputError("the plan cannot be read.")
+    return sum(p.numel() for p in build_method(config, plan).parameters() if p.requires_grad)
+
+
+def _last(log: dict[str, list[float]], column: str) -> float:
+    values = log.get(column, [])
+    return values[-1] if values else math.nan
+
+
+def _table(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds {content!r}, and a table is needed.")
+    return content

@@ -1,0 +1,130 @@
+"""How to repeat what a report shows: commands, settings, cases and versions of every run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from segpl.report.gathered import FoundRun, Gathered
+from segpl.report.section import NamedTable, Section
+from segpl.report.tables import Table
+
+PARTS = ("labeled", "unlabeled", "validation", "test")
+OWN = ("data.path", "data.layout", "data.plan")  # told by the table of data
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One run, as it could be trained again."""
+
+    name: str
+    command: str
+    cases: tuple[tuple[str, str], ...]  # part of the split -> names
+
+
+def repeat_section(found: Gathered) -> Section:
+    return Section(
+        "repeat",
+        "How to repeat it",
+        words=("Settings that are not the default, one column for each run.",),
+        tables=(
+            NamedTable("settings", settings_table(found)),
+            NamedTable("splits", split_table(found), "Data and cases"),
+            NamedTable("versions", versions_table(found), "Versions"),
+        ),
+    )
+
+
+def recipes(found: Gathered) -> list[Recipe]:
+    return [Recipe(run.name, command_of(run), _cases(run)) for run in found.runs]
+
+
+def command_of(run: FoundRun) -> str:
+    """What trains this run again, whatever started it: its own config is all it needs."""
+    return f"segpl train --config {shlex.quote(str(run.path / 'config.toml'))} --out NEW"
+
+
+def settings_table(found: Gathered) -> Table:
+    names = sorted({name for run in found.runs for name in run.changed if name not in OWN})
+    return Table(
+        columns=["setting", *(run.name for run in found.runs)],
+        rows=[[name, *(_value(run, name) for run in found.runs)] for name in names],
+        note="A dash: a setting that the method does not have.",
+    )
+
+
+def split_table(found: Gathered) -> Table:
+    return Table(
+        columns=["run", "data", "labelled", "unlabelled", "validation", "test", "begun by"],
+        rows=[
+            [
+                run.name,
+                run.dataset,
+                *(str(len(getattr(run.split, part))) if run.split else "-" for part in PARTS),
+                begun_by(run.environment),
+            ]
+            for run in found.runs
+        ],
+        note="Numbers of cases; split.json in each run folder has their names.",
+    )
+
+
+def versions_table(found: Gathered) -> Table:
+    """A row for each run: packages, machine, state of the source."""
+    packages = list(
+        dict.fromkeys(name for run in found.runs for name in _packages(run.environment))
+    )
+    return Table(
+        columns=["run", "segpl", "commit", "python", *packages, "device", "platform"],
+        rows=[
+            [
+                run.name,
+                _text(run.environment.get("segpl")),
+                _commit(run.environment),
+                _text(run.environment.get("python")),
+                *(_text(_packages(run.environment).get(name)) for name in packages),
+                _text(run.environment.get("device")),
+                _text(run.environment.get("platform")),
+            ]
+            for run in found.runs
+        ],
+        note="As each run found them when it began.",
+    )
+
+
+def begun_by(environment: Mapping[str, Any]) -> str:
+    command = environment.get("command")
+    if not isinstance(command, list) or not command:
+        return "-"
+    first, *rest = (str(part) for part in command)
+    name = PurePath(first).name
+    return shlex.join(["segpl" if name == "__main__.py" else name, *rest])
+
+
+def _cases(run: FoundRun) -> tuple[tuple[str, str], ...]:
+    if run.split is None:
+        return ()
+    return tuple((part, ", ".join(getattr(run.split, part)) or "none") for part in PARTS)
+
+
+def _packages(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    packages = environment.get("packages")
+    return packages if isinstance(packages, Mapping) else {}
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    git = environment.get("git")
+    if not isinstance(git, Mapping) or not git.get("commit"):
+        return "-"
+    return str(git["commit"])[:10] + (" (changed)" if git.get("changed") else "")
+
+
+def _value(run: FoundRun, name: str) -> str:
+    return str(run.settings[name]) if name in run.settings else "-"
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,46 @@
+"""What the figures of a report share: a colour and a dash for each method, and safe names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from segpl.report.figures import INK, RUN_COLOURS
+from segpl.report.seed_curves import DASHES
+
+LONGEST = 48  # characters of a name in a legend
+
+
+def label_colour(index: int) -> str:
+    """The first method in the colour of the text, as in curves over seeds; then the palette."""
+    return INK if index == 0 else RUN_COLOURS[(index - 1) % len(RUN_COLOURS)]
+
+
+def dash(index: int) -> Any:
+    """As in curves over seeds: colours come again after six lines, and then with another dash."""
+    return DASHES[0] if index == 0 else DASHES[(index - 1) % len(DASHES)]
+
+
+def shown_name(name: str) -> str:
+    """A name that matplotlib takes for a name: a dollar sign begins no formula in it."""
+    cut = name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    # a leading underscore would hide it from a legend
+    return ("\u200b" if cut.startswith("_") else "") + cut.replace("$", r"\$")
+
+
+def legend(axes: Axes) -> None:
+    """Below the panel, where it covers no curve."""
+    handles, names = axes.get_legend_handles_labels()
+    if handles:
+        axes.legend(
+            handles,
+            names,
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.22),
+            ncols=min(3, len(names)) if max(map(len, names)) < 18 else 1,
+            handlelength=2.6,
+        )

@@ -1,0 +1,143 @@
+"""A page in a real Chromium, spoken to by the DevTools protocol over two pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PATIENCE = 30.0  # seconds
+
+
+class Page:
+    """One page: what it says to the console, what it asks the network for, and its own answers."""
+
+    def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
+        self.process, self.to, self.back = process, to, back
+        self.number, self.rest, self.session = 0, b"", ""
+        self.events: list[dict[str, Any]] = []
+
+    def send(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self.number += 1
+        message: dict[str, Any] = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.to, json.dumps(message).encode() + b"\0")
+        until = time.monotonic() + PATIENCE
+        while True:
+            answer = self.receive(until)
+            if answer.get("id") == self.number:
+                assert "error" not in answer, answer
+                return answer["result"]
+            self.events.append(answer)
+
+    def receive(self, until: float) -> dict[str, Any]:
+        while b"\0" not in self.rest:
+            left = until - time.monotonic()
+            ready = left > 0 and select.select([self.back], [], [], left)[0]
+            part = os.read(self.back, 1 << 20) if ready else b""
+            assert part, f"Chromium does not answer (exit code {self.process.poll()})"
+            self.rest += part
+        line, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(line)
+
+    def open(self, path: Path, *, width: int = 1280, height: int = 900) -> None:
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.send(f"{domain}.enable")
+        self.resize(width, height)
+        self.send("Page.navigate", url=path.resolve().as_uri())
+        until = time.monotonic() + PATIENCE
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            self.events.append(self.receive(until))
+
+    def resize(self, width: int, height: int, *, dark: bool = False) -> None:
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def complaints(self) -> list[str]:
+        """Errors and warnings of the console, and exceptions that nothing caught."""
+        found = []
+        for event in self.events:
+            method, facts = event.get("method"), event.get("params", {})
+            if method == "Runtime.exceptionThrown":
+                found.append(str(facts["exceptionDetails"]))
+            elif method == "Runtime.consoleAPICalled" and facts["type"] in ("error", "warning"):
+                found.append(str(facts["args"]))
+            elif method == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
+                found.append(str(facts["entry"]))
+        return found
+
+    def requests(self) -> list[str]:
+        """Addresses that were asked for; data addresses are part of the page."""
+        asked = [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
+        return [address for address in asked if not address.startswith("data:")]
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Page]:
+    """A fresh browser with its files in `folder`."""
+    assert CHROMIUM is not None
+    read_by_it, to = os.pipe()
+    back, written_by_it = os.pipe()
+    options = (
+        "--headless=new --no-sandbox --disable-gpu --no-first-run --hide-scrollbars "
+        "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
+        "--remote-debugging-pipe"
+    )
+    command = (
+        f'exec "$0" {options} --user-data-dir="$1" 3<&{read_by_it} 4>&{written_by_it} 2>/dev/null'
+    )
+    process = subprocess.Popen(
+        ["bash", "-c", command, CHROMIUM, str(folder / "profile")],
+        pass_fds=(read_by_it, written_by_it),
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"HOME": str(folder)},
+    )
+    os.close(read_by_it)
+    os.close(written_by_it)
+    page = Page(process, to, back)
+    try:
+        yield page
+    finally:
+        page.session = ""
+        with suppress(AssertionError, OSError):
+            page.send("Browser.close")
+        os.close(to)
+        os.close(back)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

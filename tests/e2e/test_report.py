@@ -1,0 +1,209 @@
+"""Runs of two methods and two seeds on one page, as files and in a real browser."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, chromium
+from conftest import make_dataset
+
+from segpl.cli.main import main
+
+METHODS = ("supervised", "segpl-vi")
+SHORT = (
+    *("--steps", "4", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
+    *("--set", "network.width=4", "--set", "train.batch=1"),
+)
+
+
+def make_runs(root: Path, dims: int) -> list[Path]:
+    data = make_dataset(root / "data", dims=dims, classes=dims, labeled=3, test=3)
+    code = main(
+        [
+            *("compare", str(data), "--methods", "segpl-vi", "--seeds", "0", "1", *SHORT),
+            *("--set", "split.validation=1", "--out", str(root / "out")),
+        ]
+    )
+    assert code == 0
+    return sorted((root / "out" / "runs").iterdir())
+
+
+@pytest.fixture(scope="module")
+def runs_by_dims(tmp_path_factory) -> dict[int, list[Path]]:
+    root = tmp_path_factory.mktemp("report")
+    before = os.environ.get("SEGPL_CACHE")
+    os.environ["SEGPL_CACHE"] = str(root / "cache")
+    try:
+        return {dims: make_runs(root / f"{dims}d", dims) for dims in (2, 3)}
+    finally:
+        if before is None:
+            del os.environ["SEGPL_CACHE"]
+        else:
+            os.environ["SEGPL_CACHE"] = before
+
+
+@pytest.fixture(params=[2, 3])
+def runs(request, runs_by_dims) -> list[Path]:
+    return runs_by_dims[request.param]
+
+
+def section(page: str, key: str) -> str:
+    found = re.search(rf'<section id="{key}">(.*?)</section>', page, re.DOTALL)
+    assert found, f"no section {key}"
+    return found[1]
+
+
+def test_runs_of_two_seeds_are_one_row_for_each_method(segpl, runs, tmp_path):
+    out = tmp_path / "report.html"
+    answer = segpl("report", *runs, "--out", out)
+    assert answer.code == 0, answer.err
+    assert "Dice" in answer.out
+    page = out.read_text()
+    table = section(page, "scores").split("</table>")[0]
+    assert sorted(re.findall(r"<tr><td>([^<]*)</td><td>2</td>", table)) == sorted(METHODS)
+    for key in ("curves", "threshold", "pseudo-labels", "calibration", "agreement", "cost"):
+        section(page, key)
+    assert "segpl train --config" in section(page, "repeat")
+    assert "train.log_every" in section(page, "repeat")
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)
+
+
+def test_filled_runs_have_every_metric_probabilities_and_uncertainty(segpl, runs, tmp_path):
+    copies = [shutil.copytree(run, tmp_path / "runs" / run.name) for run in runs[:1] + runs[2:3]]
+    out, assets = tmp_path / "report.html", tmp_path / "assets"
+    answer = segpl("report", *copies, "--fill", "--assets", assets, "--out", out)
+    assert answer.code == 0, answer.err
+    page = out.read_text()
+    assert "HD95" in section(page, "scores")
+    assert "<svg" in section(page, "calibration")
+    assert 'value="uncertainty"' in section(page, "cases")
+    assert "Dice" in (assets / "scores.csv").read_text().splitlines()[0]
+    assert r"\begin{tabular}" in (assets / "scores.tex").read_text()
+    assert (assets / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (assets / "bland-altman.svg").read_text()
+
+
+def test_broken_run_is_named_and_hides_no_other(segpl, runs, tmp_path):
+    copies = [shutil.copytree(run, tmp_path / "runs" / run.name) for run in runs]
+    (copies[0] / "config.toml").write_text("this is [no toml")
+    (copies[1] / "log.csv").write_bytes(b"\xff\xfe\x00nothing")
+    (copies[1] / "scores.csv").unlink()
+    (copies[2] / "plan.json").unlink()
+    shutil.rmtree(copies[2] / "predictions")
+    empty = tmp_path / "runs" / "empty"
+    empty.mkdir()
+    out = tmp_path / "report.html"
+    answer = segpl("report", *copies, empty, tmp_path / "nowhere", "--out", out)
+    assert answer.code == 1
+    page = out.read_text()
+    for name in (copies[0].name, "empty", "nowhere"):
+        assert f"{name} is left out" in page
+        assert f"{name} is left out" in answer.err
+    assert f"{copies[1].name}: no scores" in section(page, "scores")
+    assert f"{copies[1].name}: no log" in section(page, "curves")
+    assert "no plan that can be read" in section(page, "cases")
+    assert f"<strong>{copies[3].name.removesuffix('-1')}</strong>" in section(page, "cases")
+
+
+def test_no_readable_run_is_an_error(segpl, tmp_path):
+    answer = segpl("report", tmp_path / "nowhere", "--out", tmp_path / "report.html")
+    assert answer.code == 1
+    assert "no run can be read" in answer.err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_page_must_be_called_html(segpl, runs, tmp_path):
+    answer = segpl("report", *runs, "--out", tmp_path / "report.pdf")
+    assert answer.code == 1
+    assert "ends with .html" in answer.err
+
+
+def test_runs_of_two_datasets_are_compared_within_each_only(segpl, runs_by_dims, tmp_path):
+    out = tmp_path / "report.html"
+    answer = segpl("report", *runs_by_dims[2], *runs_by_dims[3], "--out", out)
+    assert answer.code == 0, answer.err
+    page = out.read_text()
+    assert "These runs are of 2 datasets" in page
+    assert page.count('class="headline"') == 2
+    assert "segpl-vi on 2d/data" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
+def test_page_works_in_a_browser(segpl, runs_by_dims, tmp_path):
+    """One browser for all of it: starting it takes most of the time."""
+    out = tmp_path / "report.html"
+    assert segpl("report", *runs_by_dims[3], "--out", out).code == 0
+    with chromium(tmp_path) as page:
+        page.open(out)
+        assert page.run("document.querySelector('h1').textContent") == "2 methods on data"
+        assert page.run("document.querySelectorAll('svg').length") > 5
+        sorts_by_clicks_and_keys(page)
+        scrolls_and_fades(page)
+        fits_a_phone_and_the_dark(page)
+        assert page.complaints() == []
+        assert page.requests() == [out.resolve().as_uri()]
+
+
+def sorts_by_clicks_and_keys(page) -> None:
+    table = "document.querySelector('#scores table')"
+    column = f"[...{table}.tBodies[0].rows].map(row => parseFloat(row.cells[3].textContent))"
+    click = f"{table}.tHead.rows[0].cells[3].querySelector('button').click()"
+    page.run(click)
+    down = page.run(column)
+    assert down == sorted(down, reverse=True)
+    page.run(click)
+    assert page.run(column) == sorted(down)
+    assert page.run(f"{table}.tHead.rows[0].cells[3].getAttribute('aria-sort')") == "ascending"
+    page.run(f"{table}.tHead.rows[0].cells[0].querySelector('button').focus()")
+    page.send(
+        "Input.dispatchKeyEvent", type="keyDown", key="Enter", windowsVirtualKeyCode=13, text="\r"
+    )
+    names = page.run(f"[...{table}.tBodies[0].rows].map(row => row.cells[0].textContent)")
+    assert names == sorted(METHODS, reverse=True)
+
+
+def scrolls_and_fades(page) -> None:
+    stage = "document.querySelector('.stage')"
+    position = f"{stage}.querySelector('.image').style.backgroundPosition"
+    slider = "document.querySelector('.place input')"
+    assert page.run(f"{stage}.querySelector('.image').style.backgroundImage").startswith(
+        'url("data:image/jpeg'
+    )
+    before, place = page.run(position), page.run(f"Number({slider}.value)")
+    page.run(f"{stage}.focus()")
+    page.press("Home")
+    assert page.run(f"Number({slider}.value)") == 0
+    page.press("ArrowUp")
+    assert page.run(f"Number({slider}.value)") == 1
+    assert page.run(position) != before or place == 1
+    page.run(f"{stage}.dispatchEvent(new WheelEvent('wheel', {{deltaY: 1, cancelable: true}}))")
+    assert page.run(f"Number({slider}.value)") == 2
+    page.run(f"{slider}.value = 5; {slider}.dispatchEvent(new Event('input'))")
+    assert page.run("document.querySelector('.place output').textContent") == "slice 6"
+    views = "document.querySelector('.browser').querySelectorAll('[data-choice=view] input')"
+    assert page.run(f"{views}.length") == 3
+    seen = page.run(f"{stage}.querySelector('.image').dataset.sheet")
+    page.run(f"{views}[1].click()")
+    assert page.run(f"{stage}.querySelector('.image').dataset.sheet") != seen
+    layers = "document.querySelector('.browser').querySelectorAll('[data-choice=layer] input')"
+    page.run(f"{layers}[2].click()")
+    assert page.run(f"{stage}.querySelector('.over').dataset.sheet").endswith("prediction")
+    fade = "document.querySelector('.fade input')"
+    page.run(f"{fade}.value = 20; {fade}.dispatchEvent(new Event('input'))")
+    assert page.run(f"{stage}.querySelector('.over').style.opacity") == "0.2"
+    assert page.run(f"{stage}.getBoundingClientRect().height") > 50
+
+
+def fits_a_phone_and_the_dark(page) -> None:
+    page.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = page.run(paper)
+    page.resize(390, 844, dark=True)
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    assert page.run(paper) != light
+    assert np.mean([int(n) for n in re.findall(r"\d+", page.run(paper))[:3]]) < 60
