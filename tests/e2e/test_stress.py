@@ -153,6 +153,20 @@ def test_one_broken_run_does_not_hide_the_others(segpl, trained, tmp_path):
     assert "has not written a checkpoint yet" in alone.err
 
 
+def test_a_run_that_predicts_no_numbers_does_not_hide_the_others(
+    segpl, trained, tmp_path, monkeypatch
+):
+    from segpl.methods.base import METHODS
+
+    monkeypatch.setattr(METHODS.get("cps"), "predict", lambda self, image: image[:, [0] * 3] / 0)
+    runs, out = trained / "runs", tmp_path / "stress"
+    answer = segpl("stress", runs / "b", runs / "a", "--only", "blur", *FEW, "--out", out)
+    assert answer.code == 1
+    assert "b is left out: " in answer.err
+    assert "predicts numbers that are not finite for case t0 (clean, severity 0)" in answer.err
+    assert {row["run"] for row in rows_of(out)} == {"a"}
+
+
 def test_runs_of_other_classes_or_cases_are_refused_together(segpl, trained, tmp_path):
     runs = trained / "runs"
     options = (*FEW, "--out", tmp_path / "stress")

@@ -85,6 +85,13 @@ def test_an_artefact_is_that_of_its_generator_and_keeps_shape_and_type(name, sid
     assert torch.equal(first, other) == (name in ("blur", "low-resolution"))
 
 
+@pytest.mark.parametrize("name", ["gamma", "ghosts", "spikes", "streaks"])
+def test_half_the_severity_is_half_of_the_same_disturbance(name):
+    image = image_of((20, 18))
+    half, whole = (corrupted(image, name, s, generator()) - image for s in (0.5, 1.0))
+    torch.testing.assert_close(2 * half, whole, rtol=0, atol=1e-5)
+
+
 @every_artefact
 def test_a_constant_image_stays_finite(name):
     image = torch.full((1, 16, 16), 0.3)
