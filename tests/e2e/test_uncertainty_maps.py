@@ -170,10 +170,11 @@ class TestEnsemble:
             assert left == right
         assert not read_volume(tmp_path / "both" / "uncertainty" / "t0_std.nii.gz").any()
 
-    def test_plans_of_other_spacing_are_averaged_on_the_grid_of_the_file(
+    def test_plans_of_other_spacing_and_axes_are_averaged_on_the_grid_of_the_file(
         self, segpl, train, runs, data, tmp_path
     ):
-        plan = json.loads((runs[0] / "plan.json").read_text()) | {"spacing": [1.0, 0.9, 0.8]}
+        plan = json.loads((runs[0] / "plan.json").read_text())
+        plan |= {"spacing": [1.0, 0.9, 0.8], "orientation": "LAS"}
         (tmp_path / "coarse.json").write_text(json.dumps(plan))
         coarse = tmp_path / "coarse"
         train(data, "--method", "supervised", "--plan", tmp_path / "coarse.json", "--out", coarse)

@@ -14,6 +14,7 @@ from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
+from segpl.predict.predictor import Job, predict_jobs
 from segpl.predict.samples import (
     AT_ONCE,
     Sampler,
@@ -223,6 +224,26 @@ class TestThresholds:
 
         answer = sampled([Voter()], [IMAGE], "a", windows)
         assert answer.decisive.argmax(0).tolist() == [1]
+
+    def test_labels_of_equal_votes_are_written_by_probability(self, tmp_path):
+        np.save(tmp_path / "a.npy", np.eye(16))
+        belief = np.stack([np.full((16, 16), 0.6), np.full((16, 16), 0.5), np.eye(16)])
+
+        class Voter:
+            plan, sampling = THREE, None
+
+            def samples(self, image, case, whole):
+                yield np.ones((3, 16, 16), np.float32), belief.astype(np.float32)
+
+        (written,) = predict_jobs(
+            [Job("a", (tmp_path / "a.npy",))],
+            torch.sigmoid,
+            THREE,
+            tmp_path / "out",
+            device=torch.device("cpu"),
+            samplers=[Voter()],
+        )
+        assert np.array_equal(np.load(written), 2 * np.eye(16))
 
 
 class TestOthers:
