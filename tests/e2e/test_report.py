@@ -184,7 +184,7 @@ def scrolls_and_fades(page) -> None:
     page.run(f"{stage}.dispatchEvent(new WheelEvent('wheel', {{deltaY: 1, cancelable: true}}))")
     assert page.run(f"Number({slider}.value)") == 2
     page.run(f"{slider}.value = 5; {slider}.dispatchEvent(new Event('input'))")
-    assert page.run("document.querySelector('.place output').textContent") == "slice 6"
+    assert page.run("document.querySelector('.place output').textContent") == "slice 6 of 24"
     views = "document.querySelector('.browser').querySelectorAll('[data-choice=view] input')"
     assert page.run(f"{views}.length") == 3
     seen = page.run(f"{stage}.querySelector('.image').dataset.sheet")

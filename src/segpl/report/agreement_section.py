@@ -53,7 +53,7 @@ def agreement_section(
 def agreement_table(found: Agreement, unit: str) -> Table:
     named = (("bias", found.bias), ("lower limit", found.lower), ("upper limit", found.upper))
     return Table(
-        columns=["", f"difference ({unit})", "95 % interval"],
+        columns=["line", f"difference ({unit})", "95 % interval"],
         rows=[
             [
                 name,

@@ -68,9 +68,12 @@ def answer(found: Gathered) -> Answer:
     ]
     corrected = holm([each.p for each in effects])
     sure = [is_told(each, p) for each, p in zip(effects, corrected, strict=True)]
-    mean = f"a Dice of {told}, over {size}"
+    unsure = [other for other, is_sure in zip(others, sure, strict=True) if not is_sure]
+    headline = verdict(best, f"a Dice of {told}, over {size}", unsure, len(others))
+    if any(sure) and max(each.estimate.seeds for each in effects) == 1:
+        headline += " That is of these trainings: with one seed, another may turn it round."
     return Answer(
-        verdict(best, mean, [o for o, s in zip(others, sure, strict=True) if not s], len(others)),
+        headline,
         tuple(
             f"Against {other} ({known[other].mean:.3f}): {sentence(each, holm=p)}"
             f"{tests(each, p, len(others))}."
@@ -82,7 +85,7 @@ def answer(found: Gathered) -> Answer:
 
 def verdict(best: str, mean: str, unsure: Sequence[str], others: int) -> str:
     if not unsure:
-        against = "the other" if others == 1 else f"all {others} others"
+        against = {1: "the other", 2: "both others"}.get(others, f"all {others} others")
         return f"{best} is best: {mean}, and the difference from {against} is sure."
     if len(unsure) == others:
         return (

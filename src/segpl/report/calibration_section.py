@@ -21,9 +21,9 @@ from segpl.evaluate.uncertainty import (
     questions,
     reliability,
 )
-from segpl.report.figures import INK, PANEL, make_plain
+from segpl.report.figures import INK, PANEL, make_plain, run_colour
 from segpl.report.section import NamedFigure, NamedTable, Section
-from segpl.report.style import dash, label_colour, legend, shown_name
+from segpl.report.style import dash, legend, shown_name
 from segpl.report.tables import Table
 
 MOST_VOXELS = 500_000  # of a case; more are thinned out evenly
@@ -73,7 +73,7 @@ def calibration_section(
                 "or `segpl predict RUN --out RUN/predictions --probabilities --overwrite`.",
             ),
         )
-    colours = {label: label_colour(index) for index, label in enumerate(found)}
+    colours = {label: run_colour(index) for index, label in enumerate(found)}
     return Section(
         "calibration",
         "Calibration",

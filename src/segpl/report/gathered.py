@@ -125,7 +125,7 @@ def grouped(runs: Sequence[FoundRun], broken: Mapping[str, str]) -> Gathered:
             left_out[run.name] = (
                 f"has the method, the settings and the seed of {first.name}, and would count twice"
             )
-    # the baseline first, in the colour of the text
+    # the baseline first: the others are read against it
     order = sorted(dict.fromkeys(names), key=lambda label: not label.startswith(BASELINE))
     return Gathered(
         tuple(sorted(kept.values(), key=lambda run: (order.index(run.label), run.seed))), left_out

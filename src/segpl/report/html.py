@@ -50,7 +50,6 @@ def write_report(
         picture_note: what was left out of the pictures, or why there are none.
         command: wrote this report.
     """
-    classes = class_colours(found)
     environment = Environment(
         loader=PackageLoader("segpl", "report"),
         autoescape=True,
@@ -70,7 +69,11 @@ def write_report(
         browsers=browsers,
         sheets=sheets or {},
         browser_data=[asdict(browser) for browser in browsers],
-        legend=[*MEANINGS.items(), *classes.items(), ("uncertain", UNSURE)],
+        legends=[
+            ("right and wrong", MEANINGS),
+            ("truth and prediction", class_colours(found)),
+            ("uncertainty", {"the stronger, the less sure": UNSURE}),
+        ],
         layer_names=LAYER_NAMES,
         picture_note=picture_note,
         command=command,
@@ -116,9 +119,7 @@ def warnings_of(found: Gathered) -> list[str]:
 
 
 def class_colours(found: Gathered) -> dict[str, str]:
-    """The colour of each class in truth and prediction, where there is more than one."""
+    """The colour of each class in truth and prediction."""
     plan = next((run.plan for run in found.runs if run.plan), None)
-    names = [name for index, name in enumerate(plan.classes) if index] if plan else []
-    if len(names) < 2:
-        return {}
+    names = list(plan.classes)[1:] if plan else []
     return {name: CLASS_COLOURS[i % len(CLASS_COLOURS)] for i, name in enumerate(names)}

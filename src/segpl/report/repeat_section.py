@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -22,6 +22,7 @@ class Recipe:
 
     name: str
     command: str
+    begun_by: str  # the command that trained it, perhaps with others
     cases: tuple[tuple[str, str], ...]  # part of the split -> names
 
 
@@ -29,7 +30,7 @@ def repeat_section(found: Gathered) -> Section:
     return Section(
         "repeat",
         "How to repeat it",
-        words=("Settings that are not the default, one column for each run.",),
+        words=("Settings that are not the default, one column for each method.",),
         tables=(
             NamedTable("settings", settings_table(found)),
             NamedTable("splits", split_table(found), "Data and cases"),
@@ -39,58 +40,67 @@ def repeat_section(found: Gathered) -> Section:
 
 
 def recipes(found: Gathered) -> list[Recipe]:
-    return [Recipe(run.name, command_of(run), _cases(run)) for run in found.runs]
+    return [
+        Recipe(run.name, command_of(run), begun_by(run.environment), _cases(run))
+        for run in found.runs
+    ]
 
 
 def command_of(run: FoundRun) -> str:
     """What trains this run again, whatever started it: its own config is all it needs."""
-    return f"segpl train --config {shlex.quote(str(run.path / 'config.toml'))} --out NEW"
+    config, plan = run.path / "config.toml", run.path / "plan.json"
+    return shlex.join(
+        ["segpl", "train", "--config", str(config), "--set", f"data.plan={plan}", "--out", "NEW"]
+    )
 
 
 def settings_table(found: Gathered) -> Table:
+    """A column for each method; where its runs differ, such as in their seeds, all values."""
     names = sorted({name for run in found.runs for name in run.changed if name not in OWN})
     return Table(
-        columns=["setting", *(run.name for run in found.runs)],
-        rows=[[name, *(_value(run, name) for run in found.runs)] for name in names],
+        columns=["setting", *found.labels],
+        rows=[
+            [name, *(_values(found.of(label), name) for label in found.labels)] for name in names
+        ],
         note="A dash: a setting that the method does not have.",
     )
 
 
 def split_table(found: Gathered) -> Table:
     return Table(
-        columns=["run", "data", "labelled", "unlabelled", "validation", "test", "begun by"],
+        columns=["run", "data", "labelled", "unlabelled", "validation", "test"],
         rows=[
             [
                 run.name,
                 run.dataset,
                 *(str(len(getattr(run.split, part))) if run.split else "-" for part in PARTS),
-                begun_by(run.environment),
             ]
             for run in found.runs
         ],
-        note="Numbers of cases; split.json in each run folder has their names.",
+        note="Numbers of cases; their names are below and in split.json of each run folder.",
     )
 
 
 def versions_table(found: Gathered) -> Table:
-    """A row for each run: packages, machine, state of the source."""
+    """A row for all runs that had the same packages, machine and source."""
     packages = list(
         dict.fromkeys(name for run in found.runs for name in _packages(run.environment))
     )
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run in found.runs:
+        known = run.environment
+        row = (
+            _text(known.get("segpl")),
+            _commit(known),
+            _text(known.get("python")),
+            *(_text(_packages(known).get(name)) for name in packages),
+            _text(known.get("device")),
+            _text(known.get("platform")),
+        )
+        rows.setdefault(row, []).append(run.name)
     return Table(
-        columns=["run", "segpl", "commit", "python", *packages, "device", "platform"],
-        rows=[
-            [
-                run.name,
-                _text(run.environment.get("segpl")),
-                _commit(run.environment),
-                _text(run.environment.get("python")),
-                *(_text(_packages(run.environment).get(name)) for name in packages),
-                _text(run.environment.get("device")),
-                _text(run.environment.get("platform")),
-            ]
-            for run in found.runs
-        ],
+        columns=["runs", "segpl", "commit", "python", *packages, "device", "platform"],
+        rows=[[", ".join(names), *row] for row, names in rows.items()],
         note="As each run found them when it began.",
     )
 
@@ -122,8 +132,9 @@ def _commit(environment: Mapping[str, Any]) -> str:
     return str(git["commit"])[:10] + (" (changed)" if git.get("changed") else "")
 
 
-def _value(run: FoundRun, name: str) -> str:
-    return str(run.settings[name]) if name in run.settings else "-"
+def _values(runs: Sequence[FoundRun], name: str) -> str:
+    values = [str(run.settings[name]) for run in runs if name in run.settings]
+    return ", ".join(dict.fromkeys(values)) or "-"
 
 
 def _text(value: object) -> str:

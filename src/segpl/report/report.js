@@ -67,7 +67,7 @@
       one.slider.max = view.count - 1;
       one.slider.value = place;
       one.slider.hidden = view.count < 2;
-      one.output.textContent = view.count < 2 ? "" : `slice ${view.places[place] + 1}`;
+      one.output.textContent = view.count < 2 ? "" : `slice ${view.places[place] + 1} of ${view.total}`;
     };
     const move = (one, place) => {
       const count = one.views[chosen.view].count;

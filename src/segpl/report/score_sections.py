@@ -13,10 +13,10 @@ from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
 from segpl.report.answer import estimates
-from segpl.report.figures import INK, PANEL, make_plain
+from segpl.report.figures import INK, PANEL, make_plain, run_colour
 from segpl.report.gathered import Gathered, mean_of
 from segpl.report.section import NamedFigure, NamedTable, Section
-from segpl.report.style import label_colour, shown_name
+from segpl.report.style import shown_name
 from segpl.report.tables import Table, counted, title
 
 BOXED = ("dice", "hd95")
@@ -177,7 +177,7 @@ def box_figure(found: Gathered, metric: str, unit: str) -> Figure:
     axes = figure.subplots()
     shift = np.random.default_rng(0)
     for place, (label, each) in enumerate(values.items()):
-        colour = label_colour(found.labels.index(label))
+        colour = run_colour(found.labels.index(label))
         axes.boxplot(
             each,
             positions=[place],

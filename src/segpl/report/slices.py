@@ -26,19 +26,19 @@ BUDGET = 11 * 2**20  # bytes of all pictures of a page, as they stand in it
 # slices of an axis and pixels of a side, tried in turn until all pictures fit
 LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
 QUALITY = 60  # of the grey images
-# classes, from the palette of Okabe and Ito; a ninth class has the first colour again
+# classes, from the palette of Okabe and Ito, those of `ERRORS` last; a ninth begins anew
 CLASS_COLOURS = (
+    "#009E73",
+    "#E69F00",
+    "#CC79A7",
+    "#0072B2",
+    "#FFFFFF",
     "#F0E442",
     "#56B4E9",
     "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#0072B2",
-    "#FFFFFF",
 )
 ERRORS = (TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE)
-SHADES = 16  # of uncertainty
+SHADES = 8  # of uncertainty
 UNSURE = "#FF5FD2"
 
 Layer = Literal["errors", "truth", "prediction", "uncertainty"]
@@ -62,7 +62,8 @@ class View:
     """All slices of one axis, in sheets of `across` slices beside each other."""
 
     name: str
-    count: int
+    count: int  # of slices in the sheets
+    total: int  # of slices in the volume
     across: int
     down: int
     ratio: float  # width of a slice, relative to its height
@@ -113,7 +114,7 @@ def browse(
             browsers, sheets = made
             note = (
                 f"Volumes are shown by up to {slices} slices of each axis, evenly spaced, at up to "
-                f"{side} pixels; files have all of them."
+                f"{side} pixels; the files hold the rest."
             )
             return browsers, sheets, note
     half = [one for one in wanted if one.word in ("worst", "only")]
@@ -145,7 +146,7 @@ def _at_level(
         views = tuple(_views(arrays, one.shared, f"{number}", sheets, slices, side))
         layers.setdefault(one.run, set()).update(views[0].layers)
         shown[one.run].append(Shown(one.word, arrays.name, f"{one.score:.3f}", views))
-        if sum(map(len, sheets.values())) > budget:
+        if _expected(sheets, number + 1, wanted) > budget:
             return None
     order = ("errors", "truth", "prediction", "uncertainty")
     return [
@@ -160,9 +161,28 @@ def _at_level(
     ], sheets
 
 
+def _expected(sheets: dict[str, str], done: int, wanted: Sequence[Wanted]) -> float:
+    """Bytes of all sheets, if those to come are like those that are there.
+
+    An image is stored once, however many runs show it.
+    """
+    images = {one.shared: 0 for one in wanted}
+    layers = 0
+    for name, sheet in sheets.items():
+        shared = name.rpartition("/")[0]
+        if shared in images:
+            images[shared] += len(sheet)
+        else:
+            layers += len(sheet)
+    there = [size for size in images.values() if size]
+    return sum(there) / max(1, len(there)) * len(images) + layers / done * len(wanted)
+
+
 def _views(
     arrays: CaseArrays, shared: str, key: str, sheets: dict[str, str], slices: int, side: int
 ) -> Iterator[View]:
+    picture = grey(arrays.image)
+    painted = list(_layers(arrays))
     for name, turn, (height, width) in planes(arrays.grid):
         truth = turn(arrays.truth)  # (slices, H, W)
         counts = np.count_nonzero(truth, axis=(1, 2))
@@ -174,15 +194,16 @@ def _views(
         across = math.ceil(math.sqrt(len(places)))
         image = f"{shared}/{name}"
         if image not in sheets:
-            sheets[image] = _grey_address(_sheet(turn(grey(arrays.image)), places, size, across))
+            sheets[image] = _grey_address(_sheet(turn(picture), places, size, across))
         layers: dict[str, str] = {}
-        for layer, values, colours in _layers(arrays):
-            pixels = _sheet(turn(values), places, size, across, nearest=True)
+        for layer, values, colours in painted:
+            pixels = _sheet(turn(values), places, size, across, nearest=layer != "uncertainty")
             layers[layer] = f"{key}/{name}/{layer}"
             sheets[layers[layer]] = _palette_address(pixels, colours)
         yield View(
             name=name,
             count=len(places),
+            total=len(truth),
             across=across,
             down=math.ceil(len(places) / across),
             ratio=truth.shape[2] * width / (truth.shape[1] * height),
@@ -303,7 +324,6 @@ def _palette_address(sheet: NDArray[np.uint8], colours: Sequence[tuple[str, floa
     picture.save(
         buffer,
         "png",
-        optimize=True,
         transparency=bytes(strengths),
         bits=next(size for size in (1, 2, 4, 8) if size >= bits),
     )

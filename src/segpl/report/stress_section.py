@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from matplotlib.text import Text
+
+from segpl.report.figures import INK
 from segpl.report.gathered import Gathered
 from segpl.report.section import NamedFigure, NamedTable, Section
 from segpl.report.stress_figures import stress_figure
@@ -24,21 +27,23 @@ def stress_section(found: Gathered, rows: Sequence[StressRow] | None) -> Section
     labels = {run.name: run.label for run in found.runs}
     labels |= {run.path.name: run.label for run in found.runs if _is_unique(found, run.path.name)}
     shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
+    # the colours of the other figures, which go by the order of the labels
+    shown.sort(key=lambda row: found.labels.index(row.run))
     strangers = sorted({row.run for row in rows} - labels.keys())
     absent = [label for label in found.labels if label not in {row.run for row in shown}]
     missing = tuple(f"{name} was measured and is not in this report." for name in strangers)
     missing += tuple(f"{label} was not measured." for label in absent)
     if not corruptions_in(shown):
         return Section("stress", TITLE, missing=missing or ("The table holds no row.",))
-    named = [replace(row, run=shown_name(row.run)) for row in shown]
+    figure = stress_figure([replace(row, run=shown_name(row.run)) for row in shown])
+    for text in figure.findobj(Text):
+        text.set_color(INK)  # black would be lost on a dark page
     return Section(
         "stress",
         TITLE,
         words=("Mean Dice over cases and seeds; the band is one deviation over cases.",),
         tables=(NamedTable("stress", stress_table(shown), "Every disturbance", True),),
-        figures=(
-            NamedFigure("stress", stress_figure(named), "Dice over the severity of disturbances"),
-        ),
+        figures=(NamedFigure("stress-curves", figure, "Dice over the severity of disturbances"),),
         missing=missing,
     )
 

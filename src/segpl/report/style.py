@@ -1,4 +1,4 @@
-"""What the figures of a report share: a colour and a dash for each method, and safe names."""
+"""What the figures of a report share: dashes, safe names and a legend."""
 
 from __future__ import annotations
 
@@ -6,20 +6,15 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from segpl.report.figures import INK, RUN_COLOURS
+from segpl.report.figures import INK
 from segpl.report.seed_curves import DASHES
 
 LONGEST = 48  # characters of a name in a legend
 
 
-def label_colour(index: int) -> str:
-    """The first method in the colour of the text, as in curves over seeds; then the palette."""
-    return INK if index == 0 else RUN_COLOURS[(index - 1) % len(RUN_COLOURS)]
-
-
 def dash(index: int) -> Any:
     """As in curves over seeds: colours come again after six lines, and then with another dash."""
-    return DASHES[0] if index == 0 else DASHES[(index - 1) % len(DASHES)]
+    return DASHES[index % len(DASHES)]
 
 
 def shown_name(name: str) -> str:

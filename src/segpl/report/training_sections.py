@@ -28,10 +28,11 @@ SHARES = (
 )
 THRESHOLD = ("threshold", "threshold_std", "threshold_drawn")
 GIB = 2**30
+MOST_POINTS = 400  # of a curve; more are not seen, and make a large page
 
 
 def curve_sections(found: Gathered) -> list[Section]:
-    logs = {label: [log_of(run) for run in found.of(label)] for label in found.labels}
+    logs = {label: [thinned(log_of(run)) for run in found.of(label)] for label in found.labels}
     terms = list(dict.fromkeys(term for run in found.runs for term in run.terms))
     columns = {column for run in found.runs for column in run.log}
     classes = sorted(c for c in columns if c.startswith("pseudo_foreground_"))
@@ -82,6 +83,25 @@ def log_of(run: FoundRun) -> Log:
     return log
 
 
+def thinned(log: Log, most: int = MOST_POINTS) -> Log:
+    """Means of neighbouring rows, so that a long log is a curve of at most `most` points.
+
+    Each block of rows is named by its last step; cells without a number are left out of its mean.
+    """
+    rows = len(log["step"])
+    size = -(-rows // most)
+    if size <= 1:
+        return log
+    blocks = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+    return {
+        column: [
+            values[block.stop - 1] if column == "step" else mean_of(values[block])
+            for block in blocks
+        ]
+        for column, values in log.items()
+    }
+
+
 def panels(logs: Mapping[str, Sequence[Log]], columns: Sequence[str]) -> tuple[NamedFigure, ...]:
     labels = list(logs)
     return tuple(
@@ -101,7 +121,8 @@ def column_figure(logs: Mapping[str, Sequence[Log]], column: str) -> Figure:
     lines = sum(has(named, column, [label]) for label in named)
     figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.13 * lines), layout="constrained")
     axes = figure.subplots()
-    draw_panel(axes, named, column, list(named))
+    # the first place is black; no method has it, since other figures of the page have no black
+    draw_panel(axes, named, column, ["", *named])
     legend(axes)
     return figure
 
