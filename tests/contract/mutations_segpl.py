@@ -86,8 +86,8 @@ SEGPL = [
     Mutation(
         "segpl-vi's head reads detached features",
         "methods/segpl_vi.py",
-        "self.head(output.features)",
-        "self.head(output.features.detach())",
+        "posterior: Normal = self.head(output.features)",
+        "posterior: Normal = self.head(output.features.detach())",
         "test_segpl:test_kl_moves_the_head_and_through_the_features_the_network",
         {"dims": 2},
     ),
