@@ -131,6 +131,7 @@ def test_runs_of_two_datasets_are_compared_within_each_only(segpl, runs_by_dims,
     assert "These runs are of 2 datasets" in page
     assert page.count('class="headline"') == 2
     assert "segpl-vi on 2d/data" in page
+    assert "several datasets" in section(page, "agreement")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")

@@ -134,13 +134,16 @@ def make_report(
 
 def sections_of(found: Gathered, stress: Sequence[StressRow] | None = None) -> list[Section]:
     """Everything but the pictures, in the order of the page."""
-    best = [label for label in ranked(found) if len(found.datasets) == 1 or found.has_data_by_seed]
+    if len(found.datasets) == 1 or found.has_data_by_seed:
+        agreement = agreement_section(*volumes(found, ranked(found)[:2]))
+    else:
+        agreement = agreement_section({}, "", ["These runs are of several datasets."])
     return [
         score_section(found),
         *curve_sections(found),
         calibration_section(*calibrations(found)),
         stress_section(found, stress),
-        agreement_section(*volumes(found, best[:2])),
+        agreement,
         cost_section(found),
         repeat_section(found),
     ]

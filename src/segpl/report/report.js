@@ -78,9 +78,10 @@
       const step = (by) => move(one, one.places[chosen.view] + by);
       one.slider.addEventListener("input", () => move(one, Number(one.slider.value)));
       one.stage.addEventListener("wheel", (event) => {
-        if (one.views[chosen.view].count < 2 || event.ctrlKey) return;
-        event.preventDefault();
-        step(event.deltaY > 0 ? 1 : -1);
+        const before = one.places[chosen.view];
+        if (!event.ctrlKey) step(event.deltaY > 0 ? 1 : -1);
+        // beyond the last slice the page scrolls again
+        if (one.places[chosen.view] !== before) event.preventDefault();
       }, { passive: false });
       one.stage.addEventListener("keydown", (event) => {
         const last = one.views[chosen.view].count - 1;

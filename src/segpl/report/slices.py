@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segpl.data.readers import Grid
+from segpl.errors import UserError
 from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE, grey
 
 Array = NDArray[Any]
@@ -140,7 +141,7 @@ def _at_level(
         shown.setdefault(one.run, [])
         try:
             arrays = one.read()
-        except (OSError, ValueError) as error:
+        except (UserError, OSError, ValueError) as error:
             missing.setdefault(one.run, []).append(f"{one.word} case: {error}")
             continue
         views = tuple(_views(arrays, one.shared, f"{number}", sheets, slices, side))

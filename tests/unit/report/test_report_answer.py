@@ -107,6 +107,15 @@ def test_partly_sure_answer_names_the_ones_that_are_not():
     assert "with one seed, another may turn it round" in said.headline
 
 
+def test_few_cases_are_never_sure_however_much_they_agree():
+    """Five cases that all agree have p = 2 / 32, above 0.05, and an interval without 0."""
+    said = answer(
+        together(found_run("supervised", 0, BASE[:5]), found_run("segpl", 0, BASE[:5] + 0.1))
+    )
+    assert "is not sure" in said.headline
+    assert "p 0.062" in said.sentences[0]
+
+
 def test_answer_without_scores_says_so():
     assert "no run has scores" in answer(together(found_run("segpl", 0, np.array([])))).headline
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from segpl.config import resolve
+from segpl.data.split import Split
+from segpl.errors import InputError
+from segpl.evaluate.scores import Score, write_scores
+from segpl.experiments.report import gather, make_report
+
+
+def make_run(
+    root: Path, name: str, *, method: str = "segpl", seed: int = 0, **score: float
+) -> Path:
+    """A folder with settings, a split, a short log and the Dice of each named case."""
+    folder = root / name
+    folder.mkdir(parents=True)
+    content = {
+        "method": {"name": method},
+        "train": {"seed": seed, "steps": 4},
+        "data": {"path": str(root / "data")},
+    }
+    (folder / "config.toml").write_text(resolve(content).as_toml())
+    Split(("a",), (), (), tuple(score), ()).write(folder / "split.json")
+    (folder / "log.csv").write_text("step,total,lr\n2,0.5,0.1\n4,0.4,0.1\n")
+    (folder / "times.csv").write_text("step,seconds,peak_bytes\n4,12.5,1024\n")
+    (folder / "environment.json").write_text('{"segpl": "0.1.0", "device": "cpu"}')
+    if score:
+        scores = [Score(case, "x", "dice", value) for case, value in score.items()]
+        write_scores(folder / "scores.csv", scores)
+    return folder
+
+
+def problems(run: Path) -> str:
+    return " ".join(gather([run]).runs[0].problems)
+
+
+def test_run_is_known_by_its_files(tmp_path):
+    (run,) = gather([make_run(tmp_path, "a", seed=3, t0=0.5, t1=0.7)]).runs
+    assert (run.name, run.method, run.seed, run.seconds, run.peak_bytes) == (
+        *("a", "segpl", 3, 12.5, 1024),
+    )
+    assert run.by_case("dice") == {"t0": 0.5, "t1": 0.7}
+    assert run.changed["train.steps"] == 4
+    assert "train.lr" not in run.changed
+
+
+def test_folder_given_twice_counts_once(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    found = gather([run, run / ".." / "a"])
+    assert (len(found.runs), found.broken) == (1, {})
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    found = gather(
+        [make_run(tmp_path, "x/a", t0=0.5), make_run(tmp_path, "y/a", method="cps", t0=0.5)]
+    )
+    assert sorted(run.name for run in found.runs) == ["x/a", "y/a"]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("log.csv", None, "no log"),
+        ("log.csv", "step,total\n1,abc\n", "no log"),
+        ("times.csv", None, "no times"),
+        ("split.json", "{", "no split"),
+        ("split.json", "[]", "no split"),
+        ("environment.json", "[1]", "no versions"),
+        ("validation.csv", "step,case\n1,a\n", "no validation"),
+        ("scores.csv", "what,is,this\n", "no scores"),
+        ("scores.csv", None, "segpl report --fill"),
+        ("scores.csv", "case,class,metric,value,unit,empty\n", "holds no row"),
+    ],
+)
+def test_file_that_is_missing_or_broken_is_told_and_the_run_kept(tmp_path, file, text, told):
+    run = make_run(tmp_path, "a", t0=0.5)
+    if text is None:
+        (run / file).unlink()
+    else:
+        (run / file).write_text(text)
+    assert told in problems(run)
+
+
+def test_run_without_test_cases_says_how_to_have_some(tmp_path):
+    assert "Train with --test N" in problems(make_run(tmp_path, "a"))
+
+
+def test_newer_scores_overrule_older_ones(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    write_scores(
+        run / "predictions" / "scores.csv",
+        [Score("t0", "x", "dice", 0.6), Score("t0", "x", "hd95", 3.0, "mm")],
+    )
+    os.utime(run / "scores.csv", (1, 1))
+    (found,) = gather([run]).runs
+    assert (found.by_case("dice"), found.by_case("hd95")) == ({"t0": 0.6}, {"t0": 3.0})
+    os.utime(run / "predictions" / "scores.csv", (0, 0))
+    (found,) = gather([run]).runs
+    assert (found.by_case("dice"), found.by_case("hd95")) == ({"t0": 0.5}, {"t0": 3.0})
+
+
+def test_data_that_were_moved_are_told_and_hide_nothing_else(tmp_path):
+    runs = [make_run(tmp_path, name, method=name, t0=0.5, t1=0.6) for name in ("segpl", "cps")]
+    out = tmp_path / "page.html"
+    make_report(runs, out)
+    page = out.read_text()
+    assert "worst case: " in page
+    assert "0.550" in page
+
+
+def test_no_readable_run_names_them_all(tmp_path):
+    with pytest.raises(InputError, match=r"no run can be read: a: .*b: "):
+        gather([tmp_path / "a", tmp_path / "b"])

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from segpl.report.calibration_section import (
+    MOST_VOXELS,
+    calibration_of,
+    calibration_section,
+    calibration_table,
+    reliability_figure,
+)
+from segpl.types import IGNORE
+
+
+def test_measures_are_those_of_the_known_voxels():
+    """By hand: (0.1^2 + 0.2^2 + 0.5^2) / 3; the voxel that nobody labelled counts for nothing."""
+    probability = np.array([[0.9, 0.2, 0.5, 0.9]])
+    found = calibration_of(probability, np.array([1, 0, 1, IGNORE]))
+    assert found.brier == pytest.approx(0.3 / 3)
+    assert found.reliability.count.sum() == 3
+
+
+def test_large_case_is_thinned_out_evenly():
+    size = 2 * MOST_VOXELS + 10
+    label = np.zeros(size, np.int16)
+    label[: size // 2] = 1
+    found = calibration_of(np.full((1, size), 0.5, np.float32), label)
+    assert found.reliability.count.sum() <= MOST_VOXELS
+    assert found.reliability.frequency[7] == pytest.approx(0.5, abs=1e-4)
+
+
+def test_table_is_of_means_over_seeds_and_marks_the_lowest():
+    sure = calibration_of(np.array([[1.0, 0.0]]), np.array([1, 0]))
+    coin = calibration_of(np.array([[0.5, 0.5]]), np.array([1, 0]))
+    table = calibration_table({"good": [[sure], [sure]], "bad": [[coin], [sure, coin]]})
+    assert [row[1] for row in table.rows] == ["0.0000 ± 0.0000", "0.1875 ± 0.0884"]
+    assert (0, 1) in table.best
+    assert (1, 1) not in table.best
+
+
+def test_curve_pools_the_voxels_of_all_cases():
+    """By hand: 30 voxels of 0.5 that are all yes, 90 that are all no: a frequency of a quarter."""
+    yes = calibration_of(np.full((1, 30), 0.5), np.ones(30, np.int16))
+    no = calibration_of(np.full((1, 90), 0.5), np.zeros(90, np.int16))
+    figure = reliability_figure({"a": [[yes], [no]]}, {"a": "#000000"})
+    line = figure.axes[0].lines[1]
+    assert (line.get_xdata(), line.get_ydata()) == (pytest.approx([0.5]), pytest.approx([0.25]))
+
+
+def test_section_without_probabilities_says_how_to_get_them():
+    part = calibration_section({"a": [[]], "b": []}, [])
+    assert "--probabilities" in part.missing[0]
+    assert part.figures == ()
