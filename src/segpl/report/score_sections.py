@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -76,8 +77,13 @@ def methods_table(found: Gathered, metrics: dict[str, str]) -> Table:
             ]
         )
         means.append([mean_of(values[metric]) for metric in metrics])
-    scores = [score for run in found.runs for score in run.scores]
-    cases = len({score.case for score in scores})
+    cases = len({score.case for run in found.runs for score in run.scores})
+    # a mask that is empty in one run alone is counted too
+    scores = [
+        replace(score, case=f"{run.name}/{score.case}")
+        for run in found.runs
+        for score in run.scores
+    ]
     return Table(
         columns=[
             "method",

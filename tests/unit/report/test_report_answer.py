@@ -172,6 +172,16 @@ def test_deviation_is_that_over_seeds():
     assert methods_table(found, found.metrics()).rows[0][3] == "0.550 ± 0.071"
 
 
+def test_empty_mask_of_one_run_is_counted_among_all_of_them():
+    """Of 24 predictions one is empty, of a case that the other run does find."""
+    one, other = found_run("segpl"), found_run("cps")
+    object.__setattr__(one.scores[3], "empty", "prediction")
+    found = together(one, other)
+    note = methods_table(found, found.metrics()).note
+    assert "needed for 1 of 24 pairs" in note
+    assert "only the prediction 1" in note
+
+
 @pytest.mark.parametrize(
     ("values", "chosen"),
     [

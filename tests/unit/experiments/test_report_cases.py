@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from segpl.data.plan import Normalization, Plan
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.scores import Score
+from segpl.experiments.report_cases import RunCases, calibrations, indices, volumes
+from segpl.report.gathered import FoundRun, grouped
+from segpl.types import IGNORE
+
+PLAN = Plan(
+    dims=3,
+    channels=("CT",),
+    classes={"background": 0, "vessel": 1, "tumour": 4},
+    ignore=9,
+    orientation=None,
+    spacing=(1.0, 1.0, 1.0),
+    normalization=(Normalization(),),
+    patch=(4, 4, 4),
+    strides=((2, 2, 2),),
+    width=4,
+    batch=1,
+    reasons={},
+)
+AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])  # a voxel has 8 mm³
+LABEL = np.zeros((6, 5, 4), np.uint8)
+LABEL[1:3, 1:3, 1] = 1
+LABEL[4, 4] = 4
+LABEL[0, 0, 0] = 9
+
+
+def write(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.Nifti1Image(array, affine).to_filename(path)
+
+
+@pytest.fixture
+def run(tmp_path) -> FoundRun:
+    """One case that was predicted without its tumour."""
+    from segpl.config import resolve
+
+    data, folder = tmp_path / "data", tmp_path / "run"
+    write(data / "images" / "t0.nii.gz", np.arange(120, dtype=np.float32).reshape(6, 5, 4))
+    write(data / "labels" / "t0.nii.gz", LABEL)
+    write(folder / "predictions" / "t0.nii.gz", np.where(LABEL == 1, 1, 0).astype(np.uint8))
+    config = resolve({"data": {"path": str(data)}})
+    (folder / "config.toml").write_text(config.as_toml())
+    return FoundRun(
+        "run",
+        folder,
+        "segpl",
+        0,
+        {},
+        {},
+        str(data),
+        plan=PLAN,
+        scores=[Score("t0", "x", "dice", 0.5)],
+    )
+
+
+def test_numbers_of_a_file_become_indices_of_classes():
+    assert indices(np.array([0, 1, 4, 9, 7]), PLAN).tolist() == [0, 1, 2, IGNORE, 0]
+
+
+def test_case_is_read_with_its_truth_and_prediction(run):
+    arrays = RunCases(run).arrays("t0")
+    assert np.count_nonzero(arrays.truth == 2) == 4
+    assert np.count_nonzero(arrays.prediction) == 4
+    assert arrays.truth[0, 0, 0] == 0  # unknown is shown as nothing
+    assert arrays.uncertainty is None
+
+
+def test_entropy_of_samples_is_the_uncertainty_that_is_shown(run):
+    entropy = np.zeros((6, 5, 4, 3), np.float32)
+    entropy[2, 2, 2, 1] = 0.5
+    write(run.path / "samples" / "uncertainty" / "t0_entropy.nii.gz", entropy)
+    shown = RunCases(run).arrays("t0").uncertainty
+    assert shown is not None
+    assert (shown[2, 2, 2], shown.sum()) == (0.5, 0.5)
+
+
+def test_prediction_on_another_grid_is_refused(run):
+    write(run.path / "predictions" / "t0.nii.gz", np.zeros((6, 5, 4), np.uint8), np.eye(4))
+    with pytest.raises(InputError, match="label and prediction differ in voxel spacing"):
+        RunCases(run).arrays("t0")
+
+
+def test_missing_prediction_is_named(run):
+    (run.path / "predictions" / "t0.nii.gz").unlink()
+    with pytest.raises(MissingFileError, match="no prediction of case t0"):
+        RunCases(run).arrays("t0")
+
+
+def test_volume_is_counted_from_the_file_or_taken_from_the_scores(run):
+    """By hand: 4 voxels of 8 mm³ are 0.032 ml."""
+    known, unit, missing = volumes(grouped([run], {}), ["segpl"])
+    assert (known["segpl"][0], unit, missing) == ({"t0": pytest.approx(0.032)}, "ml", [])
+    scored = [Score("t0", name, "volume", size, "mm²") for name, size in (("a", 1.5), ("b", 2.0))]
+    object.__setattr__(run, "scores", scored)
+    known, unit, _ = volumes(grouped([run], {}), ["segpl"])
+    assert (known["segpl"][0], unit) == ({"t0": 3.5}, "mm²")
+
+
+def test_probabilities_are_held_against_known_voxels(run):
+    probability = np.stack([number == LABEL for number in (0, 1, 4)], -1).astype(np.float32)
+    write(run.path / "predictions" / "probabilities" / "t0.nii.gz", probability)
+    known, missing = calibrations(grouped([run], {}))
+    (case,) = known["segpl"][0]
+    assert missing == []
+    assert case.brier == 0
+    assert case.reliability.count.sum() == 3 * 119
