@@ -256,7 +256,7 @@ def test_share_of_each_class_in_pseudo_labels_is_logged_where_there_are_several(
     logged = {key: value for key, value in output.monitors.items() if "pseudo_foreground_" in key}
     expected = {
         f"pseudo_foreground_{k}": sum(
-            float((one.target[:, k] * one.weight[:, k]).sum() / one.weight.amax(1).sum().clamp(min=1))
+            float((one.target * one.weight)[:, k].sum() / one.weight.amax(1).sum().clamp(min=1))
             for one in output.pseudo
         )
         / len(output.pseudo)
