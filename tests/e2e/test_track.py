@@ -110,6 +110,8 @@ def test_a_training_that_asks_for_no_events_does_without_the_package(
 ):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     train(pictures, "--out", tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
+    assert not (tmp_path / "run" / "tensorboard").exists()
 
 
 def test_a_resumed_training_may_be_watched_or_no_longer(train, pictures, tmp_path):

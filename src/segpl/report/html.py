@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import segpl
@@ -15,7 +14,7 @@ from segpl.files import write_text
 from segpl.report.answer import answers
 from segpl.report.figures import MEANINGS
 from segpl.report.gathered import Gathered
-from segpl.report.page import svg
+from segpl.report.page import svg, templates
 from segpl.report.repeat_section import recipes
 from segpl.report.section import Section
 from segpl.report.slices import CLASS_COLOURS, UNSURE, Browser
@@ -50,13 +49,7 @@ def write_report(
         picture_note: what was left out of the pictures, or why there are none.
         command: wrote this report.
     """
-    environment = Environment(
-        loader=PackageLoader("segpl", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     environment.filters["svg"] = svg
     environment.filters["prose"] = prose
     html = environment.get_template("report.html").render(

@@ -50,26 +50,34 @@ def write_page(
 ) -> None:
     terms = list(dict.fromkeys(term for run in runs for term in run.terms))
     threshold = threshold_figure(runs)
-    environment = Environment(
+    html = (
+        templates()
+        .get_template("page.html")
+        .render(
+            title=title,
+            summary=summary,
+            table=comparison_table(runs),
+            cases=case_table(runs, "iou"),
+            colours=MEANINGS,
+            overlays=[(case.name, _pictures(case)) for case in overlays],
+            curves=[svg(curves_figure(runs, term), f"{term} over training") for term in terms],
+            threshold=svg(threshold, "threshold over training") if threshold else None,
+            data=data,
+            command=command,
+        )
+    )
+    write_text(path, html)
+
+
+def templates() -> Environment:
+    """The pages of this folder; names in them are escaped, and an unknown one is an error."""
+    return Environment(
         loader=PackageLoader("segpl", "report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    html = environment.get_template("page.html").render(
-        title=title,
-        summary=summary,
-        table=comparison_table(runs),
-        cases=case_table(runs, "iou"),
-        colours=MEANINGS,
-        overlays=[(case.name, _pictures(case)) for case in overlays],
-        curves=[svg(curves_figure(runs, term), f"{term} over training") for term in terms],
-        threshold=svg(threshold, "threshold over training") if threshold else None,
-        data=data,
-        command=command,
-    )
-    write_text(path, html)
 
 
 def svg(figure: Figure, description: str) -> Markup:
