@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from segpl.data import readers
 from segpl.data.case import Case
+from segpl.data.formats import NPY_HEADERS
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
@@ -225,14 +226,16 @@ def _record(path: Path, stamps: list[dict[str, Any]]) -> dict[str, Any] | None:
 def _opened(path: Path, *, whole: bool = False) -> NDArray[Any] | None:
     """The array in `path`, or None where it cannot be read and has to be made again."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode=None if whole else "r")
+        with NPY_HEADERS:
+            array: NDArray[Any] = np.load(path, mmap_mode=None if whole else "r")
     except (OSError, ValueError, EOFError):
         return None
     return array
 
 
 def _reopened(path: Path) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, mmap_mode="r")
+    with NPY_HEADERS:
+        array: NDArray[Any] = np.load(path, mmap_mode="r")
     return array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import threading
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from segpl.errors import InputError
 
 Role = Literal["image", "label"]
+# numpy parses a header as Python, which in Python 3.11 now and then fails in threads at once
+NPY_HEADERS = threading.Lock()
 
 
 class UnusableFileError(InputError):
@@ -185,7 +188,8 @@ def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
         if version == (1, 0)
         else np.lib.format.read_array_header_2_0
     )
-    shape, _, dtype = read(file)
+    with NPY_HEADERS:
+        shape, _, dtype = read(file)
     if dtype.hasobject:
         raise UnusableFileError(
             f"{path} holds Python objects, which are not loaded since that can run any code",
@@ -195,7 +199,8 @@ def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
 
 
 def _npy_values(file: IO[bytes]) -> NDArray[Any]:
-    values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    with NPY_HEADERS:
+        values: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return values
 
 
