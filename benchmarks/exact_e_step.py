@@ -79,15 +79,15 @@ def main() -> None:
     answers = Answers(probability, label, probability, torch.ones_like(probability))
 
     def infer() -> None:
-        method.latent.exact(answers)
+        method.latent.exact(answers.unlabeled, answers.weight)
 
-    def label() -> None:
+    def label_all() -> None:
         method.latent(answers, logits[args.labeled :], image[args.labeled :], generator)
 
     whole = seconds_of(step, args.repeats, device)
     kind = f"{'x'.join(map(str, args.patch))}, {args.labeled} + {args.unlabeled} crops, {device}"
     print(f"{kind}: step {1e3 * whole:.2f} ms")
-    for name, call in (("posterior", infer), ("with labels, free energy and log", label)):
+    for name, call in (("posterior", infer), ("with labels, free energy and log", label_all)):
         part = seconds_of(call, args.repeats, device)
         print(f"exact E-step, {name}: {1e3 * part:.3f} ms, {part / whole:.1%} of the step")
 
