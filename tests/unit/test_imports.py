@@ -24,6 +24,9 @@ LAYERS = [
     {"cli", "__init__", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+# rooms of report/, lowest first; what lies in the folder itself is below them all
+ROOMS = [{"comparison", "stress"}, {"sections", "pictures"}, {"page"}]
+ROOM = {name: number for number, names in enumerate(ROOMS) for name in names}
 MODULES = sorted(ROOT.rglob("*.py"))
 # what takes seconds to import, or must not be needed to answer --help
 HEAVY = ["torch", "monai", "numpy", "scipy", "nibabel", "matplotlib", "rich"]
@@ -64,6 +67,18 @@ def test_module_imports_only_its_own_layer_or_lower_ones(path):
         parts = name.split(".")
         if parts[0] == "segpl" and len(parts) > 1:
             assert LAYER[parts[1]] <= own, f"{name} is above {name_of(path)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "report").rglob("*.py")), ids=name_of)
+def test_room_of_the_report_imports_only_itself_or_lower_ones(path):
+    *rooms, _ = path.relative_to(ROOT / "report").parts
+    own = rooms[0] if rooms else ""
+    assert own in {"", *ROOM}, "write the room into ROOMS, as low as it can be"
+    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        package, _, inside = name.partition(".report.")
+        other = inside.split(".")[0] if package == "segpl" else ""
+        if other in ROOM and other != own:
+            assert ROOM[other] < ROOM.get(own, 0), f"{name} is not below {name_of(path)}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)

@@ -65,8 +65,8 @@ def run(args: argparse.Namespace) -> int:
         read_compare_config,
     )
     from segpl.files import write_text
-    from segpl.report.comparison import outcome_rows, seeds_table
-    from segpl.report.comparison_words import comparison_words
+    from segpl.report.comparison.outcomes import outcome_rows, seeds_table
+    from segpl.report.comparison.words import comparison_words
     from segpl.report.tables import as_markdown, print_table
 
     if bool(args.data) == args.phantom:

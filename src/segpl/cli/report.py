@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.errors import InputError
     from segpl.experiments.report import fill_all, make_report
-    from segpl.report.answer import answers
+    from segpl.report.sections.answer import answers
 
     if args.out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out} is no page: give a name that ends with .html.")

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.errors import InputError
     from segpl.experiments.stress import FIGURE, TABLE, StressSettings, stress
     from segpl.experiments.stress_inputs import parse_patch, runs_and_data
-    from segpl.report.stress_rows import stress_table
+    from segpl.report.stress.rows import stress_table
     from segpl.report.tables import print_table
 
     settings = StressSettings(

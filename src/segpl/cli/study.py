@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.experiments.study import ABSENT, run_study, write_study
     from segpl.experiments.study_file import read_study
-    from segpl.report.study_page import answers, final_answers
+    from segpl.report.comparison.study import answers, final_answers
     from segpl.report.tables import print_table
 
     study = read_study(args.study)

@@ -25,7 +25,7 @@ from segpl.experiments.scoring import score_run
 from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
-from segpl.report.comparison import Outcome
+from segpl.report.comparison.outcomes import Outcome
 from segpl.report.runs import read_validation, training_seconds
 
 BASELINE = "supervised"

@@ -18,7 +18,7 @@ from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.files import write_whole
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
-from segpl.report.page import write_page
+from segpl.report.page.demo import write_page
 from segpl.report.runs import RunSummary, read_log, training_seconds
 
 METHODS = ("supervised", "segpl", "segpl-vi")

@@ -20,20 +20,20 @@ from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
 from segpl.experiments.report_cases import calibrations, volumes, wanted_pictures
 from segpl.files import read_json
-from segpl.report.agreement_section import agreement_section
-from segpl.report.answer import ranked
-from segpl.report.assets import write_assets
-from segpl.report.calibration_section import calibration_section
 from segpl.report.gathered import FoundRun, Gathered, grouped, short_paths
-from segpl.report.html import write_report
-from segpl.report.repeat_section import repeat_section
+from segpl.report.page.assets import write_assets
+from segpl.report.page.report import write_report
+from segpl.report.page.slices import browse
 from segpl.report.runs import read_log
-from segpl.report.score_sections import score_section
-from segpl.report.section import Section
-from segpl.report.slices import browse
-from segpl.report.stress_rows import StressRow, read_stress
-from segpl.report.stress_section import stress_section
-from segpl.report.training_sections import cost_section, curve_sections
+from segpl.report.sections.agreement import agreement_section
+from segpl.report.sections.answer import ranked
+from segpl.report.sections.calibration import calibration_section
+from segpl.report.sections.repeat import repeat_section
+from segpl.report.sections.scores import score_section
+from segpl.report.sections.section import Section
+from segpl.report.sections.stress import stress_section
+from segpl.report.sections.training import cost_section, curve_sections
+from segpl.report.stress.rows import StressRow, read_stress
 
 T = TypeVar("T")
 # what reading a file that was cut, edited or replaced by something else can raise

@@ -20,9 +20,9 @@ from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.evaluate.metrics import volume
 from segpl.evaluate.statistics import BySeed
-from segpl.report.calibration_section import CaseCalibration, calibration_of
 from segpl.report.gathered import FoundRun, Gathered, spread_cases
-from segpl.report.slices import CaseArrays, Wanted
+from segpl.report.page.slices import CaseArrays, Wanted
+from segpl.report.sections.calibration import CaseCalibration, calibration_of
 from segpl.types import IGNORE
 
 Array = NDArray[Any]

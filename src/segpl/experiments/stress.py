@@ -26,8 +26,8 @@ from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import Subject, load_subjects, plan_with_patch
 from segpl.files import read_json, write_json, write_whole
 from segpl.predict.window import predict_windows
-from segpl.report.stress_figures import stress_figure
-from segpl.report.stress_rows import CLEAN, PATCH, StressRow, read_stress, write_stress
+from segpl.report.stress.figures import stress_figure
+from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
 from segpl.types import IGNORE
 from segpl.views.artefacts import ARTEFACTS, corrupted, require_severity
 from segpl.views.attacks import fgsm, pgd

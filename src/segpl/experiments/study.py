@@ -17,12 +17,12 @@ from segpl.experiments.compare import carry_out, changes, outcome_from, prepare,
 from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
 from segpl.files import write_text, write_whole
-from segpl.report.comparison import Outcome
+from segpl.report.comparison.outcomes import Outcome
+from segpl.report.comparison.questions import Question
+from segpl.report.comparison.study import StudyResults, study_rows, study_text
 from segpl.report.figures import with_palette
-from segpl.report.questions import Question
 from segpl.report.runs import read_log
 from segpl.report.seed_curves import Log, last_number, seed_curves_figure
-from segpl.report.study_page import StudyResults, study_rows, study_text
 from segpl.report.tables import counted
 
 ABSENT = "not trained yet"

@@ -12,7 +12,7 @@ from segpl.errors import InputError, nearest
 from segpl.experiments.compare import BASELINE, CompareSettings, read_compare_config
 from segpl.experiments.variants import LABEL, LABEL_WORDS, known_labels, with_special
 from segpl.methods.base import METHODS
-from segpl.report.questions import Question
+from segpl.report.comparison.questions import Question
 
 KEYS = ("title", "datasets", "methods", "questions", "final")
 DATASET_KEYS = ("phantom", "path", "seeds", "method")

@@ -10,7 +10,7 @@ from segpl.errors import InputError
 from segpl.evaluate.validation import dice_by_class
 from segpl.experiments.stress import CORRUPTIONS, StressSettings, scores_by_class
 from segpl.experiments.stress_inputs import parse_patch, run_names, runs_and_data
-from segpl.report.stress_figures import WORDS
+from segpl.report.stress.figures import WORDS
 from segpl.types import IGNORE
 from segpl.views.artefacts import ARTEFACTS
 

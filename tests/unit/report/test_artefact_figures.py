@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from segpl.report.artefact_figures import (
+from segpl.report.pictures.artefacts import (
     PICTURE,
     SEVERITIES,
     artefact_figure,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from segpl.report.calibration_section import (
+from segpl.report.sections.calibration import (
     MOST_VOXELS,
     calibration_of,
     calibration_section,

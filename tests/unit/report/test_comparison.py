@@ -5,7 +5,7 @@ import math
 import pytest
 
 from segpl.evaluate.scores import Score
-from segpl.report.comparison import Outcome, outcome_rows, seeds_table
+from segpl.report.comparison.outcomes import Outcome, outcome_rows, seeds_table
 from segpl.report.tables import as_markdown
 
 

@@ -9,7 +9,7 @@ import pytest
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
 from segpl.report.figures import OverlayCase
-from segpl.report.page import write_page
+from segpl.report.page.demo import write_page
 from segpl.report.runs import RunSummary, read_log
 from segpl.report.tables import comparison_table
 

@@ -4,8 +4,8 @@ import pytest
 from scipy import stats
 
 from segpl.evaluate.scores import Score
-from segpl.report.comparison import Outcome
-from segpl.report.questions import (
+from segpl.report.comparison.outcomes import Outcome
+from segpl.report.comparison.questions import (
     Finding,
     Question,
     corrected,

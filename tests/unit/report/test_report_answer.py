@@ -7,15 +7,15 @@ import pytest
 
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score
-from segpl.report.answer import answer, answers, ranked
 from segpl.report.gathered import FoundRun, Gathered, grouped, spread_cases
-from segpl.report.html import warnings_of, write_report
-from segpl.report.repeat_section import command_of, settings_table, versions_table
-from segpl.report.score_sections import cases_table, methods_table, score_section
-from segpl.report.slices import BUDGET
-from segpl.report.stress_rows import StressRow
-from segpl.report.stress_section import stress_section
-from segpl.report.training_sections import VALIDATION, cost_section, curve_sections, log_of, thinned
+from segpl.report.page.report import warnings_of, write_report
+from segpl.report.page.slices import BUDGET
+from segpl.report.sections.answer import answer, answers, ranked
+from segpl.report.sections.repeat import command_of, settings_table, versions_table
+from segpl.report.sections.scores import cases_table, methods_table, score_section
+from segpl.report.sections.stress import stress_section
+from segpl.report.sections.training import VALIDATION, cost_section, curve_sections, log_of, thinned
+from segpl.report.stress.rows import StressRow
 
 BASE = np.random.default_rng(0).uniform(0.5, 0.7, 12)
 

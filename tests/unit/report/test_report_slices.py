@@ -10,10 +10,9 @@ from PIL import Image
 
 from segpl.data.readers import Grid
 from segpl.errors import MissingFileError
-from segpl.report.assets import as_latex, escaped, write_assets
 from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE
-from segpl.report.section import NamedTable, Section
-from segpl.report.slices import (
+from segpl.report.page.assets import as_latex, escaped, write_assets
+from segpl.report.page.slices import (
     LEVELS,
     CaseArrays,
     Wanted,
@@ -22,6 +21,7 @@ from segpl.report.slices import (
     fitted_size,
     planes,
 )
+from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 
 RAS = np.diag([1.0, 2.0, 3.0, 1.0])

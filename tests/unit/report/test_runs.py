@@ -5,7 +5,7 @@ import math
 import pytest
 
 from segpl.errors import InputError
-from segpl.report.comparison import Outcome
+from segpl.report.comparison.outcomes import Outcome
 from segpl.report.runs import read_validation
 
 HEADER = "step,case,class,dice\n"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from segpl.errors import InputError, MissingFileError
-from segpl.report.stress_figures import WORDS, stress_figure
-from segpl.report.stress_rows import (
+from segpl.report.stress.figures import WORDS, stress_figure
+from segpl.report.stress.rows import (
     CLEAN,
     PATCH,
     StressRow,

@@ -4,9 +4,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from segpl.evaluate.scores import Score
-from segpl.report.comparison import Outcome
-from segpl.report.questions import Question
-from segpl.report.study_page import StudyResults, study_rows, study_text
+from segpl.report.comparison.outcomes import Outcome
+from segpl.report.comparison.questions import Question
+from segpl.report.comparison.study import StudyResults, study_rows, study_text
 
 
 def outcomes(**values: list[float]) -> list[Outcome]:

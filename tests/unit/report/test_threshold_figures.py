@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from segpl.report.threshold_figures import (
+from segpl.report.pictures.thresholds import (
     density,
     drawn,
     examples_of,

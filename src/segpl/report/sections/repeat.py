@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from segpl.report.gathered import FoundRun, Gathered
-from segpl.report.section import NamedTable, Section
+from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 
 PARTS = ("labeled", "unlabeled", "validation", "test")

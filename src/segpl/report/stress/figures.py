@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from segpl.report.figures import INK, make_plain, run_colour
 from segpl.report.seed_curves import DASHES
-from segpl.report.stress_rows import (
+from segpl.report.stress.rows import (
     CLEAN,
     PATCH,
     StressRow,

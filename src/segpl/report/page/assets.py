@@ -7,7 +7,7 @@ from pathlib import Path
 
 from segpl.engine.log import csv_text
 from segpl.files import write_text, write_whole
-from segpl.report.section import Section
+from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
 DPI = 200

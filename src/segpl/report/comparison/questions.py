@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from segpl.evaluate.paired import PairedDifference, holm, paired_difference
 from segpl.evaluate.statistics import p_text
-from segpl.report.comparison import Outcome
+from segpl.report.comparison.outcomes import Outcome
 from segpl.report.tables import Table, counted, mean_and_spread
 
 LEVEL = 0.05  # of Holm's p below which a difference is told

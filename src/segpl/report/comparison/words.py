@@ -8,7 +8,7 @@ import numpy as np
 
 from segpl.evaluate.paired import holm
 from segpl.evaluate.statistics import LEVEL, BySeed, Effect, effect, p_text, sentence
-from segpl.report.comparison import Outcome
+from segpl.report.comparison.outcomes import Outcome
 
 METHOD = (
     "In words: Dice in hundredths, the mean over seeds and cases of the differences at equal seeds "

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK, with_palette
-from segpl.report.stress_figures import WORDS
+from segpl.report.stress.figures import WORDS
 from segpl.views.artefacts import ARTEFACTS, corrupted
 
 SIDE = 96

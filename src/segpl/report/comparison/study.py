@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from segpl.report.comparison import Outcome
-from segpl.report.questions import (
+from segpl.report.comparison.outcomes import Outcome
+from segpl.report.comparison.questions import (
     LEVEL,
     Measure,
     Question,

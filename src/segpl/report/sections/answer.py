@@ -10,7 +10,7 @@ import numpy as np
 
 from segpl.evaluate.paired import holm
 from segpl.evaluate.statistics import LEVEL, Effect, Estimate, effect, estimate, sentence
-from segpl.report.comparison_words import explanation, tests
+from segpl.report.comparison.words import explanation, tests
 from segpl.report.gathered import Gathered
 from segpl.report.tables import counted
 

@@ -151,6 +151,6 @@ def write_pictures(folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit("usage: python -m segpl.report.threshold_figures FOLDER")
+        sys.exit("usage: python -m segpl.report.pictures.thresholds FOLDER")
     for path in write_pictures(Path(sys.argv[1])):
         print(path)

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from segpl.report.figures import PANEL
 from segpl.report.gathered import FoundRun, Gathered, mean_of
-from segpl.report.score_sections import number, spread
-from segpl.report.section import NamedFigure, NamedTable, Section
+from segpl.report.sections.scores import number, spread
+from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.seed_curves import Log, draw_panel, has, words
 from segpl.report.style import legend, shown_name
 from segpl.report.tables import Table

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from segpl.evaluate.statistics import Agreement, BySeed, bland_altman, case_means
 from segpl.report.figures import INK, PANEL, make_plain, run_colour
-from segpl.report.score_sections import number
-from segpl.report.section import NamedFigure, NamedTable, Section
+from segpl.report.sections.scores import number
+from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.style import shown_name
 from segpl.report.tables import Table
 

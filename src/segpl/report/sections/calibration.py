@@ -22,7 +22,7 @@ from segpl.evaluate.uncertainty import (
     reliability,
 )
 from segpl.report.figures import INK, PANEL, make_plain, run_colour
-from segpl.report.section import NamedFigure, NamedTable, Section
+from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.style import dash, legend, shown_name
 from segpl.report.tables import Table
 

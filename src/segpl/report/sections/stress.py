@@ -9,9 +9,9 @@ from matplotlib.text import Text
 
 from segpl.report.figures import INK
 from segpl.report.gathered import Gathered
-from segpl.report.section import NamedFigure, NamedTable, Section
-from segpl.report.stress_figures import stress_figure
-from segpl.report.stress_rows import StressRow, corruptions_in, stress_table
+from segpl.report.sections.section import NamedFigure, NamedTable, Section
+from segpl.report.stress.figures import stress_figure
+from segpl.report.stress.rows import StressRow, corruptions_in, stress_table
 from segpl.report.style import shown_name
 
 TITLE = "Disturbed images"

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
 from segpl.files import write_text
 from segpl.report.figures import (
-    INK,
     MEANINGS,
     OverlayCase,
     curves_figure,
     overlay,
     threshold_figure,
 )
+from segpl.report.page.html import svg, templates
 from segpl.report.runs import RunSummary
 from segpl.report.tables import case_table, comparison_table
 
@@ -52,7 +47,7 @@ def write_page(
     threshold = threshold_figure(runs)
     html = (
         templates()
-        .get_template("page.html")
+        .get_template("demo.html")
         .render(
             title=title,
             summary=summary,
@@ -67,32 +62,6 @@ def write_page(
         )
     )
     write_text(path, html)
-
-
-def templates() -> Environment:
-    """The pages of this folder; names in them are escaped, and an unknown one is an error."""
-    return Environment(
-        loader=PackageLoader("segpl", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def svg(figure: Figure, description: str) -> Markup:
-    """The figure as an inline drawing that takes the page's font and the colour of its text."""
-    buffer = io.StringIO()
-    # a fixed salt: the same figure gives the same file
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    drawing = buffer.getvalue()
-    drawing = drawing[drawing.index("<svg") :]
-    drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    drawing = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", drawing)  # the same in every figure
-    drawing = drawing.replace(INK, "currentColor")
-    opening = f'<svg role="img" aria-label="{escape(description)}"'
-    return Markup(drawing.replace("<svg", opening, 1))
 
 
 def png_address(picture: NDArray[np.uint8]) -> str:

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
-from segpl.report.answer import estimates
 from segpl.report.figures import INK, PANEL, make_plain, run_colour
 from segpl.report.gathered import Gathered, mean_of
-from segpl.report.section import NamedFigure, NamedTable, Section
+from segpl.report.sections.answer import estimates
+from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.style import shown_name
 from segpl.report.tables import Table, counted, title
 

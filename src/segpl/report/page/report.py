@@ -11,13 +11,13 @@ from markupsafe import Markup, escape
 
 import segpl
 from segpl.files import write_text
-from segpl.report.answer import answers
 from segpl.report.figures import MEANINGS
 from segpl.report.gathered import Gathered
-from segpl.report.page import svg, templates
-from segpl.report.repeat_section import recipes
-from segpl.report.section import Section
-from segpl.report.slices import CLASS_COLOURS, UNSURE, Browser
+from segpl.report.page.html import svg, templates
+from segpl.report.page.slices import CLASS_COLOURS, UNSURE, Browser
+from segpl.report.sections.answer import answers
+from segpl.report.sections.repeat import recipes
+from segpl.report.sections.section import Section
 from segpl.report.tables import counted
 
 LAYER_NAMES = {

@@ -1,0 +1,39 @@
+"""What all pages are made with: templates, and figures as drawings inside the page."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from segpl.report.figures import INK
+
+
+def templates() -> Environment:
+    """The pages of `templates/`; names in them are escaped, and an unknown one is an error."""
+    return Environment(
+        loader=PackageLoader("segpl", "report/templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def svg(figure: Figure, description: str) -> Markup:
+    """The figure as an inline drawing that takes the page's font and the colour of its text."""
+    buffer = io.StringIO()
+    # a fixed salt: the same figure gives the same file
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    drawing = buffer.getvalue()
+    drawing = drawing[drawing.index("<svg") :]
+    drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
+    drawing = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", drawing)  # the same in every figure
+    drawing = drawing.replace(INK, "currentColor")
+    opening = f'<svg role="img" aria-label="{escape(description)}"'
+    return Markup(drawing.replace("<svg", opening, 1))
