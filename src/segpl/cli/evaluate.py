@@ -1,4 +1,10 @@
-"""Score predictions against labels: one row for each case, class and metric."""
+"""Score predictions against labels: one row for each case, class and metric.
+
+Examples:
+  segpl evaluate masks data
+  segpl evaluate masks data --metrics dice hd95 --tolerance 2
+  segpl evaluate masks data --calibration       of masks that were predicted with --probabilities
+"""
 
 from __future__ import annotations
 
@@ -32,37 +38,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that of the labels, such as fov",
     )
     parser.add_argument(
+        "--calibration",
+        action="store_true",
+        help="also whether the probabilities beside the masks can be believed: Brier score, "
+        "calibration errors and likelihood, to calibration.csv beside the scores",
+    )
+    parser.add_argument(
         "--out", type=Path, help="table to write (default: scores.csv beside the predictions)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from segpl.display import bar
+    from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.region import regions_beside
     from segpl.evaluate.scores import score_pairs, write_scores
-    from segpl.report.tables import counted, print_table, summary_table
+    from segpl.report.tables import calibration_summary, counted, print_table, summary_table
 
     # names and paths are shown as they are, on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    out: Path = args.out or args.predictions / "scores.csv"
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
-    columns = (TextColumn("scoring"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=notes, transient=True) as progress:
-        task = progress.add_task("scoring", total=len(pairing.pairs))
-        scores = score_pairs(
-            pairing,
-            metrics=metrics,
-            tolerance=args.tolerance,
-            advance=lambda: progress.advance(task),
-        )
-    out: Path = args.out or args.predictions / "scores.csv"
+    probable = None
+    if args.calibration:  # refused before anything long
+        probable = pair_probabilities(args.predictions, args.labels, region=args.region)
+    with bar("scoring", len(pairing.pairs)) as advance:
+        scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
-
     print_table(summary_table(scores), Console())
+    if probable is not None:
+        with bar("calibration", len(probable.pairs)) as advance:
+            believed = score_probabilities(probable, advance=advance)
+        write_scores(out.with_name("calibration.csv"), believed)
+        print_table(calibration_summary(believed), Console())
+        if unsaid := sorted(pairing.pairs.keys() - probable.pairs.keys()):
+            notes.print(f"Without probabilities: {', '.join(unsaid)}", style="yellow")
     if pairing.without_label:
         names = ", ".join(pairing.without_label)
         notes.print(f"Not scored, for want of a label: {names}", style="yellow")
@@ -75,4 +90,6 @@ def run(args: argparse.Namespace) -> int:
     elif beside:
         notes.print(f"Scored everywhere; `--region {beside}` keeps to the {beside} masks.")
     notes.print(f"Scores of each case: {out}")
+    if probable is not None:
+        notes.print(f"Calibration of each case: {out.with_name('calibration.csv')}")
     return 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.readers import read_image, read_label, same_grid
 from segpl.errors import InputError
-from segpl.evaluate.pairing import MANIFEST, pair_cases, some_of
+from segpl.evaluate.pairing import MANIFEST, Pairing, pair_cases, some_of
 from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
@@ -33,12 +35,18 @@ MEASURES: dict[str, Callable[[Floats, Answers], float]] = {
     "ace": adaptive_calibration_error,
     "nll": negative_log_likelihood,
 }
+TITLES = {"brier": "Brier", "ece": "ECE", "ace": "ACE", "nll": "NLL"}
 UNITS = {"nll": "nats"}
+PROBABILITIES = "probabilities"  # the folder that prediction writes them to
 STRANGER = -2  # a number in a label that no class has
 
 
 def calibration_scores(
-    predictions: str | Path, labels: str | Path, *, region: str | Path | None = None
+    predictions: str | Path,
+    labels: str | Path,
+    *,
+    region: str | Path | None = None,
+    advance: Callable[[], object] | None = None,
 ) -> list[Score]:
     """Every measure for each case with a label, and each class but the background.
 
@@ -47,16 +55,44 @@ def calibration_scores(
     Every class is a question of its own: is a voxel of it or not? Voxels that nobody knows are left
     out; a case of which none is known scores nan.
     """
-    folder = Path(predictions)
-    folder = folder / "probabilities" if (folder / "probabilities").is_dir() else folder
-    pairing = pair_cases(folder, Path(labels), region=region)
-    classes, ignore = _meaning(folder)
+    pairing = pair_probabilities(Path(predictions), Path(labels), region=region)
     if pairing.without_label:
         warnings.warn(
             f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
             f"scored: {some_of(pairing.without_label)}.",
             stacklevel=2,
         )
+    return score_probabilities(pairing, advance=advance)
+
+
+def pair_probabilities(
+    predictions: Path, labels: Path, *, region: str | Path | None = None
+) -> Pairing:
+    """Match probabilities and labels by case name; masks are never taken for probabilities."""
+    folder = predictions if predictions.name == PROBABILITIES else predictions / PROBABILITIES
+    if predictions.is_dir() and not folder.is_dir():
+        raise InputError(
+            f"{predictions} holds no probabilities: it has no folder {PROBABILITIES}, and masks "
+            "cannot tell how sure a prediction is. Write them with `segpl predict RUN --out "
+            f"{predictions} --probabilities`, with --samples N too for the mean of N samples."
+        )
+    pairing = pair_cases(folder, labels, region=region)
+    classes, ignore, made = _meaning(folder)
+    stale = [case for case in pairing.pairs if case in made and PROBABILITIES not in made[case]]
+    if stale:
+        raise InputError(
+            f"the probabilities of {some_of(stale)} in {folder} are older than the masks beside "
+            f"them: {MANIFEST} knows nothing of them. Write both with `segpl predict RUN --out "
+            f"{folder.parent} --probabilities --overwrite`."
+        )
+    return replace(pairing, classes=classes, ignore=ignore)
+
+
+def score_probabilities(
+    pairing: Pairing, *, advance: Callable[[], object] | None = None
+) -> list[Score]:
+    """Every measure of each pair of `pair_probabilities`."""
+    assert pairing.classes is not None, "probabilities say which classes their channels are"
     scores: list[Score] = []
     for case, (probability_file, label_file) in pairing.pairs.items():
         truth = read_label(label_file)
@@ -66,10 +102,12 @@ def calibration_scores(
                 f"case {case}: {probability_file} and {label_file} are not on one grid: "
                 f"{difference}. Predict again from the image that the label was drawn on."
             )
-        index = class_indices(truth.array, classes, ignore, label_file)
+        index = class_indices(truth.array, pairing.classes, pairing.ignore, label_file)
         if mask := pairing.regions.get(case):
             index[~read_region(mask, truth.grid, case)] = IGNORE
-        scores += case_scores(image.array, index, list(classes), case=case)
+        scores += case_scores(image.array, index, list(pairing.classes), case=case)
+        if advance is not None:
+            advance()
     return scores
 
 
@@ -111,8 +149,8 @@ def class_indices(
     return index
 
 
-def _meaning(folder: Path) -> tuple[dict[str, int], int | None]:
-    """Classes in the order of the channels, and the number of what nobody knows."""
+def _meaning(folder: Path) -> tuple[dict[str, int], int | None, dict[str, Any]]:
+    """Classes in the order of the channels, the number of what nobody knows, and what was made."""
     places = [folder.parent / MANIFEST, folder / MANIFEST]
     source = next((path for path in places if path.is_file()), None)
     content = {} if source is None else read_json(source)
@@ -123,4 +161,5 @@ def _meaning(folder: Path) -> tuple[dict[str, int], int | None]:
             "classes beside it. Write it with `segpl predict RUN --probabilities --out DIR`, and "
             "name DIR."
         )
-    return classes, content.get("ignore")
+    files = content.get("files")
+    return classes, content.get("ignore"), files if isinstance(files, dict) else {}

@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from segpl.evaluate.calibration import TITLES
 from segpl.evaluate.metrics import DEFAULT_METRICS, EMPTY_POLICY, METRICS
 from segpl.evaluate.scores import Score, empty_note, summarize
 from segpl.report.runs import RunSummary
@@ -85,6 +86,35 @@ def summary_table(scores: list[Score]) -> Table:
     )
 
 
+def calibration_summary(scores: list[Score]) -> Table:
+    """One row for each class and measure of calibration, over the cases that have a number."""
+    unknown = sorted({score.case for score in scores if math.isnan(score.value)})
+    known = [score for score in scores if score.case not in unknown]
+    cases = len({score.case for score in known})
+    left_out = ""
+    if unknown:
+        verb = "is" if len(unknown) == 1 else "are"
+        left_out = (
+            f" {counted(len(unknown), 'case')} without a known voxel {verb} left out: "
+            f"{', '.join(unknown)}."
+        )
+    return Table(
+        columns=["class", "measure", "mean", "std", "median", "min", "max", "cases"],
+        rows=[
+            [
+                row.class_name,
+                f"{TITLES[row.metric]} ({row.unit})" if row.unit else TITLES[row.metric],
+                *(_fine(n) for n in (row.mean, row.std, row.median, row.min, row.max)),
+                str(row.cases),
+            ]
+            for row in summarize(known)
+        ],
+        note=f"Probabilities of {counted(cases, 'case')}; lower is better. Brier: mean squared "
+        "distance from the truth. ECE and ACE: distance from the frequency in bins of equal width "
+        f"and of equally many voxels. NLL: mean surprise.{left_out}",
+    )
+
+
 def as_markdown(table: Table) -> str:
     """For a page of documentation; the highest means are bold."""
     lines = [table.columns, ["---"] * len(table.columns)]
@@ -106,7 +136,7 @@ def print_table(table: Table, console: Console) -> None:
 
     shown = RichTable(box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
-        is_words = index == 0 or column in ("class", "metric")
+        is_words = index == 0 or column in ("class", "metric", "measure")
         # a long name goes on in the next line; cut off, two classes could look like one
         shown.add_column(column, justify="left" if is_words else "right", overflow="fold")
     for number, row in enumerate(table.rows):
@@ -154,6 +184,11 @@ def _note(runs: list[RunSummary]) -> str:
 def mean_and_spread(values: list[float]) -> str:
     spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{spread}"
+
+
+def _fine(value: float) -> str:
+    """Most voxels are easy background, so these are small numbers."""
+    return "-" if math.isnan(value) else f"{value:.4f}"
 
 
 def _number(value: float) -> str:

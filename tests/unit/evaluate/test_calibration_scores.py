@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,25 @@ def test_predictions_without_a_label_are_named(tmp_path):
     with pytest.warns(UserWarning, match="1 prediction.* have no label .*: b"):
         scores = calibration_scores(tmp_path / "out", tmp_path / "labels")
     assert {score.case for score in scores} == {"a"}
+
+
+def test_masks_are_never_taken_for_probabilities(tmp_path):
+    """Hard masks of two classes would pass for probabilities of 0 and 1."""
+    write_case(tmp_path, ".npy", {"background": 0, "organ": 1})
+    shutil.rmtree(tmp_path / "out" / "probabilities")
+    np.save(tmp_path / "out" / "a.npy", np.load(tmp_path / "labels" / "a.npy"))
+    with pytest.raises(InputError, match=r"holds no probabilities: .* --probabilities"):
+        calibration_scores(tmp_path / "out", tmp_path / "labels")
+
+
+def test_probabilities_that_other_masks_have_outlived_are_refused(tmp_path):
+    """Masks of another run replace those of the first, and leave its probabilities behind."""
+    write_case(tmp_path, ".npy", TWO)
+    manifest = tmp_path / "out" / "predictions.json"
+    content = json.loads(manifest.read_text()) | {"files": {"a": {"labels": "a.npy"}}}
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"probabilities of a in .* are older than the masks"):
+        calibration_scores(tmp_path / "out", tmp_path / "labels")
+    content["files"]["a"]["probabilities"] = "probabilities/a.npy"
+    manifest.write_text(json.dumps(content))
+    assert calibration_scores(tmp_path / "out", tmp_path / "labels")

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from segpl.cli import evaluate as command
-from segpl.errors import UnknownNameError
+from segpl.errors import InputError, UnknownNameError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
 
@@ -121,3 +121,49 @@ def test_a_folder_of_regions_beside_the_labels_is_pointed_out(folders, tmp_path,
     (tmp_path / "fov").mkdir()
     evaluate(*folders)
     assert "--region fov" in capsys.readouterr().err
+
+
+def write_probabilities(predictions: Path, **maps: object) -> None:
+    """As `segpl predict --probabilities` leaves them beside masks of pictures."""
+    content = {"classes": {"background": 0, "vessel": 255}, "ignore": None, "files": {}}
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    for case, values in maps.items():
+        path = predictions / "probabilities" / f"{case}.tif"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.asarray(values, np.float32)).save(path)
+
+
+def test_calibration_of_each_case_is_a_table_of_its_own(folders, tmp_path, capsys, monkeypatch):
+    """By hand: two of four pixels are vessel; a is sure and right, b says 0.8 and 0.2, c a half."""
+    monkeypatch.setenv("COLUMNS", "100")
+    right, rather, half = [[1, 1], [0, 0]], [[0.8, 0.8], [0.2, 0.2]], [[0.5, 0.5], [0.5, 0.5]]
+    write_probabilities(folders[0], a=right, b=rather, c=half)
+    assert evaluate(*folders, "--calibration", "--out", tmp_path / "out" / "s.csv") == 0
+    rows = read_scores(tmp_path / "out" / "calibration.csv")
+    assert [s.value for s in rows if s.metric == "brier"] == pytest.approx([0, 0.04, 0.25])
+    assert [s.value for s in rows if s.metric == "ece"] == pytest.approx([0, 0.2, 0], abs=1e-6)
+    nll = {s.case: s.value for s in rows if s.metric == "nll"}
+    assert (nll["b"], nll["c"]) == pytest.approx((-np.log(0.8), np.log(2)))
+    assert {s.metric for s in read_scores(tmp_path / "out" / "s.csv")} == set(METRICS)
+    printed = capsys.readouterr().out
+    for title in ("Brier", "ECE", "ACE", "NLL (nats)"):
+        assert title in printed
+    assert f"{0.29 / 3:.4f}" in printed
+
+
+def test_a_case_without_known_pixels_is_left_out_of_the_calibration_in_words(folders, capsys):
+    write_probabilities(folders[0], a=[[1, 1], [0, 0]], b=[[1, 1], [0, 0]])
+    manifest = folders[0] / "predictions.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"ignore": 7}))
+    picture(folders[1] / "b.png", [[7, 7], [7, 7]])
+    evaluate(*folders, "--metrics", "dice", "--calibration")
+    said = capsys.readouterr()
+    assert "1 case without a known voxel is left out: b" in " ".join(said.out.split())
+    assert "0.0000" in said.out
+    assert "Without probabilities: c" in said.err
+
+
+def test_calibration_without_probabilities_is_refused_before_anything_is_scored(folders):
+    with pytest.raises(InputError, match=r"holds no probabilities.*segpl predict RUN --out"):
+        evaluate(*folders, "--calibration")
+    assert not (folders[0] / "scores.csv").exists()
