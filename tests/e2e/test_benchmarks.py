@@ -10,8 +10,9 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "exact_e_step.py"
 
 
 def test_the_time_of_the_exact_e_step_is_measured_as_a_share_of_the_step():
-    arguments = "--patch 32 32 32 --labeled 1 --unlabeled 1 --width 2 --repeats 1".split()
-    done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True)
+    small = ["--patch", "32", "32", "32", "--labeled", "1", "--unlabeled", "1", "--width", "2"]
+    command = [sys.executable, SCRIPT, *small, "--repeats", "1"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shares = [line for line in done.stdout.splitlines() if line.endswith("of the step")]
     assert len(shares) == 2, done.stdout
