@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutations import BOTH, Mutation
 
 FIXMATCH = "methods/fixmatch.py"
+STRONG = "methods/strong_view.py"
 TERM = "Term((kept * torch.stack(losses)).mean(), alpha)"
 
 VIEWS = [
@@ -54,7 +55,7 @@ VIEWS = [
     ),
     Mutation(
         "fixmatch leaves the labels where they were",
-        FIXMATCH,
+        STRONG,
         "strong, known = strong_view(",
         "strong, _ = strong_view(",
         "test_fixmatch:test_labels_move_with_the_strong_view",
@@ -68,7 +69,7 @@ VIEWS = [
     ),
     Mutation(
         "fixmatch counts what lies beyond a scan",
-        FIXMATCH,
+        STRONG,
         "pseudo.weight * inside, inside], 1)",
         "pseudo.weight, inside], 1)",
         "test_fixmatch:test_filling_around_a_scan_never_counts_and_stays_where_it_is",
@@ -76,8 +77,8 @@ VIEWS = [
     Mutation(
         "fixmatch counts what a motion brings in",
         FIXMATCH,
-        "/ counts[-1].clamp(min=1)",
-        "/ inside.sum().clamp(min=1)",
+        "/ shown.sum().clamp(min=1)",
+        "/ torch.ones_like(shown).sum().clamp(min=1)",
         "test_fixmatch:test_what_a_motion_brings_in_from_beyond_the_crop_does_not_count",
     ),
     Mutation(

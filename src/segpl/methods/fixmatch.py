@@ -15,18 +15,17 @@ from segpl.methods.base import (
     Method,
     alpha_at,
     as_in_prediction,
-    counted,
     forward_together,
     require,
     require_ramp,
     shares,
     unlabeled_of,
 )
+from segpl.methods.strong_view import strengthened
 from segpl.networks.network import Network
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
 from segpl.views.noise import noisy
-from segpl.views.randaugment import draw_recipe, strong_view
 
 
 class FixMatch(Method):
@@ -87,27 +86,17 @@ class FixMatch(Method):
         self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch
     ) -> tuple[Tensor, PseudoLabels, Tensor]:
         """The strong view, its labels, and (K,) the share of its voxels that count."""
-        rng, settings = batch.choices("strong view"), self.settings
-        recipes = [
-            draw_recipe(
-                unlabeled.image.shape[2:],
-                rng,
-                operations=settings.operations,
-                magnitude=settings.magnitude,
-                geometry=settings.geometry,
-            )
-            for _ in unlabeled.image
-        ]
-        inside = counted(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
-        known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
-        strong, known = strong_view(unlabeled.image, known, recipes, batch.generator)
-        # a crop that is larger than its scan keeps its frame of filling
-        strong = torch.where(inside > 0, strong, unlabeled.image)
-        known = known * inside
-        outputs = pseudo.target.shape[1]
-        moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=False)
-        counts = known[:, outputs:].transpose(0, 1).flatten(1).sum(1)  # (K + 1,)
-        return strong, moved, counts[:-1] / counts[-1].clamp(min=1)
+        settings = self.settings
+        strong, moved, shown = strengthened(
+            unlabeled,
+            pseudo,
+            batch,
+            operations=settings.operations,
+            magnitude=settings.magnitude,
+            geometry=settings.geometry,
+        )
+        certain = moved.weight.transpose(0, 1).flatten(1).sum(1)  # (K,)
+        return strong, moved, certain / shown.sum().clamp(min=1)
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)

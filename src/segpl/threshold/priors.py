@@ -42,6 +42,7 @@ class PriorNumbers(nn.Module, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
+    reads_labeled: ClassVar[bool] = False  # looks at the answers to labelled images
     mean: Tensor  # ()
     std: Tensor  # ()
 
@@ -90,6 +91,7 @@ class LabeledPrior(PriorNumbers):
     """
 
     name: ClassVar[str] = "labeled"
+    reads_labeled: ClassVar[bool] = True
     summary: ClassVar[str] = "the threshold of the best labelled Dice, and its bootstrap spread"
 
     given: Tensor  # (2,) mean and std until there is foreground

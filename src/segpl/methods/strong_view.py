@@ -1,0 +1,45 @@
+"""The harder view of unlabelled images that an M-step learns on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from segpl.methods.base import counted
+from segpl.types import Batch, PseudoLabels, Unlabeled
+from segpl.views.randaugment import draw_recipe, strong_view
+
+
+def strengthened(
+    unlabeled: Unlabeled,
+    pseudo: PseudoLabels,
+    batch: Batch,
+    *,
+    operations: int,
+    magnitude: float,
+    geometry: bool,
+) -> tuple[Tensor, PseudoLabels, Tensor]:
+    """Strong views, the labels moved with them, and (B, 1, *S) where they show their scan.
+
+    Without motions, the labels stay on the grid of the crops.
+    """
+    rng = batch.choices("strong view")
+    recipes = [
+        draw_recipe(
+            unlabeled.image.shape[2:],
+            rng,
+            operations=operations,
+            magnitude=magnitude,
+            geometry=geometry,
+        )
+        for _ in unlabeled.image
+    ]
+    inside = counted(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
+    known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
+    strong, known = strong_view(unlabeled.image, known, recipes, batch.generator)
+    # a crop that is larger than its scan keeps its frame of filling
+    strong = torch.where(inside > 0, strong, unlabeled.image)
+    known = known * inside
+    outputs = pseudo.target.shape[1]
+    moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=not geometry)
+    return strong, moved, known[:, -1:]
