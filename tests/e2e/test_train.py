@@ -204,7 +204,7 @@ def test_labels_that_are_hidden_or_held_out_are_never_opened(train, tmp_path):
 
 def test_augmentation_changes_what_is_seen(train, volumes, tmp_path):
     train(volumes, "--out", tmp_path / "plain")
-    names = ("flip", "rotate", "intensity")
+    names = ("flip", "rotate", "intensity", "affine", "scanner")
     options = [part for name in names for part in ("--set", f"augment.{name}=0.5")]
     train(volumes, "--out", tmp_path / "augmented", *options)
     assert log_of(tmp_path / "plain") != log_of(tmp_path / "augmented")

@@ -1,14 +1,25 @@
-"""Weak augmentation of batches of crops, on the device where they are."""
+"""Augmentation of batches of crops, on the device where they are."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segpl.errors import InputError
+from segpl.types import IGNORE
+from segpl.views.geometry import Matrix, places, rotate, sampled, wide_axes
+from segpl.views.intensity import INTENSITY
+
+SIZES = (0.7, 1.4)  # of a body in a scaled crop, times its own
+# what the body is like, then what the scanner shows of it; a blur after the noise would remove it
+SCANNER = ("gamma", "contrast", "brightness", "blur", "low-resolution", "noise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +29,11 @@ class AugmentSettings:
     flip: float = 0.0  # chance of mirroring each axis
     rotate: float = 0.0  # chance of a turn by a multiple of 90 degrees, in planes of equal sides
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
+    affine: float = 0.0  # chance of a turn by any angle up to 30 degrees and another size
+    scanner: float = 0.0  # chance of each change of intensity in `SCANNER`, of labelled crops
 
     def __post_init__(self) -> None:
-        for name in ("flip", "rotate", "intensity"):
+        for name in (field.name for field in fields(self)):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(
                     f"augment.{name} is {getattr(self, name)}: it must lie from 0, which is off, "
@@ -37,10 +50,13 @@ def augment(
 ) -> tuple[Tensor, Tensor | None]:
     """Images (B, C, *S) and labels (B, *S), changed alike where the change is geometric.
 
-    Choices of geometry are drawn on the host and cost no synchronisation.
+    Choices of geometry are drawn on the host and cost no synchronisation. What `scanner` asks for
+    is not done here but by `scanned`, as it is for labelled crops alone.
     """
     if settings.flip or settings.rotate:
         image, label = turn(image, label, settings, rng)
+    if settings.affine:
+        image, label = reposed(image, label, settings.affine, rng)
     if settings.intensity:
         image = change_intensity(image, settings.intensity, generator)
     return image, label
@@ -86,3 +102,77 @@ def change_intensity(image: Tensor, spread: float, generator: torch.Generator) -
     contrast = (spread * normal(size)).exp()
     noise = 0.5 * spread * normal(image.shape)
     return image * contrast + spread * normal(size) + noise
+
+
+def reposed(
+    image: Tensor, label: Tensor | None, chance: float, rng: np.random.Generator
+) -> tuple[Tensor, Tensor | None]:
+    """Some crops turned and scaled, in one resampling of all of them.
+
+    Images are interpolated in straight lines, and repeat their border where a view looks beyond
+    its crop; labels (B, *S) are those of the nearest voxel, and IGNORE, or False, there. An image
+    of whole numbers holds labels too: between two classes there is no third.
+    """
+    sides = image.shape[2:]
+    if len(wide_axes(sides)) < 2:
+        return image, label
+    motions = {n: draw_motion(sides, rng) for n in range(len(image)) if rng.random() < chance}
+    if not motions:
+        return image, label
+    chosen = torch.stack([image[n] for n in motions]).float()  # (M, C, *S)
+    grid = places(list(motions.values()), chosen)  # (M, *S, D)
+    mode: Literal["bilinear", "nearest"] = "bilinear" if image.is_floating_point() else "nearest"
+    image = with_views(image, sampled(chosen, grid, mode=mode, beyond="border"), list(motions))
+    if label is not None:
+        beyond = 0 if label.dtype == torch.bool else IGNORE
+        # counted from the value of the outside, which then is the 0 that sampling puts there
+        chosen = torch.stack([label[n] for n in motions]).float()[:, None] - beyond
+        views = sampled(chosen, grid, mode="nearest")[:, 0] + beyond
+        label = with_views(label, views, list(motions))
+    return image, label
+
+
+def with_views(values: Tensor, views: Tensor, indices: Sequence[int]) -> Tensor:
+    """`values` with a view in the place of each of some entries."""
+    parts = list(values)
+    for index, view in zip(indices, views.to(values.dtype), strict=True):
+        parts[index] = view
+    return torch.stack(parts)
+
+
+def draw_motion(sides: Sequence[int], rng: np.random.Generator) -> Matrix:
+    r"""A turn in every plane of wide axes, and one size along all of these axes.
+
+    Angles are uniform up to $30 / \sqrt{n}$ degrees in each of $n$ planes, so that the whole turn
+    is about as large in a volume as in an image. The logarithm of the size is uniform.
+    """
+    axes = wide_axes(sides)
+    planes = list(combinations(axes, 2))
+    motion = np.eye(len(sides) + 1)
+    for plane in planes:
+        motion = motion @ rotate(rng.uniform(-1, 1) / math.sqrt(len(planes)), plane, sides)
+    size = math.exp(rng.uniform(*np.log(SIZES)))
+    # a view in which a body is larger looks at less of the crop
+    motion[:, axes] /= size
+    return motion
+
+
+def scanned(
+    image: Tensor, chance: float, rng: np.random.Generator, generator: torch.Generator
+) -> Tensor:
+    """Images (B, C, *S) as other scanners might show them: each change of `SCANNER` by chance.
+
+    Amounts are drawn on the host, for every channel its own, as channels may be different scans.
+    """
+    views: dict[int, Tensor] = {}
+    for index in range(len(image)):
+        for name in SCANNER:
+            if rng.random() < chance:
+                view = views.get(index, image[index].float())  # (C, *S)
+                amounts = rng.uniform(-1, 1, len(view))
+                parts = [
+                    INTENSITY[name](channel[None], float(amount), generator)
+                    for channel, amount in zip(view, amounts, strict=True)
+                ]
+                views[index] = torch.cat(parts)
+    return with_views(image, torch.stack(list(views.values())), list(views)) if views else image

@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segpl.data.augment import AugmentSettings, augment
+from segpl.data.augment import AugmentSettings, augment, scanned
 from segpl.data.cache import Volume
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is for training
-HELD = 1  # after seed and step, a stream of its own; a 0 there would change no draw
+# after seed and step, streams of their own; a 0 there would change no draw
+HELD, SCANNED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ class Sampler:
         plain = self.crops_of(self.labeled, rng, self.foreground)
         image, label = augment(plain.image, plain.label, self.augment, rng, generator)
         assert label is not None
+        if self.augment.scanner:
+            # harder views of unlabelled crops are up to a method, which needs the plain ones too
+            choices = np.random.default_rng([self.seed, step, SCANNED])
+            image = scanned(image, self.augment.scanner, choices, generator)
         unlabeled = None
         if self.unlabeled_crops:
             crops, insides = [], []
@@ -107,11 +112,11 @@ class Sampler:
     def hidden_labels(self, step: int) -> Tensor:
         """(B, *S) labels of the unlabelled crops of a step, for onlookers; no batch holds them.
 
-        They are cropped and turned as images are, by the same draws.
+        They are cropped and moved as images are, by the same draws: those of geometry depend on no
+        setting of intensity.
         """
-        onlooker = replace(
-            self, unlabeled=self.hidden, held=(), augment=replace(self.augment, intensity=0.0)
-        )
+        still = replace(self.augment, intensity=0.0, scanner=0.0)
+        onlooker = replace(self, unlabeled=self.hidden, held=(), augment=still)
         crops = onlooker.batch(step).unlabeled
         assert crops is not None
         assert crops.inside is not None

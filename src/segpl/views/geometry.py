@@ -74,15 +74,30 @@ def resampled(
     values: Tensor, matrices: Sequence[Matrix], *, mode: Literal["bilinear", "nearest"]
 ) -> Tensor:
     """Values (B, C, *S) seen through one matrix each; 0 where a view looks beyond its image."""
-    sides = np.array(values.shape[2:], float)
+    return sampled(values, places(matrices, values), mode=mode)
+
+
+def places(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
+    """Where views of `like` (B, C, *S) look, one matrix each: (B, *S, D), counted as torch does."""
+    sides = np.array(like.shape[2:], float)
     lines = []
     for matrix in matrices:
         # torch counts from -1 to 1 across each side, and the last axis first
         turn = matrix[:-1, :-1] * sides[None, :] / sides[:, None]
         shift = 2 * matrix[:-1, -1] / sides
         lines.append(np.concatenate([turn[::-1, ::-1], shift[::-1, None]], 1))
-    theta = torch.from_numpy(np.stack(lines)).to(values.dtype)  # (B, D, D + 1)
+    theta = torch.from_numpy(np.stack(lines)).to(like.dtype)  # (B, D, D + 1)
     # a blocking copy would wait for everything that the device has yet to do
-    theta = theta.to(values.device, non_blocking=True)
-    grid = F.affine_grid(theta, list(values.shape), align_corners=False)  # (B, *S, D)
-    return F.grid_sample(values, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    theta = theta.to(like.device, non_blocking=True)
+    return F.affine_grid(theta, list(like.shape), align_corners=False)
+
+
+def sampled(
+    values: Tensor,
+    grid: Tensor,
+    *,
+    mode: Literal["bilinear", "nearest"],
+    beyond: Literal["zeros", "border"] = "zeros",
+) -> Tensor:
+    """Values (B, C, *S) at the places of a grid (B, *S, D); beyond an image 0, or its border."""
+    return F.grid_sample(values, grid, mode=mode, padding_mode=beyond, align_corners=False)

@@ -110,7 +110,10 @@ def test_spread_of_intensity_is_as_asked():
     assert noise.std().item() == pytest.approx(0.1, rel=0.1)
 
 
-@pytest.mark.parametrize("settings", [{"flip": 1.5}, {"rotate": -0.1}, {"intensity": 2.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"flip": 1.5}, {"rotate": -0.1}, {"intensity": 2.0}, {"affine": 1.1}, {"scanner": -1.0}],
+)
 def test_setting_outside_of_its_range_is_refused_by_name(settings):
     (name,) = settings
     with pytest.raises(InputError, match=rf"augment\.{name} is .* from 0, which is off, to 1"):

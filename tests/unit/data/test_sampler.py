@@ -13,6 +13,7 @@ from segpl.data.sampler import Resident, Sampler, settle
 from segpl.types import IGNORE, Batch
 
 CPU = torch.device("cpu")
+EVERYTHING = AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)
 PLENTY = 2**40
 
 
@@ -88,14 +89,14 @@ def test_another_step_or_seed_gives_another_batch():
 
 
 def test_augmented_batch_is_a_function_of_seed_and_step_too():
-    settings = AugmentSettings(flip=0.5, rotate=0.5, intensity=0.1)
+    settings = replace(EVERYTHING, affine=0.5, scanner=0.5)
     first, second = (sampler([volume((9, 8))], augment=settings) for _ in range(2))
     second.batch(7)
     assert equal(first.batch(3), second.batch(3))
 
 
 def test_batch_draws_nothing_from_global_randomness():
-    plain = sampler([volume((9, 8))], augment=AugmentSettings(flip=0.5, intensity=0.1))
+    plain = sampler([volume((9, 8))], augment=replace(EVERYTHING, affine=1.0, scanner=1.0))
     torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
     plain.batch(0)
     assert torch.equal(torch_state, torch.get_rng_state())
@@ -247,8 +248,54 @@ def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
         assert torch.equal(watched.hidden_labels(step), wanted)
 
 
+@pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16), (4, 24, 20)])
+def test_hidden_labels_move_within_half_a_voxel_of_the_unlabelled_crops(shape):
+    """Image and label are the place along one axis; the draws of a scanner change neither."""
+    patch = tuple(min(side, 12) for side in shape)
+    settings = AugmentSettings(flip=0.5, rotate=0.8, affine=0.7)
+    for axis in range(len(shape)):
+        case = volume(shape)
+        case.label[...] = np.indices(shape)[axis]
+        case.image[...] = case.label
+        still = with_hidden([case], [case], augment=settings, patch=patch, unlabeled_crops=4)
+        watched = replace(still, augment=replace(settings, intensity=0.1, scanner=0.5))
+        for step in range(3):
+            crops, labels = still.batch(step).unlabeled, watched.hidden_labels(step)
+            assert torch.equal(labels == IGNORE, ~crops.inside)
+            assert not crops.inside.all()
+            assert ((crops.image[:, 0] - labels).abs()[crops.inside] <= 0.5 + 1e-3).all()
+
+
+@pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16)])
+def test_scanner_changes_labelled_images_alone(shape):
+    settings = AugmentSettings(flip=0.5, rotate=0.8, affine=0.5)
+    patch = (12,) * len(shape)
+    for step in range(3):
+        plain, changed = (
+            sampler([volume(shape)], patch=patch, augment=replace(settings, scanner=chance))
+            for chance in (0.0, 0.9)
+        )
+        one, other = plain.batch(step), changed.batch(step)
+        assert not torch.equal(one.labeled.image, other.labeled.image)
+        assert torch.equal(one.labeled.label, other.labeled.label)
+        assert torch.equal(one.unlabeled.image, other.unlabeled.image)
+        assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
+
+
+def test_scanner_comes_after_geometry(monkeypatch):
+    """Noise that was resampled with its image would be the same in neighbouring voxels."""
+    monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
+    blank = volume((64, 64))
+    blank.image[...] = 0
+    settings = AugmentSettings(affine=1.0, scanner=1.0)
+    noise = sampler([blank], patch=(48, 48), augment=settings).batch(0).labeled.image
+    shared = (noise[..., 1:] * noise[..., :-1]).mean() / (noise**2).mean()
+    assert noise.std() > 0.01
+    assert abs(shared.item()) < 0.1
+
+
 def test_batch_is_the_same_with_and_without_hidden_labels():
-    settings = AugmentSettings(flip=0.5, rotate=0.5, intensity=0.1)
+    settings = replace(EVERYTHING, affine=0.5, scanner=0.5)
     cases = [volume((9, 8)), volume((12, 6), number=1)]
     plain, watched = sampler(cases, augment=settings), with_hidden(cases, cases, augment=settings)
     for step in range(4):
@@ -259,9 +306,6 @@ def test_batch_is_the_same_with_and_without_hidden_labels():
 def test_batch_touches_no_hidden_label():
     plain = sampler([volume((9, 8))], hidden=[Untouchable()])
     assert plain.batch(0).unlabeled is not None
-
-
-EVERYTHING = AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)
 
 
 def with_held(shape: tuple[int, ...], *, first: int = 500, **changes: object) -> Sampler:
