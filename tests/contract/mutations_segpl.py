@@ -16,8 +16,8 @@ SEGPL = [
     Mutation(
         "segpl detaches the supervised loss",
         "methods/segpl.py",
-        "Term(supervised_loss(on_labeled.logits, batch",
-        "Term(supervised_loss(on_labeled.logits.detach(), batch",
+        "labeled_loss(on_labeled, batch.labeled.label, self.loss)",
+        "labeled_loss(on_labeled, batch.labeled.label, self.loss).detach()",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "segpl", **BOTH},
     ),
@@ -55,8 +55,8 @@ SEGPL = [
     Mutation(
         "halves of the batch swapped after the common pass",
         "methods/base.py",
-        "return NetOutput(*(p[:first] for p in parts)), NetOutput(*(p[first:] for p in parts))",
-        "return NetOutput(*(p[first:] for p in parts)), NetOutput(*(p[:first] for p in parts))",
+        "return output.images(slice(first)), output.images(slice(first, None))",
+        "return output.images(slice(first, None)), output.images(slice(first))",
         "test_methods:test_supervised_term_sees_labeled_images_only",
         {"name": "segpl", **BOTH},
     ),
@@ -115,8 +115,8 @@ SEGPL = [
     Mutation(
         "supervised detaches its loss",
         "methods/supervised.py",
-        "supervised_loss(output.logits, batch",
-        "supervised_loss(output.logits.detach(), batch",
+        "labeled_loss(output, batch.labeled.label, self.loss)",
+        "labeled_loss(output, batch.labeled.label, self.loss).detach()",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "supervised", **BOTH},
     ),

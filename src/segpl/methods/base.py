@@ -115,8 +115,7 @@ def forward_together(
     """One pass for both kinds of images: twice the network would cost twice the time."""
     output: NetOutput = network(torch.cat([labeled.image, unlabeled.image]))
     first = labeled.image.shape[0]
-    parts = (output.logits, output.features, output.trunk)
-    return NetOutput(*(p[:first] for p in parts)), NetOutput(*(p[first:] for p in parts))
+    return output.images(slice(first)), output.images(slice(first, None))
 
 
 @torch.no_grad()

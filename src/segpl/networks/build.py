@@ -7,18 +7,26 @@ from segpl.networks.monai import MonaiBody
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
 from segpl.networks.unet import NORMS, UNet
 
+# settings of the U-Net, and what to do for a network of MONAI
+INSTEAD = {
+    "dropout": "Give MONAI's own argument under [network.options], such as dropout_prob for "
+    "SegResNet.",
+    "deep": "Leave it at 0, or use 'unet'.",
+    "residual": "Give MONAI's own argument under [network.options], such as res_block for DynUNet.",
+}
+
 
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     width = min(settings.width or shape.width, settings.max_width)
     if settings.norm not in NORMS:
         raise unknown("norm", settings.norm, NORMS)
     if settings.name != "unet":
-        if settings.dropout:
-            raise InputError(
-                f"network.dropout is {settings.dropout}: it is for 'unet', and the network is "
-                f"'{settings.name}'. Give MONAI's own argument under [network.options], such as "
-                "dropout_prob for SegResNet."
-            )
+        for own, instead in INSTEAD.items():
+            if value := getattr(settings, own):
+                raise InputError(
+                    f"network.{own} is {value}: it is for 'unet', and the network is "
+                    f"'{settings.name}'. {instead}"
+                )
         body = MonaiBody(settings.name, settings.options, shape, width)
         return Network(
             body,
@@ -30,7 +38,8 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width, network.norm and network.dropout."
+            "network.width, network.max_width, network.norm, network.dropout, network.deep and "
+            "network.residual."
         )
     unet = UNet(
         dims=shape.dims,
@@ -41,5 +50,7 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         max_width=settings.max_width,
         norm=settings.norm,
         dropout=settings.dropout,
+        deep=settings.deep,
+        residual=settings.residual,
     )
     return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width, trunk=unet.trunk)

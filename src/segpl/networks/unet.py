@@ -12,11 +12,27 @@ UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
     3: nn.ConvTranspose3d,
 }
+POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
 NORMS: dict[str, dict[int, type[nn.Module]]] = {
     "instance": {2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d},
     "batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d},
 }
+
+
+def two_convolutions(
+    dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int]
+) -> list[nn.Module]:
+    """Two convolutions, each normalised, with a rectifier between them; the first may stride."""
+    convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
+    steps = tuple(stride) if len(stride) == dims else (1,) * dims
+    return [
+        convolution(channels, width, 3, stride=steps, padding=1, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
+        normalization(width, affine=True),
+        nn.LeakyReLU(0.01, inplace=True),
+        convolution(width, width, 3, padding=1, bias=False),
+        normalization(width, affine=True),
+    ]
 
 
 class Block(nn.Sequential):
@@ -25,16 +41,40 @@ class Block(nn.Sequential):
     def __init__(
         self, dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int] = (1,)
     ) -> None:
-        convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
-        steps = tuple(stride) if len(stride) == dims else (1,) * dims
         super().__init__(
-            convolution(channels, width, 3, stride=steps, padding=1, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
-            normalization(width, affine=True),
-            nn.LeakyReLU(0.01, inplace=True),
-            convolution(width, width, 3, padding=1, bias=False),
-            normalization(width, affine=True),
+            *two_convolutions(dims, channels, width, norm=norm, stride=stride),
             nn.LeakyReLU(0.01, inplace=True),
         )
+
+
+class ResidualBlock(nn.Module):
+    r"""A block that adds its input before it is rectified for the last time [He2016].
+
+    $$y = \phi(N(W_2\, \phi(N(W_1 x))) + s(x))$$
+
+    with $\phi$ the rectifier and $N$ a normalisation. The shortcut $s$ is $x$ itself; where the
+    block strides, means of its voxels [He2019], and where the width changes, a 1x1(x1) convolution
+    with a normalisation of its own, as in the code of [Isensee2024].
+    """
+
+    def __init__(
+        self, dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int] = (1,)
+    ) -> None:
+        super().__init__()
+        self.block = nn.Sequential(
+            *two_convolutions(dims, channels, width, norm=norm, stride=stride)
+        )
+        self.shortcut = nn.Sequential()
+        if any(step > 1 for step in stride):
+            self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # one call for both dimensions
+        if channels != width:
+            self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
+            self.shortcut.append(NORMS[norm][dims](width, affine=True))
+        self.rectify = nn.LeakyReLU(0.01, inplace=True)
+
+    def forward(self, features: Tensor) -> Tensor:
+        rectified: Tensor = self.rectify(self.block(features) + self.shortcut(features))
+        return rectified
 
 
 class UNet(nn.Module):
@@ -44,6 +84,10 @@ class UNet(nn.Module):
     be halved keeps its size. Widths double from `width` up to `max_width`. `dropout` is the chance
     of a channel to be left out after the deepest block and before the last layer, as in the V-Net
     of [Yu2019]; at 0 there is no such layer.
+
+    In training `deep` coarser levels of the decoder, or as many as there are, answer as well, each
+    through a layer of its own: their loss reaches the deep layers on a shorter way [Lee2015].
+    With `residual` the blocks of the encoder add their input.
     """
 
     def __init__(
@@ -57,12 +101,15 @@ class UNet(nn.Module):
         max_width: int = 320,
         norm: str = "instance",
         dropout: float = 0.0,
+        deep: int = 0,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         widths = [min(width * 2**level, max_width) for level in range(len(strides) + 1)]
-        self.stem = Block(dims, channels, width, norm=norm)
+        encoder = ResidualBlock if residual else Block
+        self.stem = encoder(dims, channels, width, norm=norm)
         self.down = nn.ModuleList(
-            Block(dims, widths[level], widths[level + 1], norm=norm, stride=stride)
+            encoder(dims, widths[level], widths[level + 1], norm=norm, stride=stride)
             for level, stride in enumerate(strides)
         )
         self.up = nn.ModuleList()
@@ -78,18 +125,29 @@ class UNet(nn.Module):
         # the last block is the deepest where nothing is halved, and drops once
         self.drop_deepest = DROPOUTS[dims](dropout) if dropout and strides else None
         self.drop_last = DROPOUTS[dims](dropout) if dropout else None
+        # the last of all, so that a seed gives the same weights elsewhere with and without them
+        self.sides = nn.ModuleList(
+            CONVOLUTIONS[dims](channels, outputs, 1) for channels in widths[1:-1][:deep]
+        )
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, the features before the last layer, and what the last block reads."""
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Logits, the features before the last layer, what the last block reads; coarser logits.
+
+        The last are there in training alone, the finest first.
+        """
         skips = [self.stem(image)]
         for block in self.down:
             skips.append(block(skips[-1]))
         features = trunk = skips.pop()
         if self.drop_deepest is not None:
             features = self.drop_deepest(features)
+        decoded: list[Tensor] = []  # (B, F, *S) of each level, the coarsest first
         for up, merge in zip(self.up, self.merge, strict=True):
             trunk = torch.cat([up(features), skips.pop()], 1)
             features = merge(trunk)
+            if self.training and self.sides:
+                decoded.append(features)
+        coarse = [side(read) for side, read in zip(self.sides, decoded[-2::-1], strict=False)]
         if self.drop_last is not None:
             features = self.drop_last(features)
-        return self.last(features), features, trunk
+        return self.last(features), features, trunk, *coarse
