@@ -14,7 +14,7 @@ from segpl.assembly import (
     build_method,
     build_sampler,
     choose_plan,
-    foreground_shares,
+    expected_shares,
     open_dataset,
     refuse_problems,
     require_held,
@@ -333,7 +333,7 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         run.folder.training,
         display,
         validate=validate,
-        foreground=foreground_shares(volumes, plan),
+        foreground=expected_shares(sampler, volumes, plan),
     )
 
 

@@ -26,6 +26,8 @@ from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
 from segpl.types import IGNORE
 
+LOOKS = 200  # crops that tell how much foreground there is where it is sought
+
 
 def open_dataset(config: Config) -> Dataset:
     return read_dataset(
@@ -139,7 +141,7 @@ def build_sampler(
     named = {volume.name: volume for volume in volumes}
     wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
     held = list(validation) if method.wants_held else []
-    settled = settle([*wanted, *held], device, free_memory(device))
+    settled = settle([*wanted, *held], device, free_memory(device), balance=config.train.balance)
     count = len(split.labeled)
     crops = config.train.batch or plan.batch
     secrets = hidden_volumes(wanted[count:], watched) if watched else []
@@ -155,6 +157,7 @@ def build_sampler(
         device=device,
         hidden=settle(secrets, device, free_memory(device)),
         held=settled[len(wanted) :],
+        unlabeled_foreground=config.train.unlabeled_foreground,
     )
 
 
@@ -168,6 +171,26 @@ def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> li
             label = np.broadcast_to(np.int8(IGNORE), volume.image.shape[1:])
         volumes.append(Volume(volume.name, label[None], None, None))
     return volumes
+
+
+def expected_shares(sampler: Sampler, volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
+    """The share of each class but the background that pseudo-labels should find in their crops.
+
+    That of the labelled scans; of crops of them where unlabelled ones seek foreground, since these
+    show more of it.
+    """
+    if not sampler.unlabeled_foreground:
+        return foreground_shares(volumes, plan)
+    rng, labels = np.random.default_rng(sampler.seed), []
+    for _ in range(-(-LOOKS // sampler.labeled_crops)):
+        labels.append(sampler.crops_of(sampler.labeled, rng, 0.0, blindly=True).label)
+    label = torch.cat(labels)
+    known = (label != IGNORE).sum()
+    return {
+        name: float((label == index).sum() / known)
+        for index, name in enumerate(plan.classes)
+        if index
+    }
 
 
 def foreground_shares(volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from segpl import assembly
-from segpl.assembly import build_sampler, require_held
+from segpl.assembly import build_sampler, expected_shares, require_held
 from segpl.config import resolve
 from segpl.data.cache import Volume
 from segpl.data.split import Split
@@ -80,6 +80,47 @@ def test_held_cases_share_the_memory_that_volumes_may_take():
     tight = sampler([], wants_held=True, memory=memory)
     for part in (tight.labeled, tight.unlabeled, tight.held):
         assert not any(isinstance(entry.image, torch.Tensor) for entry in part)
+
+
+def sought(**settings: object):
+    """Crops of a case whose classes lie in two corners, four voxels of one, one of the other."""
+    label = np.zeros((16, 16), np.int8)
+    label[:2, :2], label[15, 15] = 1, 2
+    image, places = label[None].astype(np.float32), np.argwhere(label).astype(np.int32)
+    volumes = [Volume("a", image, label, places), Volume("u", image, None, None)]
+    plan = SimpleNamespace(patch=(4, 4), batch=2, classes={"background": 0, "large": 1, "small": 2})
+    method = SimpleNamespace(needs_unlabeled=True, wants_held=False)
+    split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
+    config = resolve({"train": settings})
+    built = build_sampler(config, plan, split, volumes, torch.device("cpu"), method)
+    return built, expected_shares(built, volumes, plan)
+
+
+def test_settings_of_sought_crops_reach_the_sampler():
+    plain, _ = sought()
+    assert (plain.labeled[0].by_class, plain.unlabeled_foreground) == ((), 0.0)
+    built, _ = sought(balance=True, unlabeled_foreground=0.25)
+    assert [len(places) for places in built.labeled[0].by_class] == [4, 1]
+    assert built.unlabeled_foreground == 0.25
+
+
+def test_watch_expects_the_foreground_of_scans_where_crops_lie_anywhere():
+    _, expected = sought()
+    assert expected == {"large": 4 / 256, "small": 1 / 256}
+
+
+def test_watch_expects_the_foreground_of_crops_where_these_seek_it():
+    """All crops lie in a corner: half of them show four voxels of 16, the others one."""
+    _, expected = sought(balance=True, unlabeled_foreground=1.0)
+    assert expected["large"] == pytest.approx(0.5 * 4 / 16, rel=0.2)
+    assert expected["small"] == pytest.approx(0.5 * 1 / 16, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["foreground", "unlabeled_foreground"])
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_share_of_crops_beyond_all_or_none_is_refused(name, share):
+    with pytest.raises(InputError, match=rf"train\.{name} is {share}: a share lies from 0 to 1"):
+        resolve({"train": {name: share}})
 
 
 def test_method_that_wants_validation_cases_is_refused_without_any():

@@ -31,25 +31,49 @@ class Resident:
     image: Tensor | NDArray[Any]  # (C, *S)
     label: Tensor | NDArray[np.int16] | None  # (*S)
     foreground: NDArray[np.int32] | None  # (N, dims)
+    # the same positions, those of each class apart; empty: a crop may seek any of them
+    by_class: tuple[NDArray[np.int32], ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.image.shape[1:])
 
+    @property
+    def has_foreground(self) -> bool:
+        return self.foreground is not None and len(self.foreground) > 0
 
-def settle(volumes: Sequence[Volume], device: torch.device, memory: int) -> list[Resident]:
-    """Put all volumes on the device if they fit into their share of `memory` bytes."""
+
+def settle(
+    volumes: Sequence[Volume], device: torch.device, memory: int, *, balance: bool = False
+) -> list[Resident]:
+    """Put all volumes on the device if they fit into their share of `memory` bytes.
+
+    With `balance` the classes of their foreground are told apart, so that crops can seek each.
+    """
     size = sum(v.image.nbytes + (v.label.nbytes if v.label is not None else 0) for v in volumes)
+    groups = [places_by_class(v) if balance else () for v in volumes]
     if size > RESIDENT_SHARE * memory:
-        return [Resident(v.image, v.label, v.foreground) for v in volumes]
+        return [
+            Resident(v.image, v.label, v.foreground, group)
+            for v, group in zip(volumes, groups, strict=True)
+        ]
     return [
         Resident(
             torch.from_numpy(np.array(v.image)).to(device),
             None if v.label is None else torch.from_numpy(np.array(v.label)).to(device),
             v.foreground,
+            group,
         )
-        for v in volumes
+        for v, group in zip(volumes, groups, strict=True)
     ]
+
+
+def places_by_class(volume: Volume) -> tuple[NDArray[np.int32], ...]:
+    """Foreground positions (N, dims), those of each class apart; the label says which is which."""
+    if volume.label is None or volume.foreground is None:
+        return ()
+    classes = np.asarray(volume.label[tuple(volume.foreground.T)])  # (N,)
+    return tuple(volume.foreground[classes == index] for index in np.unique(classes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +90,7 @@ class Sampler:
     # what `unlabeled` hides: labels (1, *S) in place of images, IGNORE where there is none
     hidden: Sequence[Resident] = ()
     held: Sequence[Resident] = ()  # validation cases, where a method wants crops of them
+    unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled scans have some
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
@@ -83,7 +108,7 @@ class Sampler:
             crops, insides = [], []
             for _ in range(self.unlabeled_crops):
                 volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
-                start = self.start(volume, rng, foreground=False)
+                start = self.unlabeled_start(volume, rng)
                 crops.append(self.crop(volume.image, start, fill=0.0))
                 insides.append(self.inside(volume))
             scans, inside = augment(
@@ -92,18 +117,32 @@ class Sampler:
             unlabeled = Unlabeled(scans, inside)
         held = None
         if self.held:
-            # anywhere, as unlabelled crops are: probabilities are calibrated for those
-            held = self.crops_of(self.held, np.random.default_rng([self.seed, step, HELD]), 0.0)
+            # where unlabelled crops are: probabilities are calibrated for those
+            apart = np.random.default_rng([self.seed, step, HELD])
+            held = self.crops_of(self.held, apart, 0.0, blindly=True)
         return Batch(Labeled(image, label), unlabeled, generator, held)
 
     def crops_of(
-        self, volumes: Sequence[Resident], rng: np.random.Generator, foreground: float
+        self,
+        volumes: Sequence[Resident],
+        rng: np.random.Generator,
+        foreground: float,
+        *,
+        blindly: bool = False,
     ) -> Labeled:
-        """`labeled_crops` crops of labelled volumes, as they are; a share is sought out."""
+        """`labeled_crops` crops of labelled volumes, as they are; a share is sought out.
+
+        The others lie anywhere, or `blindly` where those of an unlabelled volume would.
+        """
         images, labels = [], []
         for _ in range(self.labeled_crops):
             volume = volumes[int(rng.integers(len(volumes)))]
-            start = self.start(volume, rng, foreground=rng.random() < foreground)
+            if rng.random() < foreground:
+                start = self.start(volume, rng, foreground=True)
+            elif blindly:
+                start = self.unlabeled_start(volume, rng)
+            else:
+                start = self.start(volume, rng, foreground=False)
             images.append(self.crop(volume.image, start, fill=0.0))
             assert volume.label is not None
             labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
@@ -126,12 +165,41 @@ class Sampler:
         self, volume: Resident, rng: np.random.Generator, *, foreground: bool
     ) -> tuple[int, ...]:
         """First voxel of a crop; a volume thinner than the patch begins at its own start."""
-        room = [max(size - side, 0) for size, side in zip(volume.shape, self.patch, strict=True)]
-        if foreground and volume.foreground is not None and len(volume.foreground):
-            centre = volume.foreground[int(rng.integers(len(volume.foreground)))]
-            wanted = [int(c) - side // 2 for c, side in zip(centre, self.patch, strict=True)]
-            return tuple(min(max(w, 0), r) for w, r in zip(wanted, room, strict=True))
-        return tuple(int(rng.integers(r + 1)) for r in room)
+        if foreground and volume.has_foreground:
+            return self.around(self.place(volume, rng), volume)
+        return tuple(int(rng.integers(room + 1)) for room in self.room(volume))
+
+    def unlabeled_start(self, volume: Resident, rng: np.random.Generator) -> tuple[int, ...]:
+        """First voxel of a crop of a volume whose label, if it has one, is not looked at.
+
+        A share of crops is centred where a labelled volume has foreground, by the position
+        relative to its sides: scans of one anatomy are taken alike. Others lie anywhere.
+        """
+        if self.unlabeled_foreground and rng.random() < self.unlabeled_foreground:
+            known = [one for one in self.labeled if one.has_foreground]
+            if known:
+                source = known[int(rng.integers(len(known)))]
+                place = (self.place(source, rng) + 0.5) / source.shape  # (dims,) in [0, 1]
+                return self.around(np.floor(place * volume.shape).astype(np.int32), volume)
+        return self.start(volume, rng, foreground=False)
+
+    def place(self, volume: Resident, rng: np.random.Generator) -> NDArray[np.int32]:
+        """A foreground voxel (dims,): any, or one of a class that was drawn first."""
+        places = volume.foreground
+        if volume.by_class:
+            places = volume.by_class[int(rng.integers(len(volume.by_class)))]
+        assert places is not None
+        place: NDArray[np.int32] = places[int(rng.integers(len(places)))]
+        return place
+
+    def around(self, centre: NDArray[np.int32], volume: Resident) -> tuple[int, ...]:
+        """First voxel of the crop with this centre, or the nearest to it inside of the volume."""
+        wanted = [int(c) - side // 2 for c, side in zip(centre, self.patch, strict=True)]
+        return tuple(min(max(w, 0), r) for w, r in zip(wanted, self.room(volume), strict=True))
+
+    def room(self, volume: Resident) -> list[int]:
+        """The last voxel of each axis at which a crop can start."""
+        return [max(size - side, 0) for size, side in zip(volume.shape, self.patch, strict=True)]
 
     def crop(
         self,

@@ -48,6 +48,8 @@ class TrainSettings:
     batch: int = 0  # labelled crops in a step; 0: as planned
     ratio: int = 2  # unlabelled crops for each labelled one
     foreground: float = 0.33  # share of labelled crops centred on foreground
+    balance: bool = False  # foreground crops seek every class of a case equally often
+    unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled cases have some
     seed: int = 0  # of weights, crops and draws; the split has its own
     log_every: int = 10  # steps
     checkpoint_every: int = 100  # steps
@@ -66,8 +68,11 @@ class TrainSettings:
         for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
-        if not 0 <= self.foreground <= 1:
-            raise InputError(f"train.foreground is {self.foreground}: a share lies from 0 to 1.")
+        for name in ("foreground", "unlabeled_foreground"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(
+                    f"train.{name} is {getattr(self, name)}: a share lies from 0 to 1."
+                )
         if not 0 <= self.seed < 2**32:
             raise InputError(f"train.seed is {self.seed}: it must lie from 0 to {2**32 - 1}.")
         for name, known in (("precision", PRECISIONS), ("compile", COMPILE), ("guard", GUARDS)):
