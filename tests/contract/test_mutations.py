@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 from mutations import Mutation
 from mutations_bpl import BPL
+from mutations_bpl_mix import BPL_MIX
 from mutations_cct import CCT
 from mutations_fixmatch import VIEWS
 from mutations_segpl import SEGPL
@@ -27,6 +28,7 @@ TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
 MUTATIONS = [
     *SEGPL,
     *BPL,
+    *BPL_MIX,
     *VIEWS,
     *CPS,
     *CCT,

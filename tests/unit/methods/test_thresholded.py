@@ -13,6 +13,7 @@ from segpl.threshold.rules import RULES, SELECTING
 
 IMAGE = make_batch(2, images=1).labeled.image
 DRAWS = 3000
+WITH_THRESHOLD = ["bpl", "bpl-mix", "segpl-vi"]
 
 
 def bpl(classes: int = 2, calibrate: str = "off", **threshold: object):
@@ -34,7 +35,7 @@ def test_a_method_tells_of_a_threshold_exactly_if_it_has_one(name):
     with torch.no_grad():
         told = method.thresholded(IMAGE)
     assert (told is not None) == method.has_threshold
-    assert method.has_threshold == (name in ("segpl-vi", "bpl"))
+    assert method.has_threshold == (name in WITH_THRESHOLD)
 
 
 @pytest.mark.parametrize("family", [None, *FAMILIES.names, "exact"])
@@ -53,7 +54,7 @@ def test_mean_of_hard_maps_tends_to_the_cumulative_probability(family):
     assert expected.std() > 0.02, "thresholds all on one side would show nothing"
 
 
-@pytest.mark.parametrize("name", ["segpl-vi", "bpl"])
+@pytest.mark.parametrize("name", WITH_THRESHOLD)
 @torch.no_grad()
 def test_probabilities_are_those_of_the_prediction(name):
     method = build(name, 2, classes=3).eval()

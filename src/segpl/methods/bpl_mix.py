@@ -1,0 +1,184 @@
+"""BPL-Mix: a teacher labels plain crops, a student learns on harder ones that are mixed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segpl.errors import unknown
+from segpl.losses import labeled_loss, loss_named, targets_of
+from segpl.methods.base import (
+    Method,
+    Thresholded,
+    alpha_at,
+    counted,
+    forward_together,
+    require,
+    require_ramp,
+    shares,
+    unlabeled_of,
+)
+from segpl.methods.bpl import parts
+from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
+from segpl.methods.mean_teacher import PREDICTORS
+from segpl.methods.strong_view import strengthened
+from segpl.methods.teacher import follow, teacher_of
+from segpl.networks.network import Network
+from segpl.threshold.priors import Answers
+from segpl.threshold.rules import SELECTING
+from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
+from segpl.views.mixing import Box, Marked, draw_box, mask_of
+
+
+class BPLMix(Method):
+    r"""Bayesian pseudo-labels of a teacher, learnt on changed and mixed crops.
+
+    $$\text{E: } p = p(x_u;\, \theta'), \quad q \leftarrow \arg\max_q F(q), \quad
+      (y_u, w_u) = \text{rule}(p, q(T))$$
+    $$\text{M: } L_L(p(x_l;\, \theta), y_l) +
+      \alpha\, L_U(p(\tilde x;\, \theta), \tilde y, \tilde w), \quad
+      (\tilde x, \tilde y, \tilde w) = \text{mix}\big((A(x_u), y_u, w_u), (x_l, y_l, 1)\big)$$
+
+    $\theta'$ is the moving average of $\theta$ [TarvainenValpola2017], $A$ changes intensities as
+    [Cubuk2020]; mixing pastes boxes of unlabelled crops into each other [Yun2019], and of labelled
+    into unlabelled crops and the reverse [Bai2023]. The threshold is that of `bpl`.
+
+    Differs from the sources: boxes of any side and place, one for each crop, and one loss for all
+    voxels of a mixed crop, given and made labels alike.
+    """
+
+    name: ClassVar[str] = "bpl-mix"
+    summary: ClassVar[str] = "Bayesian pseudo-labels of a teacher, on harder and mixed views"
+    spares_networks: ClassVar[frozenset[str]] = frozenset({"threshold_cost"})
+    looks_at_labeled: ClassVar[frozenset[str]] = frozenset({"pseudo"})
+    has_threshold: ClassVar[bool] = True
+
+    @dataclass(frozen=True, slots=True)
+    class Settings:
+        threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
+        alpha: float = 1.0  # weight of the mixed crops
+        ramp_begin: float = 0.1  # progress at which alpha leaves 0: labels alone until then
+        ramp_end: float = 0.4  # progress at which alpha is reached
+        decay: float = 0.99  # what the teacher keeps of itself in a step
+        operations: int = 3  # changes of intensity of a strong view; 0: the plain crop
+        magnitude: float = 1.0  # greatest amount of a change
+        geometry: bool = False  # whether strong views are also moved against the plain ones
+        paste: float = 0.5  # chance of a labelled box in an unlabelled crop; 0: no pasting at all
+        cutmix: float = 0.5  # chance of a box of another unlabelled crop in one without the former
+        predict_by: str = "teacher"  # or `student`
+        loss: str = "dice-cross-entropy"
+
+        def __post_init__(self) -> None:
+            require_ramp(self)
+            require(self, 0, 1, "decay", "magnitude", "paste", "cutmix")
+            require(self, 0, math.inf, "operations")
+            if self.predict_by not in PREDICTORS:
+                raise unknown("method.predict_by", self.predict_by, PREDICTORS)
+
+    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+        super().__init__(build, settings)
+        self.teacher = teacher_of(self.network)
+        self.latent = LatentThreshold(settings.threshold, self.network)
+        self.loss = loss_named(settings.loss)
+
+    def label(
+        self, labeled: Labeled, unlabeled: Unlabeled, generator: torch.Generator
+    ) -> PseudoLabels:
+        """E-step: the teacher's answers to plain crops, and the threshold inferred from them."""
+        if not self.latent.prior.reads_labeled:
+            labeled = Labeled(labeled.image[:0], labeled.label[:0])
+        with torch.no_grad():
+            on_labeled, on_unlabeled = forward_together(self.teacher, labeled, unlabeled)
+        everywhere = torch.ones_like(on_unlabeled.logits[:, :1])  # (U, 1, *S)
+        answers = Answers(
+            on_labeled.logits.sigmoid(),
+            labeled.label,
+            on_unlabeled.logits.sigmoid(),
+            counted(unlabeled, everywhere),
+        )
+        pseudo: PseudoLabels = self.latent(
+            answers, on_unlabeled.logits, on_unlabeled.features, generator
+        )
+        return replace(pseudo, monitors={**pseudo.monitors, **parts(pseudo, answers.weight)})
+
+    def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
+        """The strong views of unlabelled crops, with their labels."""
+        settings = self.settings
+        if not settings.operations:
+            return Marked(unlabeled.image, pseudo.target, pseudo.weight)
+        strong, moved, _ = strengthened(
+            unlabeled,
+            pseudo,
+            batch,
+            operations=settings.operations,
+            magnitude=settings.magnitude,
+            geometry=settings.geometry,
+        )
+        return Marked(strong, moved.target, moved.weight)
+
+    def mix(self, given: Marked, made: Marked, rng: np.random.Generator) -> Marked:
+        """Unlabelled crops with boxes of others; then, if any are pasted, labelled ones too."""
+        labeled, unlabeled = given.image.shape[0], made.image.shape[0]
+        sides = made.image.shape[2:]
+        sources: list[int] = []  # labelled crops count first
+        boxes: list[Box] = []
+        for index in range(unlabeled):
+            source, box = labeled + index, draw_box(sides, rng)
+            pasted, mixed = rng.random(2) < (self.settings.paste, self.settings.cutmix)
+            if pasted:
+                source = int(rng.integers(labeled))
+            elif mixed and unlabeled > 1:
+                other = int(rng.integers(unlabeled - 1))
+                source = labeled + other + (other >= index)
+            sources.append(source)
+            boxes.append(box)
+        device = made.image.device
+        views = made.pasted(given.joined(made).chosen(sources), mask_of(boxes, sides, device))
+        if not self.settings.paste:
+            return views
+        partners = [int(rng.integers(unlabeled)) for _ in range(labeled)]
+        boxes = [draw_box(sides, rng) for _ in range(labeled)]
+        return views.joined(given.pasted(made.chosen(partners), mask_of(boxes, sides, device)))
+
+    def step(self, batch: Batch, progress: float) -> StepOutput:
+        labeled, unlabeled = batch.labeled, unlabeled_of(self, batch)
+        inferred = self.label(labeled, unlabeled, batch.generator)
+        # the labels are facts to the M-step: it must not move the threshold to suit the network
+        pseudo = PseudoLabels(inferred.target.detach(), inferred.weight.detach())
+        target, weight = targets_of(labeled.label, pseudo.target.shape[1])
+        given = Marked(labeled.image, target, weight)
+        mixed = self.mix(given, self.harden(unlabeled, pseudo, batch), batch.choices("mixing"))
+
+        on_labeled, on_mixed = forward_together(self.network, labeled, Unlabeled(mixed.image))
+        terms = {
+            "supervised": Term(labeled_loss(on_labeled, labeled.label, self.loss)),
+            "pseudo": Term(
+                self.loss(on_mixed.logits, mixed.target, mixed.weight),
+                alpha_at(self.settings, progress),
+            ),
+            **inferred.terms,
+        }
+        monitors = {**shares(labeled.label, pseudo), **inferred.monitors}
+        return StepOutput(terms, monitors, (pseudo,))
+
+    def after_update(self, steps: int) -> None:
+        follow(self.teacher, self.network, self.settings.decay, steps)
+
+    def predictors(self) -> list[Network]:
+        return [self.teacher if self.settings.predict_by == "teacher" else self.network]
+
+    def thresholded(self, image: Tensor) -> Thresholded:
+        """What the teacher says, and the threshold that its features ask for."""
+        output: NetOutput = self.teacher(image)
+        probability = output.logits.sigmoid()
+        return Thresholded(
+            probability,
+            self.latent.posterior(probability, output.features),
+            selects=self.settings.threshold.rule in SELECTING,
+        )

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from segpl.views.mixing import SHARES, Box, Marked, draw_box, mask_of
+
+DRAWS = 1000
+CPU = torch.device("cpu")
+
+
+def boxes_in(*sides: int, draws: int = DRAWS) -> list[Box]:
+    rng = np.random.default_rng(0)
+    return [draw_box(sides, rng) for _ in range(draws)]
+
+
+def lengths(boxes: list[Box]) -> np.ndarray:
+    return np.array([[side.stop - side.start for side in box] for box in boxes])  # (n, d)
+
+
+def marked(*numbers: float) -> Marked:
+    """Images of one number each, whose target is a tenth of it and whose weight a hundredth."""
+    image = torch.tensor(numbers).view(-1, 1, 1, 1).expand(-1, 2, 3, 4)
+    return Marked(image, image[:, :1] / 10, image[:, :1] / 100)
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [(1,), (7,), (1, 1), (2, 9), (5, 1, 6), (1, 1, 1), (16, 16, 3), (2, 2, 2), (9, 40, 12)],
+)
+def test_box_lies_inside_and_holds_a_voxel(sides):
+    for box in boxes_in(*sides):
+        assert len(box) == len(sides)
+        for part, side in zip(box, sides, strict=True):
+            assert 0 <= part.start < part.stop <= side
+
+
+@pytest.mark.parametrize(
+    "sides", [(64, 64), (24, 24, 24), (1, 64, 64), (64, 64, 2), (64, 3, 64), (96, 12, 20)]
+)
+def test_share_of_a_box_is_drawn_evenly_whatever_the_sides(sides):
+    """A thin side rounds to whole voxels; the others make up for it."""
+    shares = lengths(boxes_in(*sides)).prod(1) / np.prod(sides)
+    low, high = SHARES
+    assert low - 0.02 < shares.min() < low + 0.03
+    assert high - 0.03 < shares.max() < high + 0.02
+    assert shares.mean() == pytest.approx((low + high) / 2, abs=0.02)
+    assert np.quantile(shares, 0.25) == pytest.approx(low + (high - low) / 4, abs=0.025)
+    assert np.quantile(shares, 0.75) == pytest.approx(high - (high - low) / 4, abs=0.025)
+
+
+def test_boxes_are_not_all_of_the_form_of_the_crop():
+    logs = np.log(lengths(boxes_in(64, 64)))
+    difference = logs[:, 0] - logs[:, 1]
+    assert difference.mean() == pytest.approx(0, abs=0.05)
+    assert 0.3 < difference.std() < 0.7
+
+
+def test_every_voxel_is_in_some_box_and_none_is_in_all():
+    covered = mask_of(boxes_in(12, 12), (12, 12), CPU).float().mean(0)
+    assert 0.02 < covered.min() < covered.max() < 0.7
+    torch.testing.assert_close(covered, covered.flip(1), atol=0.06, rtol=0)
+    torch.testing.assert_close(covered, covered.flip(2), atol=0.06, rtol=0)
+
+
+def test_same_randomness_gives_the_same_boxes():
+    assert boxes_in(9, 8, 7, draws=5) == boxes_in(9, 8, 7, draws=5)
+
+
+def test_mask_is_true_inside_the_box_of_each_image():
+    mask = mask_of([(slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 4))], (3, 4), CPU)
+    assert mask.dtype == torch.bool
+    assert mask[:, 0].int().tolist() == [
+        [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]],
+    ]
+
+
+def test_chosen_images_come_in_the_order_asked_for_with_their_labels():
+    chosen = marked(1.0, 2.0, 3.0).chosen([2, 0, 2])
+    for part, scale in ((chosen.image, 1), (chosen.target, 10), (chosen.weight, 100)):
+        assert (scale * part[:, 0, 0, 0]).tolist() == pytest.approx([3, 1, 3])
+
+
+def test_joined_images_keep_their_labels():
+    joined = marked(1.0, 2.0).joined(marked(3.0))
+    for part, scale in ((joined.image, 1), (joined.target, 10), (joined.weight, 100)):
+        assert (scale * part[:, 0, 0, 0]).tolist() == pytest.approx([1, 2, 3])
+
+
+def test_pasted_box_brings_image_target_and_weight_of_its_source():
+    box = (slice(0, 2), slice(1, 3))
+    pasted = marked(1.0, 2.0).pasted(marked(3.0, 4.0), mask_of([box, box], (3, 4), CPU))
+    for part, scale in ((pasted.image, 1), (pasted.target, 10), (pasted.weight, 100)):
+        found = scale * part
+        for index, (own, source) in enumerate([(1, 3), (2, 4)]):
+            inside = torch.zeros(3, 4, dtype=torch.bool)
+            inside[box] = True
+            expected = torch.where(inside, float(source), float(own)).expand(part.shape[1:])
+            torch.testing.assert_close(found[index], expected)
+
+
+def test_pasting_leaves_both_as_they_were():
+    first, second = marked(1.0), marked(2.0)
+    first.pasted(second, mask_of([(slice(0, 3), slice(0, 4))], (3, 4), CPU))
+    assert first.image.eq(1).all()
+    assert second.image.eq(2).all()
