@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from segpl.data.augment import AugmentSettings
+from segpl.data.augment import AugmentSettings, scanned
 from segpl.data.cache import Volume
 from segpl.data.sampler import Resident, Sampler, settle
 from segpl.types import IGNORE, Batch
@@ -280,6 +280,14 @@ def test_scanner_changes_labelled_images_alone(shape):
         assert torch.equal(one.labeled.label, other.labeled.label)
         assert torch.equal(one.unlabeled.image, other.unlabeled.image)
         assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
+
+
+def test_scanner_has_draws_of_its_own(monkeypatch):
+    monkeypatch.setattr("segpl.data.augment.SCANNER", ("brightness",))
+    plain = sampler([volume((9, 8))], augment=AugmentSettings(scanner=0.9))
+    still = replace(plain, augment=AugmentSettings()).batch(3).labeled.image
+    shared = scanned(still, 0.9, np.random.default_rng([0, 3]), torch.Generator())
+    assert not torch.equal(plain.batch(3).labeled.image, shared)
 
 
 def test_scanner_comes_after_geometry(monkeypatch):
