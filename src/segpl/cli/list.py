@@ -1,6 +1,6 @@
 """Name what can be chosen: methods, layouts, losses, parts of a threshold, or every setting.
 
-Families, rules, scopes and priors are those of the thresholds of method bpl.
+Families, rules, scopes and priors are those of the thresholds of bpl and bpl-mix.
 """
 
 from __future__ import annotations

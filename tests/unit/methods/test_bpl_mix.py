@@ -295,9 +295,10 @@ def test_teacher_moves_to_its_student_after_a_step(steps, expected):
     assert method.network.body.slope.item() == 1
 
 
-def test_views_follow_from_the_seed_of_the_step_alone():
-    """Whatever the device drew before: a resumed training sees what the unbroken one saw."""
-    method, views = slopes(), []
+@pytest.mark.parametrize("settings", [UNMIXED, STILL], ids=["changes", "boxes"])
+def test_views_follow_from_the_seed_of_the_step_alone(settings):
+    """Whatever was drawn before: a resumed training sees what the unbroken one saw."""
+    method, views = slopes(**settings), []
     for seed in (3, 3, 4):
         batch = replace(crops(), generator=torch.Generator().manual_seed(seed))
         method.step(batch, 1.0)
