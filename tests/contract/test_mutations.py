@@ -14,6 +14,7 @@ from mutations_bpl import BPL
 from mutations_bpl_mix import BPL_MIX
 from mutations_cct import CCT
 from mutations_fixmatch import VIEWS
+from mutations_network import NETWORK
 from mutations_segpl import SEGPL
 from mutations_self_loop import SELF_LOOP
 from mutations_teachers import MEAN_TEACHER
@@ -36,6 +37,7 @@ MUTATIONS = [
     *MEAN_TEACHER,
     *ENTROPY,
     *ENSEMBLE,
+    *NETWORK,
 ]
 every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda entry: entry.title)
 
