@@ -300,14 +300,17 @@ def test_half_precision_is_kept_and_computed_in_single(kind):
     assert torch.equal(changed, single.to(kind))
 
 
-def test_no_choice_waits_for_a_value_on_the_device(monkeypatch):
-    """A tensor without values has none to wait for; torch makes no noise of that kind."""
-    image = torch.empty(3, 2, 20, 20, 20, device="meta")
-    label = torch.empty(3, 20, 20, 20, dtype=torch.int64, device="meta")
-    view, moved = reposed(image, label, 0.7, randomness())
-    assert (view.shape, moved.shape) == (image.shape, label.shape)
-    monkeypatch.setattr(module, "SCANNER", tuple(n for n in OPERATIONS if n != "noise"))
-    assert scanned(image, 1.0, randomness(), source()).shape == image.shape
+@every_shape
+def test_no_choice_waits_for_a_value_on_the_device(sides, monkeypatch):
+    image, label = blobs(*sides)
+
+    def wait(*_):
+        raise AssertionError("a value was asked for")
+
+    for name in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__"):
+        monkeypatch.setattr(torch.Tensor, name, wait)
+    view, _ = reposed(image, label, 0.7, randomness())
+    scanned(view, 1.0, randomness(), source())
 
 
 def test_nothing_is_drawn_when_all_is_off():
