@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import shutil
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +18,9 @@ from browser import CHROMIUM, chromium
 from conftest import make_dataset
 
 from segpl.cli.main import main
+from segpl.report.stress.rows import StressRow, write_stress
 
+SUFFIXES = ("csv", "tex", "png", "svg")
 METHODS = ("supervised", "segpl-vi")
 SHORT = (
     *("--steps", "4", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
@@ -73,19 +80,73 @@ def test_runs_of_two_seeds_are_one_row_for_each_method(segpl, runs, tmp_path):
     assert not re.search(r'(?:src|href)="(?!#|data:)', page)
 
 
-def test_filled_runs_have_every_metric_probabilities_and_uncertainty(segpl, runs, tmp_path):
-    copies = [shutil.copytree(run, tmp_path / "runs" / run.name) for run in runs[:1] + runs[2:3]]
-    out, assets = tmp_path / "report.html", tmp_path / "assets"
-    answer = segpl("report", *copies, "--fill", "--assets", assets, "--out", out)
-    assert answer.code == 0, answer.err
-    page = out.read_text()
-    assert "HD95" in section(page, "scores")
-    assert "<svg" in section(page, "calibration")
-    assert 'value="uncertainty"' in section(page, "cases")
-    assert "Dice" in (assets / "scores.csv").read_text().splitlines()[0]
-    assert r"\begin{tabular}" in (assets / "scores.tex").read_text()
-    assert (assets / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (assets / "bland-altman.svg").read_text()
+@dataclass(frozen=True)
+class Filled:
+    """What `segpl report --fill --stress --assets` leaves behind."""
+
+    page: str
+    assets: Path
+    err: str
+
+
+@pytest.fixture(scope="module")
+def filled_by_dims(runs_by_dims, tmp_path_factory) -> dict[int, Filled]:
+    found = {}
+    for dims, runs in runs_by_dims.items():
+        root = tmp_path_factory.mktemp("filled")
+        copies = [shutil.copytree(run, root / run.name) for run in runs[:1] + runs[2:3]]
+        out, assets, stress = root / "report.html", root / "assets", root / "stress.csv"
+        write_stress(
+            stress,
+            [
+                StressRow(run.name, corruption, severity, "t", "x", 0.9 - severity, 0.8 - severity)
+                for run in copies
+                for corruption, severity in (("clean", 0.0), ("blur", 0.5), ("blur", 1.0))
+            ],
+        )
+        options = ["--fill", "--stress", stress, "--assets", assets, "--out", out]
+        err = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stderr(err):
+            patch.setenv("SEGPL_CACHE", str(root / "cache"))
+            assert main(["report", *map(str, [*copies, *options])]) == 0, err.getvalue()
+        found[dims] = Filled(out.read_text(), assets, err.getvalue())
+    return found
+
+
+@pytest.fixture(params=[2, 3])
+def filled(request, filled_by_dims) -> Filled:
+    return filled_by_dims[request.param]
+
+
+def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
+    assert "HD95" in section(filled.page, "scores")
+    assert "<svg" in section(filled.page, "calibration")
+    assert 'value="uncertainty"' in section(filled.page, "cases")
+    assert "Dice" in (filled.assets / "scores.csv").read_text().splitlines()[0]
+    assert r"\begin{tabular}" in (filled.assets / "scores.tex").read_text()
+    assert (filled.assets / "reliability.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (filled.assets / "bland-altman.svg").read_text()
+
+
+def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
+    """Tables by their heads, figures by their number: what is new on the page must be a file."""
+    heads = [
+        [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<th .*?</th>", table)]
+        for table in re.findall(r"<table.*?</thead>", filled.page, re.DOTALL)
+    ]
+    names = {s: {path.stem for path in filled.assets.glob(f"*.{s}")} for s in SUFFIXES}
+    tables = [(filled.assets / f"{name}.csv").read_text() for name in names["csv"]]
+    assert sorted(next(csv.reader(io.StringIO(text))) for text in tables) == sorted(heads)
+    assert names["csv"] == names["tex"]
+    assert names["png"] == names["svg"]
+    assert len(names["svg"]) == filled.page.count("<svg") == filled.page.count("</svg>")
+    assert {"scores", "calibration", "stress", "agreement", "cost"} <= names["csv"]
+    assert {"stress-curves", "dice-by-case", "bland-altman", "reliability"} <= names["svg"]
+
+
+def test_bars_say_what_the_report_waits_for(filled):
+    for step in ("filling in", "predicting", "scoring", "reading runs", "calibration", "slices"):
+        assert step in filled.err
 
 
 def test_broken_run_is_named_and_hides_no_other(segpl, runs, tmp_path):
@@ -141,7 +202,7 @@ def test_page_works_in_a_browser(segpl, runs_by_dims, tmp_path):
     assert segpl("report", *runs_by_dims[3], "--out", out).code == 0
     with chromium(tmp_path) as page:
         page.open(out)
-        assert page.run("document.querySelector('h1').textContent") == "2 methods on data"
+        assert page.run("document.querySelector('h1').textContent") == "2 methods on 3d/data"
         assert page.run("document.querySelectorAll('svg').length") > 5
         sorts_by_clicks_and_keys(page)
         scrolls_and_fades(page)

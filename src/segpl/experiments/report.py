@@ -13,17 +13,17 @@ from segpl.assembly import build_method
 from segpl.config import Config, read_config, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split
-from segpl.display import say
+from segpl.display import bar, say
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
-from segpl.experiments.report_cases import calibrations, volumes, wanted_pictures
+from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
 from segpl.report.gathered import FoundRun, Gathered, grouped, short_paths
 from segpl.report.page.assets import write_assets
 from segpl.report.page.report import write_report
-from segpl.report.page.slices import browse
+from segpl.report.page.slices import BUDGET, browse
 from segpl.report.runs import read_log
 from segpl.report.sections.agreement import agreement_section
 from segpl.report.sections.answer import ranked
@@ -39,9 +39,10 @@ T = TypeVar("T")
 # what reading a file that was cut, edited or replaced by something else can raise
 UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
 SAMPLES = 5
+LIMIT = 15_000_000  # bytes of a page, so that it can be sent by mail
 
 
-def gather(paths: Sequence[Path]) -> Gathered:
+def gather(paths: Sequence[Path], *, advance: Callable[[], object] = lambda: None) -> Gathered:
     """Every run that can be read, with what it lacks; the others by name, with the reason."""
     unique = list(dict.fromkeys(path.resolve() for path in paths))
     names = short_paths([str(path) for path in unique])
@@ -53,6 +54,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
             runs.append(read_run(path, name))
         except UNREADABLE as error:
             broken[name] = reason(error)
+        advance()
     if not runs:
         raise InputError(
             "no run can be read: "
@@ -112,27 +114,59 @@ def make_report(
     stress: Path | None = None,
     assets: Path | None = None,
     command: str = "",
+    quiet: bool = False,
 ) -> Gathered:
     """Write the page of these runs, and its tables and figures where `assets` asks for them."""
     rows = read_stress(stress) if stress else None  # before anything long
-    found = gather(paths)
-    sections = sections_of(found, rows)
-    browsers, sheets, note = browse(wanted_pictures(found))
+    with bar("reading runs", len(paths), quiet=quiet) as advance:
+        found = gather(paths, advance=advance)
+    with bar("calibration", len(found.runs), quiet=quiet) as advance:
+        sections = sections_of(found, rows, advance=advance)
+    if write_page(out, found, sections, command, budget=BUDGET, quiet=quiet) > LIMIT:
+        # many runs have many curves: pictures make room for them
+        rest = write_page(out, found, sections, command, budget=0, quiet=True)
+        if rest < LIMIT:
+            write_page(out, found, sections, command, budget=LIMIT - rest, quiet=quiet)
+    if assets:
+        write_assets(assets, sections)
+    return found
+
+
+def write_page(
+    out: Path,
+    found: Gathered,
+    sections: Sequence[Section],
+    command: str,
+    *,
+    budget: int,
+    quiet: bool,
+) -> int:
+    """Write the page with pictures of at most `budget` bytes; returns the size of the file."""
+    wanted = wanted_pictures(found) if budget else []
+    with bar("slices", len(wanted), quiet=quiet) as advance:
+        browsers, sheets, note = browse(wanted, budget=budget, advance=advance)
+    if not any(run.scores for run in found.runs):
+        note = "No run has a scored case that could be shown."
+    elif browsers and not sheets:
+        note = "None of them could be read."
     write_report(
         out,
         found,
         sections,
         browsers=browsers,
         sheets=sheets,
-        picture_note=note if browsers else "No run has a scored case that could be shown.",
+        picture_note=" ".join(filter(None, (note, channel_note(found) if sheets else ""))),
         command=command,
     )
-    if assets:
-        write_assets(assets, sections)
-    return found
+    return out.stat().st_size
 
 
-def sections_of(found: Gathered, stress: Sequence[StressRow] | None = None) -> list[Section]:
+def sections_of(
+    found: Gathered,
+    stress: Sequence[StressRow] | None = None,
+    *,
+    advance: Callable[[], object] = lambda: None,
+) -> list[Section]:
     """Everything but the pictures, in the order of the page."""
     if len(found.datasets) == 1 or found.has_data_by_seed:
         agreement = agreement_section(*volumes(found, ranked(found)[:2]))
@@ -141,7 +175,7 @@ def sections_of(found: Gathered, stress: Sequence[StressRow] | None = None) -> l
     return [
         score_section(found),
         *curve_sections(found),
-        calibration_section(*calibrations(found)),
+        calibration_section(*calibrations(found, advance=advance)),
         stress_section(found, stress),
         agreement,
         cost_section(found),
@@ -161,13 +195,18 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
             run.predict(out=out, **options)  # what is there from these weights is kept
         except InputError:
             run.predict(out=out, overwrite=True, **options)  # of other weights, or moved
-    scores = evaluate_folders(predictions, run.config.data.path, metrics=tuple(METRICS))
+    with bar("scoring", len(run.split.test), quiet=quiet) as advance:
+        scores = evaluate_folders(
+            predictions, run.config.data.path, metrics=tuple(METRICS), advance=advance
+        )
     write_scores(path / "scores.csv", scores)
 
 
 def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> None:
     """Fill in every run that can be; of the others the report tells."""
-    for path in paths:
+    for number, path in enumerate(paths, 1):
+        if not quiet:
+            say(f"filling in {path}, {number} of {len(paths)}")
         try:
             fill(path, device=device, quiet=quiet)
         except UserError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from segpl.data.plan import Plan
 from segpl.data.readers import Grid, read_image, read_label, same_grid, stem_of
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
+from segpl.evaluate.calibration import class_indices
 from segpl.evaluate.metrics import volume
 from segpl.evaluate.statistics import BySeed
 from segpl.report.gathered import FoundRun, Gathered, spread_cases
@@ -67,15 +68,18 @@ class RunCases:
         case = self.case(name)
         if case.label is None:
             raise MissingFileError(f"case {name} has no label.")
-        found = read_label(case.label, self.plan.dims)
-        return indices(found.array, self.plan), found.grid
+        return self.indices(case.label)
 
     def prediction(self, name: str) -> tuple[Array, Grid]:
         path = self.file("predictions", name=name)
         if path is None:
             raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
+        return self.indices(path)
+
+    def indices(self, path: Path) -> tuple[Array, Grid]:
+        """Numbers of a file as indices of the plan's classes; one that is no class is refused."""
         found = read_label(path, self.plan.dims)
-        return indices(found.array, self.plan), found.grid
+        return class_indices(found.array, self.plan.classes, self.plan.ignore, path), found.grid
 
     def arrays(self, name: str) -> CaseArrays:
         truth, grid = self.truth(name)
@@ -94,7 +98,7 @@ class RunCases:
             name,
             image.array[0],
             np.where(truth == IGNORE, 0, truth),
-            prediction,
+            np.where(prediction == IGNORE, 0, prediction),
             grid,
             unsure,
             float(np.log(2)),
@@ -106,8 +110,18 @@ class RunCases:
         for name in sorted({score.case for score in self.run.scores}):
             path = self.file("predictions/probabilities", name=name)
             if path is not None:
-                probability = read_image([path], self.plan.dims).array
-                found.append(calibration_of(probability, self.truth(name)[0]))
+                image = read_image([path], self.plan.dims)
+                truth, grid = self.truth(name)
+                if difference := same_grid(grid, image.grid):
+                    raise InputError(
+                        f"case {name}: label and probabilities differ in {difference}."
+                    )
+                if len(image.array) != self.plan.outputs:
+                    raise InputError(
+                        f"case {name}: there are {len(image.array)} channels of probabilities, and "
+                        f"the plan has {self.plan.outputs}."
+                    )
+                found.append(calibration_of(image.array, truth))
         return found
 
     def volumes(self) -> dict[str, float]:
@@ -142,14 +156,15 @@ def spacing_of(grid: Grid) -> tuple[float, ...] | None:
     return grid.spacing if is_stored else None
 
 
-def indices(numbers: Array, plan: Plan) -> Array:
-    """Class numbers of a file as indices of the plan's classes; IGNORE stays unknown."""
-    found = np.zeros(numbers.shape, np.int16)
-    for index, number in enumerate(plan.classes.values()):
-        found[numbers == number] = index
-    if plan.ignore is not None:
-        found[numbers == plan.ignore] = IGNORE
-    return found
+def channel_note(found: Gathered) -> str:
+    """That one channel is shown, where images have several."""
+    several = dict.fromkeys(
+        plan.channels for run in found.runs if (plan := run.plan) and len(plan.channels) > 1
+    )
+    return " ".join(
+        f"Of the {len(channels)} channels {', '.join(channels)} the first is shown."
+        for channels in several
+    )
 
 
 def wanted_pictures(found: Gathered) -> list[Wanted]:
@@ -174,7 +189,7 @@ def wanted_pictures(found: Gathered) -> list[Wanted]:
 
 
 def calibrations(
-    found: Gathered,
+    found: Gathered, *, advance: Callable[[], object] = lambda: None
 ) -> tuple[dict[str, list[list[CaseCalibration]]], list[str]]:
     """By method and seed; and why a run has none."""
     known: dict[str, list[list[CaseCalibration]]] = {label: [] for label in found.labels}
@@ -185,6 +200,8 @@ def calibrations(
         except (UserError, OSError, ValueError) as error:
             missing.append(f"{run.name}: {error}")
             continue
+        finally:
+            advance()
         known[run.label].append(cases)
         if not cases:
             missing.append(f"{run.name} has no probabilities of its test cases.")

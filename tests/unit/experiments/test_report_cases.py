@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -9,7 +10,7 @@ import pytest
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
-from segpl.experiments.report_cases import RunCases, calibrations, indices, volumes
+from segpl.experiments.report_cases import RunCases, calibrations, channel_note, volumes
 from segpl.report.gathered import FoundRun, grouped
 from segpl.types import IGNORE
 
@@ -63,8 +64,36 @@ def run(tmp_path) -> FoundRun:
     )
 
 
-def test_numbers_of_a_file_become_indices_of_classes():
-    assert indices(np.array([0, 1, 4, 9, 7]), PLAN).tolist() == [0, 1, 2, IGNORE, 0]
+def test_numbers_of_a_file_become_indices_of_classes(run):
+    found, _ = RunCases(run).truth("t0")
+    assert (found[1, 1, 1], found[4, 4, 0], found[0, 0, 0], found[5, 0, 0]) == (1, 2, IGNORE, 0)
+
+
+def test_number_that_is_no_class_is_refused_and_not_shown_as_background(run):
+    write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
+    with pytest.raises(InputError, match="holds the number 7, which is no class"):
+        RunCases(run).arrays("t0")
+
+
+@pytest.mark.parametrize(
+    ("shape", "affine", "told"),
+    [
+        ((6, 5, 4, 3), np.eye(4), "label and probabilities differ in voxel spacing"),
+        ((6, 5, 4), AFFINE, "1 channels of probabilities, and the plan has 3"),
+    ],
+)
+def test_probabilities_of_another_grid_or_other_classes_are_told(run, shape, affine, told):
+    path = run.path / "predictions" / "probabilities" / "t0.nii.gz"
+    write(path, np.zeros(shape, np.float32), affine)
+    known, missing = calibrations(grouped([run], {}))
+    assert known == {"segpl": []}
+    assert told in missing[0]
+
+
+def test_channel_that_is_shown_is_named_where_there_are_several(run):
+    assert channel_note(grouped([run], {})) == ""
+    object.__setattr__(run, "plan", replace(PLAN, channels=("T1", "FLAIR")))
+    assert channel_note(grouped([run], {})) == "Of the 2 channels T1, FLAIR the first is shown."
 
 
 def test_case_is_read_with_its_truth_and_prediction(run):

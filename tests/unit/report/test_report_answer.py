@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score
 from segpl.report.gathered import FoundRun, Gathered, grouped, spread_cases
-from segpl.report.page.report import warnings_of, write_report
+from segpl.report.page.report import class_legends, title_of, warnings_of, write_report
 from segpl.report.page.slices import BUDGET
 from segpl.report.sections.answer import answer, answers, ranked
 from segpl.report.sections.repeat import command_of, settings_table, versions_table
@@ -103,7 +104,7 @@ def test_partly_sure_answer_names_the_ones_that_are_not():
         found_run("supervised", 0, BASE + noise - noise.mean()),
     ]
     said = answer(together(found_run("segpl", 0, BASE + 0.005), *worse))
-    assert "not sure against supervised; against 1 other it is" in said.headline
+    assert "from cps is sure, that from supervised is not." in said.headline
     assert "with one seed, another may turn it round" in said.headline
 
 
@@ -312,3 +313,22 @@ def test_page_without_pictures_leaves_room_for_them(tmp_path):
     out = tmp_path / "page.html"
     write_report(out, found, [score_section(found), *curve_sections(found), cost_section(found)])
     assert out.stat().st_size + BUDGET < 15_000_000
+
+
+def test_title_has_the_folder_above_where_the_last_one_says_nothing():
+    assert title_of(together(found_run("segpl", dataset="/x/hippocampus"))) == (
+        "1 method on hippocampus"
+    )
+    assert title_of(together(found_run("segpl", dataset="/x/demo/data"))) == "1 method on demo/data"
+
+
+def test_classes_of_several_datasets_have_a_legend_each():
+    runs = [found_run("segpl", dataset="/data/a"), found_run("cps", dataset="/data/b")]
+    for run, names in zip(runs, (("background", "vessel"), ("background", "gland")), strict=True):
+        classes = {name: number for number, name in enumerate(names)}
+        object.__setattr__(run, "plan", SimpleNamespace(classes=classes))
+    assert [(head, list(names)) for head, names in class_legends(together(*runs))] == [
+        ("truth and prediction of a", ["vessel"]),
+        ("truth and prediction of b", ["gland"]),
+    ]
+    assert [head for head, _ in class_legends(together(runs[0]))] == ["truth and prediction"]

@@ -156,6 +156,21 @@ def test_pictures_stay_within_the_budget_by_fewer_and_smaller_slices():
     assert browse(many, budget=10)[:2] == ([], {})
 
 
+def test_case_that_is_drawn_at_several_sizes_counts_once_as_progress():
+    noise = np.random.default_rng(0).normal(size=(40, 40, 40))
+    grid = Grid((40, 40, 40), (1.0, 1.0, 1.0), RAS)
+    empty = np.zeros((40, 40, 40), np.int16)
+    drawn: list[int] = []
+    reads: list[int] = []
+
+    def read() -> CaseArrays:
+        reads.append(1)
+        return case(image=noise, truth=empty, prediction=empty, grid=grid)
+
+    browse([wanted(read)], budget=20_000, advance=lambda: drawn.append(1))
+    assert (len(drawn), len(reads) > 1) == (1, True)
+
+
 def test_case_that_cannot_be_read_hides_no_other():
     def broken() -> CaseArrays:
         raise MissingFileError("a.nii.gz does not exist.")

@@ -64,7 +64,7 @@ def write_report(
         browser_data=[asdict(browser) for browser in browsers],
         legends=[
             ("right and wrong", MEANINGS),
-            ("truth and prediction", class_colours(found)),
+            *class_legends(found),
             ("uncertainty", {"the stronger, the less sure": UNSURE}),
         ],
         layer_names=LAYER_NAMES,
@@ -81,7 +81,7 @@ def prose(text: str) -> Markup:
 
 
 def title_of(found: Gathered) -> str:
-    names = list(dict.fromkeys(Path(dataset).name for dataset in found.datasets))
+    names = list(dict.fromkeys(dataset_name(dataset) for dataset in found.datasets))
     where = names[0] if len(names) == 1 else counted(len(found.datasets), "dataset")
     methods = counted(len(found.labels), "method")
     return f"{methods} on {where}"
@@ -111,8 +111,24 @@ def warnings_of(found: Gathered) -> list[str]:
     return said
 
 
-def class_colours(found: Gathered) -> dict[str, str]:
-    """The colour of each class in truth and prediction."""
-    plan = next((run.plan for run in found.runs if run.plan), None)
-    names = list(plan.classes)[1:] if plan else []
-    return {name: CLASS_COLOURS[i % len(CLASS_COLOURS)] for i, name in enumerate(names)}
+def dataset_name(path: str) -> str:
+    """The last part of its path, and the one above where that alone says nothing."""
+    parts = Path(path).parts
+    return "/".join(parts[-2:]) if parts[-1:] in (("data",), ("dataset",)) else Path(path).name
+
+
+def class_legends(found: Gathered) -> list[tuple[str, dict[str, str]]]:
+    """The colour of each class in truth and prediction; datasets may have classes of their own."""
+    known: dict[tuple[str, ...], list[str]] = {}
+    for run in found.runs:
+        if run.plan:
+            names = known.setdefault(tuple(run.plan.classes)[1:], [])
+            if (name := dataset_name(run.dataset)) not in names:
+                names.append(name)
+    return [
+        (
+            "truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
+            {name: CLASS_COLOURS[i % len(CLASS_COLOURS)] for i, name in enumerate(classes)},
+        )
+        for classes, names in known.items()
+    ]

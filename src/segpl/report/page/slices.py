@@ -26,6 +26,7 @@ Array = NDArray[Any]
 BUDGET = 11 * 2**20  # bytes of all pictures of a page, as they stand in it
 # slices of an axis and pixels of a side, tried in turn until all pictures fit
 LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
+TOO_LARGE = "The pictures do not fit into this page."
 QUALITY = 60  # of the grey images
 # classes, from the palette of Okabe and Ito, those of `ERRORS` last; a ninth begins anew
 CLASS_COLOURS = (
@@ -106,11 +107,26 @@ class Wanted:
 
 
 def browse(
-    wanted: Sequence[Wanted], *, budget: int = BUDGET
+    wanted: Sequence[Wanted],
+    *,
+    budget: int = BUDGET,
+    advance: Callable[[], object] = lambda: None,
 ) -> tuple[list[Browser], dict[str, str], str]:
-    """Browsers, their sheets, and what was done to keep these within the budget."""
+    """Browsers, their sheets, and what was done to keep these within the budget.
+
+    `advance` is called once for each case, however often it is drawn.
+    """
+    if not wanted:
+        return [], {}, TOO_LARGE
+    drawn: set[int] = set()
+
+    def seen(number: int) -> None:
+        if number not in drawn:
+            drawn.add(number)
+            advance()
+
     for slices, side in LEVELS:
-        made = _at_level(wanted, slices, side, budget)
+        made = _at_level(wanted, slices, side, budget, seen)
         if made is not None:
             browsers, sheets = made
             note = (
@@ -125,11 +141,11 @@ def browse(
     if len(wanted) > 1:
         browsers, sheets, note = browse(wanted[: len(wanted) // 2], budget=budget)
         return browsers, sheets, f"For want of space only some runs are shown. {note}"
-    return [], {}, "The pictures do not fit into this page."
+    return [], {}, TOO_LARGE
 
 
 def _at_level(
-    wanted: Sequence[Wanted], slices: int, side: int, budget: int
+    wanted: Sequence[Wanted], slices: int, side: int, budget: int, seen: Callable[[int], None]
 ) -> tuple[list[Browser], dict[str, str]] | None:
     sheets: dict[str, str] = {}
     shown: dict[str, list[Shown]] = {}
@@ -138,6 +154,7 @@ def _at_level(
     facts: dict[str, tuple[str, int]] = {}
     for number, one in enumerate(wanted):
         facts[one.run] = (one.label, one.seed)
+        seen(number)
         shown.setdefault(one.run, [])
         try:
             arrays = one.read()

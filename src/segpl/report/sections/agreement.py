@@ -36,7 +36,7 @@ def agreement_section(
         words=(
             f"Volume of all foreground that {first} finds, minus that of {second}, for each case, "
             "mean over seeds (Bland and Altman). Most new differences are expected between the "
-            "dashed lines.",
+            "dashed lines; the bars at the right are their 95 % intervals.",
         ),
         tables=(NamedTable("agreement", agreement_table(found, unit)),),
         figures=(
@@ -67,7 +67,7 @@ def agreement_table(found: Agreement, unit: str) -> Table:
 
 
 def agreement_figure(found: Agreement, unit: str) -> Figure:
-    figure = Figure(figsize=(PANEL[0] * 1.2, PANEL[1] + 0.3), layout="constrained")
+    figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.3), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
     for name, bound, dash in (
@@ -88,7 +88,16 @@ def agreement_figure(found: Agreement, unit: str) -> Figure:
             color=INK,
         )
         if math.isfinite(bound.low):
-            axes.axhspan(bound.low, bound.high, color=run_colour(1), alpha=0.1, linewidth=0)
+            # beside the points, since with few cases the intervals overlap
+            axes.plot(
+                [1.02, 1.02],
+                [bound.low, bound.high],
+                "_-",
+                color=run_colour(1),
+                linewidth=1.2,
+                transform=axes.get_yaxis_transform(),
+                clip_on=False,
+            )
     axes.plot(
         list(found.means.values()),
         list(found.differences.values()),

@@ -69,7 +69,7 @@ def answer(found: Gathered) -> Answer:
     corrected = holm([each.p for each in effects])
     sure = [is_told(each, p) for each, p in zip(effects, corrected, strict=True)]
     unsure = [other for other, is_sure in zip(others, sure, strict=True) if not is_sure]
-    headline = verdict(best, f"a Dice of {told}, over {size}", unsure, len(others))
+    headline = verdict(best, f"a Dice of {told}, over {size}", unsure, others)
     if any(sure) and max(each.estimate.seeds for each in effects) == 1:
         headline += " That is of these trainings: with one seed, another may turn it round."
     return Answer(
@@ -83,18 +83,20 @@ def answer(found: Gathered) -> Answer:
     )
 
 
-def verdict(best: str, mean: str, unsure: Sequence[str], others: int) -> str:
+def verdict(best: str, mean: str, unsure: Sequence[str], others: Sequence[str]) -> str:
     if not unsure:
-        against = {1: "the other", 2: "both others"}.get(others, f"all {others} others")
+        count = len(others)
+        against = {1: "the other", 2: "both others"}.get(count, f"all {count} others")
         return f"{best} is best: {mean}, and the difference from {against} is sure."
-    if len(unsure) == others:
+    if len(unsure) == len(others):
         return (
             f"No method can be told to be best. {best} has the highest mean, {mean}, but the "
             f"difference from {listed(unsure)} is not sure."
         )
+    sure = [other for other in others if other not in unsure]
     return (
-        f"{best} has the highest mean, {mean}. It is not sure against {listed(unsure)}; against "
-        f"{counted(others - len(unsure), 'other')} it is."
+        f"{best} has the highest mean, {mean}. The difference from {listed(sure)} is sure, that "
+        f"from {listed(unsure)} is not."
     )
 
 

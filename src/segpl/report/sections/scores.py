@@ -179,7 +179,7 @@ def box_figure(found: Gathered, metric: str, unit: str) -> Figure:
         for label in found.labels
     }
     values = {label: each for label, each in values.items() if each}
-    figure = Figure(figsize=(PANEL[0] * 1.3, 0.9 + 0.45 * len(values)), layout="constrained")
+    figure = Figure(figsize=(PANEL[0], 0.9 + 0.45 * len(values)), layout="constrained")
     axes = figure.subplots()
     shift = np.random.default_rng(0)
     for place, (label, each) in enumerate(values.items()):

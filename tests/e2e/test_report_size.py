@@ -1,0 +1,106 @@
+"""A page of 5 runs of 40 cases: small enough to be sent, whatever the size of the scans."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from segpl.config import resolve
+from segpl.data.plan import Normalization, Plan
+from segpl.data.split import Split
+from segpl.evaluate.scores import Score, write_scores
+from segpl.experiments import report
+from segpl.experiments.report import LIMIT, make_report
+
+METHODS = ("supervised", "segpl", "segpl-vi", "cps", "mean-teacher")
+CASES = [f"case_{number:02d}" for number in range(40)]
+SHOWN = (CASES[0], CASES[19], CASES[39])  # worst, median and best: only these need files
+SHAPE = (35, 50, 35)  # that of the hippocampus
+PLAN = Plan(
+    dims=3,
+    channels=("T1", "FLAIR"),
+    classes={"background": 0, "anterior": 1, "posterior": 2},
+    ignore=None,
+    orientation="RAS",
+    spacing=(1.0, 1.0, 1.0),
+    normalization=(Normalization(), Normalization()),
+    patch=(32, 32, 32),
+    strides=((2, 2, 2),),
+    width=4,
+    batch=1,
+    reasons={},
+)
+
+
+def write(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.Nifti1Image(array, np.eye(4)).to_filename(path)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Path]:
+    """Images of noise, which no format makes small, and labels with ragged borders."""
+    root = tmp_path_factory.mktemp("size")
+    noise = np.random.default_rng(0)
+    centre = np.linalg.norm(np.indices(SHAPE).T - np.array(SHAPE) / 2, axis=-1).T
+    for case in SHOWN:
+        image = noise.normal(size=(*SHAPE, 2)).astype(np.float32)
+        write(root / "data" / "images" / f"{case}.nii.gz", image)
+        write(root / "data" / "labels" / f"{case}.nii.gz", label(centre, noise))
+    return [write_run(root, method, centre, noise) for method in METHODS]
+
+
+def label(centre: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+    ragged = centre + noise.normal(scale=1.5, size=SHAPE)
+    return np.where(ragged < 7, 2, np.where(ragged < 12, 1, 0)).astype(np.uint8)
+
+
+def write_run(root: Path, method: str, centre: np.ndarray, noise: np.random.Generator) -> Path:
+    folder = root / method
+    for case in SHOWN:
+        write(folder / "predictions" / f"{case}.nii.gz", label(centre, noise))
+        unsure = noise.uniform(0, 0.69, SHAPE).astype(np.float32)
+        write(folder / "samples" / "uncertainty" / f"{case}_entropy.nii.gz", unsure)
+    settings = {"method": {"name": method}, "data": {"path": str(root / "data")}}
+    (folder / "config.toml").write_text(resolve(settings).as_toml())
+    PLAN.write(folder / "plan.json")
+    Split(("a",), (), (), tuple(CASES), ()).write(folder / "split.json")
+    columns = ("supervised", "pseudo", "threshold", "pseudo_foreground")
+    rows = [f"{step},{','.join(map(str, noise.random(4)))}" for step in range(10, 2001, 10)]
+    (folder / "log.csv").write_text("\n".join([",".join(("step", *columns)), *rows]) + "\n")
+    scores = [
+        Score(case, name, metric, 0.5 + place / 100 + noise.uniform(0, 0.001), unit, "no")
+        for place, case in enumerate(CASES)
+        for name in ("anterior", "posterior")
+        for metric, unit in (("dice", ""), ("hd95", "mm"), ("volume", "ml"))
+    ]
+    write_scores(folder / "scores.csv", scores)
+    return folder
+
+
+def test_five_runs_of_forty_cases_are_far_below_the_limit_with_all_their_slices(runs, tmp_path):
+    out = tmp_path / "page.html"
+    make_report(runs, out, quiet=True)
+    page = out.read_text()
+    assert out.stat().st_size < LIMIT / 2
+    assert page.count('data-case="') == 15
+    assert "up to 32 slices of each axis" in page
+    assert "Of the 2 channels T1, FLAIR the first is shown." in page
+
+
+def test_page_above_the_limit_has_fewer_slices_and_says_so(runs, tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    make_report(runs[:1], out, quiet=True)
+    limit = int(0.8 * out.stat().st_size)
+    monkeypatch.setattr(report, "LIMIT", limit)
+    make_report(runs[:1], out, quiet=True)
+    assert out.stat().st_size < limit
+    (slices,) = re.findall(r"up to (\d+) slices of each axis", out.read_text())
+    assert int(slices) < 32
+    monkeypatch.setattr(report, "LIMIT", 10_000)
+    make_report(runs[:1], out, quiet=True)
+    assert "The pictures do not fit into this page." in out.read_text()
