@@ -83,8 +83,7 @@ BPL_MIX = [
         METHOD,
         "counted(unlabeled, everywhere)",
         "everywhere",
-        f"{TESTS}:test_what_lies_beyond_a_scan_does_not_count_wherever_it_is_pasted",
-        {"loss": "dice", "paste": 0.5},
+        f"{TESTS}:test_what_lies_beyond_a_scan_moves_no_threshold",
     ),
     Mutation(
         "bpl-mix lets the M-step move the threshold",
@@ -154,6 +153,7 @@ BPL_MIX = [
         "output: NetOutput = self.teacher(image)",
         "output: NetOutput = self.network(image)",
         f"{TESTS}:test_threshold_in_prediction_is_held_against_the_teacher",
+        {"rule": "binarize", "selects": False},
     ),
     Mutation(
         "boxes all begin in the corner",

@@ -110,8 +110,6 @@ class BPLMix(Method):
     def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
         """The strong views of unlabelled crops, with their labels."""
         settings = self.settings
-        if not settings.operations:
-            return Marked(unlabeled.image, pseudo.target, pseudo.weight)
         strong, moved, _ = strengthened(
             unlabeled,
             pseudo,

@@ -96,17 +96,20 @@ def test_every_voxel_has_label_and_weight_of_the_crop_that_it_is_from(loss, seed
     assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_every_pasted_voxel_is_in_one_box():
+def test_every_pasted_voxel_is_in_one_box_of_the_crops_own():
     method, batch = slopes(paste=1.0, **STILL), crops(side=12)
     batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image))
     (pseudo,) = method.step(batch, 1.0).pseudo
     _, origin = looked_up(method, batch, pseudo)
+    boxes = set()
     for index, view in enumerate(origin):
         own = 2 + index if index < 5 else index - 5
         rows, columns = (view != own).nonzero().unbind(1)
         height, width = rows.max() - rows.min() + 1, columns.max() - columns.min() + 1
         assert height * width == len(rows)
         assert 0.07 < len(rows) / 144 < 0.55
+        boxes.add((rows.min().item(), columns.min().item(), height.item(), width.item()))
+    assert len(boxes) == 7
 
 
 def test_without_operations_and_mixing_the_student_sees_the_plain_crops():
@@ -335,14 +338,17 @@ def test_prediction_is_made_by_the_teacher_unless_told_otherwise():
     assert method.predictors() == [method.teacher]
 
 
+@pytest.mark.parametrize(("rule", "selects"), [("binarize", False), ("marginal-select", True)])
 @torch.no_grad()
-def test_threshold_in_prediction_is_held_against_the_teacher():
+def test_threshold_in_prediction_is_held_against_the_teacher(rule, selects):
     image = make_batch(2).labeled.image
-    settings = {"threshold": ThresholdSettings(e_step="exact"), "predict_by": "student"}
+    threshold = ThresholdSettings(e_step="exact", rule=rule)
+    settings = {"threshold": threshold, "predict_by": "student"}
     told = slopes(-1.0, 2.0, **settings).eval().thresholded(image)
     alone = slopes(2.0, 2.0, **settings).eval().thresholded(image)
     assert torch.equal(told.probability, (2 * image).sigmoid())
     assert torch.equal(told.threshold.mean, alone.threshold.mean)
+    assert told.selects == selects
 
 
 def test_shares_of_foreground_background_and_left_out_are_of_the_teachers_labels():
