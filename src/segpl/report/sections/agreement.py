@@ -70,10 +70,12 @@ def agreement_figure(found: Agreement, unit: str) -> Figure:
     figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.3), layout="constrained")
     axes = figure.subplots()
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
-    for name, bound, dash in (
-        ("bias", found.bias, "-"),
-        ("upper limit", found.upper, "--"),
-        ("lower limit", found.lower, "--"),
+    for column, (name, bound, dash) in enumerate(
+        (
+            ("bias", found.bias, "-"),
+            ("upper limit", found.upper, "--"),
+            ("lower limit", found.lower, "--"),
+        )
     ):
         if not math.isfinite(bound.value):
             continue
@@ -88,9 +90,9 @@ def agreement_figure(found: Agreement, unit: str) -> Figure:
             color=INK,
         )
         if math.isfinite(bound.low):
-            # beside the points, since with few cases the intervals overlap
+            # beside the points and each other, since with few cases the intervals overlap
             axes.plot(
-                [1.02, 1.02],
+                [1.02 + 0.03 * column] * 2,
                 [bound.low, bound.high],
                 "_-",
                 color=run_colour(1),
