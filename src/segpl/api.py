@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from segpl.assembly import (
+    Prospect,
     build_method,
     build_sampler,
-    choose_plan,
     expected_shares,
+    look_ahead,
     open_dataset,
-    refuse_problems,
     require_held,
-    training_cases,
     watched_cases,
 )
 from segpl.config import Config, differences, merged, read_config, resolve, with_overrides
 from segpl.data.cache import load_volumes
-from segpl.data.case import Case, Dataset
-from segpl.data.inspect import inspect
 from segpl.data.plan import Plan
-from segpl.data.split import Split, make_split
+from segpl.data.split import Split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import (
@@ -39,10 +35,13 @@ from segpl.engine.events import require_tensorboard
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.postprocessing import advised_classes, write_advice
 from segpl.evaluate.validation import Validation
 from segpl.files import write_json, write_text
-from segpl.methods.base import METHODS, Method
-from segpl.predict.predictor import Job, find_inputs, predict_jobs
+from segpl.methods.base import Method
+from segpl.predict.components import classes_asked_for
+from segpl.predict.inputs import Job, find_inputs
+from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import note_of, samplers_for
 
 
@@ -80,13 +79,17 @@ class Run:
         by: str | None = None,
         seed: int = 0,
         ensemble: Sequence[Run] = (),
+        largest: str | Sequence[str] | None = None,
     ) -> list[Path]:
         """Write masks for images, folders or a dataset; with none, for the run's test cases.
 
-        Returns what was written; `samples` and `ensemble` average, and map how sure they are.
+        Returns what was written; `samples` and `ensemble` average, and map how sure they are. Of
+        the classes in `largest` (or "all", "none") masks keep the largest component alone; None
+        does what the validation cases of the run have advised.
         """
         runs = [self, *ensemble]
         samplers = samplers_for(runs, samples, by, seed)
+        kept = self.kept_of(ensemble, largest)
         paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         jobs = (
             find_inputs(paths, self.plan, layout=self.config.data.layout)
@@ -115,6 +118,7 @@ class Run:
                     overwrite=overwrite,
                     overlap=overlap,
                     samplers=samplers,
+                    largest=kept,
                     advance=advance,
                 )
             except torch.OutOfMemoryError as error:
@@ -126,8 +130,27 @@ class Run:
     @property
     def identity(self) -> str:
         """Which weights these are: a folder that is trained anew is another run."""
-        weights = self.folder.checkpoint(self.checkpoint).read_bytes()
-        return f"{self.path.resolve()}#{self.checkpoint}@{sha256(weights).hexdigest()[:12]}"
+        weights = self.folder.weights(self.checkpoint)
+        return f"{self.path.resolve()}#{self.checkpoint}@{weights}"
+
+    @property
+    def largest(self) -> tuple[str, ...]:
+        """Classes of which masks keep the largest component alone, as validation has advised."""
+        return advised_classes(self.folder, self.checkpoint)
+
+    def kept_of(
+        self, ensemble: Sequence[Run], asked: str | Sequence[str] | None
+    ) -> tuple[str, ...]:
+        """Classes in one piece: those asked for, else those that all runs advise, said aloud."""
+        advice = [run.largest for run in ensemble]
+        advised = [name for name in self.largest if all(name in one for one in advice)]
+        kept = classes_asked_for(advised if asked is None else asked, list(self.plan.classes))
+        if kept and asked is None and not self.quiet:
+            say(
+                f"Only the largest component of {', '.join(kept)} is kept, as the validation cases "
+                "advise; --largest none keeps all."
+            )
+        return kept
 
     def test_jobs(self) -> list[Job]:
         if not self.split.test:
@@ -221,33 +244,6 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Prospect:
-    """What is known before a training starts."""
-
-    dataset: Dataset
-    split: Split
-    cases: list[Case]  # to train on; those without a label have none, hidden or not
-    plan: Plan
-
-
-def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False) -> Prospect:
-    """Split the dataset, look at its training cases and plan, or take both from the run."""
-    dataset = open_dataset(config)
-    if folder and folder.split.exists():
-        split = Split.read(folder.split)
-    else:
-        needs_unlabeled = METHODS.get(config.method).needs_unlabeled
-        split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
-    cases = training_cases(dataset, split)
-    if folder and folder.plan.exists():
-        return Prospect(dataset, split, cases, Plan.read(folder.plan))  # looked at before
-    with bar("looking at the data", len(cases), quiet=quiet) as advance:
-        inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
-    refuse_problems(inspection)
-    return Prospect(dataset, split, cases, choose_plan(config, inspection))
-
-
 def plan_for(config: Config, *, quiet: bool = False) -> Plan:
     """The plan that a training with this config would derive."""
     return look_ahead(config, None, quiet=quiet).plan
@@ -266,6 +262,9 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     if not is_new:
         trainer.resume()
     fit(trainer, run)
+    if isinstance(trainer.validate, Validation):
+        steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
+        write_advice(run.folder, run.plan, steps, trainer.validate.labels)
     return run
 
 
@@ -321,10 +320,9 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         config, plan, split, volumes, run.device, run.method, secrets, validation
     )
     display = TrainingDisplay(config.method, config.train.steps, quiet=quiet)
+    path = run.folder.training.validation
     validate = (
-        Validation(validation, run.method, plan, run.device, run.folder.training.validation)
-        if validation
-        else None
+        Validation(validation, run.method, plan, run.device, path, volumes) if validation else None
     )
     return Trainer(
         run.method,

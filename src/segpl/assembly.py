@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import torch
 from segpl.config import Config
 from segpl.data.cache import Volume
 from segpl.data.case import Case, Dataset
-from segpl.data.inspect import Inspection
+from segpl.data.inspect import Inspection, inspect
 from segpl.data.layouts import read_dataset
 from segpl.data.plan import Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, settle
-from segpl.data.split import Split
+from segpl.data.split import Split, make_split
+from segpl.display import bar
 from segpl.engine.device import choose_device, free_memory
+from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
@@ -109,6 +111,33 @@ def choose_plan(config: Config, inspection: Inspection) -> Plan:
             f"{sorted(found)}. Use the plan of this dataset."
         )
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What is known before a training starts."""
+
+    dataset: Dataset
+    split: Split
+    cases: list[Case]  # to train on; those without a label have none, hidden or not
+    plan: Plan
+
+
+def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False) -> Prospect:
+    """Split the dataset, look at its training cases and plan, or take both from the run."""
+    dataset = open_dataset(config)
+    if folder and folder.split.exists():
+        split = Split.read(folder.split)
+    else:
+        needs_unlabeled = METHODS.get(config.method).needs_unlabeled
+        split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
+    cases = training_cases(dataset, split)
+    if folder and folder.plan.exists():
+        return Prospect(dataset, split, cases, Plan.read(folder.plan))  # looked at before
+    with bar("looking at the data", len(cases), quiet=quiet) as advance:
+        inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
+    refuse_problems(inspection)
+    return Prospect(dataset, split, cases, choose_plan(config, inspection))
 
 
 def build_method(config: Config, plan: Plan) -> Method:

@@ -6,6 +6,7 @@ Examples:
   segpl predict runs/a scan.nii.gz --out masks --probabilities
   segpl predict runs/a --out masks --samples 5        with maps of how sure it is
   segpl predict runs/a --out masks --ensemble runs/b runs/c
+  segpl predict runs/a --out masks --largest liver    of the liver, the largest component alone
 """
 
 from __future__ import annotations
@@ -61,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="more runs: the mean of all",
     )
+    parser.add_argument(
+        "--largest",
+        nargs="+",
+        metavar="CLASS",
+        help="keep the largest component alone of these classes, of all or of none; default: what "
+        "the validation cases of the run advise, where it had any",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         by=args.by,
         seed=args.seed,
         ensemble=others,
+        largest=args.largest,
     )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if written:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def postprocessing(self) -> Path:
+        return self.path / "postprocessing.json"
+
+    @property
     def lock(self) -> Path:
         return self.path / ".lock"
 
@@ -58,6 +63,10 @@ class RunFolder:
 
     def checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def weights(self, checkpoint: str) -> str:
+        """Which weights a checkpoint holds: those of a folder that is trained anew are others."""
+        return sha256(self.checkpoint(checkpoint).read_bytes()).hexdigest()[:12]
 
     def refuse_if_taken(self) -> None:
         """A new run never writes into a folder that holds anything."""

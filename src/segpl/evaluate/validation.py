@@ -1,11 +1,15 @@
-"""Scores on validation cases while a training runs. They choose nothing but the best checkpoint."""
+"""Scores on validation cases while a training runs.
+
+They choose the best checkpoint and, in the end, how masks are post-processed; nothing else.
+"""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +21,11 @@ from segpl.data.plan import Plan
 from segpl.engine.log import csv_text
 from segpl.evaluate.metrics import dice
 from segpl.files import append_text
+from segpl.predict.components import largest_component
 from segpl.predict.window import predict_windows
 from segpl.types import IGNORE
+
+COLUMNS = ("step", "case", "class", "dice", "dice_largest")
 
 
 class Model(Protocol):
@@ -35,6 +42,12 @@ class Validation:
     plan: Plan
     device: torch.device
     path: Path
+    known: Sequence[Volume] = ()  # labelled cases of the training: what the classes look like
+
+    @property
+    def labels(self) -> list[NDArray[Any]]:
+        """(*S) each: all labels that may be looked at."""
+        return [v.label for v in (*self.known, *self.volumes) if v.label is not None]
 
     def __call__(self, step: int) -> float:
         self.method.train(False)
@@ -45,25 +58,42 @@ class Validation:
                 image = torch.from_numpy(np.array(volume.image)).to(self.device)
                 answer = predict_windows(image, self.method.predict, self.plan).cpu().numpy()
                 assert volume.label is not None
-                for name, score in dice_by_class(answer, volume.label, self.plan).items():
-                    rows.append((step, volume.name, name, score))
-                    scores.append(score)
+                plain = dice_by_class(answer, volume.label, self.plan)
+                kept = dice_by_class(answer, volume.label, self.plan, list(self.plan.classes))
+                rows += [(step, volume.name, name, plain[name], kept[name]) for name in plain]
+                scores += plain.values()
         finally:
             self.method.train(True)
-        if not self.path.exists():
-            rows.insert(0, ("step", "case", "class", "dice"))
+        columns = columns_of(self.path)
+        if not columns:
+            rows.insert(0, COLUMNS)
+        elif len(columns) < len(COLUMNS):  # begun by a version that had no last column
+            rows = [row[:-1] for row in rows]
         append_text(self.path, csv_text(rows))
         return float(np.mean(scores))
 
 
+def columns_of(path: Path) -> list[str]:
+    """The first row of a table; none where there is no file yet."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as handle:
+        return next(csv.reader(handle), [])
+
+
 def dice_by_class(
-    answer: NDArray[np.float32], label: NDArray[np.int16], plan: Plan
+    answer: NDArray[np.float32], label: NDArray[np.int16], plan: Plan, largest: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Dice of each class but the background, voxels marked IGNORE left out."""
+    """Dice of each class but the background, voxels marked IGNORE left out.
+
+    Of classes in `largest` the largest component alone counts.
+    """
     predicted = answer[0] > 0.5 if plan.outputs == 1 else answer.argmax(0)
     known = label != IGNORE
-    return {
-        name: dice((predicted == index) & known, label == index)
-        for index, name in enumerate(plan.classes)
-        if index > 0
-    }
+    scores = {}
+    for index, name in enumerate(plan.classes):
+        if index > 0:
+            mask = predicted == index
+            kept = largest_component(mask) if name in largest else mask
+            scores[name] = dice(kept & known, label == index)
+    return scores

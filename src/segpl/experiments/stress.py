@@ -25,6 +25,7 @@ from segpl.evaluate.metrics import dice, iou
 from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import Subject, load_subjects, plan_with_patch
 from segpl.files import read_json, write_json, write_whole
+from segpl.predict.components import largest_component, note_of_largest
 from segpl.predict.window import predict_windows
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
@@ -127,7 +128,8 @@ def stress(
         warn_of(subject, quiet=quiet)
         with guarded(failures, subject, len(subjects)):
             volumes = prepared(subject, quiet=quiet)
-            sheets.append(Sheet(out / TABLE, rows, subject, settings, volumes))
+            kept = subject.run.largest
+            sheets.append(Sheet(out / TABLE, rows, subject, settings, volumes, kept))
     with bar("predicting", sum(map(len, sheets)), quiet=quiet) as advance:
         for sheet in sheets:
             with guarded(failures, sheet.subject, len(subjects)):
@@ -184,7 +186,7 @@ def opened(out: Path, subjects: Sequence[Subject], settings: StressSettings) -> 
         "classes": first.run.plan.classes,
         "cases": {case.name: str(case.images[0].resolve()) for case in first.cases},
         "settings": settings.facts(),
-        "runs": {subject.name: subject.run.identity for subject in subjects},
+        "runs": {one.name: one.run.identity + note_of_largest(one.run.largest) for one in subjects},
     }
     path, rows = out / FACTS, []
     if path.exists():
@@ -227,6 +229,7 @@ class Sheet:
     subject: Subject
     settings: StressSettings
     volumes: list[Volume]
+    largest: tuple[str, ...]  # classes of which the largest component alone counts
 
     def __len__(self) -> int:
         """Predictions to make."""
@@ -300,22 +303,28 @@ class Sheet:
                 f"({corruption}, severity {level:g}). Use another checkpoint, or train again."
             )
         assert volume.label is not None
+        found = scores_by_class(answer.cpu().numpy(), volume.label, plan, self.largest)
         return [
             StressRow(self.subject.name, corruption, level, volume.name, name, *scores)
-            for name, scores in scores_by_class(answer.cpu().numpy(), volume.label, plan).items()
+            for name, scores in found.items()
         ]
 
 
 def scores_by_class(
-    answer: NDArray[np.float32], label: NDArray[Any], plan: Plan
+    answer: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Dice and IoU of each class but the background, voxels marked IGNORE left out."""
+    """Dice and IoU of each class but the background, voxels marked IGNORE left out.
+
+    Of classes in `largest` the largest component alone counts, as in masks of the run.
+    """
     predicted = answer[0] > 0.5 if plan.outputs == 1 else answer.argmax(0)
     known = label != IGNORE
     found = {}
     for index, name in enumerate(plan.classes):
         if index > 0:
-            masks = (predicted == index) & known, label == index
+            mask = predicted == index
+            kept = largest_component(mask) if name in largest else mask
+            masks = kept & known, label == index
             found[name] = dice(*masks), iou(*masks)
     return found
 

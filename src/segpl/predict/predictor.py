@@ -1,9 +1,7 @@
-"""From files to predictions: what to predict, and predicting it while the next file is read."""
+"""From files to predictions: predicting one while the next is read and the last is written."""
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segpl.data.layouts import LAYOUTS, read_dataset
-from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
 from segpl.data.prepare import labels_of, prepare_image, restore
-from segpl.data.readers import SUFFIXES, Grid, read_image, stem_of, suffix_of
-from segpl.errors import DivergedError, InputError, MissingFileError, StorageError, UserError
+from segpl.data.readers import Grid, read_image
+from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.evaluate.uncertainty import binary_entropy
 from segpl.files import read_json, write_json
+from segpl.predict.components import kept_largest, note_of_largest
+from segpl.predict.inputs import Job
 from segpl.predict.samples import Answer, Maps, Predict, Sampler, sampled
 from segpl.predict.window import predict_windows
 from segpl.predict.writers import (
@@ -34,93 +32,6 @@ from segpl.predict.writers import (
 )
 
 MANIFEST = "predictions.json"
-CHANNEL_LAYOUT = "nnunet"  # every image there ends in the number of its channel
-CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One image to predict."""
-
-    name: str
-    images: tuple[Path, ...]  # one file for each channel, or one file with all of them
-
-
-def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]:
-    """What to predict in files, folders of images and folders of datasets.
-
-    Of a dataset, its test cases, or all of them where it sets none aside. `layout` is that of the
-    dataset of the training: how its files are named, these probably are too.
-    """
-    files: list[Path] = []
-    jobs: list[Job] = []
-    for path in inputs:
-        if path.is_dir():
-            jobs += _folder_jobs(path, plan, layout)
-        elif not path.exists():
-            raise MissingFileError(f"{path} does not exist. Give an image, or a folder of images.")
-        elif not suffix_of(path):
-            raise InputError(
-                f"{path} is of no known image format. Known suffixes: {', '.join(SUFFIXES)}."
-            )
-        else:
-            files.append(path)
-    jobs += _file_jobs(files, plan, layout)
-    if not jobs:
-        raise InputError("there is nothing to predict. Give an image, or a folder of images.")
-    _refuse_duplicates(jobs)
-    return jobs
-
-
-def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
-    if files := image_files(folder):
-        return _file_jobs(files, plan, layout)
-    if not any(folder.iterdir()):
-        raise InputError(f"{folder} is empty: there is nothing to predict. Give another folder.")
-    is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().finds(folder)
-    dataset = read_dataset(folder, layout if is_alike else None)
-    return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
-
-
-def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
-    """Files one by one, or in groups `case_0000`, `case_0001`, ... of one channel each."""
-    alone = [Job(stem_of(path), (path,)) for path in files]
-    _refuse_duplicates(alone)
-    groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
-    for path in files:
-        match = CHANNEL.fullmatch(stem_of(path))
-        if match is None:
-            return alone
-        groups[path.parent, match["case"]][int(match["channel"])] = path
-    wanted = len(plan.channels)
-    for (_, name), group in groups.items():
-        # a lone _0000 may hold all channels, as colour pictures do; its reader will tell
-        if list(group) == [0] or sorted(group) == list(range(wanted)):
-            continue
-        if layout != CHANNEL_LAYOUT and max(group) >= wanted:
-            return alone  # numbers of slices or of frames, not of channels
-        found = ", ".join(path.name for path in group.values())
-        raise InputError(
-            f"case {name} has {len(group)} channel file(s) ({found}), but the run was trained on "
-            f"{wanted}: {', '.join(plan.channels)}. Give one file for each, numbered from "
-            f"{name}_0000 to {name}_{wanted - 1:04d}."
-        )
-    return [
-        Job(name, tuple(group[channel] for channel in sorted(group)))
-        for (_, name), group in groups.items()
-    ]
-
-
-def _refuse_duplicates(jobs: Sequence[Job]) -> None:
-    seen: dict[str, Job] = {}
-    for job in jobs:
-        if job.name in seen:
-            raise InputError(
-                f"two inputs are named '{job.name}': {seen[job.name].images[0]} and "
-                f"{job.images[0]}. Their predictions would be one file; rename one, or predict "
-                "them into different folders."
-            )
-        seen[job.name] = job
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +57,7 @@ def predict_jobs(
     overlap: float = 0.5,
     window_batch: int = 4,
     samplers: Sequence[Sampler] = (),
+    largest: Sequence[str] = (),
     advance: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Write a prediction for each job into `out`; returns the label files that were written.
@@ -153,8 +65,10 @@ def predict_jobs(
     Existing outputs are skipped unless `overwrite`. Probabilities go to a folder of that name. A
     broken input does not stop the others: it is reported when they are done. `predictions.json`
     says what the numbers mean and which `run` made them. With `samplers` the mean of their samples
-    takes the place of `predict`, and maps of entropy and spread go to the folder `uncertainty`.
+    takes the place of `predict`, and maps of entropy and spread go to the folder `uncertainty`. Of
+    the classes named in `largest` the labels keep the largest component alone.
     """
+    run += note_of_largest(largest)  # masks that keep less are not those of the same run
     outputs = {
         job.name: _outputs(job, out, plan, probabilities, uncertainty=bool(samplers))
         for job in jobs
@@ -173,7 +87,7 @@ def predict_jobs(
 
     infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
     plans = _different([sampler.plan for sampler in samplers] or [plan])
-    failed = _pipeline(todo, outputs, infer, plans, advance)
+    failed = _pipeline(todo, outputs, infer, plans, largest, advance)
     _record(out, [job for job in jobs if job.name not in failed], outputs, plan, run)
     if failed:
         raise InputError(
@@ -245,6 +159,7 @@ def _pipeline(
     outputs: dict[str, _Outputs],
     infer: Callable[[Job, _Loaded], Callable[[], Answer]],
     plans: Sequence[Plan],
+    largest: Sequence[str],
     advance: Callable[[], None],
 ) -> dict[str, str]:
     """Predict each job while the next is read and the last is written; the failures by name."""
@@ -281,7 +196,7 @@ def _pipeline(
                 continue
             answer = infer(job, ready)
             finish()
-            future = writer.submit(_write, job, outputs[job.name], answer, plans[0])
+            future = writer.submit(_write, job, outputs[job.name], answer, plans[0], largest)
             writing.append((job, future))
         finish()
     return failed
@@ -292,7 +207,13 @@ def _load(job: Job, plans: Sequence[Plan]) -> _Loaded:
     return _Loaded([prepare_image(image, plan) for plan in plans], image.grid)
 
 
-def _write(job: Job, outputs: _Outputs, answer: Callable[[], Answer], plan: Plan) -> None:
+def _write(
+    job: Job,
+    outputs: _Outputs,
+    answer: Callable[[], Answer],
+    plan: Plan,
+    largest: Sequence[str],
+) -> None:
     known = answer()
     probability = known.probability
     for name, path in outputs.maps.items():
@@ -305,7 +226,8 @@ def _write(job: Job, outputs: _Outputs, answer: Callable[[], Answer], plan: Plan
             values = known.std
         write_probabilities(path, values, job.images[0])
     decisive = probability if known.decisive is None else known.decisive
-    write_labels(outputs.labels, labels_of(decisive, plan), job.images[0])
+    labels = kept_largest(labels_of(decisive, plan), plan.classes, largest)
+    write_labels(outputs.labels, labels, job.images[0])
 
 
 def _outputs(

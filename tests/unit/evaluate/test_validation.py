@@ -92,7 +92,44 @@ def test_case_with_a_comma_in_its_name_keeps_its_row_on_resume(tmp_path):
     validate(20)
     CsvLog(path).cut_after(10)
     (row,) = rows(path)
-    assert row == {"step": "10", "case": "left, upper", "class": "vessel", "dice": "1.0"}
+    expected = {"step": "10", "case": "left, upper", "class": "vessel", "dice": "1.0"}
+    assert row == {**expected, "dice_largest": "1.0"}
+
+
+def scattered() -> Volume:
+    """Three of four foreground voxels, and far from them one that is none."""
+    case = volume("a", 3)
+    case.image[0, 3, 5] = 1
+    return case
+
+
+def test_largest_component_is_scored_beside_all_of_them(tmp_path):
+    """2 * 3 / (4 + 4) with the stray voxel, 2 * 3 / (3 + 4) without; the mean is of the former."""
+    score = validation(tmp_path / "v.csv", scattered())(10)
+    (row,) = rows(tmp_path / "v.csv")
+    assert float(row["dice"]) == score == pytest.approx(6 / 8)
+    assert float(row["dice_largest"]) == pytest.approx(6 / 7)
+
+
+def test_table_that_an_older_version_began_keeps_its_columns(tmp_path):
+    path = tmp_path / "v.csv"
+    path.write_text("step,case,class,dice\n10,a,vessel,0.5\n")
+    validation(path, volume("a", 4))(20)
+    assert path.read_text().splitlines()[1:] == ["10,a,vessel,0.5", "20,a,vessel,1.0"]
+
+
+def test_component_is_sought_among_ignored_voxels_too(tmp_path):
+    """The prediction is one piece across a gap that nobody has labelled."""
+    label = np.array([[1, 1, IGNORE, 1, 1, 1]], np.int16)
+    answer = np.ones((1, 1, 6), np.float32)
+    assert dice_by_class(answer, label, BINARY, ["vessel"]) == {"vessel": 1.0}
+
+
+def test_labels_are_those_of_training_and_validation_cases(tmp_path):
+    known = [volume("b", 1), replace(volume("u", 1), label=None)]
+    validate = replace(validation(tmp_path / "v.csv", volume("a", 2)), known=known)
+    wanted = [known[0].label, validate.volumes[0].label]
+    assert [label is one for label, one in zip(validate.labels, wanted, strict=True)] == [True] * 2
 
 
 def test_method_predicts_in_evaluation_and_goes_on_training(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from segpl import assembly
 from segpl.assembly import open_dataset
 from segpl.config import resolve
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
@@ -54,13 +55,13 @@ def test_split_keeps_two_labels_and_the_test_cases(tmp_path):
 
 def test_plan_of_a_phantom_looks_at_no_validation_case(tmp_path, monkeypatch):
     seen = []
-    inspect = phantom_data.plan_for.__globals__["inspect"]
+    inspect = assembly.inspect
 
     def watched(dataset, *, cases, look_at_labels_of, advance):
         seen.extend([[case.name for case in cases], list(look_at_labels_of)])
         return inspect(dataset, cases=cases, look_at_labels_of=look_at_labels_of, advance=advance)
 
-    monkeypatch.setitem(phantom_data.plan_for.__globals__, "inspect", watched)
+    monkeypatch.setattr(assembly, "inspect", watched)
     settings = CompareSettings(("segpl",), (0,), {"split": {"validation": 2}})
     (job, _) = plan_jobs(None, tmp_path, settings, quiet=True)
     assert sorted(seen[1]) == sorted(job.split.labeled)

@@ -79,8 +79,9 @@ def test_the_last_folder_is_a_dataset_if_nothing_in_it_is_of_a_run(tmp_path):
     assert runs_and_data([data]) == ([data], None)
 
 
+@pytest.mark.parametrize("largest", [[], ["class-1"]])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_scores_are_those_of_validation_and_leave_ignored_voxels_out(classes):
+def test_scores_are_those_of_validation_and_leave_ignored_voxels_out(classes, largest):
     rng = np.random.default_rng(0)
     plan = Plan(
         dims=2,
@@ -99,7 +100,8 @@ def test_scores_are_those_of_validation_and_leave_ignored_voxels_out(classes):
     answer = rng.random((plan.outputs, 8, 8)).astype(np.float32)
     label = rng.integers(0, classes, (8, 8)).astype(np.int16)
     label[:3] = IGNORE
-    found = scores_by_class(answer, label, plan)
-    assert {name: dice for name, (dice, _) in found.items()} == dice_by_class(answer, label, plan)
+    found = scores_by_class(answer, label, plan, largest)
+    expected = dice_by_class(answer, label, plan, largest)
+    assert {name: dice for name, (dice, _) in found.items()} == expected
     for dice, iou in found.values():
         assert iou == pytest.approx(dice / (2 - dice))

@@ -17,7 +17,8 @@ from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import read_image, read_label, same_grid
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
 from segpl.predict import predictor
-from segpl.predict.predictor import Job, find_inputs, predict_jobs
+from segpl.predict.inputs import Job, find_inputs
+from segpl.predict.predictor import predict_jobs
 
 CPU = torch.device("cpu")
 PLAN = Plan(

@@ -14,7 +14,8 @@ from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
-from segpl.predict.predictor import Job, predict_jobs
+from segpl.predict.inputs import Job
+from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import (
     AT_ONCE,
     Sampler,

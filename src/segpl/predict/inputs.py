@@ -1,0 +1,103 @@
+"""What to predict: files, folders of images and datasets."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from segpl.data.layouts import LAYOUTS, read_dataset
+from segpl.data.layouts.base import image_files
+from segpl.data.plan import Plan
+from segpl.data.readers import SUFFIXES, stem_of, suffix_of
+from segpl.errors import InputError, MissingFileError
+
+CHANNEL_LAYOUT = "nnunet"  # every image there ends in the number of its channel
+CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One image to predict."""
+
+    name: str
+    images: tuple[Path, ...]  # one file for each channel, or one file with all of them
+
+
+def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]:
+    """What to predict in files, folders of images and folders of datasets.
+
+    Of a dataset, its test cases, or all of them where it sets none aside. `layout` is that of the
+    dataset of the training: how its files are named, these probably are too.
+    """
+    files: list[Path] = []
+    jobs: list[Job] = []
+    for path in inputs:
+        if path.is_dir():
+            jobs += _folder_jobs(path, plan, layout)
+        elif not path.exists():
+            raise MissingFileError(f"{path} does not exist. Give an image, or a folder of images.")
+        elif not suffix_of(path):
+            raise InputError(
+                f"{path} is of no known image format. Known suffixes: {', '.join(SUFFIXES)}."
+            )
+        else:
+            files.append(path)
+    jobs += _file_jobs(files, plan, layout)
+    if not jobs:
+        raise InputError("there is nothing to predict. Give an image, or a folder of images.")
+    _refuse_duplicates(jobs)
+    return jobs
+
+
+def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
+    if files := image_files(folder):
+        return _file_jobs(files, plan, layout)
+    if not any(folder.iterdir()):
+        raise InputError(f"{folder} is empty: there is nothing to predict. Give another folder.")
+    is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().finds(folder)
+    dataset = read_dataset(folder, layout if is_alike else None)
+    return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
+
+
+def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
+    """Files one by one, or in groups `case_0000`, `case_0001`, ... of one channel each."""
+    alone = [Job(stem_of(path), (path,)) for path in files]
+    _refuse_duplicates(alone)
+    groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
+    for path in files:
+        match = CHANNEL.fullmatch(stem_of(path))
+        if match is None:
+            return alone
+        groups[path.parent, match["case"]][int(match["channel"])] = path
+    wanted = len(plan.channels)
+    for (_, name), group in groups.items():
+        # a lone _0000 may hold all channels, as colour pictures do; its reader will tell
+        if list(group) == [0] or sorted(group) == list(range(wanted)):
+            continue
+        if layout != CHANNEL_LAYOUT and max(group) >= wanted:
+            return alone  # numbers of slices or of frames, not of channels
+        found = ", ".join(path.name for path in group.values())
+        raise InputError(
+            f"case {name} has {len(group)} channel file(s) ({found}), but the run was trained on "
+            f"{wanted}: {', '.join(plan.channels)}. Give one file for each, numbered from "
+            f"{name}_0000 to {name}_{wanted - 1:04d}."
+        )
+    return [
+        Job(name, tuple(group[channel] for channel in sorted(group)))
+        for (_, name), group in groups.items()
+    ]
+
+
+def _refuse_duplicates(jobs: Sequence[Job]) -> None:
+    seen: dict[str, Job] = {}
+    for job in jobs:
+        if job.name in seen:
+            raise InputError(
+                f"two inputs are named '{job.name}': {seen[job.name].images[0]} and "
+                f"{job.images[0]}. Their predictions would be one file; rename one, or predict "
+                "them into different folders."
+            )
+        seen[job.name] = job

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from segpl.errors import UnknownNameError
+from segpl.predict.components import (
+    classes_asked_for,
+    kept_largest,
+    largest_component,
+    note_of_largest,
+)
+
+CLASSES = {"background": 0, "liver": 7, "spleen": 9}
+
+
+def mask(*rows: str) -> np.ndarray:
+    return np.array([[voxel == "x" for voxel in row] for row in rows])
+
+
+def test_largest_piece_alone_is_left():
+    found = largest_component(mask("xx..x", "x....", "....x", "....x"))
+    assert np.array_equal(found, mask("xx...", "x....", ".....", "....."))
+
+
+def test_pieces_that_touch_at_a_corner_are_one():
+    diagonal = mask("x....", ".x...", "..x..", "....x")
+    assert np.array_equal(largest_component(diagonal), mask("x....", ".x...", "..x..", "....."))
+
+
+def test_corners_of_a_volume_touch_too():
+    """Three voxels of a diagonal in space, and two that lie side by side."""
+    volume = np.zeros((5, 5, 5), bool)
+    volume[[0, 1, 2], [0, 1, 2], [0, 1, 2]] = True
+    volume[4, 4, 3:] = True
+    assert np.argwhere(largest_component(volume)).tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
+
+
+def test_first_of_equal_pieces_is_kept():
+    assert np.array_equal(largest_component(mask("x.x", "x.x")), mask("x..", "x.."))
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5)])
+def test_mask_of_one_piece_or_none_stays_as_it_is(shape):
+    for whole in (np.zeros(shape, bool), np.ones(shape, bool)):
+        assert np.array_equal(largest_component(whole), whole)
+
+
+def test_what_was_given_is_left_as_it_was():
+    given = mask("x.xx")
+    largest_component(given)
+    assert np.array_equal(given, mask("x.xx"))
+
+
+LABELS = np.array([[7, 0, 9, 7], [7, 0, 0, 7], [0, 9, 9, 7]], np.uint8)
+
+
+def test_named_classes_lose_their_smaller_pieces_to_the_background():
+    assert kept_largest(LABELS, CLASSES, ["liver"]).tolist() == [
+        [0, 0, 9, 7],
+        [0, 0, 0, 7],
+        [0, 9, 9, 7],
+    ]
+    assert kept_largest(LABELS, CLASSES, ["liver", "spleen"]).tolist() == [
+        [0, 0, 0, 7],
+        [0, 0, 0, 7],
+        [0, 9, 9, 7],
+    ]
+
+
+def test_labels_keep_their_type_and_are_not_changed_in_place():
+    before = LABELS.copy()
+    assert kept_largest(LABELS, CLASSES, ["liver"]).dtype == np.uint8
+    assert np.array_equal(before, LABELS)
+    assert kept_largest(LABELS, CLASSES, []) is LABELS
+
+
+def test_background_need_not_be_zero():
+    labels = np.array([[1, 3, 1, 3, 3]], np.int32)
+    assert kept_largest(labels, {"rest": 1, "organ": 3}, ["organ"]).tolist() == [[1, 1, 1, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("all", ("liver", "spleen")),
+        (["all"], ("liver", "spleen")),
+        ("none", ()),
+        (["none"], ()),
+        ([], ()),
+        ("spleen", ("spleen",)),
+        (["spleen", "liver", "spleen"], ("liver", "spleen")),
+    ],
+)
+def test_classes_are_meant_by_name_or_by_a_word(asked, meant):
+    assert classes_asked_for(asked, list(CLASSES)) == meant
+
+
+@pytest.mark.parametrize("asked", ["background", ["liver", "all"], "livre"])
+def test_name_of_no_foreground_class_is_refused(asked):
+    with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
+        classes_asked_for(asked, list(CLASSES))
+
+
+def test_masks_that_keep_less_have_another_name():
+    assert note_of_largest(()) == ""
+    assert note_of_largest(("liver", "spleen")) == " (largest component of liver, spleen)"
