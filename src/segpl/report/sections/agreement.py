@@ -36,7 +36,7 @@ def agreement_section(
         words=(
             f"Volume of all foreground that {first} finds, minus that of {second}, for each case, "
             "mean over seeds (Bland and Altman). Most new differences are expected between the "
-            "dashed lines; the bars at the right are their 95 % intervals.",
+            "dashed lines; the bars at the right are 95 % intervals of the three lines.",
         ),
         tables=(NamedTable("agreement", agreement_table(found, unit)),),
         figures=(
