@@ -126,6 +126,7 @@ def test_option_overrules_the_advice(segpl, run, tmp_path):
     judge(segpl, run, 0.1)
     plain, said = masks(segpl, run, tmp_path / "masks", "--largest", "none")
     assert "largest" not in said
+    assert largest_component(plain > 0).sum() < (plain > 0).sum()
     for words in (["all"], ["foreground"]):
         found, _ = masks(segpl, run, tmp_path / "masks", "--largest", *words)
         assert np.array_equal(found > 0, largest_component(plain > 0))

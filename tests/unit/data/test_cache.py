@@ -270,6 +270,16 @@ def test_foreground_is_balanced_over_classes(tmp_path, root, monkeypatch):
     assert np.bincount(found).tolist() == [0, 5, 5]
 
 
+def test_a_rare_class_keeps_its_positions_beside_a_common_one(tmp_path, root, monkeypatch):
+    monkeypatch.setattr(cache, "FOREGROUND", 4)
+    case = make_case(tmp_path / "d")
+    label = np.ones((6, 7), int)
+    label[5, 6] = 2
+    np.save(case.label, label)
+    (volume,) = load_volumes([case], PLAN, labeled={"a"}, root=root)
+    assert label[tuple(volume.foreground.T)].tolist() == [1, 1, 2]
+
+
 def test_a_label_without_foreground_has_no_positions(tmp_path, root):
     case = make_case(tmp_path / "d")
     np.save(case.label, np.zeros((6, 7), int))

@@ -53,6 +53,7 @@ def test_what_was_given_is_left_as_it_was():
 
 
 LABELS = np.array([[7, 0, 9, 7], [7, 0, 0, 7], [0, 9, 9, 7]], np.uint8)
+LABELS.flags.writeable = False
 
 
 def test_named_classes_lose_their_smaller_pieces_to_the_background():
@@ -69,9 +70,9 @@ def test_named_classes_lose_their_smaller_pieces_to_the_background():
 
 
 def test_labels_keep_their_type_and_are_not_changed_in_place():
-    before = LABELS.copy()
-    assert kept_largest(LABELS, CLASSES, ["liver"]).dtype == np.uint8
-    assert np.array_equal(before, LABELS)
+    given = LABELS.copy()
+    assert kept_largest(given, CLASSES, ["liver"]).dtype == np.uint8
+    assert np.array_equal(given, LABELS)
     assert kept_largest(LABELS, CLASSES, []) is LABELS
 
 
