@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segpl.api import Run, load_run, train
     from segpl.evaluate.scores import evaluate_folders
+    from segpl.experiments.folds import cross_validate
 
 __version__ = "0.1.0"
-__all__ = ["Run", "evaluate_folders", "load_run", "train"]
+__all__ = ["Run", "cross_validate", "evaluate_folders", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from segpl.evaluate.scores import evaluate_folders
 
         return evaluate_folders
+    if name == "cross_validate":
+        from segpl.experiments.folds import cross_validate
+
+        return cross_validate
     raise AttributeError(f"module 'segpl' has no attribute '{name}'")

@@ -19,7 +19,7 @@ from segpl.assembly import (
     require_held,
     watched_cases,
 )
-from segpl.config import Config, differences, merged, read_config, resolve, with_overrides
+from segpl.config import Config, given_content, read_config, resolve
 from segpl.data.cache import load_volumes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
@@ -39,10 +39,12 @@ from segpl.evaluate.postprocessing import advised_classes, write_advice
 from segpl.evaluate.validation import Validation
 from segpl.files import write_json, write_text
 from segpl.methods.base import Method
+from segpl.opening import opened
 from segpl.predict.components import classes_asked_for
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import note_of, samplers_for
+from segpl.predict.trust import trust_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,63 +187,12 @@ def train(
         resume: go on with the run in `out` from its last checkpoint.
         quiet: no progress on the error stream.
     """
-    content = merged(read_config(Path(config)) if config else {}, settings or {})
-    content = with_overrides(content, overrides)
-    place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
-    for key in ("path", "plan"):
-        if place.get(key):
-            # a run is used from other folders than the one it was started in
-            place[key] = str(Path(str(place[key])).expanduser().resolve())
-    content["data"] = place
-    if method:
-        content["method"] = {**content.get("method", {}), "name": method}
+    content = given_content(
+        data, method=method, config=config, settings=settings, overrides=overrides
+    )
     folder = RunFolder(Path(out))
-    is_going_on(folder, resume)
-    with folder.held():
-        if is_going_on(folder, resume):
-            resolved = resumed_config(folder, content)
-        else:
-            resolved = resolve(content, str(config) if config else "the settings")
-        if not resolved.data.path:
-            raise InputError(
-                "no dataset was given. Name its folder, or set data.path in the config."
-            )
+    with opened(folder, content, resume=resume, source=config) as resolved:
         return train_config(resolved, folder, quiet=quiet)
-
-
-def is_going_on(folder: RunFolder, resume: bool) -> bool:
-    """Whether there is a run to resume; a folder that holds anything else is refused."""
-    if resume and folder.config.exists():
-        return True
-    folder.refuse_if_taken()
-    return False
-
-
-def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
-    """The saved settings of a run; those that change no step may be given anew, and the length."""
-    saved = read_config(folder.config)
-    known = resolve(saved, str(folder.config))
-    name = content.get("method", {}).get("name", known.method)
-    if name != known.method:
-        raise InputError(
-            f"{folder.path} was trained with method '{known.method}', not '{name}'. Choose another "
-            "--out for another method."
-        )
-    wanted = resolve(merged(saved, content))
-    free = ("train.steps", "train.device", "train.track")
-    changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
-    if changed:
-        raise InputError(
-            f"{folder.path} was trained with other settings: {', '.join(changed)}. A resumed run "
-            "keeps its settings; leave these out, or choose another --out."
-        )
-    last = folder.training.last
-    if last.exists() and (taken := read_checkpoint(last).step) > wanted.train.steps:
-        raise InputError(
-            f"{folder.path} has taken {taken} steps already, and {wanted.train.steps} are asked "
-            "for. Give more --steps, or choose another --out."
-        )
-    return wanted
 
 
 def plan_for(config: Config, *, quiet: bool = False) -> Plan:
@@ -253,25 +204,26 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     """Train as `config` says, in a new folder or in one that holds a part of this training."""
     device = choose_device(config.train.device)
     is_new = not folder.config.exists()
-    try:
-        run, trainer = set_up(config, folder, device, quiet=quiet)
-    except BaseException:
-        if is_new:
-            folder.withdraw()
-        raise
+    with folder.beginning():
+        run, prospect = begin(config, folder, device, quiet=quiet)
+        if not quiet:
+            announce(run, prospect)
+        trainer = prepare_training(run, prospect, quiet=quiet)
     if not is_new:
         trainer.resume()
     fit(trainer, run)
     if isinstance(trainer.validate, Validation):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
         write_advice(run.folder, run.plan, steps, trainer.validate.labels)
+    elif run.split.unlabeled and config.train.trust:
+        tell_trust(run, trainer)
     return run
 
 
-def set_up(
+def begin(
     config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
-) -> tuple[Run, Trainer]:
-    """Everything before the first step."""
+) -> tuple[Run, Prospect]:
+    """Look at the data and write down what the run is; everything but the crops is then known."""
     if config.train.track:
         require_tensorboard()
     prospect = look_ahead(config, folder, quiet=quiet)
@@ -281,19 +233,35 @@ def set_up(
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
     require_held(method, split)
-    if not quiet:
-        for note in split.notes:
-            say(note)
-        say(
-            f"{config.method}: {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
-            f"{len(split.validation)} validation, {len(split.test)} test cases; "
-            f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {device}."
-        )
-        if prospect.dataset.classes is None:
-            say(f"Classes, as seen in the labels in use: {', '.join(plan.classes)}.")
     run = Run(folder, config, plan, split, method, device, quiet=quiet)
     describe(run)
-    return run, prepare_training(run, prospect, quiet=quiet)
+    return run, prospect
+
+
+def announce(run: Run, prospect: Prospect) -> None:
+    split, plan, config = run.split, run.plan, run.config
+    for note in split.notes:
+        say(note)
+    say(
+        f"{config.method}: {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
+        f"{len(split.validation)} validation, {len(split.test)} test cases; "
+        f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
+    )
+    if prospect.dataset.classes is None:
+        say(f"Classes, as seen in the labels in use: {', '.join(plan.classes)}.")
+
+
+def tell_trust(run: Run, trainer: Trainer) -> None:
+    """Say how sure a run without validation cases is on unlabelled ones."""
+    volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
+    try:
+        words = trust_in(run.folder, volumes, run, most=run.config.train.trust)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        words = f"The {run.device} has no memory left to look at unlabelled cases (train.trust)."
+    if not run.quiet:
+        say(words)
 
 
 def describe(run: Run) -> None:

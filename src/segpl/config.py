@@ -202,6 +202,28 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
     return result
 
 
+def given_content(
+    data: str | Path = "",
+    *,
+    method: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Sections of settings from all places where they can be given, the later ones stronger."""
+    content = merged(read_config(Path(config)) if config else {}, settings or {})
+    content = with_overrides(content, overrides)
+    place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
+    for key in ("path", "plan"):
+        if place.get(key):
+            # a run is used from other folders than the one it was started in
+            place[key] = str(Path(str(place[key])).expanduser().resolve())
+    content["data"] = place
+    if method:
+        content["method"] = {**content.get("method", {}), "name": method}
+    return content
+
+
 def differences(saved: Config, given: Config) -> list[str]:
     """Settings that differ, as `section.key (old -> new)`."""
     before, after = saved.leaves(), given.leaves()

@@ -19,7 +19,7 @@ LAYERS = [
     {"methods"},
     {"engine"},
     {"predict", "evaluate", "report"},
-    {"config", "assembly", "api"},
+    {"config", "opening", "assembly", "api"},
     {"experiments"},
     {"cli", "__init__", "__main__"},
 ]

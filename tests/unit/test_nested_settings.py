@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import pytest
 
-from segpl.api import resumed_config
 from segpl.cli.list import lines_of
 from segpl.config import differences, fitting, merged, resolve, with_overrides
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 from segpl.methods.base import METHODS
 from segpl.methods.supervised import Supervised
+from segpl.opening import resumed_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ Examples:
   segpl train data --method segpl --steps 5000 --set method.alpha=0.5 --out runs/c
   segpl train data --out runs/a --resume                           go on after an interruption
   segpl train runs/a/config.toml --out runs/d                      repeat a run
+  segpl train data --labeled 5 --folds 5 --out runs/e              say what Dice to expect, too
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from segpl.experiments.folds import Estimate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plan", type=Path, metavar="JSON", help="use this plan, such as an edited one"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        metavar="N",
+        help="train N times more before, each time with a part of the labelled cases held out, and "
+        "say what Dice to expect (OUT/folds.csv; the runs are OUT/fold-0 and so on)",
+    )
+    parser.add_argument(
+        "--estimate-only",
+        action="store_true",
+        help="with --folds: leave the training on all labels for later; --resume does it",
+    )
     add_data_arguments(parser)
 
 
@@ -97,18 +113,42 @@ def run(args: argparse.Namespace) -> int:
         plan = data.with_name("plan.json")
         args.plan = args.plan or (plan if plan.exists() else None)
         data, config = None, data
-    trained = train(
-        data or "",
-        out=args.out,
-        config=config,
-        settings=settings_of(args),
-        overrides=args.set,
-        resume=args.resume,
-    )
+    given: dict[str, Any] = {
+        "data": data or "",
+        "out": args.out,
+        "config": config,
+        "settings": settings_of(args),
+        "overrides": args.set,
+    }
+    if args.estimate_only and args.folds is None:
+        raise InputError("--estimate-only leaves nothing to do without --folds N.")
+    if args.folds is not None:
+        from segpl.experiments.folds import cross_validate
+
+        estimate = cross_validate(**given, folds=args.folds, resume=args.resume)
+        show(estimate, args.out)
+        if args.estimate_only:
+            return 0
+    trained = train(**given, resume=args.resume or args.folds is not None)
     target = "" if trained.split.test else " IMAGES"
     folder, predictions = (shlex.quote(str(path)) for path in (args.out, args.out / "predictions"))
     say(
         f"Done: {trained.parameters:,} weights in {args.out}. Next: "
         f"segpl predict {folder}{target} --out {predictions}"
     )
+    if args.folds is not None:
+        say(estimate.words[0])
     return 0
+
+
+def show(estimate: Estimate, out: Path) -> None:
+    """The table of the folds, what it says, and where it is kept."""
+    from rich.console import Console
+
+    from segpl.report.tables import print_table
+
+    console = Console(highlight=False, soft_wrap=True)
+    print_table(estimate.table, console)
+    for line in estimate.words:
+        console.print(line, markup=False)
+    console.print(f"One row for each case and class: {shlex.quote(str(out / 'folds.csv'))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ class SplitSettings:
     test: int = -1  # labelled cases held out to the end; -1: the dataset's own, or a fifth
     seed: int = 0  # draws the held-out and the labelled cases
     draw: int = 0  # another draw of the labelled cases, with the same ones held out
+    folds: int = 0  # parts of the labelled cases, of which one is for validation; 0: none
+    fold: int = 0  # which of these parts, counted from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +75,9 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     notes: list[str] = []
     own_test = [case.name for case in dataset.test]
     is_benchmark = not dataset.unlabeled and len(dataset.labeled) >= BENCHMARK_CASES
-    test_count = settings.test
-    if test_count < 0:
-        test_count = round(HELD_OUT * len(dataset.labeled)) if is_benchmark and not own_test else 0
-        if test_count:
-            notes.append(
-                f"All {len(dataset.labeled)} cases are labelled: {test_count} are held out for the "
-                "test. Use --test 0 to train on all of them."
-            )
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
-    test, pool = take_subjects(pool, test_count)
+    has_to_hold_out = is_benchmark and not own_test
+    test, pool = take_subjects(pool, held_for_test(dataset, settings, has_to_hold_out, notes))
     validation, pool = take_subjects(pool, settings.validation)
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
@@ -110,7 +105,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         notes=notes,
     )
     labeled, hidden = pool[:count], pool[count:]
-    return Split(
+    split = Split(
         labeled=names(labeled),
         unlabeled=names([*unlabeled, *hidden]),
         validation=names(validation),
@@ -118,6 +113,83 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         hidden=names(hidden),
         notes=tuple(notes),
     )
+    if settings.folds or settings.fold:
+        return one_fold(split, labeled, dataset, settings, needs_unlabeled=needs_unlabeled)
+    return split
+
+
+def held_for_test(
+    dataset: Dataset, settings: SplitSettings, has_to_hold_out: bool, notes: list[str]
+) -> int:
+    """Labelled cases that are held out to the end, besides the dataset's own test cases."""
+    if settings.test >= 0 or not has_to_hold_out:
+        return max(settings.test, 0)
+    count = round(HELD_OUT * len(dataset.labeled))
+    notes.append(
+        f"All {len(dataset.labeled)} cases are labelled: {count} are held out for the test. Use "
+        "--test 0 to train on all of them."
+    )
+    return count
+
+
+def one_fold(
+    split: Split,
+    labeled: Sequence[Case],
+    dataset: Dataset,
+    settings: SplitSettings,
+    *,
+    needs_unlabeled: bool,
+) -> Split:
+    """`split` with one part of its labelled cases for validation, in the place of its own ones.
+
+    Subjects are dealt out in the order in which the budget took them. Nothing of the subjects in
+    the part is trained on, without a label neither.
+    """
+    subjects = list(dict.fromkeys(case.subject for case in labeled))
+    check_folds(settings, len(labeled), len(subjects))
+    held = set(subjects[settings.fold :: settings.folds])
+    owner = {case.name: case.subject for case in dataset.cases}
+
+    def beyond(part: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in part if owner[name] not in held)
+
+    unlabeled = beyond(split.unlabeled)
+    left_out = len(split.unlabeled) - len(unlabeled)
+    if needs_unlabeled and not unlabeled:
+        raise InputError(
+            f"--folds {settings.folds}: all {left_out} unlabelled cases of {dataset.root} are of "
+            f"the subjects that fold {settings.fold} holds out, and this method needs some. Use "
+            "--method supervised, or other --folds."
+        )
+    note = f"{left_out} unlabelled cases are of subjects that this fold holds out, and left out."
+    return replace(
+        split,
+        labeled=beyond(split.labeled),
+        unlabeled=unlabeled,
+        validation=names([case for case in labeled if case.subject in held]),
+        hidden=beyond(split.hidden),
+        notes=(note,) if left_out else (),
+    )
+
+
+def check_folds(settings: SplitSettings, cases: int, subjects: int) -> None:
+    if settings.folds < 2:
+        raise InputError(
+            f"--folds {settings.folds} leaves nothing to train on or holds nothing out. Ask for 2 "
+            "or more."
+        )
+    if settings.folds > subjects:
+        of_cases = "" if cases == subjects else f" with {cases} cases"
+        raise InputError(
+            f"--folds {settings.folds} needs as many labelled subjects, and there are "
+            f"{subjects}{of_cases}. "
+            + (f"Ask for {subjects} at most." if subjects > 1 else "Label more, or leave it out.")
+        )
+    if not 0 <= settings.fold < settings.folds:
+        raise InputError(
+            f"split.fold is {settings.fold}: {settings.folds} folds are counted from 0 to "
+            f"{settings.folds - 1}."
+        )
 
 
 def labeled_count(

@@ -47,6 +47,10 @@ class RunFolder:
         return self.path / "postprocessing.json"
 
     @property
+    def trust(self) -> Path:
+        return self.path / "trust.json"
+
+    @property
     def lock(self) -> Path:
         return self.path / ".lock"
 
@@ -105,6 +109,17 @@ class RunFolder:
     def holds_something(self) -> bool:
         """Whether anything but what a run killed in its first moment leaves is there."""
         return not all(is_draft(p) or p == self.lock for p in self.path.iterdir())
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Leave nothing behind of a run that fails before its first step; one that was, stays."""
+        is_new = not self.config.exists()
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                self.withdraw()
+            raise
 
     def withdraw(self) -> None:
         """Remove what a run that never began has written, so that the command can be repeated."""

@@ -58,6 +58,7 @@ class TrainSettings:
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
     compile: str = "auto"  # `on` or `off`; auto: on a GPU
     guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
+    trust: int = 10  # unlabelled cases that tell how sure it is, without validation cases; 0: none
     watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
     track: bool = False  # write TensorBoard events too; needs `segpl[track]`
 
@@ -65,7 +66,7 @@ class TrainSettings:
         for name in ("steps", "lr", "log_every", "checkpoint_every"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
-        for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay"):
+        for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay", "trust"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
         for name in ("foreground", "unlabeled_foreground"):

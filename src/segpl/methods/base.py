@@ -77,6 +77,13 @@ class Method(nn.Module, ABC):
         """The networks whose mean probability is the prediction."""
         return [self.network]
 
+    def opinions(self) -> dict[str, Network]:
+        """All networks that answer the question, each by a name; how far they agree can be asked.
+
+        The mean probability of those that are `predictors` is the prediction.
+        """
+        return {"network": self.network}
+
     def predict(self, image: Tensor) -> Tensor:
         """Probabilities (B, K, *S) of (B, C, *S) images, each channel on its own."""
         answers = [network(image).logits.sigmoid() for network in self.predictors()]

@@ -171,6 +171,9 @@ class BPLMix(Method):
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]
 
+    def opinions(self) -> dict[str, Network]:
+        return {"student": self.network, "teacher": self.teacher}
+
     def thresholded(self, image: Tensor) -> Thresholded:
         """What the teacher says, and the threshold that its features ask for."""
         output: NetOutput = self.teacher(image)

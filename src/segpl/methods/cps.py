@@ -68,6 +68,9 @@ class CPS(Method):
     def predictors(self) -> list[Network]:
         return [self.network] if self.settings.predict_by == "first" else [self.network, self.twin]
 
+    def opinions(self) -> dict[str, Network]:
+        return {"first network": self.network, "second network": self.twin}
+
     def label(self, logits: Tensor, weight: Tensor) -> PseudoLabels:
         """E-step: a voxel is foreground if this network says so, for the other one to learn."""
         return PseudoLabels(binarize(logits.sigmoid(), 0.5).target, weight)

@@ -49,6 +49,9 @@ class Ensemble(Method):
     def predictors(self) -> list[Network]:
         return self.networks()
 
+    def opinions(self) -> dict[str, Network]:
+        return {f"member {number}": one for number, one in enumerate(self.networks(), start=1)}
+
     def step(self, batch: Batch, progress: float) -> StepOutput:
         label = batch.labeled.label
         losses = torch.stack(

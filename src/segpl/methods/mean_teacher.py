@@ -90,3 +90,6 @@ class MeanTeacher(Method):
 
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]
+
+    def opinions(self) -> dict[str, Network]:
+        return {"student": self.network, "teacher": self.teacher}

@@ -1,0 +1,268 @@
+"""Cross-validation over the labelled cases: what Dice to expect where no label can be spared.
+
+runs/a/fold-0 ...   a run each, trained on the other labelled cases
+runs/a/folds.csv    fold, case, class, dice: each labelled case by the run that has not seen it
+runs/a/folds.md     the same as a table, and what it says
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from segpl.api import Run, begin, train
+from segpl.assembly import open_dataset
+from segpl.config import Config, given_content
+from segpl.data.split import Split, make_split
+from segpl.display import say
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.device import choose_device
+from segpl.engine.log import csv_text
+from segpl.engine.run import RunFolder
+from segpl.errors import InputError
+from segpl.files import write_text
+from segpl.methods.base import METHODS
+from segpl.opening import opened, resumed_config
+from segpl.report.tables import Table, as_markdown, counted
+
+HIGHER = 0.01  # of mean Dice, by which an earlier step has to be better to be worth a word
+PARTS = ("labeled", "unlabeled", "validation", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A class of a labelled case, by the run that was trained without the case."""
+
+    step: int
+    fold: int
+    case: str
+    class_name: str
+    dice: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the labelled cases say of a training, each judged by a run that has not seen it."""
+
+    rows: tuple[HeldOut, ...]  # of the last checkpoints
+    earlier: dict[int, float]  # step -> mean Dice over cases and classes, the last step included
+    trained_on: tuple[int, ...]  # labelled cases of each fold
+    subjects: int
+
+    @property
+    def cases(self) -> dict[str, float]:
+        """Dice of each case, the mean over its classes."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            found.setdefault(row.case, []).append(row.dice)
+        return {case: statistics.fmean(values) for case, values in found.items()}
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.cases.values())
+
+    @property
+    def std(self) -> float:
+        """Between cases, as of a sample."""
+        return statistics.stdev(self.cases.values())
+
+    @property
+    def words(self) -> list[str]:
+        """One sentence to remember, then how far it goes."""
+        values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)
+        of = "" if self.subjects == len(values) else f" of {counted(self.subjects, 'subject')}"
+        on = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        said = [
+            f"Expected on new scans of this kind: Dice {self.mean:.2f} ({min(values):.2f} to "
+            f"{max(values):.2f} over {counted(len(values), 'case')}{of}, trained on {on} each).",
+            f"That is what {counted(len(values), 'case')} can say: a new scan may lie outside of "
+            "the range, and scans of another scanner or hospital are of another kind.",
+        ]
+        last, best = max(self.earlier), max(self.earlier, key=lambda step: self.earlier[step])
+        if self.earlier[best] > self.earlier[last] + HIGHER:
+            said.append(
+                f"The mean was higher at step {best} ({self.earlier[best]:.2f}) than at the end, "
+                f"step {last} ({self.earlier[last]:.2f}): fewer --steps may be enough."
+            )
+        return said
+
+    @property
+    def table(self) -> Table:
+        """One row for each case, then mean, spread and range; one column for each class."""
+        classes = list(dict.fromkeys(row.class_name for row in self.rows))
+        folds = {row.case: row.fold for row in self.rows}
+        dice = {(row.case, row.class_name): row.dice for row in self.rows}
+        columns = [[dice[case, name] for case in folds] for name in classes]
+        if len(classes) > 1:
+            columns.append([self.cases[case] for case in folds])
+        rows = [
+            [case, str(fold), *(f"{column[number]:.3f}" for column in columns)]
+            for number, (case, fold) in enumerate(folds.items())
+        ]
+        for title, of in (
+            ("mean", statistics.fmean),
+            ("std", statistics.stdev),
+            ("min", min),
+            ("max", max),
+        ):
+            rows.append([title, "", *(f"{of(column):.3f}" for column in columns)])
+        titles = [*classes, "mean"] if len(classes) > 1 else classes
+        return Table(
+            ["case", "fold", *titles],
+            rows,
+            "Dice of each labelled case by the last checkpoint of the fold that was trained "
+            "without it, on the grid of the plan.",
+        )
+
+
+def cross_validate(
+    data: str | Path = "",
+    *,
+    out: str | Path,
+    folds: int,
+    method: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Estimate:
+    """Train `folds` times with a part of the labelled cases held out, and score these.
+
+    Settings, plan and seed are those of the run in `out`, which is written down and not trained:
+    `segpl.train(out=out, resume=True)` does that, before or after. The plan is derived once, from
+    all labelled cases.
+
+    Args:
+        data: folder of the dataset.
+        out: folder of the run, as for `segpl.train`; `out/fold-0` and so on are those of the folds.
+        folds: parts of the labelled subjects, 2 or more.
+        method: name of a method.
+        config: a TOML file of settings.
+        settings: sections of settings; they overrule `config`.
+        overrides: texts such as "method.alpha=0.1"; they overrule both.
+        resume: go on where an interrupted call was, or add folds to a run that is there.
+        quiet: no progress on the error stream.
+    """
+    content = given_content(
+        data, method=method, config=config, settings=settings, overrides=overrides
+    )
+    folder = RunFolder(Path(out))
+    with opened(folder, content, resume=resume, source=config) as resolved:
+        parts = fold_splits(resolved, folds)  # refused before anything is written
+        with folder.beginning():
+            run, _ = begin(resolved, folder, choose_device(resolved.train.device), quiet=quiet)
+            refuse_calibration(run)
+            refuse_other_cases(run, parts)
+        for note in () if quiet else run.split.notes:
+            say(note)
+        jobs = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
+        configs = [fold_config(run.config, folds, number) for number in range(folds)]
+        for job, wanted in zip(jobs, configs, strict=True):
+            if job.config.exists():
+                resumed_config(job, wanted.as_dict())  # refuses other settings by name
+        for number, (job, wanted) in enumerate(zip(jobs, configs, strict=True)):
+            train_fold(job, wanted, run, f"Fold {number + 1} of {folds}", parts[number])
+        estimate = gathered(run, jobs, parts)
+        write_text(folder.path / "folds.csv", csv_of(estimate))
+        listed = "".join(f"\n- {line}" for line in estimate.words)
+        write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listed}\n")
+    return estimate
+
+
+def fold_config(config: Config, folds: int, number: int) -> Config:
+    return replace(config, split=replace(config.split, folds=folds, fold=number))
+
+
+def fold_splits(config: Config, folds: int) -> list[Split]:
+    """Who is trained on and who is held out in each fold."""
+    if folds < 2:
+        raise InputError(f"--folds {folds} holds nothing out. Ask for 2 or more.")
+    if config.split.folds:
+        raise InputError(
+            f"split.folds is {config.split.folds}: these settings are of one fold. Give --folds, "
+            "and the settings of the whole training."
+        )
+    dataset, needs_unlabeled = open_dataset(config), METHODS.get(config.method).needs_unlabeled
+    settings = [fold_config(config, folds, number).split for number in range(folds)]
+    return [make_split(dataset, one, needs_unlabeled=needs_unlabeled) for one in settings]
+
+
+def refuse_calibration(run: Run) -> None:
+    """Held-out cases that a method calibrates on would be scored by what they have shaped."""
+    if run.method.wants_held:
+        raise InputError(
+            f"--folds: method '{run.method.name}' is to calibrate on validation cases, and those "
+            "of a fold are there to be scored. Leave the calibration out, or --folds."
+        )
+
+
+def refuse_other_cases(run: Run, parts: Sequence[Split]) -> None:
+    """The folds must deal out what the run is trained on, also if it was begun a while ago."""
+    for number, part in enumerate(parts):
+        begun = RunFolder(run.path / f"fold-{number}").split
+        is_same = sorted([*part.labeled, *part.validation]) == sorted(run.split.labeled)
+        if begun.exists():
+            saved = Split.read(begun)
+            is_same &= all(getattr(saved, name) == getattr(part, name) for name in PARTS)
+        if not is_same:
+            raise InputError(
+                f"{run.path} was begun with other cases than {run.config.data.path} now gives: the "
+                "dataset has changed. Choose another --out."
+            )
+
+
+def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split: Split) -> None:
+    """Train one fold, as far as it is not trained yet."""
+    last, steps = folder.training.last, config.train.steps
+    if last.exists() and read_checkpoint(last).step == steps:
+        return
+    if not whole.quiet:
+        held = ", ".join(split.validation)
+        say(f"{title}: {counted(len(split.labeled), 'label')} to train on, held out: {held}.")
+    if not folder.config.exists():
+        # one plan for all, which has not looked at which case is held out; the settings come last,
+        # since they make a run of a folder
+        whole.plan.write(folder.plan)
+        write_text(folder.config, config.as_toml())
+    train(out=folder.path, settings=config.as_dict(), resume=True, quiet=whole.quiet)
+
+
+def gathered(run: Run, folders: Sequence[RunFolder], parts: Sequence[Split]) -> Estimate:
+    """The scores that the folds have left behind."""
+    rows = [row for number, folder in enumerate(folders) for row in held_out_rows(folder, number)]
+    steps = sorted({row.step for row in rows})
+    by_step = {
+        step: statistics.fmean(row.dice for row in rows if row.step == step) for step in steps
+    }
+    owner = {case.name: case.subject for case in open_dataset(run.config).cases}
+    return Estimate(
+        tuple(row for row in rows if row.step == run.config.train.steps),
+        by_step,
+        tuple(len(part.labeled) for part in parts),
+        len({owner[name] for part in parts for name in part.validation}),
+    )
+
+
+def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:
+    path = folder.training.validation
+    try:
+        with path.open(newline="", encoding="utf-8") as handle:
+            return [
+                HeldOut(int(row["step"]), fold, row["case"], row["class"], float(row["dice"]))
+                for row in csv.DictReader(handle)
+            ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read: a fold writes it while it trains, with the columns step, "
+            f"case, class and dice. Remove {folder.path} and go on with --resume."
+        ) from error
+
+
+def csv_of(estimate: Estimate) -> str:
+    rows = [(row.fold, row.case, row.class_name, row.dice) for row in estimate.rows]
+    return csv_text([("fold", "case", "class", "dice"), *rows])

@@ -1,0 +1,66 @@
+"""The settings of a training: new ones for a new folder, or those of a run that is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from segpl.config import Config, differences, merged, read_config, resolve
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.run import RunFolder
+from segpl.errors import InputError
+
+
+@contextmanager
+def opened(
+    folder: RunFolder, content: Mapping[str, Any], *, resume: bool, source: str | Path | None = None
+) -> Iterator[Config]:
+    """The settings of the training in `folder`, which no other process may enter meanwhile."""
+    is_going_on(folder, resume)
+    with folder.held():
+        if is_going_on(folder, resume):
+            resolved = resumed_config(folder, content)
+        else:
+            resolved = resolve(content, str(source) if source else "the settings")
+        if not resolved.data.path:
+            raise InputError(
+                "no dataset was given. Name its folder, or set data.path in the config."
+            )
+        yield resolved
+
+
+def is_going_on(folder: RunFolder, resume: bool) -> bool:
+    """Whether there is a run to resume; a folder that holds anything else is refused."""
+    if resume and folder.config.exists():
+        return True
+    folder.refuse_if_taken()
+    return False
+
+
+def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
+    """The saved settings of a run; those that change no step may be given anew, and the length."""
+    saved = read_config(folder.config)
+    known = resolve(saved, str(folder.config))
+    name = content.get("method", {}).get("name", known.method)
+    if name != known.method:
+        raise InputError(
+            f"{folder.path} was trained with method '{known.method}', not '{name}'. Choose another "
+            "--out for another method."
+        )
+    wanted = resolve(merged(saved, content))
+    free = ("train.steps", "train.device", "train.track", "train.trust")
+    changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
+    if changed:
+        raise InputError(
+            f"{folder.path} was trained with other settings: {', '.join(changed)}. A resumed run "
+            "keeps its settings; leave these out, or choose another --out."
+        )
+    last = folder.training.last
+    if last.exists() and (taken := read_checkpoint(last).step) > wanted.train.steps:
+        raise InputError(
+            f"{folder.path} has taken {taken} steps already, and {wanted.train.steps} are asked "
+            "for. Give more --steps, or choose another --out."
+        )
+    return wanted
