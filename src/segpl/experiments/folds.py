@@ -157,17 +157,17 @@ def cross_validate(
         with folder.beginning():
             run, _ = begin(resolved, folder, choose_device(resolved.train.device), quiet=quiet)
             refuse_calibration(run)
-            refuse_other_cases(run, parts)
+            places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
+            configs = [fold_config(run.config, folds, number) for number in range(folds)]
+            for place, wanted in zip(places, configs, strict=True):
+                if place.config.exists():
+                    resumed_config(place, wanted.as_dict())  # refuses other settings by name
+            refuse_other_cases(run, places, parts)
         for note in () if quiet else run.split.notes:
             say(note)
-        jobs = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
-        configs = [fold_config(run.config, folds, number) for number in range(folds)]
-        for job, wanted in zip(jobs, configs, strict=True):
-            if job.config.exists():
-                resumed_config(job, wanted.as_dict())  # refuses other settings by name
-        for number, (job, wanted) in enumerate(zip(jobs, configs, strict=True)):
-            train_fold(job, wanted, run, f"Fold {number + 1} of {folds}", parts[number])
-        estimate = gathered(run, jobs, parts)
+        for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
+            train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", parts[number])
+        estimate = gathered(run, places, parts)
         write_text(folder.path / "folds.csv", csv_of(estimate))
         listed = "".join(f"\n- {line}" for line in estimate.words)
         write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listed}\n")
@@ -201,13 +201,16 @@ def refuse_calibration(run: Run) -> None:
         )
 
 
-def refuse_other_cases(run: Run, parts: Sequence[Split]) -> None:
+def refuse_other_cases(run: Run, places: Sequence[RunFolder], parts: Sequence[Split]) -> None:
     """The folds must deal out what the run is trained on, also if it was begun a while ago."""
-    for number, part in enumerate(parts):
-        begun = RunFolder(run.path / f"fold-{number}").split
-        is_same = sorted([*part.labeled, *part.validation]) == sorted(run.split.labeled)
-        if begun.exists():
-            saved = Split.read(begun)
+    for place, part in zip(places, parts, strict=True):
+        is_same = (
+            {*part.labeled, *part.validation} == set(run.split.labeled)
+            and set(part.unlabeled) <= set(run.split.unlabeled)
+            and part.test == run.split.test
+        )
+        if place.split.exists():
+            saved = Split.read(place.split)
             is_same &= all(getattr(saved, name) == getattr(part, name) for name in PARTS)
         if not is_same:
             raise InputError(
