@@ -22,6 +22,7 @@ from segpl.assembly import (
 from segpl.config import Config, given_content, read_config, resolve
 from segpl.data.cache import load_volumes
 from segpl.data.plan import Plan
+from segpl.data.sampler import Sampler
 from segpl.data.split import Split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.checkpoint import load_weights, read_checkpoint
@@ -32,6 +33,7 @@ from segpl.engine.device import (
     memory_format,
 )
 from segpl.engine.events import require_tensorboard
+from segpl.engine.pretrain import Pretrainer
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
@@ -211,7 +213,13 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
         trainer = prepare_training(run, prospect, quiet=quiet)
     if not is_new:
         trainer.resume()
-    fit(trainer, run)
+    if config.train.pretrain and not trainer.step:
+        fit(
+            prepare_pretraining(run, trainer.sampler, quiet=quiet),
+            run,
+            folder.checkpoint("pretrain"),
+        )
+    fit(trainer, run, folder.training.last)
     if isinstance(trainer.validate, Validation):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
         write_advice(run.folder, run.plan, steps, trainer.validate.labels)
@@ -303,7 +311,16 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
     )
 
 
-def fit(trainer: Trainer, run: Run) -> None:
+def prepare_pretraining(run: Run, sampler: Sampler, *, quiet: bool) -> Pretrainer:
+    """What goes before a training that has taken no step yet; some of it may be done already."""
+    folder, settings = run.folder, run.config.train
+    display = TrainingDisplay("pre-training", settings.pretrain, quiet=quiet)
+    last = folder.checkpoint("pretrain")
+    return Pretrainer(run.method, sampler, settings, folder.pretrain_log, last, display)
+
+
+def fit(trainer: Trainer | Pretrainer, run: Run, last: Path) -> None:
+    """Take all steps that are left; `last` is where the checkpoint is kept."""
     display = trainer.observer
     assert isinstance(display, TrainingDisplay)
     with display:
@@ -325,7 +342,6 @@ def fit(trainer: Trainer, run: Run) -> None:
                 "compilation: --set train.compile=off."
             ) from error
         except KeyboardInterrupt:
-            last = run.folder.training.last
             kept = (
                 f"The checkpoint of step {read_checkpoint(last).step} is kept; go on"
                 if last.exists()

@@ -21,7 +21,7 @@ from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is for training
 # after seed and step, streams of their own; a 0 there would change no draw
-HELD, SCANNED = 1, 2
+HELD, SCANNED, PRETRAINED = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +105,41 @@ class Sampler:
             image = scanned(image, self.augment.scanner, choices, generator)
         unlabeled = None
         if self.unlabeled_crops:
-            crops, insides = [], []
-            for _ in range(self.unlabeled_crops):
-                volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
-                start = self.unlabeled_start(volume, rng)
-                crops.append(self.crop(volume.image, start, fill=0.0))
-                insides.append(self.inside(volume))
-            scans, inside = augment(
-                torch.stack(crops), torch.stack(insides), self.augment, rng, generator
-            )
-            unlabeled = Unlabeled(scans, inside)
+            unlabeled = self.images_of(self.unlabeled_crops, rng, generator)
         held = None
         if self.held:
             # where unlabelled crops are: probabilities are calibrated for those
             apart = np.random.default_rng([self.seed, step, HELD])
             held = self.crops_of(self.held, apart, 0.0, blindly=True)
         return Batch(Labeled(image, label), unlabeled, generator, held)
+
+    def images_of(
+        self, count: int, rng: np.random.Generator, generator: torch.Generator
+    ) -> Unlabeled:
+        """`count` crops of unlabelled volumes, augmented."""
+        crops, insides = [], []
+        for _ in range(count):
+            volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
+            start = self.unlabeled_start(volume, rng)
+            crops.append(self.crop(volume.image, start, fill=0.0))
+            insides.append(self.inside(volume))
+        scans, inside = augment(
+            torch.stack(crops), torch.stack(insides), self.augment, rng, generator
+        )
+        return Unlabeled(scans, inside)
+
+    def scans(self, step: int, crops: int) -> tuple[Unlabeled, torch.Generator]:
+        """Crops of all training scans, and the generator of whatever else is drawn for them.
+
+        No label is looked at, not even for where to crop. The draws are a stream of their own, so
+        that those of `batch` are the same whether or not it was asked for this.
+        """
+        rng = np.random.default_rng([self.seed, step, PRETRAINED])
+        generator = torch.Generator(self.device)
+        generator.manual_seed(int(rng.integers(2**62)))
+        everything = [*self.labeled, *self.unlabeled]
+        blind = replace(self, labeled=(), unlabeled=everything, unlabeled_foreground=0.0)
+        return blind.images_of(crops, rng, generator), generator
 
     def crops_of(
         self,

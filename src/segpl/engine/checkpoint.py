@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import DivergedError, InputError, MissingFileError
 from segpl.files import write_whole
 
 FORMAT = 1
@@ -26,6 +26,17 @@ class Checkpoint:
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]  # "<parameter index>.<name>" -> tensor
     facts: dict[str, Any]  # small values: best score so far
+
+
+def require_finite(module: nn.Module, when: str) -> None:
+    """Refuse to save weights that nothing can be learnt or predicted with."""
+    for name, value in module.state_dict().items():
+        if not bool(value.isfinite().all()):
+            raise DivergedError(
+                f"{when}: weight '{name}' is no longer finite, and is not saved. "
+                "Lower train.lr; with train.precision=bfloat16 try float32. The last "
+                "checkpoint, if there is one, is from before."
+            )
 
 
 def save_checkpoint(

@@ -51,6 +51,10 @@ class RunFolder:
         return self.path / "trust.json"
 
     @property
+    def pretrain_log(self) -> Path:
+        return self.path / "pretrain.csv"
+
+    @property
     def lock(self) -> Path:
         return self.path / ".lock"
 

@@ -16,6 +16,7 @@ from segpl.engine.checkpoint import (
     load_optimizer,
     load_weights,
     read_checkpoint,
+    require_finite,
     save_checkpoint,
 )
 from segpl.engine.device import (
@@ -33,7 +34,7 @@ from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
 from segpl.engine.watch import GUARDS, CollapseWatch
-from segpl.errors import DivergedError, InputError, unknown
+from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
 from segpl.types import Batch
@@ -42,6 +43,7 @@ from segpl.types import Batch
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
     steps: int = 2000
+    pretrain: int = 0  # steps of filling in hidden blocks of all training scans before; 0: none
     lr: float = 0.01
     lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
     weight_decay: float = 0.0
@@ -66,7 +68,8 @@ class TrainSettings:
         for name in ("steps", "lr", "log_every", "checkpoint_every"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
-        for name in ("batch", "ratio", "validate_every", "weight_decay", "lr_decay", "trust"):
+        counts = ("pretrain", "batch", "ratio", "validate_every", "trust")
+        for name in (*counts, "weight_decay", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
         for name in ("foreground", "unlabeled_foreground"):
@@ -236,13 +239,7 @@ class Trainer:
             self.save(self.paths.last)
 
     def save(self, path: Path) -> None:
-        for name, value in self.method.state_dict().items():
-            if not bool(value.isfinite().all()):
-                raise DivergedError(
-                    f"step {self.step}: weight '{name}' is no longer finite, and is not saved. "
-                    "Lower train.lr; with train.precision=bfloat16 try float32. The last "
-                    "checkpoint, if there is one, is from before."
-                )
+        require_finite(self.method, f"step {self.step}")
         save_checkpoint(
             path, step=self.step, module=self.method, optimizer=self.optimizer, facts=self.facts
         )
