@@ -149,6 +149,7 @@ def build_method(config: Config, plan: Plan) -> Method:
         width=plan.width,
         patch=plan.patch,
         strides=plan.strides,
+        kernels=plan.kernels,
     )
     kind: Any = METHODS.get(config.method)
     with torch.random.fork_rng():

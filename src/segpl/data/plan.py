@@ -43,6 +43,9 @@ class Plan:
     width: int  # channels of the first encoder
     batch: int  # labelled crops in a step
     reasons: dict[str, str]  # why each of these was chosen, for the reader
+    # voxels of a convolution along each axis, one row for each level, that of the patch first;
+    # none: 3 everywhere, as in plans that were written before there was a choice
+    kernels: tuple[tuple[int, ...], ...] = ()
 
     @property
     def outputs(self) -> int:
@@ -62,7 +65,7 @@ class Plan:
         for name in content:
             if name not in known:
                 raise InputError(f"{path} has an unknown key '{name}'. {nearest(name, known)}")
-        missing = [name for name in known if name not in content]
+        missing = [name for name in known if name not in content and name != "kernels"]
         if missing:
             raise InputError(f"{path} lacks {missing}: it is no whole plan.")
         try:
@@ -74,6 +77,9 @@ class Plan:
                     "normalization": tuple(Normalization(**n) for n in content["normalization"]),
                     "patch": tuple(int(value) for value in content["patch"]),
                     "strides": tuple(tuple(int(s) for s in row) for row in content["strides"]),
+                    "kernels": tuple(
+                        tuple(int(s) for s in row) for row in content.get("kernels", ())
+                    ),
                     "classes": {str(k): int(v) for k, v in content["classes"].items()},
                     **{name: int(content[name]) for name in ("dims", "width", "batch")},
                 }
@@ -100,6 +106,8 @@ class Plan:
                 )
         if any(len(row) != self.dims or min(row) < 1 for row in self.strides):
             raise InputError(f"{source}: every row of strides needs {self.dims} numbers above 0.")
+        if self.kernels:
+            self.check_kernels(source)
         if len(self.normalization) != len(self.channels):
             raise InputError(
                 f"{source}: {len(self.channels)} channels need as many normalizations, not "
@@ -122,4 +130,17 @@ class Plan:
             raise InputError(
                 f"{source}: halving leaves one voxel of the patch {self.patch}, and nothing to "
                 "normalise. Use a larger patch, or fewer rows of strides."
+            )
+
+    def check_kernels(self, source: str) -> None:
+        levels = len(self.strides) + 1
+        if len(self.kernels) != levels or any(len(row) != self.dims for row in self.kernels):
+            raise InputError(
+                f"{source}: kernels needs {levels} rows of {self.dims} numbers, one row more than "
+                "strides; none at all stands for 3 everywhere."
+            )
+        if any(side < 1 or side % 2 == 0 for row in self.kernels for side in row):
+            raise InputError(
+                f"{source}: kernels {self.kernels} has an even number, or one below 1: a kernel "
+                "has a middle, so use 1, 3 or 5."
             )

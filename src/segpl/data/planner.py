@@ -59,6 +59,7 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
         normalization=normalization,
         patch=patch,
         strides=strides,
+        kernels=kernels_for(strides, spacing),
         width=width,
         batch=batch,
         reasons={
@@ -68,6 +69,7 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
             f"({'x'.join(map(str, np.min(shapes, axis=0)))}), each side a multiple of its strides",
             "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
             f"over {COARSE:g} times coarser than the finest",
+            "kernels": f"1 along an axis over {COARSE:g} times coarser than the finest, else 3",
             "width": "the paper's: 8 in 3D, 16 in 2D",
             "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
             "normalization": ", ".join(
@@ -120,6 +122,18 @@ def strides_for(
         sides = [math.ceil(side / stride) for side, stride in zip(sides, row, strict=True)]
         steps = [step * stride for step, stride in zip(steps, row, strict=True)]
         rows.append(row)
+    return tuple(rows)
+
+
+def kernels_for(
+    strides: Sequence[Sequence[int]], spacing: Sequence[float]
+) -> tuple[tuple[int, ...], ...]:
+    """Slices that lie far apart are not mixed until the others are as coarse [Isensee2021]."""
+    steps, rows = list(spacing), []
+    for stride in [*strides, [1] * len(steps)]:
+        finest = min(steps)
+        rows.append(tuple(3 if step <= COARSE * finest * 1.001 else 1 for step in steps))
+        steps = [step * factor for step, factor in zip(steps, stride, strict=True)]
     return tuple(rows)
 
 

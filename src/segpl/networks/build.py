@@ -47,10 +47,18 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         outputs=shape.outputs,
         width=width,
         strides=shape.strides,
+        kernels=shape.kernels,
         max_width=settings.max_width,
         norm=settings.norm,
         dropout=settings.dropout,
         deep=settings.deep,
         residual=settings.residual,
     )
-    return Network(unet, dims=shape.dims, outputs=shape.outputs, features=width, trunk=unet.trunk)
+    return Network(
+        unet,
+        dims=shape.dims,
+        outputs=shape.outputs,
+        features=width,
+        trunk=unet.trunk,
+        kernel=shape.kernels[0] if shape.kernels else (),
+    )

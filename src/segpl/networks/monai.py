@@ -23,7 +23,7 @@ def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dic
         "channels": widths,
         "filters": widths,
         "strides": [list(row) for row in shape.strides],
-        "kernel_size": [3] * (len(shape.strides) + 1),
+        "kernel_size": list(shape.kernels) or [(3,) * shape.dims] * (len(shape.strides) + 1),
         "upsample_kernel_size": [list(row) for row in shape.strides],
     }
     parameters = inspect.signature(kind).parameters

@@ -49,6 +49,7 @@ class NetworkShape:
     width: int
     patch: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
+    kernels: tuple[tuple[int, ...], ...] = ()  # of each level; none: 3 voxels along each axis
 
 
 class Network(nn.Module):
@@ -58,7 +59,14 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, body: nn.Module, *, dims: int, outputs: int, features: int, trunk: int
+        self,
+        body: nn.Module,
+        *,
+        dims: int,
+        outputs: int,
+        features: int,
+        trunk: int,
+        kernel: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
         self.body = body
@@ -66,6 +74,7 @@ class Network(nn.Module):
         self.outputs = outputs
         self.features = features
         self.trunk = trunk
+        self.kernel = kernel  # of the last block, where it is known
         self.is_frozen = False
         self.is_in_training = True
 

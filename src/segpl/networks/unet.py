@@ -21,16 +21,26 @@ NORMS: dict[str, dict[int, type[nn.Module]]] = {
 
 
 def two_convolutions(
-    dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int]
+    dims: int,
+    channels: int,
+    width: int,
+    *,
+    norm: str,
+    stride: Sequence[int] = (),
+    kernel: Sequence[int] = (),
 ) -> list[nn.Module]:
-    """Two convolutions, each normalised, with a rectifier between them; the first may stride."""
+    """Two convolutions, each normalised, with a rectifier between them; the first may stride.
+
+    Without a `stride` none does; without a `kernel` it has 3 voxels along each axis.
+    """
     convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
-    steps = tuple(stride) if len(stride) == dims else (1,) * dims
+    steps, sides = tuple(stride) or (1,) * dims, tuple(kernel) or (3,) * dims
+    margin = tuple(side // 2 for side in sides)
     return [
-        convolution(channels, width, 3, stride=steps, padding=1, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
+        convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
         normalization(width, affine=True),
         nn.LeakyReLU(0.01, inplace=True),
-        convolution(width, width, 3, padding=1, bias=False),
+        convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
         normalization(width, affine=True),
     ]
 
@@ -39,10 +49,17 @@ class Block(nn.Sequential):
     """Two convolutions, each normalised and rectified; the first may stride."""
 
     def __init__(
-        self, dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int] = (1,)
+        self,
+        dims: int,
+        channels: int,
+        width: int,
+        *,
+        norm: str,
+        stride: Sequence[int] = (),
+        kernel: Sequence[int] = (),
     ) -> None:
         super().__init__(
-            *two_convolutions(dims, channels, width, norm=norm, stride=stride),
+            *two_convolutions(dims, channels, width, norm=norm, stride=stride, kernel=kernel),
             nn.LeakyReLU(0.01, inplace=True),
         )
 
@@ -58,11 +75,18 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self, dims: int, channels: int, width: int, *, norm: str, stride: Sequence[int] = (1,)
+        self,
+        dims: int,
+        channels: int,
+        width: int,
+        *,
+        norm: str,
+        stride: Sequence[int] = (),
+        kernel: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.block = nn.Sequential(
-            *two_convolutions(dims, channels, width, norm=norm, stride=stride)
+            *two_convolutions(dims, channels, width, norm=norm, stride=stride, kernel=kernel)
         )
         self.shortcut = nn.Sequential()
         if any(step > 1 for step in stride):
@@ -81,9 +105,10 @@ class UNet(nn.Module):
     """Encoder and decoder with skip connections [Ronneberger2015].
 
     `strides` has one row for each halving and one number for each axis, so that an axis too thin to
-    be halved keeps its size. Widths double from `width` up to `max_width`. `dropout` is the chance
-    of a channel to be left out after the deepest block and before the last layer, as in the V-Net
-    of [Yu2019]; at 0 there is no such layer.
+    be halved keeps its size. `kernels` has one row for each level, that of the image first; without
+    it all have 3 voxels along each axis. Widths double from `width` up to `max_width`. `dropout` is
+    the chance of a channel to be left out after the deepest block and before the last layer, as in
+    the V-Net of [Yu2019]; at 0 there is no such layer.
 
     In training `deep` coarser levels of the decoder, or as many as there are, answer as well, each
     through a layer of its own: their loss reaches the deep layers on a shorter way [Lee2015].
@@ -101,15 +126,24 @@ class UNet(nn.Module):
         max_width: int = 320,
         norm: str = "instance",
         dropout: float = 0.0,
+        kernels: Sequence[Sequence[int]] = (),
         deep: int = 0,
         residual: bool = False,
     ) -> None:
         super().__init__()
         widths = [min(width * 2**level, max_width) for level in range(len(strides) + 1)]
+        kernels = kernels or [()] * len(widths)
         encoder = ResidualBlock if residual else Block
-        self.stem = encoder(dims, channels, width, norm=norm)
+        self.stem = encoder(dims, channels, width, norm=norm, kernel=kernels[0])
         self.down = nn.ModuleList(
-            encoder(dims, widths[level], widths[level + 1], norm=norm, stride=stride)
+            encoder(
+                dims,
+                widths[level],
+                widths[level + 1],
+                norm=norm,
+                stride=stride,
+                kernel=kernels[level + 1],
+            )
             for level, stride in enumerate(strides)
         )
         self.up = nn.ModuleList()
@@ -119,7 +153,9 @@ class UNet(nn.Module):
             self.up.append(
                 UPSAMPLERS[dims](widths[level + 1], widths[level], stride, stride=stride)  # type: ignore[arg-type]  # one call for both dimensions
             )
-            self.merge.append(Block(dims, 2 * widths[level], widths[level], norm=norm))
+            self.merge.append(
+                Block(dims, 2 * widths[level], widths[level], norm=norm, kernel=kernels[level])
+            )
         self.last = CONVOLUTIONS[dims](width, outputs, 1)
         self.trunk = 2 * width if strides else width
         # the last block is the deepest where nothing is halved, and drops once

@@ -141,3 +141,31 @@ def test_an_orientation_that_is_none_is_refused(tmp_path, orientation):
     replace(PLAN, orientation=orientation).write(path)
     with pytest.raises(InputError, match="is not three letters, one of each of L/R"):
         Plan.read(path)
+
+
+def test_plan_without_kernels_is_one_of_3_everywhere(path):
+    content = json.loads(path.read_text())
+    del content["kernels"]
+    path.write_text(json.dumps(content))
+    assert Plan.read(path).kernels == ()
+
+
+def test_edited_kernels_are_used_as_edited(path):
+    rows = [[3, 3, 1], [3, 3, 3], [5, 5, 3]]
+    edit(path, kernels=rows)
+    assert Plan.read(path).kernels == tuple(map(tuple, rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([[3, 3, 3]], "needs 3 rows of 3 numbers"),
+        ([[3, 3]] * 3, "needs 3 rows of 3 numbers"),
+        ([[3, 3, 2]] * 3, "even number"),
+        ([[3, 3, -1]] * 3, "below 1"),
+    ],
+)
+def test_kernels_that_fit_no_level_are_refused(path, rows, words):
+    edit(path, kernels=rows)
+    with pytest.raises(InputError, match=words):
+        Plan.read(path)

@@ -14,6 +14,7 @@ from segpl.data.planner import (
     choose_normalization,
     derive_plan,
     fit_to_memory,
+    kernels_for,
     strides_for,
     target_spacing,
     turned,
@@ -224,3 +225,19 @@ def test_image_far_smaller_than_the_patch_is_refused_by_name():
     expected = r"case tiny: the image is smaller than half the patch: 40x40x10.*Use 20 or less"
     with pytest.raises(InputError, match=expected):
         check_sizes(plan, [small])
+
+
+def test_thick_slices_are_not_mixed_until_the_others_are_as_coarse():
+    strides = ((2, 2, 1), (2, 2, 1), (2, 2, 2))
+    rows = kernels_for(strides, (0.7, 0.7, 3.0))
+    assert rows == ((3, 3, 1), (3, 3, 1), (3, 3, 3), (3, 3, 3))
+
+
+def test_axis_twice_as_coarse_is_mixed_with_the_others():
+    assert kernels_for(((2, 2, 2),), (1.0, 1.0, 2.0)) == ((3, 3, 3),) * 2
+
+
+def test_derived_plan_has_a_kernel_for_every_level():
+    plan = plan_for(fingerprint((64, 64, 12), spacing=(0.7, 0.7, 3.0)))
+    assert len(plan.kernels) == len(plan.strides) + 1
+    assert plan.kernels[0] == (3, 3, 1)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import SIDE, make_batch, shape_for
@@ -23,6 +25,12 @@ def test_branch_has_the_shapes_of_the_last_block_and_layer_of_the_unet(dims):
     network, branch = network_and_branch(dims, classes=3)
     beside = [*network.body.merge[-1].parameters(), *network.body.last.parameters()]
     assert [p.shape for p in branch.parameters()] == [p.shape for p in beside]
+
+
+def test_branch_has_the_kernel_of_the_last_block():
+    shape = replace(shape_for(3), kernels=((3, 3, 1), (3, 3, 3), (3, 3, 3)))
+    branch = Branch(build_network(NetworkSettings(), shape))
+    assert branch.block[0].weight.shape[2:] == (3, 3, 1)
 
 
 @both_dims

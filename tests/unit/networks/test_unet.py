@@ -67,3 +67,24 @@ def test_last_layer_is_linear_in_the_features(dims):
     unet = make(dims)
     logits, features, _ = unet(noise(dims))
     assert torch.allclose(logits, unet.last(features))
+
+
+def test_kernel_of_one_voxel_keeps_slices_apart():
+    """Slices meet on the level whose kernel has 3, and on no other."""
+    flat, thick = (3, 3, 1), (3, 3, 3)
+    image = noise(3)
+    other = image.clone()
+    other[..., 0] += 1
+    for kernels, is_seen in (((flat, flat, flat), False), ((flat, flat, thick), True)):
+        unet = UNet(
+            dims=3,
+            channels=1,
+            outputs=1,
+            width=4,
+            strides=((2, 2, 1),) * 2,
+            norm="batch",
+            kernels=kernels,
+        ).eval()
+        with torch.no_grad():
+            before, after = (unet(each)[0][..., 1] for each in (image, other))
+        assert torch.equal(before, after) != is_seen
