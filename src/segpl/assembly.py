@@ -188,6 +188,7 @@ def build_sampler(
         hidden=settle(secrets, device, free_memory(device)),
         held=settled[len(wanted) :],
         unlabeled_foreground=config.train.unlabeled_foreground,
+        mirrors=plan.mirrors,
     )
 
 

@@ -31,6 +31,7 @@ class AugmentSettings:
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
     affine: float = 0.0  # chance of a turn by any angle up to 30 degrees and another size
     scanner: float = 0.0  # chance of each change of intensity in `SCANNER`, of labelled crops
+    mirror: float = 0.0  # chance of exchanging left and right; any axis where these are not known
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):
@@ -47,14 +48,17 @@ def augment(
     settings: AugmentSettings,
     rng: np.random.Generator,
     generator: torch.Generator,
+    mirrors: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor | None]:
     """Images (B, C, *S) and labels (B, *S), changed alike where the change is geometric.
+
+    `mirrors` are the axes that `mirror` is about.
 
     Choices of geometry are drawn on the host and cost no synchronisation. What `scanner` asks for
     is not done here but by `scanned`, as it is for labelled crops alone.
     """
-    if settings.flip or settings.rotate:
-        image, label = turn(image, label, settings, rng)
+    if settings.flip or settings.rotate or settings.mirror:
+        image, label = turn(image, label, settings, rng, mirrors)
     if settings.affine:
         image, label = reposed(image, label, settings.affine, rng)
     if settings.intensity:
@@ -63,7 +67,11 @@ def augment(
 
 
 def turn(
-    image: Tensor, label: Tensor | None, settings: AugmentSettings, rng: np.random.Generator
+    image: Tensor,
+    label: Tensor | None,
+    settings: AugmentSettings,
+    rng: np.random.Generator,
+    mirrors: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor | None]:
     dims = image.dim() - 2
     planes = [
@@ -75,6 +83,9 @@ def turn(
     images, labels = [], []
     for index in range(image.shape[0]):
         axes = [a for a in range(dims) if rng.random() < settings.flip]
+        if settings.mirror:
+            drawn = {a for a in mirrors if rng.random() < settings.mirror}
+            axes = sorted(drawn.symmetric_difference(axes))  # mirrored twice is not at all
         plane = planes[int(rng.integers(len(planes)))] if planes else None
         turns = int(rng.integers(1, 4)) if plane and rng.random() < settings.rotate else 0
         images.append(move(image[index], axes, plane, turns, channels=1))

@@ -52,6 +52,14 @@ class Plan:
         """Sigmoid channels: one for a binary task, otherwise one for each class."""
         return 1 if len(self.classes) == 2 else len(self.classes)
 
+    @property
+    def mirrors(self) -> tuple[int, ...]:
+        """Axes along which a mirrored body is a likely one: left and right, where it is known."""
+        axes = range(self.dims)
+        if self.orientation is None:
+            return tuple(axes)
+        return tuple(axis for axis in axes if self.orientation[axis] in "LR")
+
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
 

@@ -91,13 +91,14 @@ class Sampler:
     hidden: Sequence[Resident] = ()
     held: Sequence[Resident] = ()  # validation cases, where a method wants crops of them
     unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled scans have some
+    mirrors: tuple[int, ...] = ()  # axes that `augment.mirror` may mirror
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
         generator = torch.Generator(self.device)
         generator.manual_seed(int(rng.integers(2**62)))
         plain = self.crops_of(self.labeled, rng, self.foreground)
-        image, label = augment(plain.image, plain.label, self.augment, rng, generator)
+        image, label = augment(plain.image, plain.label, self.augment, rng, generator, self.mirrors)
         assert label is not None
         if self.augment.scanner:
             # harder views of unlabelled crops are up to a method, which needs the plain ones too
@@ -124,7 +125,7 @@ class Sampler:
             crops.append(self.crop(volume.image, start, fill=0.0))
             insides.append(self.inside(volume))
         scans, inside = augment(
-            torch.stack(crops), torch.stack(insides), self.augment, rng, generator
+            torch.stack(crops), torch.stack(insides), self.augment, rng, generator, self.mirrors
         )
         return Unlabeled(scans, inside)
 

@@ -118,3 +118,20 @@ def test_setting_outside_of_its_range_is_refused_by_name(settings):
     (name,) = settings
     with pytest.raises(InputError, match=rf"augment\.{name} is .* from 0, which is off, to 1"):
         AugmentSettings(**settings)
+
+
+def test_mirror_is_about_the_axes_that_it_is_given():
+    image, label = crops(6, 6, 6)
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    settings = AugmentSettings(mirror=1.0)
+    mirrored, moved = augment(image, label, settings, rng, generator, mirrors=(1,))
+    assert torch.equal(moved, label.flip(2))
+    assert torch.equal(mirrored[:, 0].long(), moved)
+
+
+def test_image_that_is_mirrored_twice_is_as_before():
+    image, label = crops(6, 6)
+    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
+    settings = AugmentSettings(flip=1.0, mirror=1.0)
+    _, moved = augment(image, label, settings, rng, generator, mirrors=(0,))
+    assert torch.equal(moved, label.flip(2))

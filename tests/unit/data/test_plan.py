@@ -169,3 +169,8 @@ def test_kernels_that_fit_no_level_are_refused(path, rows, words):
     edit(path, kernels=rows)
     with pytest.raises(InputError, match=words):
         Plan.read(path)
+
+
+@pytest.mark.parametrize(("orientation", "axes"), [("RAS", (0,)), ("PSL", (2,)), (None, (0, 1, 2))])
+def test_left_and_right_are_one_axis_where_they_are_known(orientation, axes):
+    assert replace(PLAN, orientation=orientation).mirrors == axes

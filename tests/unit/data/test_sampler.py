@@ -396,3 +396,11 @@ def test_held_crops_lie_anywhere_as_unlabelled_ones_do():
 def test_hidden_labels_need_no_held_crops():
     watched = with_hidden([volume((9, 8))], [volume((9, 8))], held=[Untouchable()])
     assert watched.hidden_labels(0).shape == (2, 4, 4)
+
+
+def test_left_and_right_are_exchanged_in_labelled_and_unlabelled_crops():
+    plain = sampler([volume((4, 4, 4))])
+    mirrored = replace(plain, augment=AugmentSettings(mirror=1.0), mirrors=(0,))
+    before, after = plain.batch(3), mirrored.batch(3)
+    assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
+    assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
