@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         default=[],
-        help="gamma, fgsm, pgd, bias-field, ghosts, spikes, blur, low-resolution, streaks, patch "
+        help="gamma, fgsm, bias-field, ghosts, spikes, blur, low-resolution, streaks, pgd, patch "
         "(default: all; patch only with --patches)",
     )
     parser.add_argument(
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.25,
         help="bound of an attack of severity 1, in deviations of the image (default 0.25)",
     )
-    parser.add_argument("--pgd-steps", type=int, default=10, help="default 10")
+    parser.add_argument("--pgd-steps", type=int, default=5, help="default 5")
     parser.add_argument("--seed", type=int, default=0, help="of fields, noise and streaks")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(

@@ -34,7 +34,8 @@ from segpl.views.artefacts import ARTEFACTS, corrupted, require_severity
 from segpl.views.attacks import fgsm, pgd
 
 ATTACKS = ("fgsm", "pgd")
-CORRUPTIONS = ("gamma", *ATTACKS, *(name for name in ARTEFACTS if name != "gamma"))
+# the longest last: what was done before an interruption is kept
+CORRUPTIONS = ("gamma", "fgsm", *(name for name in ARTEFACTS if name != "gamma"), "pgd")
 TABLE, FACTS, FIGURE = "stress.csv", "stress.json", "stress"
 # what the worst severity is, for the figure
 WORST = {"blur": "3 voxels at 1", "low-resolution": "4 times at 1", "bias-field": "gain 3 at 1"}
@@ -46,7 +47,7 @@ class StressSettings:
     severities: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     patches: tuple[tuple[int, ...], ...] = ()  # other windows, one number or one for each axis
     epsilon: float = 0.25  # bound of an attack of severity 1, in deviations of the image
-    steps: int = 10  # of PGD
+    steps: int = 5  # of PGD
     seed: int = 0  # of fields, noise and streaks
     overlap: float = 0.5  # of windows
 
