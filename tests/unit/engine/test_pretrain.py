@@ -141,6 +141,15 @@ def test_body_is_learnt_and_last_layers_stay_as_drawn(tmp_path):
     assert len(stayed) == 4
 
 
+def test_optimiser_does_not_hold_last_layers(tmp_path):
+    """Compiled, they have a gradient of zeros, and weight decay would shrink them."""
+    one = pretrainer(tmp_path)
+    held = {id(weight) for group in one.optimizer.param_groups for weight in group["params"]}
+    left = {n for n, weight in one.restorer.named_parameters() if id(weight) not in held}
+    assert left == {n for n in dict(one.restorer.named_parameters()) if n[8:].startswith(LAST)}
+    assert len(left) == 4
+
+
 @pytest.mark.parametrize("name", METHODS.names)
 def test_all_networks_of_a_method_begin_alike_but_for_their_last_layers(tmp_path, name):
     method = build(name, 2, network=DEEP)
