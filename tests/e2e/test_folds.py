@@ -116,6 +116,19 @@ def test_the_sentence_gives_mean_and_range_and_how_many_cases(segpl, copy):
     assert "a new scan may lie outside of the range" in answer.out
 
 
+def test_an_earlier_step_that_was_better_is_told_and_not_taken(segpl, copy):
+    before = (copy / "folds.csv").read_bytes()
+    for number in range(COUNT):
+        path = copy / f"fold-{number}" / "validation.csv"
+        head, first, *others = path.read_text().splitlines()
+        step, case, name, _, largest = first.split(",")
+        path.write_text("\n".join([head, f"{step},{case},{name},1.0,{largest}", *others, ""]))
+    answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT, "--estimate-only")
+    assert answer.code == 0, answer.err
+    assert "The mean was higher at step 2 (1.00) than at the end, step 6" in answer.out
+    assert (copy / "folds.csv").read_bytes() == before
+
+
 def test_a_finished_command_is_not_trained_again(segpl, copy, monkeypatch):
     monkeypatch.delattr(Sampler, "batch")
     before = {path: path.read_bytes() for path in copy.rglob("*.csv")}
@@ -124,9 +137,9 @@ def test_a_finished_command_is_not_trained_again(segpl, copy, monkeypatch):
     assert {path: path.read_bytes() for path in copy.rglob("*.csv")} == before
 
 
-@pytest.mark.parametrize("moment", [2, 15, 21])
+@pytest.mark.parametrize("moment", [2, 18, 21])
 def test_an_interrupted_command_goes_on_where_it_was(segpl, made, tmp_path, monkeypatch, moment):
-    """In the first fold before a checkpoint, in the third after one, in the training itself."""
+    """In the first fold before a checkpoint, in the third after one, in the run itself."""
     honest, calls = Sampler.batch, 0
 
     def batch(self: Sampler, step: int) -> object:
@@ -145,7 +158,7 @@ def test_an_interrupted_command_goes_on_where_it_was(segpl, made, tmp_path, monk
     answer = segpl("train", *options, "--resume")
     assert answer.code == 0, answer.err
     # what follows a checkpoint is taken again, and nothing else
-    assert calls == 4 * 6 + 1 + {2: 1, 15: 2, 21: 2}[moment]
+    assert calls == 4 * 6 + 1 + {2: 1, 18: 1, 21: 2}[moment]
     for name in ("folds.csv", "log.csv", "fold-0/log.csv", "fold-2/validation.csv"):
         assert (run / name).read_bytes() == (made / "run" / name).read_bytes(), name
 

@@ -11,7 +11,10 @@ import pytest
 ARGUMENTS = {
     "check": ["data", "--layout", "--subject"],
     "plan": ["data", "--out", "--labeled"],
-    "train": ["data", "--out", "--method", "--steps", "--labeled", "--resume", "--set", "--config"],
+    "train": [
+        *("data", "--out", "--method", "--steps", "--labeled", "--resume", "--set", "--config"),
+        *("--folds", "--estimate-only"),
+    ],
     "predict": [
         "run",
         "inputs",
