@@ -218,6 +218,18 @@ def test_python_gives_the_same_estimate(made, tmp_path):
     assert estimate.std == pytest.approx(np.std([float(row["dice"]) for row in rows], ddof=1))
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [((), True), (("--validation", 1), False), (("--labeled", 1), False), (("--folds", 2), False)],
+)
+def test_a_run_that_nothing_can_score_names_the_command_that_estimates(
+    train, tmp_path, options, is_told
+):
+    data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
+    answer = train(data, *QUICK, *options, "--out", run)
+    assert (f"segpl train --out {run} --resume --folds 3" in answer.err) is is_told
+
+
 class TestRefusals:
     def refused(self, answer: Answer, words: str) -> None:
         assert answer.code == 1

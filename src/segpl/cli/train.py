@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from segpl.experiments.folds import Estimate
 
+FOLDS = 5  # of a cross-validation, where nobody has asked for a number
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -136,8 +138,12 @@ def run(args: argparse.Namespace) -> int:
         f"Done: {trained.parameters:,} weights in {args.out}. Next: "
         f"segpl predict {folder}{target} --out {predictions}"
     )
+    split = trained.split
     if args.folds is not None:
         say(estimate.words[0])
+    elif len(split.labeled) > 1 and not split.validation and not split.test:
+        count = min(FOLDS, len(split.labeled))
+        say(f"What Dice to expect: segpl train --out {folder} --resume --folds {count}")
     return 0
 
 
