@@ -69,7 +69,8 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
             f"({'x'.join(map(str, np.min(shapes, axis=0)))}), each side a multiple of its strides",
             "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
             f"over {COARSE:g} times coarser than the finest",
-            "kernels": f"1 along an axis over {COARSE:g} times coarser than the finest, else 3",
+            "kernels": f"1 along an axis while it is over {COARSE:g} times coarser than the "
+            "finest, and 3 from then on",
             "width": "the paper's: 8 in 3D, 16 in 2D",
             "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
             "normalization": ", ".join(
@@ -128,11 +129,20 @@ def strides_for(
 def kernels_for(
     strides: Sequence[Sequence[int]], spacing: Sequence[float]
 ) -> tuple[tuple[int, ...], ...]:
-    """Slices that lie far apart are not mixed until the others are as coarse [Isensee2021]."""
-    steps, rows = list(spacing), []
+    """Slices that lie far apart are not mixed until the others are as coarse [Isensee2021].
+
+    An axis that is halved, or was mixed before, is mixed: it is coarse only beside an axis that is
+    too thin to be halved.
+    """
+    steps, row = list(spacing), (1,) * len(spacing)
+    rows: list[tuple[int, ...]] = []
     for stride in [*strides, [1] * len(steps)]:
-        finest = min(steps)
-        rows.append(tuple(3 if step <= COARSE * finest * 1.001 else 1 for step in steps))
+        coarsest = COARSE * min(steps) * 1.001
+        row = tuple(
+            3 if step <= coarsest or factor > 1 or before == 3 else 1
+            for step, factor, before in zip(steps, stride, row, strict=True)
+        )
+        rows.append(row)
         steps = [step * factor for step, factor in zip(steps, stride, strict=True)]
     return tuple(rows)
 

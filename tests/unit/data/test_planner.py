@@ -237,6 +237,27 @@ def test_axis_twice_as_coarse_is_mixed_with_the_others():
     assert kernels_for(((2, 2, 2),), (1.0, 1.0, 2.0)) == ((3, 3, 3),) * 2
 
 
+@pytest.mark.parametrize(
+    ("patch", "spacing"),
+    [
+        ((128, 128, 16), (1.0, 1.0, 1.0)),
+        ((128, 128, 6), (1.0, 1.0, 1.0)),
+        ((128, 128, 6), (1.0, 1.0, 0.4)),
+        ((128, 128, 8), (1.5, 1.5, 3.0)),
+    ],
+)
+def test_few_slices_do_not_keep_the_others_from_being_mixed(patch, spacing):
+    """Where thin axes are not halved, the wide ones become the coarse ones."""
+    strides = strides_for(patch, spacing)
+    assert {row[:2] for row in kernels_for(strides, spacing)} == {(3, 3)}
+
+
+def test_axis_that_was_mixed_stays_mixed():
+    strides = strides_for((128, 128, 12), (1.4, 1.4, 5.0))
+    rows = kernels_for(strides, (1.4, 1.4, 5.0))
+    assert rows == ((3, 3, 1), (3, 3, 3), (3, 3, 3), (3, 3, 3), (3, 3, 3))
+
+
 def test_derived_plan_has_a_kernel_for_every_level():
     plan = plan_for(fingerprint((64, 64, 12), spacing=(0.7, 0.7, 3.0)))
     assert len(plan.kernels) == len(plan.strides) + 1
