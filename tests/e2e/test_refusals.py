@@ -297,7 +297,7 @@ PLANS = {
     ),
     "unknown key": ({"pach": [24, 24, 24]}, ["unknown key 'pach'. Did you mean 'patch'"]),
     "two dimensions": (
-        {"dims": 2, "patch": [24, 24], "spacing": [1, 1], "strides": []},
+        {"dims": 2, "patch": [24, 24], "spacing": [1, 1], "strides": [], "kernels": []},
         ["the plan is for 2D images, and those of .* are 3D"],
     ),
 }
