@@ -238,10 +238,7 @@ def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split:
 def gathered(run: Run, folders: Sequence[RunFolder], parts: Sequence[Split]) -> Estimate:
     """The scores that the folds have left behind."""
     rows = [row for number, folder in enumerate(folders) for row in held_out_rows(folder, number)]
-    steps = sorted({row.step for row in rows})
-    by_step = {
-        step: statistics.fmean(row.dice for row in rows if row.step == step) for step in steps
-    }
+    by_step = means_by_step(rows, len(folders))
     owner = {case.name: case.subject for case in open_dataset(run.config).cases}
     return Estimate(
         tuple(row for row in rows if row.step == run.config.train.steps),
@@ -249,6 +246,21 @@ def gathered(run: Run, folders: Sequence[RunFolder], parts: Sequence[Split]) -> 
         tuple(len(part.labeled) for part in parts),
         len({owner[name] for part in parts for name in part.validation}),
     )
+
+
+def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
+    """Mean Dice at each step that all folds have scored.
+
+    A fold that was lengthened by --resume has scores of its own: those of its first length.
+    """
+    found: dict[int, list[HeldOut]] = {}
+    for row in rows:
+        found.setdefault(row.step, []).append(row)
+    return {
+        step: statistics.fmean(row.dice for row in there)
+        for step, there in sorted(found.items())
+        if len({row.fold for row in there}) == folds
+    }
 
 
 def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from segpl.experiments.folds import Estimate, HeldOut, csv_of
+from segpl.experiments.folds import Estimate, HeldOut, csv_of, means_by_step
 
 SCORES = {"a": 0.9, "b": 0.7, "c": 0.8}
 
@@ -90,3 +90,10 @@ def test_the_file_has_a_row_for_each_case_and_class():
     lines = csv_of(several()).splitlines()
     assert lines[:3] == ["fold,case,class,dice", "0,a,x,0.9", "0,a,y,0.5"]
     assert len(lines) == 5
+
+
+def test_a_step_that_one_fold_alone_has_scored_is_compared_with_nothing():
+    """The first fold was trained before --steps was raised, and scored more often."""
+    rows = [HeldOut(3, 0, "a", "x", 1.0)]
+    rows += [HeldOut(step, fold, "ab"[fold], "x", 0.6) for step in (6, 9) for fold in (0, 1)]
+    assert means_by_step(rows, 2) == pytest.approx({6: 0.6, 9: 0.6})
