@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.display import bar
+    from segpl.errors import InputError
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
@@ -62,6 +63,11 @@ def run(args: argparse.Namespace) -> int:
     # names and paths are shown as they are, on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     out: Path = args.out or args.predictions / "scores.csv"
+    believed_out = out.with_name("calibration.csv")
+    if args.calibration and out == believed_out:
+        raise InputError(
+            f"--out {out} is where --calibration writes its own table. Choose another name."
+        )
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
     probable = None
@@ -74,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if probable is not None:
         with bar("calibration", len(probable.pairs)) as advance:
             believed = score_probabilities(probable, advance=advance)
-        write_scores(out.with_name("calibration.csv"), believed)
+        write_scores(believed_out, believed)
         print_table(calibration_summary(believed), Console())
         if unsaid := sorted(pairing.pairs.keys() - probable.pairs.keys()):
             notes.print(f"Without probabilities: {', '.join(unsaid)}", style="yellow")
@@ -91,5 +97,5 @@ def run(args: argparse.Namespace) -> int:
         notes.print(f"Scored everywhere; `--region {beside}` keeps to the {beside} masks.")
     notes.print(f"Scores of each case: {out}")
     if probable is not None:
-        notes.print(f"Calibration of each case: {out.with_name('calibration.csv')}")
+        notes.print(f"Calibration of each case: {believed_out}")
     return 0

@@ -167,3 +167,11 @@ def test_calibration_without_probabilities_is_refused_before_anything_is_scored(
     with pytest.raises(InputError, match=r"holds no probabilities.*segpl predict RUN --out"):
         evaluate(*folders, "--calibration")
     assert not (folders[0] / "scores.csv").exists()
+
+
+def test_scores_that_calibration_would_overwrite_are_refused(folders, tmp_path):
+    write_probabilities(folders[0], a=[[1, 1], [0, 0]])
+    out = tmp_path / "calibration.csv"
+    with pytest.raises(InputError, match=r"calibration\.csv is where --calibration writes"):
+        evaluate(*folders, "--calibration", "--out", out)
+    assert not out.exists()
