@@ -189,6 +189,7 @@ def build_sampler(
         held=settled[len(wanted) :],
         unlabeled_foreground=config.train.unlabeled_foreground,
         mirrors=plan.mirrors,
+        spacing=plan.spacing,
     )
 
 

@@ -28,7 +28,7 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
 
 def sampler(watched: list[Volume], *, wants_held: bool = False, memory: int = 2**40):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
-    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,))
+    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 2.0))
     method = SimpleNamespace(needs_unlabeled=True, wants_held=wants_held)
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
     device = torch.device("cpu")
@@ -46,8 +46,8 @@ def test_every_unlabelled_case_is_watched_by_its_own_hidden_label():
         assert torch.equal(built.hidden_labels(step), torch.where(image == 6, IGNORE, image))
 
 
-def test_axes_to_mirror_are_those_of_the_plan():
-    assert sampler([]).mirrors == (1,)
+def test_axes_to_mirror_and_the_spacing_are_those_of_the_plan():
+    assert (sampler([]).mirrors, sampler([]).spacing) == ((1,), (1.0, 2.0))
 
 
 def test_unlabelled_cases_themselves_carry_no_label():
@@ -93,7 +93,7 @@ def sought(**settings: object):
     image, places = label[None].astype(np.float32), np.argwhere(label).astype(np.int32)
     volumes = [Volume("a", image, label, places), Volume("u", image, None, None)]
     classes = {"background": 0, "large": 1, "small": 2}
-    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), classes=classes)
+    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 1.0), classes=classes)
     method = SimpleNamespace(needs_unlabeled=True, wants_held=False)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
     config = resolve({"train": settings})

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from segpl.api import Run
     from segpl.experiments.folds import Estimate
 
 FOLDS = 5  # of a cross-validation, where nobody has asked for a number
@@ -141,10 +142,18 @@ def run(args: argparse.Namespace) -> int:
     split = trained.split
     if args.folds is not None:
         say(estimate.words[0])
-    elif len(split.labeled) > 1 and not split.validation and not split.test:
-        count = min(FOLDS, len(split.labeled))
+    elif not split.validation and not split.test and (subjects := labeled_subjects(trained)) > 1:
+        count = min(FOLDS, subjects)
         say(f"What Dice to expect: segpl train --out {folder} --resume --folds {count}")
     return 0
+
+
+def labeled_subjects(run: Run) -> int:
+    """How many people the labelled cases are of."""
+    from segpl.assembly import open_dataset
+
+    dataset = open_dataset(run.config)
+    return len({dataset.case(name).subject for name in run.split.labeled})
 
 
 def show(estimate: Estimate, out: Path) -> None:

@@ -17,6 +17,7 @@ from segpl.types import IGNORE
 from segpl.views.geometry import Matrix, places, rotate, sampled, wide_axes
 from segpl.views.intensity import INTENSITY
 
+THICK = 2.0  # times as far apart as voxels of the finest axis
 SIZES = (0.7, 1.4)  # of a body in a scaled crop, times its own
 # what the body is like, then what the scanner shows of it; a blur after the noise would remove it
 SCANNER = ("gamma", "contrast", "brightness", "blur", "low-resolution", "noise")
@@ -49,10 +50,11 @@ def augment(
     rng: np.random.Generator,
     generator: torch.Generator,
     mirrors: Sequence[int] = (),
+    spacing: Sequence[float] = (),
 ) -> tuple[Tensor, Tensor | None]:
     """Images (B, C, *S) and labels (B, *S), changed alike where the change is geometric.
 
-    `mirrors` are the axes that `mirror` is about.
+    `mirrors` are the axes that `mirror` is about; without a `spacing` voxels are cubes.
 
     Choices of geometry are drawn on the host and cost no synchronisation. What `scanner` asks for
     is not done here but by `scanned`, as it is for labelled crops alone.
@@ -60,7 +62,7 @@ def augment(
     if settings.flip or settings.rotate or settings.mirror:
         image, label = turn(image, label, settings, rng, mirrors)
     if settings.affine:
-        image, label = reposed(image, label, settings.affine, rng)
+        image, label = reposed(image, label, settings.affine, rng, spacing)
     if settings.intensity:
         image = change_intensity(image, settings.intensity, generator)
     return image, label
@@ -116,7 +118,11 @@ def change_intensity(image: Tensor, spread: float, generator: torch.Generator) -
 
 
 def reposed(
-    image: Tensor, label: Tensor | None, chance: float, rng: np.random.Generator
+    image: Tensor,
+    label: Tensor | None,
+    chance: float,
+    rng: np.random.Generator,
+    spacing: Sequence[float] = (),
 ) -> tuple[Tensor, Tensor | None]:
     """Some crops turned and scaled, in one resampling of all of them.
 
@@ -125,9 +131,11 @@ def reposed(
     of whole numbers holds labels too: between two classes there is no third.
     """
     sides = image.shape[2:]
-    if len(wide_axes(sides)) < 2:
+    if len(turning_axes(sides, spacing)) < 2:
         return image, label
-    motions = {n: draw_motion(sides, rng) for n in range(len(image)) if rng.random() < chance}
+    motions = {
+        n: draw_motion(sides, rng, spacing) for n in range(len(image)) if rng.random() < chance
+    }
     if not motions:
         return image, label
     chosen = torch.stack([image[n] for n in motions]).float()  # (M, C, *S)
@@ -151,13 +159,25 @@ def with_views(values: Tensor, views: Tensor, indices: Sequence[int]) -> Tensor:
     return torch.stack(parts)
 
 
-def draw_motion(sides: Sequence[int], rng: np.random.Generator) -> Matrix:
-    r"""A turn in every plane of wide axes, and one size along all of these axes.
-
-    Angles are uniform up to $30 / \sqrt{n}$ degrees in each of $n$ planes, so that the whole turn
-    is about as large in a volume as in an image. The logarithm of the size is uniform.
-    """
+def turning_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:
+    """Wide axes whose slices are not thick: a turn across those would mix what lies far apart."""
     axes = wide_axes(sides)
+    if not spacing:
+        return axes
+    finest = min(spacing[axis] for axis in axes)
+    return [axis for axis in axes if spacing[axis] <= THICK * finest]
+
+
+def draw_motion(
+    sides: Sequence[int], rng: np.random.Generator, spacing: Sequence[float] = ()
+) -> Matrix:
+    r"""A turn of the body in every plane of `turning_axes`, and one size along these axes.
+
+    $M = S^{-1} R\, S$ in voxels, with $S$ the spacing. Angles are uniform up to $30 / \sqrt{n}$
+    degrees in each of $n$ planes, so that the whole turn is about as large in a volume as in an
+    image. The logarithm of the size is uniform.
+    """
+    axes = turning_axes(sides, spacing)
     planes = list(combinations(axes, 2))
     motion = np.eye(len(sides) + 1)
     for plane in planes:
@@ -165,6 +185,8 @@ def draw_motion(sides: Sequence[int], rng: np.random.Generator) -> Matrix:
     size = math.exp(rng.uniform(*np.log(SIZES)))
     # a view in which a body is larger looks at less of the crop
     motion[:, axes] /= size
+    if spacing:
+        motion[:-1, :-1] *= np.outer(1 / np.array(spacing), spacing)
     return motion
 
 

@@ -152,3 +152,9 @@ class Plan:
                 f"{source}: kernels {self.kernels} has an even number, or one below 1: a kernel "
                 "has a middle, so use 1, 3 or 5."
             )
+        for stride, row in zip(self.strides, self.kernels[1:], strict=True):
+            if any(step > side for step, side in zip(stride, row, strict=True)):
+                raise InputError(
+                    f"{source}: kernels {self.kernels} has a row {row} below a stride of {stride}: "
+                    "voxels between its steps would never be seen. Use 3 where the stride is 2."
+                )

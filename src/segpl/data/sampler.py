@@ -92,13 +92,16 @@ class Sampler:
     held: Sequence[Resident] = ()  # validation cases, where a method wants crops of them
     unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled scans have some
     mirrors: tuple[int, ...] = ()  # axes that `augment.mirror` may mirror
+    spacing: tuple[float, ...] = ()  # of the voxels; none: all axes alike
 
     def batch(self, step: int) -> Batch:
         rng = np.random.default_rng([self.seed, step])
         generator = torch.Generator(self.device)
         generator.manual_seed(int(rng.integers(2**62)))
         plain = self.crops_of(self.labeled, rng, self.foreground)
-        image, label = augment(plain.image, plain.label, self.augment, rng, generator, self.mirrors)
+        image, label = augment(
+            plain.image, plain.label, self.augment, rng, generator, self.mirrors, self.spacing
+        )
         assert label is not None
         if self.augment.scanner:
             # harder views of unlabelled crops are up to a method, which needs the plain ones too
@@ -125,7 +128,13 @@ class Sampler:
             crops.append(self.crop(volume.image, start, fill=0.0))
             insides.append(self.inside(volume))
         scans, inside = augment(
-            torch.stack(crops), torch.stack(insides), self.augment, rng, generator, self.mirrors
+            torch.stack(crops),
+            torch.stack(insides),
+            self.augment,
+            rng,
+            generator,
+            self.mirrors,
+            self.spacing,
         )
         return Unlabeled(scans, inside)
 

@@ -47,7 +47,7 @@ def moving(monkeypatch, *sizes: float) -> None:
     """Every crop of these tests is seen larger by its own factor, and not turned."""
     left = list(sizes)
 
-    def next_motion(sides, rng):
+    def next_motion(sides, rng, spacing):
         return np.diag([1 / left.pop(0)] * len(sides) + [1.0])
 
     monkeypatch.setattr(module, "draw_motion", next_motion)
@@ -319,3 +319,24 @@ def test_nothing_is_drawn_when_all_is_off():
     augment(image, label, AugmentSettings(), rng, generator)
     assert rng.bit_generator.state == randomness().bit_generator.state
     assert torch.equal(generator.get_state(), source().get_state())
+
+
+def test_turn_is_one_of_the_body_where_voxels_are_no_cubes():
+    """In mm it keeps all lengths but for one size."""
+    spacing = np.array([0.8, 1.0, 1.5])
+    for seed in range(20):
+        motion = draw_motion((20, 20, 20), randomness(seed), tuple(spacing))[:-1, :-1]
+        stretches = np.linalg.svd(np.diag(spacing) @ motion @ np.diag(1 / spacing))[1]
+        assert np.ptp(stretches) < 1e-9
+
+
+def test_body_is_not_turned_across_slices_that_are_thick():
+    motion = draw_motion((20, 20, 20), randomness(), (1.0, 1.0, 3.0))[:-1, :-1]
+    assert motion[2].tolist() == motion[:, 2].tolist() == [0, 0, 1]
+    assert motion[0, 1] != 0
+
+
+def test_image_of_thick_slices_alone_is_not_moved():
+    image = torch.randn(2, 1, 20, 20, generator=torch.Generator().manual_seed(0))
+    view, _ = reposed(image, None, 1.0, randomness(), (1.0, 3.0))
+    assert torch.equal(view, image)

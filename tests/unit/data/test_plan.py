@@ -163,6 +163,7 @@ def test_edited_kernels_are_used_as_edited(path):
         ([[3, 3]] * 3, "needs 3 rows of 3 numbers"),
         ([[3, 3, 2]] * 3, "even number"),
         ([[3, 3, -1]] * 3, "below 1"),
+        ([[3, 3, 3], [3, 1, 3], [3, 3, 3]], "would never be seen"),
     ],
 )
 def test_kernels_that_fit_no_level_are_refused(path, rows, words):
