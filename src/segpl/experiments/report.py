@@ -122,11 +122,15 @@ def make_report(
         found = gather(paths, advance=advance)
     with bar("calibration", len(found.runs), quiet=quiet) as advance:
         sections = sections_of(found, rows, advance=advance)
-    if write_page(out, found, sections, command, budget=BUDGET, quiet=quiet) > LIMIT:
+    size = write_page(out, found, sections, command, budget=BUDGET, quiet=quiet)
+    if size > LIMIT:
         # many runs have many curves: pictures make room for them
-        rest = write_page(out, found, sections, command, budget=0, quiet=True)
-        if rest < LIMIT:
-            write_page(out, found, sections, command, budget=LIMIT - rest, quiet=quiet)
+        budget = LIMIT - write_page(out, found, sections, command, budget=0, quiet=True)
+        while size > LIMIT:
+            size = write_page(out, found, sections, command, budget=max(0, budget), quiet=quiet)
+            if budget <= 0:
+                break
+            budget = int(0.9 * (budget - max(0, size - LIMIT)))  # frames of pictures count too
     if assets:
         write_assets(assets, sections)
     return found
