@@ -112,7 +112,8 @@ def test_the_config_of_a_run_repeats_it_to_the_bit(train, segpl, volumes, tmp_pa
 def test_an_edited_plan_is_used_as_edited(segpl, volumes, tmp_path):
     plan = tmp_path / "plan.json"
     assert segpl("plan", volumes, "--out", plan).code == 0
-    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], width=5)
+    kernels = [[3, 1, 3], [3, 3, 3]]
+    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], kernels=kernels, width=5)
     options = ("--steps", 2, "--set", "train.log_every=2", "--set", "train.checkpoint_every=2")
     answer = segpl("train", volumes, "--plan", plan, "--out", tmp_path / "run", *options)
     assert answer.code == 0, answer.err
@@ -121,7 +122,7 @@ def test_an_edited_plan_is_used_as_edited(segpl, volumes, tmp_path):
     assert (used["patch"], used["strides"]) == ([16, 8, 24], [[2, 1, 2]])
     with safe_open(tmp_path / "run" / "checkpoints" / "last.safetensors", "pt") as weights:
         shapes = {tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118 -- no mapping
-    assert (5, 1, 3, 3, 3) in shapes
+    assert (5, 1, 3, 1, 3) in shapes
 
 
 def test_ignored_voxels_are_no_part_of_what_is_learnt(train, segpl, tmp_path):
@@ -263,7 +264,7 @@ def test_python_raises_what_a_caller_would_catch(volumes, tmp_path):
 def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes, tmp_path):
     plan = tmp_path / "plan.json"
     assert segpl("plan", volumes, "--out", plan).code == 0
-    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], width=5)
+    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], kernels=[], width=5)
     train(volumes, "--out", tmp_path / "one", "--plan", plan)
     plan.unlink()
     again = segpl("train", tmp_path / "one" / "config.toml", "--out", tmp_path / "two")
