@@ -109,15 +109,7 @@ class BPLMix(Method):
 
     def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
         """The strong views of unlabelled crops, with their labels."""
-        settings = self.settings
-        strong, moved, _ = strengthened(
-            unlabeled,
-            pseudo,
-            batch,
-            operations=settings.operations,
-            magnitude=settings.magnitude,
-            geometry=settings.geometry,
-        )
+        strong, moved, _ = strengthened(unlabeled, pseudo, batch, self.settings)
         return Marked(strong, moved.target, moved.weight)
 
     def mix(self, given: Marked, made: Marked, rng: np.random.Generator) -> Marked:

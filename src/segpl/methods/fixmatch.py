@@ -86,15 +86,7 @@ class FixMatch(Method):
         self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch
     ) -> tuple[Tensor, PseudoLabels, Tensor]:
         """The strong view, its labels, and (K,) the share of its voxels that count."""
-        settings = self.settings
-        strong, moved, shown = strengthened(
-            unlabeled,
-            pseudo,
-            batch,
-            operations=settings.operations,
-            magnitude=settings.magnitude,
-            geometry=settings.geometry,
-        )
+        strong, moved, shown = strengthened(unlabeled, pseudo, batch, self.settings)
         certain = moved.weight.transpose(0, 1).flatten(1).sum(1)  # (K,)
         return strong, moved, certain / shown.sum().clamp(min=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -10,14 +12,17 @@ from segpl.types import Batch, PseudoLabels, Unlabeled
 from segpl.views.randaugment import draw_recipe, strong_view
 
 
+class StrongSettings(Protocol):
+    @property
+    def operations(self) -> int: ...
+    @property
+    def magnitude(self) -> float: ...
+    @property
+    def geometry(self) -> bool: ...
+
+
 def strengthened(
-    unlabeled: Unlabeled,
-    pseudo: PseudoLabels,
-    batch: Batch,
-    *,
-    operations: int,
-    magnitude: float,
-    geometry: bool,
+    unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch, settings: StrongSettings
 ) -> tuple[Tensor, PseudoLabels, Tensor]:
     """Strong views, the labels moved with them, and (B, 1, *S) where they show their scan.
 
@@ -28,9 +33,9 @@ def strengthened(
         draw_recipe(
             unlabeled.image.shape[2:],
             rng,
-            operations=operations,
-            magnitude=magnitude,
-            geometry=geometry,
+            operations=settings.operations,
+            magnitude=settings.magnitude,
+            geometry=settings.geometry,
         )
         for _ in unlabeled.image
     ]
@@ -41,5 +46,5 @@ def strengthened(
     strong = torch.where(inside > 0, strong, unlabeled.image)
     known = known * inside
     outputs = pseudo.target.shape[1]
-    moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=not geometry)
+    moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=not settings.geometry)
     return strong, moved, known[:, -1:]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_without_mixing_the_student_sees_the_strong_views_with_their_labels(geom
     output = method.step(crops(), 1.0)
     (pseudo,) = output.pseudo
     batch = crops()
-    strong, moved_with, _ = strengthened(batch.unlabeled, pseudo, batch, **options)
+    strong, moved_with, _ = strengthened(batch.unlabeled, pseudo, batch, SimpleNamespace(**options))
     assert torch.equal(method.network.body.seen[0][2:], strong)
     assert torch.equal(moved_with.target, pseudo.target) != geometry
     expected = LOSSES["dice-cross-entropy"](0.7 * strong, moved_with.target, moved_with.weight)
