@@ -11,12 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
+from segpl.data.plan import Normalization, Plan
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
 from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 
 SIDE = 16
+PICTURES = Plan(
+    dims=2,
+    channels=("grey",),
+    classes={"background": 0, "vessel": 1},
+    ignore=None,
+    orientation=None,
+    spacing=(1.0, 1.0),
+    normalization=(Normalization(),),
+    patch=(4, 4),
+    strides=(),
+    width=4,
+    batch=1,
+    reasons={},
+)
 WIDTH = 4
 # a fresh network is certain of nothing, and would learn nothing from its own labels
 EAGER: dict[str, dict[str, Any]] = {"fixmatch": {"confidence": 0.5}}
@@ -194,3 +209,16 @@ def slope_method(
     nn.init.constant_(method.network.body.slope, student)
     nn.init.constant_(method.teacher.body.slope, teacher)
     return method
+
+
+class Untouchable:
+    """What fails the test as soon as anybody looks at it: a label that nobody may know."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError(f"somebody asked for '{name}' of what nobody may know")
+
+    def __getitem__(self, key: object) -> object:
+        raise AssertionError("somebody opened what nobody may know")
+
+    def __len__(self) -> int:
+        raise AssertionError("somebody counted what nobody may know")

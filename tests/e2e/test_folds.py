@@ -220,7 +220,13 @@ def test_python_gives_the_same_estimate(made, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "is_told"),
-    [((), True), (("--validation", 1), False), (("--labeled", 1), False), (("--folds", 2), False)],
+    [
+        ((), True),
+        (("--validation", 1), False),
+        (("--labeled", 1), False),
+        (("--folds", 2), False),
+        (("--set", "data.subject=^(.)"), False),  # all of one person: nothing to deal out
+    ],
 )
 def test_a_run_that_nothing_can_score_names_the_command_that_estimates(
     train, tmp_path, options, is_told
@@ -302,15 +308,3 @@ class TestRefusals:
         (copy / "fold-1" / "validation.csv").write_text("step,case\n6,a0\n")
         answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
         self.refused(answer, "fold-1/validation.csv cannot be read")
-
-
-@pytest.mark.parametrize(("pattern", "is_hinted"), [("", True), (r"^(.)", False)])
-def test_folds_are_advised_only_where_there_are_subjects_to_deal_out(
-    segpl, tmp_path, pattern, is_hinted
-):
-    """Cases whose names begin alike are one person's by the second pattern."""
-    data = make_dataset(tmp_path / "data", dims=2, labeled=3, test=0)
-    subject = ("--set", f"data.subject={pattern}") if pattern else ()
-    answer = segpl("train", data, *QUICK, *subject, "--out", tmp_path / "run")
-    assert answer.code == 0, answer.err
-    assert ("What Dice to expect" in answer.err + answer.out) == is_hinted

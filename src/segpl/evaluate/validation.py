@@ -19,7 +19,7 @@ from torch import Tensor
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
 from segpl.engine.log import csv_text
-from segpl.evaluate.metrics import dice
+from segpl.evaluate.metrics import Mask, dice
 from segpl.files import append_text
 from segpl.predict.components import largest_component
 from segpl.predict.window import predict_windows
@@ -82,18 +82,26 @@ def columns_of(path: Path) -> list[str]:
 
 
 def dice_by_class(
-    answer: NDArray[np.float32], label: NDArray[np.int16], plan: Plan, largest: Sequence[str] = ()
+    answer: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
 ) -> dict[str, float]:
-    """Dice of each class but the background, voxels marked IGNORE left out.
+    """Dice of each class but the background."""
+    masks = masks_by_class(answer, label, plan, largest)
+    return {name: dice(found, truth) for name, (found, truth) in masks.items()}
 
-    Of classes in `largest` the largest component alone counts.
+
+def masks_by_class(
+    answer: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
+) -> dict[str, tuple[Mask, Mask]]:
+    """What is found of each class but the background, and what is true; IGNORE left out.
+
+    Of classes in `largest` the largest component alone counts, as in masks of the run.
     """
     predicted = answer[0] > 0.5 if plan.outputs == 1 else answer.argmax(0)
     known = label != IGNORE
-    scores = {}
+    masks = {}
     for index, name in enumerate(plan.classes):
         if index > 0:
             mask = predicted == index
             kept = largest_component(mask) if name in largest else mask
-            scores[name] = dice(kept & known, label == index)
-    return scores
+            masks[name] = (kept & known, label == index)
+    return masks

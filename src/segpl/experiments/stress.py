@@ -22,14 +22,14 @@ from segpl.engine.device import is_out_of_memory
 from segpl.engine.run import RunFolder
 from segpl.errors import DivergedError, InputError, UserError, unknown
 from segpl.evaluate.metrics import dice, iou
+from segpl.evaluate.validation import masks_by_class
 from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import Subject, load_subjects, plan_with_patch
 from segpl.files import read_json, write_json, write_whole
-from segpl.predict.components import largest_component, note_of_largest
+from segpl.predict.components import note_of_largest
 from segpl.predict.window import predict_windows
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
-from segpl.types import IGNORE
 from segpl.views.artefacts import ARTEFACTS, corrupted, require_severity
 from segpl.views.attacks import fgsm, pgd
 
@@ -314,20 +314,9 @@ class Sheet:
 def scores_by_class(
     answer: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
 ) -> dict[str, tuple[float, float]]:
-    """Dice and IoU of each class but the background, voxels marked IGNORE left out.
-
-    Of classes in `largest` the largest component alone counts, as in masks of the run.
-    """
-    predicted = answer[0] > 0.5 if plan.outputs == 1 else answer.argmax(0)
-    known = label != IGNORE
-    found = {}
-    for index, name in enumerate(plan.classes):
-        if index > 0:
-            mask = predicted == index
-            kept = largest_component(mask) if name in largest else mask
-            masks = kept & known, label == index
-            found[name] = dice(*masks), iou(*masks)
-    return found
+    """Dice and IoU of each class but the background."""
+    masks = masks_by_class(answer, label, plan, largest)
+    return {name: (dice(*pair), iou(*pair)) for name, pair in masks.items()}
 
 
 def draw(out: Path, rows: Sequence[StressRow], settings: StressSettings) -> None:

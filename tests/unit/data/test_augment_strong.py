@@ -307,10 +307,14 @@ def test_no_choice_waits_for_a_value_on_the_device(sides, monkeypatch):
     def wait(*_):
         raise AssertionError("a value was asked for")
 
-    for name in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__"):
-        monkeypatch.setattr(torch.Tensor, name, wait)
-    view, _ = reposed(image, label, 0.7, randomness())
-    scanned(view, 1.0, randomness(), source())
+    names = ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__")
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(torch.Tensor, name, wait)
+        view, _ = reposed(image, label, 0.7, randomness())
+        changed = scanned(view, 1.0, randomness(), source())
+    assert not torch.equal(view, image)
+    assert not torch.equal(changed, view)
 
 
 def test_nothing_is_drawn_when_all_is_off():

@@ -7,24 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import Untouchable
 
 from segpl.data.augment import AugmentSettings
 from segpl.data.sampler import Resident, Sampler
 
 CPU = torch.device("cpu")
-
-
-class Untouchable:
-    """A label, or places in it, that fails the test as soon as anybody looks at it."""
-
-    def __getattribute__(self, name: str) -> object:
-        raise AssertionError(f"a label was asked for '{name}'")
-
-    def __getitem__(self, key: object) -> object:
-        raise AssertionError("a label was opened")
-
-    def __len__(self) -> int:
-        raise AssertionError("somebody counted foreground")
 
 
 def scan(number: int, *, side: int = 12, secret: object = None) -> Resident:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import Untouchable
 
 from segpl.data.augment import AugmentSettings, scanned
 from segpl.data.cache import Volume
@@ -15,16 +16,6 @@ from segpl.types import IGNORE, Batch
 CPU = torch.device("cpu")
 EVERYTHING = AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)
 PLENTY = 2**40
-
-
-class Untouchable:
-    """A label that fails the test as soon as anybody looks at it."""
-
-    def __getattribute__(self, name: str) -> object:
-        raise AssertionError(f"the label of an unlabelled case was asked for '{name}'")
-
-    def __getitem__(self, key: object) -> object:
-        raise AssertionError("the label of an unlabelled case was opened")
 
 
 def volume(shape: tuple[int, ...], *, number: int = 0, channels: int = 1) -> Volume:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiny import Untouchable
 
 from segpl.data.augment import AugmentSettings
 from segpl.data.cache import Volume
@@ -15,16 +16,6 @@ from segpl.types import IGNORE
 
 CPU = torch.device("cpu")
 PLENTY = 2**40
-
-
-class Untouchable:
-    """What fails the test as soon as anybody looks at it."""
-
-    def __getattribute__(self, name: str) -> object:
-        raise AssertionError(f"an unlabelled case was asked for '{name}' of a label")
-
-    def __getitem__(self, key: object) -> object:
-        raise AssertionError("the label of an unlabelled case was opened")
 
 
 def sampler(volumes: list[Volume], **changes: object) -> Sampler:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import PICTURES
 
-from segpl.data.plan import Normalization, Plan
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.postprocessing import (
@@ -18,20 +18,7 @@ from segpl.evaluate.postprocessing import (
     write_advice,
 )
 
-PLAN = Plan(
-    dims=2,
-    channels=("grey",),
-    classes={"background": 0, "liver": 1, "spleen": 4},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization(),),
-    patch=(4, 4),
-    strides=(),
-    width=4,
-    batch=1,
-    reasons={},
-)
+PLAN = replace(PICTURES, classes={"background": 0, "liver": 1, "spleen": 4})
 # step, case, class, dice, dice_largest
 ROWS = [
     (10, "a", "liver", 0.5, 0.4),

@@ -7,29 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tiny import PICTURES
 
 from segpl.data.cache import Volume
-from segpl.data.plan import Normalization, Plan
 from segpl.engine.log import CsvLog
 from segpl.evaluate.validation import Validation, dice_by_class
 from segpl.types import IGNORE
 
 CPU = torch.device("cpu")
-BINARY = Plan(
-    dims=2,
-    channels=("grey",),
-    classes={"background": 0, "vessel": 1},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization(),),
-    patch=(4, 4),
-    strides=(),
-    width=4,
-    batch=1,
-    reasons={},
-)
-THREE = replace(BINARY, classes={"background": 0, "a": 1, "b": 2})
+THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
 class Echo:
@@ -63,7 +49,7 @@ def volume(name: str, hit: int) -> Volume:
 
 
 def validation(path: Path, *volumes: Volume, method: Echo | None = None) -> Validation:
-    return Validation(volumes, method or Echo(), BINARY, CPU, path)
+    return Validation(volumes, method or Echo(), PICTURES, CPU, path)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -122,7 +108,7 @@ def test_component_is_sought_among_ignored_voxels_too(tmp_path):
     """The prediction is one piece across a gap that nobody has labelled."""
     label = np.array([[1, 1, IGNORE, 1, 1, 1]], np.int16)
     answer = np.ones((1, 1, 6), np.float32)
-    assert dice_by_class(answer, label, BINARY, ["vessel"]) == {"vessel": 1.0}
+    assert dice_by_class(answer, label, PICTURES, ["vessel"]) == {"vessel": 1.0}
 
 
 def test_labels_are_those_of_training_and_validation_cases(tmp_path):
@@ -149,7 +135,7 @@ def test_method_goes_on_training_after_a_failure_too(tmp_path):
 def test_ignored_voxels_count_neither_for_nor_against():
     label = np.array([[1, 1, IGNORE, 0]], np.int16)
     answer = np.array([[[0.9, 0.1, 0.9, 0.2]]], np.float32)
-    assert dice_by_class(answer, label, BINARY) == {"vessel": pytest.approx(2 / 3)}
+    assert dice_by_class(answer, label, PICTURES) == {"vessel": pytest.approx(2 / 3)}
 
 
 def test_classes_are_scored_by_the_largest_channel():
@@ -164,4 +150,4 @@ def test_classes_are_scored_by_the_largest_channel():
 
 def test_class_that_is_neither_there_nor_found_scores_one():
     empty = np.zeros((1, 4), np.int16)
-    assert dice_by_class(np.zeros((1, 1, 4), np.float32), empty, BINARY) == {"vessel": 1.0}
+    assert dice_by_class(np.zeros((1, 1, 4), np.float32), empty, PICTURES) == {"vessel": 1.0}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from tiny import build_with
+from tiny import PICTURES, build_with
 from torch import Tensor, nn
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
 from segpl.engine.run import RunFolder
 from segpl.methods.base import Method
@@ -27,22 +27,8 @@ from segpl.predict.trust import (
     windows_of,
 )
 
-BINARY = Plan(
-    dims=2,
-    channels=("grey",),
-    classes={"background": 0, "vessel": 1},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization(),),
-    patch=(4, 4),
-    strides=(),
-    width=4,
-    batch=1,
-    reasons={},
-)
 CPU = torch.device("cpu")
-THREE = replace(BINARY, classes={"background": 0, "a": 1, "b": 2})
+THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
 class Shifted(nn.Module):
@@ -63,11 +49,11 @@ class Shifted(nn.Module):
 @dataclass(frozen=True)
 class Model:
     method: Method
-    plan: Plan = BINARY
+    plan: Plan = PICTURES
     device: torch.device = CPU
 
 
-def model(name: str, *shifts: float, plan: Plan = BINARY, **settings: object) -> Model:
+def model(name: str, *shifts: float, plan: Plan = PICTURES, **settings: object) -> Model:
     """A method whose networks answer with the image, less a shift each."""
     method = build_with(
         name,
@@ -169,7 +155,7 @@ def test_a_volume_on_the_device_is_as_good_as_one_on_the_disk():
     ("shape", "patch"), [((4, 4), 4), ((9, 4), 4), ((30, 17), 8), ((3, 40), 5)]
 )
 def test_windows_are_counted_as_they_are_made(shape, patch):
-    plan = replace(BINARY, patch=(patch, patch))
+    plan = replace(PICTURES, patch=(patch, patch))
     asked = model("segpl", 0.0, plan=plan)
     volume = Resident(np.zeros((1, *shape), np.float32), None, None)
     look_at_unlabeled({"u0": volume}, asked, most=10)
