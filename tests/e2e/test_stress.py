@@ -73,6 +73,27 @@ def test_clean_scores_are_those_of_the_same_windows_and_attacks_lower_them(
     assert means["pgd"] < means["clean"]
 
 
+def test_attacks_predict_an_image_once(segpl, trained, tmp_path, monkeypatch):
+    from segpl.methods.base import METHODS
+
+    method, seen = METHODS.get("supervised"), []
+    predict = method.predict
+
+    def noted(self, image):
+        seen.extend(image.detach().numpy().tobytes() for image in image)
+        return predict(self, image)
+
+    monkeypatch.setattr(method, "predict", noted)
+    options = ("--only", "pgd", "--epsilon", 0.01, *FEW)
+    assert segpl("stress", trained / "runs" / "a", *options, "--out", tmp_path / "stress").code == 0
+    # the clean image is scored, and both severities begin with its gradient
+    clean = {window for window in seen if seen.count(window) == 2}
+    others = [window for window in seen if window not in clean]
+    assert len(set(others)) == len(others)
+    # two severities of two steps: one gradient each after that of the image, and the end
+    assert len(others) == 4 * len(clean)
+
+
 def test_a_volume_is_stressed_too(segpl, train, volumes, tmp_path):
     train(volumes, "--out", tmp_path / "run")
     options = ("--only", "gamma", "fgsm", "streaks", "--severities", 1, "--device", "cpu")

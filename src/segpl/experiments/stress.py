@@ -263,41 +263,53 @@ class Sheet:
             if not missing:
                 continue
             image = torch.from_numpy(np.array(volume.image)).to(self.subject.run.device)
-            disturb = self._disturbance(corruption, image, volume)
+            answers = self._answers(corruption, image, volume)
             for level in missing:
-                found += self._score(disturb(level), volume, plans[level], corruption, level)
+                answer = answers(level, plans[level])
+                found += self._score(answer, volume, plans[level], corruption, level)
                 advance()
         if found:
             self.rows.extend(found)
             write_stress(self.path, self.rows)
 
-    def _disturbance(
+    def _answers(
         self, corruption: str, image: Tensor, volume: Volume
-    ) -> Callable[[float], Tensor]:
-        """Severity -> image; what is drawn, or an attack's gradient, is the same for all."""
-        if corruption in ARTEFACTS:
-            # of the case and not of the run: all runs see the same disturbed image
-            seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
-            return lambda level: corrupted(
-                image, corruption, level, torch.Generator().manual_seed(seed)
-            )
-        if corruption not in ATTACKS:
-            return lambda level: image
-        run, bound = self.subject.run, self.settings.epsilon
+    ) -> Callable[[float, Plan], Tensor]:
+        """Severity and windows -> prediction (K, *S) of the disturbed image.
+
+        What is drawn, or the gradient that an attack begins with, is the same for all severities.
+        """
+        predict, overlap = self.subject.run.method.predict, self.settings.overlap
+        if corruption in ATTACKS:
+            return self._attack(corruption, image, volume)
+        if corruption not in ARTEFACTS:
+            return lambda level, plan: predict_windows(image, predict, plan, overlap=overlap)
+        # of the case and not of the run: all runs see the same disturbed image
+        seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
+
+        def disturbed(level: float) -> Tensor:
+            return corrupted(image, corruption, level, torch.Generator().manual_seed(seed))
+
+        return lambda level, plan: predict_windows(disturbed(level), predict, plan, overlap=overlap)
+
+    def _attack(
+        self, attack: str, image: Tensor, volume: Volume
+    ) -> Callable[[float, Plan], Tensor]:
+        run, bound, steps = self.subject.run, self.settings.epsilon, self.settings.steps
         assert volume.label is not None
         label = torch.from_numpy(np.array(volume.label)).long().to(run.device)
-        objective = PredictionLoss(run.method.predict, label, run.plan, self.settings.overlap)
-        if corruption == "pgd":
-            steps = self.settings.steps
-            return lambda level: pgd(image, objective, bound * level, steps=steps)
-        _, gradient = objective.loss_and_gradient(image)
-        return lambda level: fgsm(image, gradient, bound * level)
+        goal = PredictionLoss(run.method.predict, label, run.plan, self.settings.overlap)
+        start = goal.loss_and_gradient(image)
+        if attack == "fgsm":
+            return lambda level, _: goal.answer(fgsm(image, start[1], bound * level))
+        return lambda level, _: goal.answer(
+            pgd(image, goal, bound * level, steps=steps, start=start)
+        )
 
     def _score(
-        self, image: Tensor, volume: Volume, plan: Plan, corruption: str, level: float
+        self, answer: Tensor, volume: Volume, plan: Plan, corruption: str, level: float
     ) -> list[StressRow]:
         run = self.subject.run
-        answer = predict_windows(image, run.method.predict, plan, overlap=self.settings.overlap)
         if not bool(answer.isfinite().all()):
             raise DivergedError(
                 f"{run.path} predicts numbers that are not finite for case {volume.name} "

@@ -28,7 +28,14 @@ def fgsm(image: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
     return image + epsilon * gradient.sign()
 
 
-def pgd(image: Tensor, objective: Objective, epsilon: float, *, steps: int) -> Tensor:
+def pgd(
+    image: Tensor,
+    objective: Objective,
+    epsilon: float,
+    *,
+    steps: int,
+    start: tuple[float, Tensor] | None = None,
+) -> Tensor:
     r"""Several smaller steps, each put back into the box around the image [Madry2018].
 
     $$x_{t+1} = \Pi_{\|\cdot - x\|_\infty \le \epsilon}
@@ -37,17 +44,25 @@ def pgd(image: Tensor, objective: Objective, epsilon: float, *, steps: int) -> T
 
     Differs from the source: it begins at the image and not at a random place in the box, and gives
     the place of highest loss on its way, so that it never helps the model.
+
+    Args:
+        image: (C, *S).
+        objective: asked once for each place, in the end for a loss alone.
+        epsilon: how far a voxel may move.
+        steps: $n$.
+        start: loss and gradient of the image itself, which several `epsilon` share; none: asked.
     """
     if steps < 1:
         raise InputError(f"PGD of {steps} steps: it needs one at least, such as 10.")
     size = 2.5 * epsilon / steps
     change = image.new_zeros(image.shape)
-    best, worst_loss = image, float("-inf")
-    for _ in range(steps):
+    worst_loss, gradient = start or objective.loss_and_gradient(image)
+    worst = image
+    for _ in range(steps - 1):
+        change = (change + size * gradient.sign()).clamp(-epsilon, epsilon)
         place = image + change
         loss, gradient = objective.loss_and_gradient(place)
         if loss > worst_loss:
-            best, worst_loss = place, loss
-        change = (change + size * gradient.sign()).clamp(-epsilon, epsilon)
-    last = image + change
-    return last if objective.loss(last) > worst_loss else best
+            worst, worst_loss = place, loss
+    last = image + (change + size * gradient.sign()).clamp(-epsilon, epsilon)
+    return last if objective.loss(last) > worst_loss else worst

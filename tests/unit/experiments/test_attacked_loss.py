@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 import torch
 from monai.inferers.utils import sliding_window_inference
@@ -8,7 +10,9 @@ from torch import Tensor
 
 from segpl.data.plan import Normalization, Plan
 from segpl.experiments.attacked_loss import (
+    KEPT,
     PredictionLoss,
+    even_batches,
     paddings,
     window_places,
     window_weight,
@@ -80,6 +84,64 @@ def test_gradient_is_that_of_the_whole_blended_prediction(name, sides, classes):
     assert gradient.shape == image.shape
     assert wanted.abs().max() > 0
     torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-4 * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["supervised", "cps"])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_graphs_that_are_made_again_give_the_gradient_of_those_that_were_kept(name, kept):
+    image, label = case_of((37, 19))  # 8 windows
+    plan, method = plan_for(2), ready(name, 2)
+    wanted = PredictionLoss(method.predict, label, plan).loss_and_gradient(image)
+    found = PredictionLoss(method.predict, label, plan, kept=kept).loss_and_gradient(image)
+    assert found[0] == pytest.approx(wanted[0], rel=1e-6)
+    most = wanted[1].abs().max().item()
+    torch.testing.assert_close(found[1], wanted[1], rtol=1e-5, atol=1e-6 * most)
+
+
+@pytest.mark.parametrize(
+    ("kept", "again"),
+    [(KEPT, 0), (3 * 4096, 0), (2 * 4096, 4), (4097, 4), (4096, 8), (1, 8), (0, 12)],
+)
+def test_graphs_are_kept_until_they_fill_their_bytes(kept, again):
+    """The graph of a sigmoid holds its values: 4096 bytes for 4 windows of 16 x 16 voxels."""
+    image, label = case_of((16, 100))
+    seen: list[int] = []
+
+    def predict(windows: Tensor) -> Tensor:
+        seen.append(len(windows))
+        return windows.sigmoid()
+
+    objective = PredictionLoss(predict, label, plan_for(2), kept=kept)
+    objective.loss_and_gradient(image)
+    assert len(window_places(image.shape[1:], (16, 16), 0.5)) == 12
+    assert sum(seen) == 12 + again
+
+
+def test_the_same_image_is_not_predicted_twice_and_another_one_is():
+    image, label = case_of((20, 20))
+    seen: list[Tensor] = []
+
+    def predict(windows: Tensor) -> Tensor:
+        seen.append(windows)
+        return windows.sigmoid()
+
+    objective = PredictionLoss(predict, label, plan_for(2))
+    objective.loss(image)
+    answer = objective.answer(image)
+    assert len(seen) == 1
+    assert torch.equal(answer, predict_windows(image, torch.sigmoid, plan_for(2)))
+    assert not torch.equal(objective.answer(image + 1), answer)
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, [1]), (4, [4]), (5, [3, 2]), (9, [3, 3, 3]), (27, [4] * 6 + [3])]
+)
+def test_no_batch_is_left_with_a_single_window_of_many(count, sizes):
+    places = [(slice(n, n + 1),) for n in range(count)]
+    batches = even_batches(places, 4)
+    assert [len(batch) for batch in batches] == sizes
+    assert sorted(chain(*batches), key=places.index) == places
 
 
 def test_loss_is_that_of_the_prediction():

@@ -48,12 +48,30 @@ def test_pgd_never_gives_a_lower_loss_than_the_image_has():
     assert torch.equal(pgd(image, Bowl(image + 0.01), 0.5, steps=3), image)
 
 
+def test_pgd_gives_the_worst_place_on_its_way():
+    """A step is 1.25: from 0 to the rim at 1, and back beyond 0."""
+    found = pgd(torch.zeros((1, 1)), Bowl(torch.full((1, 1), 0.6)), 1.0, steps=2)
+    assert found.item() == 1
+
+
 def test_pgd_takes_as_many_steps_as_it_is_told_each_of_its_size():
     objective = Bowl(torch.full((1, 1), 99.0))
     pgd(torch.zeros((1, 1)), objective, 1.0, steps=10)
     assert [place.item() for place in objective.asked] == pytest.approx(
         [0, 0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1]
     )
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_pgd_that_knows_its_start_ends_at_the_same_place_and_asks_once_less(steps):
+    image, objective = torch.zeros((1, 1)), Bowl(torch.full((1, 1), 0.3))
+    wanted = pgd(image, objective, 1.0, steps=steps)
+    places = [place.item() for place in objective.asked]
+    start = objective.loss_and_gradient(image)
+    objective.asked.clear()
+    found = pgd(image, objective, 1.0, steps=steps, start=start)
+    assert torch.equal(found, wanted)
+    assert [place.item() for place in objective.asked] == places[1:]
 
 
 def test_pgd_without_an_epsilon_changes_nothing():
