@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from segpl.assembly import (
     look_ahead,
     open_dataset,
     require_held,
+    settled,
     watched_cases,
 )
 from segpl.config import Config, given_content, read_config, resolve
@@ -236,8 +237,7 @@ def begin(
         require_tensorboard()
     prospect = look_ahead(config, folder, quiet=quiet)
     split, plan = prospect.split, prospect.plan
-    # prediction groups files as the layout did
-    config = replace(config, data=replace(config.data, layout=prospect.dataset.layout))
+    config = settled(config, prospect)
     # the network comes first: what cannot be built should not cost a preprocessing
     method = build_method(config, plan)
     require_held(method, split)

@@ -140,6 +140,22 @@ def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False)
     return Prospect(dataset, split, cases, choose_plan(config, inspection))
 
 
+def settled(config: Config, prospect: Prospect) -> Config:
+    """Settings in which nothing is left to the data and the plan but what the plan holds itself."""
+    return replace(
+        config,
+        # prediction groups files as the layout did
+        data=replace(config.data, layout=prospect.dataset.layout),
+        train=replace(config.train, lr=learning_rate(config, prospect.plan)),
+    )
+
+
+def learning_rate(config: Config, plan: Plan) -> float:
+    """That of the settings; else the planned one, smaller as the network is wider than planned."""
+    width = config.network.width or plan.width
+    return config.train.lr or plan.lr * plan.width / width
+
+
 def build_method(config: Config, plan: Plan) -> Method:
     """A method with fresh weights, drawn from the seed."""
     shape = NetworkShape(

@@ -77,8 +77,23 @@ def test_the_saved_config_holds_every_setting_and_what_was_given(train, volumes,
     assert saved["method"]["name"] == "segpl-vi"
     assert saved["method"]["alpha"] == 0.25
     assert saved["train"]["seed"] == 5
-    assert saved["train"]["lr"] == TrainSettings().lr
+    assert saved["train"]["lr_decay"] == TrainSettings().lr_decay
     assert saved["data"]["path"] == str(volumes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [([], 0.01), (["network.width=32"], 0.0025), (["network.width=32", "train.lr=0.1"], 0.1)],
+)
+def test_the_planned_learning_rate_falls_as_the_network_is_wider(
+    train, volumes, tmp_path, settings, rate
+):
+    given = [text for setting in settings for text in ("--set", setting)]
+    train(volumes, "--method", "supervised", "--out", tmp_path / "run", *given)
+    saved = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert saved["train"]["lr"] == pytest.approx(rate)
+    with (tmp_path / "run" / "log.csv").open(newline="") as handle:
+        assert rate / 3 < float(next(csv.DictReader(handle))["lr"]) < rate
 
 
 @pytest.mark.parametrize("method", METHODS.names)

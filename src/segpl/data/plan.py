@@ -10,6 +10,8 @@ from typing import Any
 from segpl.errors import InputError, nearest
 from segpl.files import read_json, write_json
 
+LATER = ("kernels", "lr")  # plans that were written before these were planned go without
+PAPER_LR = 0.01  # learning rate of networks of the paper's width
 LINES = ("RL", "AP", "SI")  # the two ends of each axis of the body
 
 
@@ -46,6 +48,7 @@ class Plan:
     # voxels of a convolution along each axis, one row for each level, that of the patch first;
     # none: 3 everywhere, as in plans that were written before there was a choice
     kernels: tuple[tuple[int, ...], ...] = ()
+    lr: float = PAPER_LR  # at the start, for a network of this width
 
     @property
     def outputs(self) -> int:
@@ -73,7 +76,7 @@ class Plan:
         for name in content:
             if name not in known:
                 raise InputError(f"{path} has an unknown key '{name}'. {nearest(name, known)}")
-        missing = [name for name in known if name not in content and name != "kernels"]
+        missing = [name for name in known if name not in content and name not in LATER]
         if missing:
             raise InputError(f"{path} lacks {missing}: it is no whole plan.")
         try:
@@ -90,6 +93,7 @@ class Plan:
                     ),
                     "classes": {str(k): int(v) for k, v in content["classes"].items()},
                     **{name: int(content[name]) for name in ("dims", "width", "batch")},
+                    "lr": float(content.get("lr", PAPER_LR)),
                 }
             )
         except (TypeError, ValueError, AttributeError) as error:
@@ -123,8 +127,8 @@ class Plan:
             )
         if len(self.classes) < 2:
             raise InputError(f"{source}: classes needs background and at least one more.")
-        if min(*self.patch, *self.spacing, self.width, self.batch) <= 0:
-            raise InputError(f"{source}: patch, spacing, width and batch must be above 0.")
+        if min(*self.patch, *self.spacing, self.width, self.batch, self.lr) <= 0:
+            raise InputError(f"{source}: patch, spacing, width, batch and lr must be above 0.")
         for axis, side in enumerate(self.patch):
             factor = math.prod(row[axis] for row in self.strides)
             if side % factor:

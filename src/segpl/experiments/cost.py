@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from segpl.assembly import build_method
+from segpl.assembly import build_method, learning_rate
 from segpl.config import Config, fitting, resolve
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import strides_for
@@ -167,7 +167,9 @@ class Rehearsal:
         self.method = build_method(config, workload.plan)
         self.layout = memory_format(device, workload.plan.dims)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
-        self.optimizer = optimizer_for(self.method, config.train.lr, config.train.weight_decay)
+        self.optimizer = optimizer_for(
+            self.method, learning_rate(config, workload.plan), config.train.weight_decay
+        )
         self.context = precision(device, config.train.precision)
         self.device = device
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)

@@ -121,7 +121,7 @@ def test_value_of_another_kind_is_refused(path, changes):
         ({"strides": [[2, 2, 0]]}, "every row of strides needs 3 numbers above 0"),
         ({"channels": ["CT", "PET"]}, "2 channels need as many normalizations, not 1"),
         ({"classes": {"background": 0}}, "classes needs background and at least one more"),
-        ({"patch": [32, 32, 0]}, "patch, spacing, width and batch must be above 0"),
+        ({"patch": [32, 32, 0]}, "patch, spacing, width, batch and lr must be above 0"),
         ({"spacing": [1, -1, 1]}, "must be above 0"),
         ({"width": 0}, "must be above 0"),
         ({"batch": 0}, "must be above 0"),
@@ -148,6 +148,13 @@ def test_plan_without_kernels_is_one_of_3_everywhere(path):
     del content["kernels"]
     path.write_text(json.dumps(content))
     assert Plan.read(path).kernels == ()
+
+
+def test_plan_without_a_learning_rate_has_that_of_the_paper(path):
+    content = json.loads(path.read_text())
+    del content["lr"]
+    path.write_text(json.dumps(content))
+    assert Plan.read(path).lr == 0.01
 
 
 def test_edited_kernels_are_used_as_edited(path):

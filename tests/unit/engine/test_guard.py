@@ -61,7 +61,7 @@ def trainer_in(
     tables = ("log.csv", "times.csv", "validation.csv")
     names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
     settings = TrainSettings(
-        steps=20, log_every=1, checkpoint_every=every, guard=guard, compile="off"
+        steps=20, lr=0.01, log_every=1, checkpoint_every=every, guard=guard, compile="off"
     )
     paths = Paths(*(folder / name for name in names))
     # validated at the step of the checkpoint, whose facts hold both

@@ -82,11 +82,11 @@ def pretrainer(
     folder: Path, method: Method | None = None, *, dims: int = 2, source=None, **settings: object
 ) -> Pretrainer:
     folder.mkdir(exist_ok=True)
-    chosen = {"pretrain": 6, "log_every": 1, "checkpoint_every": 2, "ratio": 1, "compile": "off"}
+    chosen = {"pretrain": 6, "lr": 0.01, "log_every": 1, "checkpoint_every": 2, "ratio": 1}
     return Pretrainer(
         method or build("supervised", dims, network=DEEP),
         source or sampler(dims),
-        TrainSettings(**{**chosen, **settings}),
+        TrainSettings(**{**chosen, "compile": "off", **settings}),
         folder / "pretrain.csv",
         folder / "pretrain.safetensors",
         Listener(),

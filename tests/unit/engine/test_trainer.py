@@ -138,11 +138,11 @@ def trainer_in(folder: Path, method=None, *, sampler=None, validate=None, **sett
     folder.mkdir(exist_ok=True)
     tables = ("log.csv", "times.csv", "validation.csv")
     names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
-    chosen = {"steps": 20, "log_every": 1, "checkpoint_every": 10, "precision": "float32"}
+    chosen = {"steps": 20, "lr": 0.01, "log_every": 1, "checkpoint_every": 10, "compile": "off"}
     return Trainer(
         method or Recorder(),
         sampler or Ones(),
-        TrainSettings(**{**chosen, "compile": "off", **settings}),
+        TrainSettings(**{**chosen, "precision": "float32", **settings}),
         Paths(*(folder / name for name in names)),
         Listener(),
         validate,
