@@ -153,7 +153,7 @@ def settled(config: Config, prospect: Prospect) -> Config:
 def learning_rate(config: Config, plan: Plan) -> float:
     """That of the settings; else the planned one, smaller as the network is wider than planned."""
     width = config.network.width or plan.width
-    return config.train.lr or plan.lr * plan.width / width
+    return config.train.lr or plan.lr * min(1.0, plan.width / width)
 
 
 def build_method(config: Config, plan: Plan) -> Method:

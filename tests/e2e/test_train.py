@@ -83,7 +83,11 @@ def test_the_saved_config_holds_every_setting_and_what_was_given(train, volumes,
 
 @pytest.mark.parametrize(
     ("settings", "rate"),
-    [([], 0.01), (["network.width=32"], 0.0025), (["network.width=32", "train.lr=0.1"], 0.1)],
+    [
+        (["network.width=4"], 0.01),
+        (["network.width=32"], 0.0025),
+        (["network.width=32", "train.lr=0.1"], 0.1),
+    ],
 )
 def test_the_planned_learning_rate_falls_as_the_network_is_wider(
     train, volumes, tmp_path, settings, rate
