@@ -22,6 +22,7 @@ from segpl.data.planner import (
 from segpl.errors import InputError
 
 PLENTY = Resources(2**36, accelerated=False)
+FAST = Resources(100 * 2**30, accelerated=True)
 CT = tuple(float(value) for value in range(-100, 101))
 
 
@@ -217,6 +218,38 @@ def test_channels_keep_the_names_of_the_dataset():
 def test_every_choice_has_a_reason():
     plan = plan_for(fingerprint((64, 64, 64)))
     assert {"spacing", "patch", "strides", "width", "batch"} <= set(plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("shape", "resources", "width", "lr"),
+    [
+        ((40, 40, 40), PLENTY, 8, 0.01),
+        ((40, 40, 40), FAST, 32, 0.0025),
+        ((40, 40), PLENTY, 16, 0.01),
+        ((40, 40), FAST, 32, 0.005),
+    ],
+)
+def test_network_is_wide_with_an_accelerator_and_learns_as_much_more_slowly(
+    shape, resources, width, lr
+):
+    plan = plan_for(fingerprint(shape), resources=resources)
+    assert (plan.width, plan.lr) == (width, pytest.approx(lr))
+    assert {"width", "lr"} <= set(plan.reasons)
+
+
+@pytest.mark.parametrize(
+    ("shape", "resources", "voxels", "crops"),
+    [
+        ((300, 300, 300), PLENTY, 48**3, 2),
+        ((300, 300, 300), FAST, 64**3, 2),
+        ((900, 900), PLENTY, 192**2, 2),
+        ((900, 900), FAST, 512**2, 4),
+    ],
+)
+def test_crops_of_large_images_are_as_large_as_the_machine_is_fast(shape, resources, voxels, crops):
+    plan = plan_for(fingerprint(shape), resources=resources)
+    assert 0.8 * voxels <= math.prod(plan.patch) <= 1.2 * voxels
+    assert plan.batch == crops
 
 
 def test_image_far_smaller_than_the_patch_is_refused_by_name():
