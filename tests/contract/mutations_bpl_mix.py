@@ -133,6 +133,20 @@ BPL_MIX = [
         f"{TESTS}:test_prior_of_labels_learns_from_the_teacher",
     ),
     Mutation(
+        "bpl-mix's teacher adds its views up",
+        METHOD,
+        "total / self.settings.views",
+        "total",
+        f"{TESTS}:test_teacher_answers_with_the_mean_of_all_views",
+    ),
+    Mutation(
+        "bpl-mix's teacher sees one view several times",
+        METHOD,
+        'f"view {n}"',
+        '"view"',
+        f"{TESTS}:test_teacher_answers_with_the_mean_of_all_views",
+    ),
+    Mutation(
         "bpl-mix shows its teacher labelled crops for nothing",
         METHOD,
         "if not self.latent.prior.reads_labeled:",

@@ -27,13 +27,15 @@ from segpl.methods.base import (
 from segpl.methods.bpl import parts
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.mean_teacher import PREDICTORS
-from segpl.methods.strong_view import strengthened
+from segpl.methods.strong_view import changed, strengthened
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
 from segpl.threshold.priors import Answers
 from segpl.threshold.rules import SELECTING
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 from segpl.views.mixing import Box, Marked, draw_box, mask_of
+
+SURE = 1e-6  # probabilities nearer to 0 or 1 have no finite logit in single precision
 
 
 class BPLMix(Method):
@@ -66,6 +68,7 @@ class BPLMix(Method):
         ramp_begin: float = 0.1  # progress at which alpha leaves 0: labels alone until then
         ramp_end: float = 0.4  # progress at which alpha is reached
         decay: float = 0.99  # what the teacher keeps of itself in a step
+        views: int = 1  # of each crop whose mean the teacher answers with, the plain one first
         operations: int = 3  # changes of intensity of a strong view; 0: the plain crop
         magnitude: float = 1.0  # greatest amount of a change
         geometry: bool = False  # whether strong views are also moved against the plain ones
@@ -78,6 +81,7 @@ class BPLMix(Method):
             require_ramp(self)
             require(self, 0, 1, "decay", "magnitude", "paste", "cutmix")
             require(self, 0, math.inf, "operations")
+            require(self, 1, math.inf, "views")
             if self.predict_by not in PREDICTORS:
                 raise unknown("method.predict_by", self.predict_by, PREDICTORS)
 
@@ -87,25 +91,37 @@ class BPLMix(Method):
         self.latent = LatentThreshold(settings.threshold, self.network)
         self.loss = loss_named(settings.loss)
 
-    def label(
-        self, labeled: Labeled, unlabeled: Unlabeled, generator: torch.Generator
-    ) -> PseudoLabels:
+    def label(self, batch: Batch) -> PseudoLabels:
         """E-step: the teacher's answers to plain crops, and the threshold inferred from them."""
+        labeled, unlabeled = batch.labeled, unlabeled_of(self, batch)
         if not self.latent.prior.reads_labeled:
             labeled = Labeled(labeled.image[:0], labeled.label[:0])
         with torch.no_grad():
             on_labeled, on_unlabeled = forward_together(self.teacher, labeled, unlabeled)
-        everywhere = torch.ones_like(on_unlabeled.logits[:, :1])  # (U, 1, *S)
+            logits = self.averaged(on_unlabeled.logits, batch)
+        everywhere = torch.ones_like(logits[:, :1])  # (U, 1, *S)
         answers = Answers(
             on_labeled.logits.sigmoid(),
             labeled.label,
-            on_unlabeled.logits.sigmoid(),
+            logits.sigmoid(),
             counted(unlabeled, everywhere),
         )
-        pseudo: PseudoLabels = self.latent(
-            answers, on_unlabeled.logits, on_unlabeled.features, generator
-        )
+        pseudo: PseudoLabels = self.latent(answers, logits, on_unlabeled.features, batch.generator)
         return replace(pseudo, monitors={**pseudo.monitors, **parts(pseudo, answers.weight)})
+
+    def averaged(self, plain: Tensor, batch: Batch) -> Tensor:
+        """The teacher's mean answer to plain crops and to further views of them, as logits.
+
+        Where a change of intensity alone changes its mind, a teacher that is sure is not right.
+        """
+        others = self.settings.views - 1
+        if not others:
+            return plain
+        unlabeled = unlabeled_of(self, batch)
+        views = [changed(unlabeled, batch, self.settings, f"view {n}") for n in range(others)]
+        answers = self.teacher(torch.cat(views)).logits.sigmoid()  # (others * U, K, *S)
+        total = plain.sigmoid() + answers.unflatten(0, (others, -1)).sum(0)
+        return torch.logit(total / self.settings.views, eps=SURE)
 
     def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
         """The strong views of unlabelled crops, with their labels."""
@@ -138,7 +154,7 @@ class BPLMix(Method):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         labeled, unlabeled = batch.labeled, unlabeled_of(self, batch)
-        inferred = self.label(labeled, unlabeled, batch.generator)
+        inferred = self.label(batch)
         # the labels are facts to the M-step: it must not move the threshold to suit the network
         pseudo = PseudoLabels(inferred.target.detach(), inferred.weight.detach())
         target, weight = targets_of(labeled.label, pseudo.target.shape[1])

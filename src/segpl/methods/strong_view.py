@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from segpl.methods.base import counted
 from segpl.types import Batch, PseudoLabels, Unlabeled
-from segpl.views.randaugment import draw_recipe, strong_view
+from segpl.views.randaugment import Recipe, draw_recipe, strong_view
 
 
 class StrongSettings(Protocol):
@@ -21,6 +22,29 @@ class StrongSettings(Protocol):
     def geometry(self) -> bool: ...
 
 
+def recipes_for(
+    unlabeled: Unlabeled, rng: np.random.Generator, settings: StrongSettings, *, geometry: bool
+) -> list[Recipe]:
+    return [
+        draw_recipe(
+            unlabeled.image.shape[2:],
+            rng,
+            operations=settings.operations,
+            magnitude=settings.magnitude,
+            geometry=geometry,
+        )
+        for _ in unlabeled.image
+    ]
+
+
+def changed(unlabeled: Unlabeled, batch: Batch, settings: StrongSettings, purpose: str) -> Tensor:
+    """Images (B, C, *S) with intensities changed as in a strong view, and nothing moved."""
+    recipes = recipes_for(unlabeled, batch.choices(purpose), settings, geometry=False)
+    view, _ = strong_view(unlabeled.image, unlabeled.image[:, :0], recipes, batch.generator)
+    inside = counted(unlabeled, torch.ones_like(view[:, :1]))  # (B, 1, *S)
+    return torch.where(inside > 0, view, unlabeled.image)
+
+
 def strengthened(
     unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch, settings: StrongSettings
 ) -> tuple[Tensor, PseudoLabels, Tensor]:
@@ -28,17 +52,9 @@ def strengthened(
 
     Without motions, the labels stay on the grid of the crops.
     """
-    rng = batch.choices("strong view")
-    recipes = [
-        draw_recipe(
-            unlabeled.image.shape[2:],
-            rng,
-            operations=settings.operations,
-            magnitude=settings.magnitude,
-            geometry=settings.geometry,
-        )
-        for _ in unlabeled.image
-    ]
+    recipes = recipes_for(
+        unlabeled, batch.choices("strong view"), settings, geometry=settings.geometry
+    )
     inside = counted(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
     known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
     strong, known = strong_view(unlabeled.image, known, recipes, batch.generator)

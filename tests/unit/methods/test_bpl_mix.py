@@ -71,6 +71,20 @@ def test_teacher_labels_the_plain_crop_and_the_student_sees_another():
     assert all(not torch.equal(view, plain) for view, plain in zip(seen[2:7], image, strict=True))
 
 
+def test_teacher_answers_with_the_mean_of_all_views():
+    method, batch = slopes(1.0, -2.0, views=3), crops()
+    output = method.step(batch, 1.0)
+    plain, others = method.teacher.body.seen
+    assert torch.equal(plain, batch.unlabeled.image)
+    views = [plain, *others.split(5)]
+    mean = sum((-2 * view).sigmoid() for view in views) / 3
+    assert torch.equal(output.pseudo[0].target, (mean > 0.5).float())
+    assert not torch.equal(output.pseudo[0].target, (plain < 0).float())
+    for view, other in ((views[0], views[1]), (views[0], views[2]), (views[1], views[2])):
+        assert (view[:, :, :12] != other[:, :, :12]).flatten(1).any(1).all()  # of every crop
+        assert torch.equal(view[:, :, 12:], other[:, :, 12:])  # beyond the scan nothing changes
+
+
 def test_teacher_rests_while_the_student_is_in_training_mode():
     method = slopes()
     method.step(crops(), 1.0)
