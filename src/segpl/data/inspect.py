@@ -7,7 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
+from segpl.data.chords import counts_of, in_millimetres, mean_chords
 from segpl.data.formats import UnusableFileError
 from segpl.data.readers import (
+    Grid,
     Image,
     Label,
     orientation_of,
@@ -56,6 +58,9 @@ class Fingerprint:
     voxels: dict[int, int] | None  # number in the label -> count; None: the label was not looked at
     # for each channel a sample of intensities where the label is neither 0 nor ignored
     foreground: tuple[tuple[float, ...], ...]
+    # number in the label -> mean chord in mm along each axis, as stored; none where no label was
+    # looked at or the file does not know how large its voxels are
+    chords: dict[int, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ def _look(case: Case, dims: int, ignore: int | None) -> _Look:
             label = read_label(case.label, dims)
         except UserError as error:
             problems.append(_refusal(case, error))
-    voxels = _counts(label.array) if label else None
+    voxels = counts_of(label.array) if label else None
     if image is None:
         return _Look(case.name, None, voxels, problems)
 
@@ -177,6 +182,7 @@ def _look(case: Case, dims: int, ignore: int | None) -> _Look:
         statistics,
         voxels,
         _foreground(case.name, image, label, ignore) if label and fits else (),
+        _chords(image.grid, label, ignore) if label and fits else {},
     )
     return _Look(case.name, fingerprint, voxels, problems)
 
@@ -222,14 +228,6 @@ def _constant(case: Case, statistics: Sequence[ChannelStatistics]) -> list[Probl
     ]
 
 
-def _counts(label: NDArray[np.int32]) -> dict[int, int]:
-    if label.min() >= 0 and label.max() < 65536:
-        counts = np.bincount(label.reshape(-1))  # many times faster than sorting
-        return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
-    numbers, counts = np.unique(label, return_counts=True)
-    return dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-
-
 def _foreground(
     name: str, image: Image, label: Label, ignore: int | None
 ) -> tuple[tuple[float, ...], ...]:
@@ -242,6 +240,13 @@ def _foreground(
         places = places[generator.choice(len(places), SAMPLE, replace=False, shuffle=False)]
     channels = image.array.reshape(len(image.array), -1)
     return tuple(tuple(channel[places].tolist()) for channel in channels)
+
+
+def _chords(grid: Grid, label: Label, ignore: int | None) -> dict[int, tuple[float, ...]]:
+    if grid.affine is None and all(size == 1 for size in grid.spacing):
+        return {}  # a picture: its voxels are of no known size
+    chords = in_millimetres(mean_chords(label.array), grid.spacing)
+    return {number: lengths for number, lengths in chords.items() if number != ignore}
 
 
 def _classes(

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from segpl.data.geometry import resampled_shape
 from segpl.data.inspect import Fingerprint, Inspection
 from segpl.data.plan import PAPER_LR, Normalization, Plan
+from segpl.data.spacing import (
+    FURTHEST,
+    ROOM,
+    SMALLEST_CHORD,
+    coarsened,
+    median_shape,
+    target_spacing,
+    turned,
+)
 from segpl.errors import InputError
 
 SMALLEST_SIDE = 4  # voxels that the deepest level keeps on an axis that was halved
@@ -42,7 +51,8 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
     prints = list(inspection.fingerprints.values())
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     prints = [turned(p, orientation) for p in prints]
-    spacing = target_spacing(prints)
+    voxels = VOXELS[dims, resources.accelerated]
+    spacing = coarsened(prints, target_spacing(prints), voxels)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     width = WIDTH if resources.accelerated else PAPER_WIDTH[dims]
     patch, strides, batch = fit_to_memory(shapes, spacing, width, resources)
@@ -54,7 +64,6 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
     normalization = tuple(
         choose_normalization(name, index, prints) for index, name in enumerate(channels)
     )
-    middle = "x".join(str(int(v)) for v in np.median(shapes, axis=0))
     plan = Plan(
         dims=dims,
         channels=channels,
@@ -69,50 +78,49 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
         width=width,
         batch=batch,
         lr=PAPER_LR * PAPER_WIDTH[dims] / width,
-        reasons={
-            "spacing": f"median of {len(prints)} training images",
-            "patch": f"median image of {middle} voxels after resampling, cut to what memory and "
-            "time allow and to twice the smallest image "
-            f"({'x'.join(map(str, np.min(shapes, axis=0)))}), each side a multiple of its strides",
-            "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
-            f"over {COARSE:g} times coarser than the finest",
-            "kernels": f"1 along an axis while it is over {COARSE:g} times coarser than the "
-            "finest, and 3 from then on",
-            "width": f"{WIDTH} with an accelerator, without one the paper's: "
-            f"{PAPER_WIDTH[3]} in 3D, {PAPER_WIDTH[2]} in 2D",
-            "lr": f"the paper's {PAPER_LR:g} for its width of {PAPER_WIDTH[dims]}, and less as "
-            "the network is wider",
-            "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
-            "normalization": ", ".join(
-                f"{c}: {n.kind}" for c, n in zip(channels, normalization, strict=True)
-            ),
-        },
+        reasons=reasons_for(prints, spacing, channels, normalization, resources),
     )
     plan.check("the derived plan")
     return plan
 
 
-def turned(fingerprint: Fingerprint, orientation: str | None) -> Fingerprint:
-    """Shape and spacing in the order of axes that `orientation` asks for."""
-    stored = fingerprint.orientation
-    if orientation is None or stored is None:
-        return fingerprint
-    lines = [{"R", "L"}, {"A", "P"}, {"S", "I"}]
-
-    def line(letter: str) -> int:
-        return next(index for index, ends in enumerate(lines) if letter in ends)
-
-    order = [[line(letter) for letter in stored].index(line(letter)) for letter in orientation]
-    return replace(
-        fingerprint,
-        shape=tuple(fingerprint.shape[axis] for axis in order),
-        spacing=tuple(fingerprint.spacing[axis] for axis in order),
-    )
-
-
-def target_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
-    middle = np.median([p.spacing for p in prints], axis=0)
-    return tuple(round(float(value), 6) for value in middle)
+def reasons_for(
+    prints: Sequence[Fingerprint],
+    spacing: Sequence[float],
+    channels: Sequence[str],
+    normalization: Sequence[Normalization],
+    resources: Resources,
+) -> dict[str, str]:
+    """Why each part of the plan is what it is, in words for its reader."""
+    dims, usual = len(spacing), target_spacing(prints)
+    shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
+    smallest = "x".join(map(str, np.min(shapes, axis=0)))
+    distances = f"median of {len(prints)} training images"
+    if usual != tuple(spacing):
+        distances += (
+            f", {' x '.join(f'{step:g}' for step in usual)}, made coarser because the median image "
+            f"of {'x'.join(map(str, median_shape(prints, usual)))} voxels is over {ROOM:g} times "
+            f"what a patch may hold; up to {FURTHEST:g} times, and the thinnest class keeps "
+            f"{SMALLEST_CHORD:g} voxels along each axis"
+        )
+    return {
+        "spacing": distances,
+        "patch": f"median image of {'x'.join(map(str, median_shape(prints, spacing)))} voxels "
+        "after resampling, cut to what memory and time allow and to twice the smallest image "
+        f"({smallest}), each side a multiple of its strides",
+        "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
+        f"over {COARSE:g} times coarser than the finest",
+        "kernels": f"1 along an axis while it is over {COARSE:g} times coarser than the "
+        "finest, and 3 from then on",
+        "width": f"{WIDTH} with an accelerator, without one the paper's: "
+        f"{PAPER_WIDTH[3]} in 3D, {PAPER_WIDTH[2]} in 2D",
+        "lr": f"the paper's {PAPER_LR:g} for its width of {PAPER_WIDTH[dims]}, and less as "
+        "the network is wider",
+        "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
+        "normalization": ", ".join(
+            f"{name}: {rule.kind}" for name, rule in zip(channels, normalization, strict=True)
+        ),
+    }
 
 
 def strides_for(

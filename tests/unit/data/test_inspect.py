@@ -116,6 +116,30 @@ def test_a_label_that_may_not_be_looked_at_is_never_opened(folder):
     assert inspection.fingerprints["hidden"].foreground == ()
 
 
+def test_chords_are_measured_in_millimetres_where_the_label_may_be_looked_at(tmp_path):
+    """Slabs of one voxel, each 8x9x10 volume with 2 mm between voxels; 3 is not known."""
+    folder = Folder(tmp_path)
+    for name in ("seen", "hidden"):
+        folder.add(name, label=mask(1, 0, 3, 2), spacing=2.0)
+    prints = folder.inspect(look=["seen"], ignore=3).fingerprints
+    assert prints["seen"].chords == {1: (2.0, 18.0, 20.0), 2: (2.0, 18.0, 20.0)}
+    assert prints["hidden"].chords == {}
+
+
+def test_pictures_have_no_chords_as_nobody_knows_the_size_of_their_pixels(tmp_path):
+    label = np.zeros((20, 30), np.uint8)
+    label[5:15, 5:25] = 1
+    for name, values in (("a", scan(0, 20, 30)), ("l", label)):
+        np.save(tmp_path / f"{name}.npy", values)
+        np.savez(tmp_path / f"{name}.npz", values, spacing=np.array([0.5, 1.0]))
+    found = []
+    for suffix in (".npy", ".npz"):
+        case = Case("a", (tmp_path / f"a{suffix}",), tmp_path / f"l{suffix}")
+        dataset = Dataset(tmp_path, "folders", (case,))
+        found.append(inspect(dataset, look_at_labels_of=["a"]).fingerprints["a"].chords)
+    assert found == [{}, {1: (5.0, 20.0)}]
+
+
 def test_every_case_advances_the_progress(folder):
     folder.add("other")
     dataset = Dataset(folder.root, "folders", tuple(folder.cases))

@@ -16,9 +16,8 @@ from segpl.data.planner import (
     fit_to_memory,
     kernels_for,
     strides_for,
-    target_spacing,
-    turned,
 )
+from segpl.data.spacing import target_spacing, turned
 from segpl.errors import InputError
 
 PLENTY = Resources(2**36, accelerated=False)
@@ -38,6 +37,7 @@ def fingerprint(
     channel: ChannelStatistics | None = None,
     foreground: tuple[tuple[float, ...], ...] = (),
     case: str = "a",
+    chords: dict[int, tuple[float, ...]] | None = None,
 ) -> Fingerprint:
     return Fingerprint(
         case,
@@ -47,6 +47,7 @@ def fingerprint(
         (channel or statistics(),),
         None,
         foreground,
+        chords or {},
     )
 
 
@@ -250,6 +251,19 @@ def test_crops_of_large_images_are_as_large_as_the_machine_is_fast(shape, resour
     plan = plan_for(fingerprint(shape), resources=resources)
     assert 0.8 * voxels <= math.prod(plan.patch) <= 1.2 * voxels
     assert plan.batch == crops
+
+
+@pytest.mark.parametrize(("resources", "least", "most"), [(PLENTY, 1.4, 1.4), (FAST, 1.1, 1.3)])
+def test_large_organ_is_planned_on_a_coarser_grid_and_a_vessel_is_not(resources, least, most):
+    """The sizes are those of PROMISE12; axes are stored in another order than planned."""
+    scan = {"shape": (23, 256, 256), "spacing": (3.0, 0.7, 0.7), "orientation": "SRA"}
+    plan = plan_for(fingerprint(**scan, chords={1: (27.0, 40.0, 30.0)}), resources=resources)
+    assert plan.spacing == (plan.spacing[0], plan.spacing[0], 3.0)
+    assert least <= plan.spacing[0] <= most
+    assert "0.7 x 0.7 x 3, made coarser" in plan.reasons["spacing"]
+    vessel = plan_for(fingerprint(**scan, chords={1: (27.0, 2.0, 2.0)}), resources=resources)
+    assert vessel.spacing == (0.7, 0.7, 3.0)
+    assert "coarser" not in vessel.reasons["spacing"]
 
 
 def test_image_far_smaller_than_the_patch_is_refused_by_name():

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from segpl.data.inspect import Fingerprint
+from segpl.data.spacing import (
+    SMALLEST_CHORD,
+    coarsened,
+    median_shape,
+    target_spacing,
+    thinnest_chords,
+    turned,
+)
+
+SHAPE, SPACING = (256, 256, 23), (0.7, 0.7, 3.0)
+ORGAN = {1: (30.0, 30.0, 30.0)}  # mm
+
+
+def seen(
+    shape: tuple[int, ...] = SHAPE,
+    spacing: tuple[float, ...] = SPACING,
+    chords: dict[int, tuple[float, ...]] | None = None,
+    orientation: str | None = None,
+) -> Fingerprint:
+    return Fingerprint("a", shape, spacing, orientation, (), None, (), chords or {})
+
+
+def coarser(case: Fingerprint, voxels: int) -> tuple[float, ...]:
+    return coarsened([case], target_spacing([case]), voxels)
+
+
+@pytest.mark.parametrize(("shape", "spacing"), [(SHAPE, SPACING), ((900, 900), (0.1, 0.1))])
+def test_large_image_is_made_coarser_until_it_holds_two_patches(shape, spacing):
+    voxels = math.prod(shape) // 5
+    case = seen(shape, spacing, {1: (30.0,) * len(shape)})
+    result = coarser(case, voxels)
+    assert 1.9 * voxels <= math.prod(median_shape([case], result)) <= 2 * voxels
+    assert result[0] == result[1] > spacing[0]
+    assert result[2:] == spacing[2:]
+
+
+def test_image_that_holds_two_patches_is_left_alone():
+    assert coarser(seen(chords=ORGAN), math.prod(SHAPE) // 2) == SPACING
+
+
+def test_no_axis_is_made_more_than_twice_as_coarse_and_no_other_in_its_place():
+    assert coarser(seen(chords=ORGAN), 1000) == (1.4, 1.4, 3.0)
+
+
+def test_thinnest_class_keeps_its_voxels_along_every_axis():
+    """6 mm of mean chord at 6 voxels: 1 mm. Vessels of 3 voxels are not touched at all."""
+    organs = ORGAN | {2: (6.0, 30.0, 30.0)}
+    assert coarser(seen(chords=organs), 1000) == (1.0, 1.0, 3.0)
+    assert SMALLEST_CHORD == 6
+    vessels = ORGAN | {2: (2.1, 2.1, 9.0)}
+    assert coarser(seen(chords=vessels), 1000) == SPACING
+
+
+def test_without_a_label_nothing_is_made_coarser():
+    assert coarser(seen(), 1000) == SPACING
+
+
+def test_nearly_equal_axes_are_coarsened_by_the_same_factor():
+    result = coarser(seen((256, 256, 256), (0.70, 0.72, 3.0), {1: (90.0,) * 3}), 1_000_000)
+    assert result[0] / 0.70 == pytest.approx(result[1] / 0.72, rel=1e-4)
+    assert result[0] > 0.75
+
+
+def test_fine_axis_catches_up_before_the_next_one_is_coarsened():
+    case = seen((100, 100, 100), (1.0, 1.2, 1.2), {1: (90.0,) * 3})
+    assert coarser(case, 450_000) == (pytest.approx(1.12, abs=0.02), 1.2, 1.2)
+    result = coarser(case, 200_000)
+    assert result[1] == result[2] > 1.2
+    assert result[0] == pytest.approx(result[1], rel=0.06)
+
+
+def test_thinnest_class_is_the_one_of_the_median_case():
+    cases = [
+        seen(chords={1: (width, 50.0, 50.0), 2: (90.0, 8.0, 90.0)}) for width in (2.0, 20.0, 30.0)
+    ]
+    assert thinnest_chords([*cases, seen()]) == (20.0, 8.0, 50.0)
+
+
+def test_class_that_few_cases_show_counts_too():
+    cases = [seen(chords=ORGAN), seen(chords=ORGAN), seen(chords=ORGAN | {2: (3.0, 3.0, 3.0)})]
+    assert thinnest_chords(cases) == (3.0, 3.0, 3.0)
+
+
+def test_chords_are_turned_with_the_axes():
+    """Stored as S, R, A; the numbers say which axis they belong to."""
+    case = seen((3, 1, 2), (3.0, 1.0, 2.0), {5: (30.0, 10.0, 20.0)}, "SRA")
+    result = turned(case, "RAS")
+    assert (result.shape, result.spacing) == ((1, 2, 3), (1.0, 2.0, 3.0))
+    assert result.chords == {5: (10.0, 20.0, 30.0)}
