@@ -1,0 +1,93 @@
+"""One table of several comparisons: dataset, budget, method, Dice over seeds, seconds.
+
+    python benchmarks/table/table.py table/*
+
+Folders are named DATASET-BUDGET or DATASET-BUDGET-PART, such as hippocampus-8, hippocampus-8-others
+and hippocampus-all; the rows of parts are put together. Below the table: the share of the gap
+between few and all labels that each method closes.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ALL = "all"
+BASELINE = "supervised"
+
+
+class Key(NamedTuple):
+    dataset: str
+    budget: str
+    method: str
+
+
+class Result(NamedTuple):
+    dice: float
+    seconds: float
+
+
+Results = dict[Key, dict[int, Result]]  # of each seed
+
+
+def read(folders: list[Path]) -> Results:
+    """A method of a seed that is in several folders must have one score."""
+    found: Results = {}
+    for folder in folders:
+        dataset, budget, *_ = folder.name.split("-")
+        with (folder / "comparison.csv").open(newline="", encoding="utf-8") as handle:
+            for row in csv.DictReader(handle):
+                key, seed = Key(dataset, budget, row["method"]), int(row["seed"])
+                if row["error"]:
+                    sys.exit(f"{folder}: {key.method} of seed {seed} failed: {row['error']}")
+                result = Result(float(row["dice"]), float(row["seconds"]))
+                known = found.setdefault(key, {}).setdefault(seed, result)
+                if known.dice != result.dice and key.method != BASELINE:
+                    sys.exit(f"{folder}: {key.method} of seed {seed} has another score elsewhere")
+    return found
+
+
+def order(key: Key) -> tuple[str, float, bool, str]:
+    budget = float("inf") if key.budget == ALL else float(key.budget)
+    return key.dataset, budget, key.method != BASELINE, key.method
+
+
+def mean(results: dict[int, Result]) -> float:
+    return statistics.mean(result.dice for result in results.values())
+
+
+def lines(found: Results) -> list[str]:
+    text = ["| dataset | labels | method | Dice | seeds | seconds |", "| --- " * 6 + "|"]
+    for key in sorted(found, key=order):
+        scores = [result.dice for result in found[key].values()]
+        spread = f" ± {statistics.stdev(scores):.3f}" if len(scores) > 1 else ""
+        seconds = statistics.mean(result.seconds for result in found[key].values())
+        text.append(
+            f"| {key.dataset} | {key.budget} | {key.method} | {mean(found[key]):.3f}{spread} | "
+            f"{len(scores)} | {seconds:.0f} |"
+        )
+    return text
+
+
+def closed(found: Results) -> list[str]:
+    """Sentences on the gap between few labels and all of them."""
+    text = []
+    for key in sorted(found, key=order):
+        few, most = Key(*key[:2], BASELINE), Key(key.dataset, ALL, BASELINE)
+        if key.method == BASELINE or key.budget == ALL or few not in found or most not in found:
+            continue
+        low, high = mean(found[few]), mean(found[most])
+        share = (mean(found[key]) - low) / (high - low)
+        text.append(
+            f"- {key.dataset}, {key.budget} labels: {key.method} closes {share:.0%} of the gap "
+            f"from {low:.3f} to {high:.3f}."
+        )
+    return text
+
+
+if __name__ == "__main__":
+    results = read([Path(name) for name in sys.argv[1:]])
+    print("\n".join([*lines(results), "", *closed(results)]))
