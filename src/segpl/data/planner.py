@@ -35,6 +35,7 @@ WIDTH = 32  # with an accelerator
 # other crops of 64**3 voxels at width 32 takes 30 ms on an H200, which is minutes for a training
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 512**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 2}
+SLICES = {False: 4, True: 16}  # labelled ones in a step, where a patch is a slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,14 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
     prints = list(inspection.fingerprints.values())
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     prints = [turned(p, orientation) for p in prints]
-    voxels = VOXELS[dims, resources.accelerated]
-    spacing = coarsened(prints, target_spacing(prints), voxels)
+    usual = target_spacing(prints)
+    # of the images as they are: slices that lie far apart do so on a coarser grid too
+    flat = axis_of_slices(usual)
+    voxels = VOXELS[dims if flat is None else 2, resources.accelerated]
+    spacing = coarsened(prints, usual, voxels, flat=flat)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     width = WIDTH if resources.accelerated else PAPER_WIDTH[dims]
-    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources)
+    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources, flat=flat)
     names = inspection.dataset.channels
     channels = tuple(
         names[index] if index < len(names) else f"channel-{index}"
@@ -74,11 +78,11 @@ def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
         normalization=normalization,
         patch=patch,
         strides=strides,
-        kernels=kernels_for(strides, spacing),
+        kernels=kernels_for(strides, spacing, patch),
         width=width,
         batch=batch,
         lr=PAPER_LR * PAPER_WIDTH[dims] / width,
-        reasons=reasons_for(prints, spacing, channels, normalization, resources),
+        reasons=reasons_for(prints, spacing, channels, normalization, resources, flat),
     )
     plan.check("the derived plan")
     return plan
@@ -90,33 +94,42 @@ def reasons_for(
     channels: Sequence[str],
     normalization: Sequence[Normalization],
     resources: Resources,
+    flat: int | None,
 ) -> dict[str, str]:
     """Why each part of the plan is what it is, in words for its reader."""
     dims, usual = len(spacing), target_spacing(prints)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     smallest = "x".join(map(str, np.min(shapes, axis=0)))
+    middle = "x".join(map(str, median_shape(prints, spacing)))
+    patch, unit, crops = "", "the median image", CROPS[dims, resources.accelerated]
+    if flat is not None:
+        crops, unit = SLICES[resources.accelerated], "a slice of the median image"
+        patch = (
+            f"one slice: they lie {usual[flat] / min(usual):.3g} times as far apart as the voxels "
+            "within them, and at most the deepest level of a network would look across them; "
+        )
     distances = f"median of {len(prints)} training images"
     if usual != tuple(spacing):
         distances += (
-            f", {' x '.join(f'{step:g}' for step in usual)}, made coarser because the median image "
-            f"of {'x'.join(map(str, median_shape(prints, usual)))} voxels is over {ROOM:g} times "
+            f", {' x '.join(f'{step:g}' for step in usual)}, made coarser because {unit} of "
+            f"{'x'.join(map(str, median_shape(prints, usual)))} voxels is over {ROOM:g} times "
             f"what a patch may hold; up to {FURTHEST:g} times, and the thinnest class keeps "
             f"{SMALLEST_CHORD:g} voxels along each axis"
         )
     return {
         "spacing": distances,
-        "patch": f"median image of {'x'.join(map(str, median_shape(prints, spacing)))} voxels "
-        "after resampling, cut to what memory and time allow and to twice the smallest image "
-        f"({smallest}), each side a multiple of its strides",
+        "patch": f"{patch}median image of {middle} voxels after resampling, cut to what memory "
+        f"and time allow and to twice the smallest image ({smallest}), each side a multiple of "
+        "its strides",
         "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
         f"over {COARSE:g} times coarser than the finest",
         "kernels": f"1 along an axis while it is over {COARSE:g} times coarser than the "
-        "finest, and 3 from then on",
+        "finest or the patch has one voxel there, and 3 from then on",
         "width": f"{WIDTH} with an accelerator, without one the paper's: "
         f"{PAPER_WIDTH[3]} in 3D, {PAPER_WIDTH[2]} in 2D",
         "lr": f"the paper's {PAPER_LR:g} for its width of {PAPER_WIDTH[dims]}, and less as "
         "the network is wider",
-        "batch": f"{resources.memory / 2**30:.1f} GiB at hand",
+        "batch": f"up to {crops}, with {resources.memory / 2**30:.1f} GiB at hand",
         "normalization": ", ".join(
             f"{name}: {rule.kind}" for name, rule in zip(channels, normalization, strict=True)
         ),
@@ -145,24 +158,39 @@ def strides_for(
 
 
 def kernels_for(
-    strides: Sequence[Sequence[int]], spacing: Sequence[float]
+    strides: Sequence[Sequence[int]], spacing: Sequence[float], patch: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
     """Slices that lie far apart are not mixed until the others are as coarse [Isensee2021].
 
     An axis that is halved, or was mixed before, is mixed: it is coarse only beside an axis that is
-    too thin to be halved.
+    too thin to be halved. An axis of one voxel has nothing to mix.
     """
-    steps, row = list(spacing), (1,) * len(spacing)
+    wide = [axis for axis, side in enumerate(patch) if side > 1]
+    steps, mixed = list(spacing), set[int]()
     rows: list[tuple[int, ...]] = []
     for stride in [*strides, [1] * len(steps)]:
-        coarsest = COARSE * min(steps) * 1.001
-        row = tuple(
-            3 if step <= coarsest or factor > 1 or before == 3 else 1
-            for step, factor, before in zip(steps, stride, row, strict=True)
-        )
-        rows.append(row)
+        finest = min((steps[axis] for axis in wide), default=0.0)
+        mixed |= {
+            axis for axis in wide if steps[axis] <= COARSE * finest * 1.001 or stride[axis] > 1
+        }
+        rows.append(tuple(3 if axis in mixed else 1 for axis in range(len(steps))))
         steps = [step * factor for step, factor in zip(steps, stride, strict=True)]
     return tuple(rows)
+
+
+def axis_of_slices(spacing: Sequence[float]) -> int | None:
+    """The axis whose slices lie so far apart that a patch is better one of them.
+
+    Only the deepest level of a network would mix them, or none, were there voxels enough for all
+    halvings: by the spacing, and not because an axis is short of voxels. None in 2D, and where two
+    axes are like that, since what is left would be a line.
+    """
+    if len(spacing) < 3:
+        return None
+    ample = [SMALLEST_SIDE * 2**DEEPEST] * len(spacing)
+    rows = kernels_for(strides_for(ample, spacing), spacing, ample)
+    apart = [axis for axis in range(len(spacing)) if sum(row[axis] > 1 for row in rows) <= 1]
+    return apart[0] if len(apart) == 1 else None
 
 
 def fit_to_memory(
@@ -170,15 +198,19 @@ def fit_to_memory(
     spacing: Sequence[float],
     width: int,
     resources: Resources,
+    *,
+    flat: int | None = None,
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-    """Patch, strides and labelled crops in a step."""
+    """Patch, strides and labelled crops in a step; one slice where an axis is `flat`."""
     dims = len(spacing)
     middle = np.median(shapes, axis=0)
     # an image below half the patch would be mostly padding
     longest = [2 * min(shape[axis] for shape in shapes) for axis in range(dims)]
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
-    voxels = VOXELS[dims, resources.accelerated]
-    most = CROPS[dims, resources.accelerated]
+    voxels, most = VOXELS[dims, resources.accelerated], CROPS[dims, resources.accelerated]
+    if flat is not None:
+        limit[flat] = 1
+        voxels, most = VOXELS[2, resources.accelerated], SLICES[resources.accelerated]
     while True:
         patch = cut(limit, voxels)
         strides = strides_for(patch, spacing)

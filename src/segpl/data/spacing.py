@@ -53,15 +53,25 @@ def median_shape(prints: Sequence[Fingerprint], spacing: Sequence[float]) -> tup
 
 
 def coarsened(
-    prints: Sequence[Fingerprint], spacing: Sequence[float], voxels: int
+    prints: Sequence[Fingerprint],
+    spacing: Sequence[float],
+    voxels: int,
+    *,
+    flat: int | None = None,
 ) -> tuple[float, ...]:
     """A spacing at which a patch of `voxels` shows enough of the median image, as far as may be.
 
-    While that image holds more than `ROOM` patches, its finest axes are made coarser, together, so
-    that equal axes stay equal. They stop before one of them is coarser than `coarsest` allows.
+    While that image, or its slice across the axis `flat`, holds more than `ROOM` patches, the
+    finest axes are made coarser, together, so that equal axes stay equal. They stop before one of
+    them is coarser than `coarsest` allows.
     """
     steps, ends = list(spacing), coarsest(prints, spacing)
-    while math.prod(median_shape(prints, steps)) > ROOM * voxels:
+
+    def size() -> int:
+        sides = median_shape(prints, steps)
+        return math.prod(side for axis, side in enumerate(sides) if axis != flat)
+
+    while size() > ROOM * voxels:
         finest = [axis for axis, step in enumerate(steps) if step <= ALIKE * min(steps)]
         factor = min(STEP, *(ends[axis] / steps[axis] for axis in finest))
         if factor < 1 + 1e-6:

@@ -10,6 +10,7 @@ from segpl.data.inspect import ChannelStatistics, Fingerprint, Inspection
 from segpl.data.plan import Plan
 from segpl.data.planner import (
     Resources,
+    axis_of_slices,
     check_sizes,
     choose_normalization,
     derive_plan,
@@ -276,12 +277,12 @@ def test_image_far_smaller_than_the_patch_is_refused_by_name():
 
 def test_thick_slices_are_not_mixed_until_the_others_are_as_coarse():
     strides = ((2, 2, 1), (2, 2, 1), (2, 2, 2))
-    rows = kernels_for(strides, (0.7, 0.7, 3.0))
+    rows = kernels_for(strides, (0.7, 0.7, 3.0), (64, 64, 16))
     assert rows == ((3, 3, 1), (3, 3, 1), (3, 3, 3), (3, 3, 3))
 
 
 def test_axis_twice_as_coarse_is_mixed_with_the_others():
-    assert kernels_for(((2, 2, 2),), (1.0, 1.0, 2.0)) == ((3, 3, 3),) * 2
+    assert kernels_for(((2, 2, 2),), (1.0, 1.0, 2.0), (16, 16, 16)) == ((3, 3, 3),) * 2
 
 
 @pytest.mark.parametrize(
@@ -296,12 +297,12 @@ def test_axis_twice_as_coarse_is_mixed_with_the_others():
 def test_few_slices_do_not_keep_the_others_from_being_mixed(patch, spacing):
     """Where thin axes are not halved, the wide ones become the coarse ones."""
     strides = strides_for(patch, spacing)
-    assert {row[:2] for row in kernels_for(strides, spacing)} == {(3, 3)}
+    assert {row[:2] for row in kernels_for(strides, spacing, patch)} == {(3, 3)}
 
 
 def test_axis_that_was_mixed_stays_mixed():
     strides = strides_for((128, 128, 12), (1.4, 1.4, 5.0))
-    rows = kernels_for(strides, (1.4, 1.4, 5.0))
+    rows = kernels_for(strides, (1.4, 1.4, 5.0), (128, 128, 12))
     assert rows == ((3, 3, 1), (3, 3, 3), (3, 3, 3), (3, 3, 3), (3, 3, 3))
 
 
@@ -309,3 +310,74 @@ def test_derived_plan_has_a_kernel_for_every_level():
     plan = plan_for(fingerprint((64, 64, 12), spacing=(0.7, 0.7, 3.0)))
     assert len(plan.kernels) == len(plan.strides) + 1
     assert plan.kernels[0] == (3, 3, 1)
+
+
+@pytest.mark.parametrize("resources", [PLENTY, FAST])
+@pytest.mark.parametrize("shape", [(32, 32, 8), (160, 160, 9), (160, 160, 60)])
+def test_patch_is_one_slice_where_slices_are_very_thick(shape, resources):
+    """Twenty times as thick as the voxels within: four halvings bring these to 6.4 mm of 8."""
+    plan = plan_for(fingerprint(shape, spacing=(0.4, 0.4, 8.0)), resources=resources)
+    assert plan.patch == (*shape[:2], 1)
+    assert {row[2] for row in plan.strides} == {row[2] for row in plan.kernels} == {1}
+    assert {row[:2] for row in plan.kernels} == {(3, 3)}
+    assert plan.batch == (16 if resources.accelerated else 4)
+    assert "one slice: they lie 20 times as far apart" in plan.reasons["patch"]
+
+
+def test_axes_are_sliced_where_they_lie():
+    plan = plan_for(fingerprint((64, 9, 64), spacing=(0.4, 8.0, 0.4)))
+    assert plan.patch == (64, 1, 64)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "axis"),
+    [
+        ((0.7, 0.7, 3.0), None),  # mixed on three levels of five
+        ((0.5, 0.5, 8.0), None),  # halved three times these are 4: two levels mix
+        ((0.5, 0.5, 8.1), 2),  # the deepest level alone
+        ((0.5, 0.5, 50.0), 2),  # no level
+        ((9.0, 0.5, 0.5), 0),
+        ((0.4, 0.4, 0.4), None),
+        ((0.4, 8.0, 8.0), None),  # a line is no slice
+        ((0.1, 5.0), None),
+    ],
+)
+def test_slices_are_told_by_the_spacing_alone(spacing, axis):
+    assert axis_of_slices(spacing) == axis
+
+
+def test_few_voxels_do_not_make_slices():
+    """Of 8x8x6 voxels a network mixes these on its deepest level alone: it has but two."""
+    plan = plan_for(fingerprint((8, 8, 6), spacing=(1.0, 1.0, 3.0)))
+    assert [row[2] for row in plan.kernels] == [1, 3]
+    assert plan.patch[2] == 6
+
+
+def test_axis_of_one_voxel_is_never_mixed_and_does_not_count_as_fine():
+    plan = plan_for(fingerprint((64, 64, 1), spacing=(1.0, 1.0, 0.1)))
+    assert plan.patch[2] == 1
+    assert set(plan.kernels) == {(3, 3, 1)}
+    assert kernels_for((), (1.0, 1.0, 0.1), (7, 7, 1)) == ((3, 3, 1),)
+
+
+def test_less_memory_takes_slices_from_the_batch():
+    shapes, spacing = [(512, 512, 9)], (0.4, 0.4, 8.0)
+    batches = [
+        fit_to_memory(shapes, spacing, 32, Resources(gib * 2**30, accelerated=True), flat=2)[2]
+        for gib in (100, 10, 3)
+    ]
+    assert batches == [16, 2, 1]
+
+
+def test_slices_are_made_coarser_where_a_slice_is_large_and_not_for_being_many():
+    def spacing_of(shape: tuple[int, ...]) -> tuple[float, ...]:
+        scan = fingerprint(shape, spacing=(0.4, 0.4, 8.0), chords={1: (60.0, 60.0, 60.0)})
+        return plan_for(scan).spacing
+
+    assert spacing_of((200, 200, 300)) == (0.4, 0.4, 8.0)
+    coarse = spacing_of((400, 400, 9))
+    assert coarse[0] == pytest.approx(0.4 * 400 / 272, rel=0.03)  # two patches of 192x192
+    assert coarse == (coarse[0], coarse[0], 8.0)
+    assert axis_of_slices(coarse) is None  # and still a slice is the patch
+    large = fingerprint((400, 400, 9), spacing=(0.4, 0.4, 8.0), chords={1: (60.0, 60.0, 60.0)})
+    assert plan_for(large).patch[2] == 1
