@@ -204,7 +204,7 @@ def by_flips(
     sampler: Sampler, seeds: Sequence[int], image: Tensor, whole: Whole
 ) -> Iterator[tuple[Maps, Maps]]:
     """Predictions of mirrored windows, mirrored back; nothing is drawn."""
-    for axes in flips(sampler.plan.dims)[: len(seeds)]:
+    for axes in flips(sampler.plan)[: len(seeds)]:
 
         def predict(windows: Tensor, axes: tuple[int, ...] = axes) -> Tensor:
             return sampler.method.predict(windows.flip(axes)).flip(axes)
@@ -213,10 +213,10 @@ def by_flips(
         yield answer, answer
 
 
-def flips(dims: int) -> list[tuple[int, ...]]:
-    """Axes of (B, C, *S) to mirror: none, each, each two, all."""
-    axes = range(2, 2 + dims)
-    return [chosen for count in range(dims + 1) for chosen in combinations(axes, count)]
+def flips(plan: Plan) -> list[tuple[int, ...]]:
+    """Axes of (B, C, *S) to mirror: none, each, each two, ...; those of likely images alone."""
+    axes = [2 + axis for axis in plan.mirrors]
+    return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
 
 
 SAMPLERS = {
@@ -237,7 +237,7 @@ def most_of(method: Method, plan: Plan, way: str) -> float:
     if way == "dropout":
         layers = [layer for network in method.predictors() for layer in network.modules()]
         return math.inf if any(isinstance(x, DROPOUTS) and x.p > 0 for x in layers) else 0
-    return len(flips(plan.dims))
+    return len(flips(plan))
 
 
 def choose_sampling(

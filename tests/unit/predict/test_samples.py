@@ -277,11 +277,17 @@ class TestOthers:
             assert not np.allclose(sample, plain, atol=1e-4)
 
     def test_flips_are_all_different_and_plain_comes_first(self):
-        assert flips(2) == [(), (2,), (3,), (2, 3)]
-        assert len(set(flips(3))) == 8
+        assert flips(PLAN) == [(), (2,), (3,), (2, 3)]
+        assert len(set(flips(replace(PLAN, dims=3)))) == 8
         method = method_for("flips")
         samples = arrays(Sampler(method, PLAN, Sampling("flips", 4)))
         assert np.array_equal(samples[0], windows(IMAGE, method.predict, PLAN))
+
+    @pytest.mark.parametrize(("orientation", "axis"), [("RAS", 0), ("PLS", 1)])
+    def test_volumes_whose_orientation_is_known_are_mirrored_left_to_right_alone(
+        self, orientation, axis
+    ):
+        assert flips(replace(PLAN, dims=3, orientation=orientation)) == [(), (2 + axis,)]
 
     def test_flips_are_undone(self):
         """A network that looks at single voxels does not notice a mirror."""
