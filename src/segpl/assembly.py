@@ -142,12 +142,14 @@ def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False)
 
 def settled(config: Config, prospect: Prospect) -> Config:
     """Settings in which nothing is left to the data and the plan but what the plan holds itself."""
-    return replace(
-        config,
-        # prediction groups files as the layout did
-        data=replace(config.data, layout=prospect.dataset.layout),
-        train=replace(config.train, lr=learning_rate(config, prospect.plan)),
-    )
+    # prediction groups files as the layout did
+    found = replace(config.data, layout=prospect.dataset.layout)
+    return with_rate(replace(config, data=found), prospect.plan)
+
+
+def with_rate(config: Config, plan: Plan) -> Config:
+    """Settings that name the learning rate, also where they left it to the plan."""
+    return replace(config, train=replace(config.train, lr=learning_rate(config, plan)))
 
 
 def learning_rate(config: Config, plan: Plan) -> float:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from segpl.assembly import with_rate
 from segpl.config import Config, differences, merged, read_config, resolve
+from segpl.data.plan import Plan
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
@@ -50,6 +52,8 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
             "--out for another method."
         )
     wanted = resolve(merged(saved, content))
+    if folder.plan.exists():  # the saved settings name what those of the command may leave to it
+        wanted = with_rate(wanted, Plan.read(folder.plan))
     free = ("train.steps", "train.device", "train.track", "train.trust")
     changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
     if changed:

@@ -80,6 +80,11 @@ def test_other_settings_in_the_same_folder_are_refused(segpl, volumes, tmp_path)
     answer = segpl("compare", volumes, *options, "--set", "train.lr=0.5")
     assert answer.code == 1
     assert "was trained with other settings: train.lr (0.01 -> 0.5)" in answer.err
+    config = tmp_path / "out/runs/segpl-0/config.toml"
+    config.write_text(config.read_text().replace("\nlr = 0.01\n", "\nlr = 0.5\n"))
+    answer = segpl("compare", volumes, *options)
+    assert answer.code == 1
+    assert "was trained with other settings: train.lr (0.5 -> 0.01)" in answer.err
 
 
 def test_a_training_that_fails_hides_no_other(segpl, volumes, tmp_path, monkeypatch):

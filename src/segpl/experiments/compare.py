@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.api import Run, load_run, plan_for, train
-from segpl.assembly import open_dataset
+from segpl.assembly import open_dataset, with_rate
 from segpl.config import Config, check_sections, differences, read_config, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
@@ -207,7 +207,8 @@ def refuse_other_settings(jobs: Sequence[Job]) -> None:
         folder = RunFolder(job.folder)
         if not folder.config.exists():
             continue
-        if changed := changes(resolve(read_config(folder.config)), config):
+        plan = Plan.read(Path(config.data.plan))
+        if changed := changes(resolve(read_config(folder.config)), with_rate(config, plan)):
             raise InputError(
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
                 "another --out, or give the same settings."

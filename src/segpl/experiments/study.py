@@ -9,7 +9,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from segpl.api import load_run
+from segpl.assembly import with_rate
 from segpl.config import merged, read_config, resolve
+from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.engine.log import csv_text
 from segpl.errors import InputError, MissingFileError
@@ -117,7 +119,8 @@ def kept_outcomes(study: Study, dataset: StudyDataset, out: Path) -> Iterator[Ou
             continue
         shared = merged(dataset.sections, {"train": {"seed": seed}})
         wanted = resolve(with_special(shared, label, special[label]))
-        changed = changes(resolve(read_config(run.config)), wanted)
+        settled = with_rate(wanted, Plan.read(run.plan))
+        changed = changes(resolve(read_config(run.config)), settled)
         # where a study does not say how many labels there are, the comparison has filled it in
         filled = FILLED if wanted.split.labeled else (*FILLED, "split.labeled")
         if changed := [text for text in changed if text.split(" ")[0] not in filled]:
