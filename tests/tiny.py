@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segpl.data.augment import AugmentSettings
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.plan import Normalization, Plan
 from segpl.methods.base import METHODS, Method
@@ -35,6 +36,11 @@ PICTURES = Plan(
 WIDTH = 4
 # a fresh network is certain of nothing, and would learn nothing from its own labels
 EAGER: dict[str, dict[str, Any]] = {"fixmatch": {"confidence": 0.5}}
+
+
+def plain_crops(**changes: float) -> AugmentSettings:
+    """Crops as they are, but for what is asked for."""
+    return AugmentSettings(**{"affine": 0.0, "scanner": 0.0, "mirror": 0.0, **changes})
 
 
 def shape_for(

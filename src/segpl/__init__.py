@@ -1,7 +1,7 @@
 """Semi-supervised medical image segmentation: few labelled scans, many unlabelled ones.
 
 >>> import segpl
->>> run = segpl.train("data", method="segpl-vi", out="runs/a")  # doctest: +SKIP
+>>> run = segpl.train("data", out="runs/a")  # doctest: +SKIP
 >>> run.predict("new_scans", out="masks")  # doctest: +SKIP
 """
 

@@ -18,7 +18,7 @@ from segpl.errors import InputError, MissingFileError, nearest
 from segpl.methods.base import METHODS
 from segpl.networks.network import NetworkSettings
 
-DEFAULT_METHOD = "segpl-vi"
+DEFAULT_METHOD = "bpl-mix"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ SHORT = (
     *("--steps", "6", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
     *("--set", "network.width=4", "--set", "train.batch=1"),
 )
+PLAIN = (  # crops as they are
+    *("--set", "augment.affine=0", "--set", "augment.scanner=0", "--set", "augment.mirror=0"),
+)
+ANY = ("--method", "segpl")  # a quick method, where a test is about something else
 
 
 @dataclass(frozen=True)

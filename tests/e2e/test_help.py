@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from segpl.config import DEFAULT_METHOD
+
 ARGUMENTS = {
     "check": ["data", "--layout", "--subject"],
     "plan": ["data", "--out", "--labeled"],
@@ -53,6 +55,12 @@ def test_help_names_every_argument(segpl, command):
     assert [name for name in ARGUMENTS[command] if name not in answer.out] == []
 
 
+@pytest.mark.parametrize("command", ["train", "plan", "list"])
+def test_help_names_the_default_method(segpl, command):
+    words = segpl(command, "--help").out
+    assert f"{DEFAULT_METHOD} (default)" in words or f"(default: {DEFAULT_METHOD})" in words
+
+
 def test_help_names_every_command(segpl):
     answer = segpl("--help")
     assert [name for name in ARGUMENTS if f"    {name} " not in answer.out] == []
@@ -96,14 +104,14 @@ def test_an_unknown_option_is_refused_and_not_dropped(segpl):
 @pytest.mark.parametrize("kind", ARGUMENTS["list"])
 def test_list_names_what_can_be_chosen(segpl, kind):
     known = {
-        "methods": ["segpl", "segpl-vi", "supervised"],
+        "methods": ["bpl-mix", "segpl", "segpl-vi", "supervised"],
         "layouts": ["decathlon", "nnunet", "emssl", "folders"],
         "losses": ["dice", "cross-entropy"],
         "families": ["normal", "logit-normal", "beta", "categorical"],
         "rules": ["binarize", "select", "marginal", "marginal-select"],
         "scopes": ["batch", "image", "class", "image-class", "voxel"],
         "priors": ["fixed", "labeled", "confidence"],
-        "settings": ["train.steps = ", "method.name = 'segpl-vi'", "network.name = 'unet'"],
+        "settings": ["train.steps = ", "method.name = 'bpl-mix'", "network.name = 'unet'"],
     }[kind]
     answer = segpl("list", kind)
     assert answer.code == 0

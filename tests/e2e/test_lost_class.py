@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_dataset
+from conftest import PLAIN, make_dataset
 from PIL import Image
 
 from segpl.methods.segpl import SegPL
 from segpl.types import PseudoLabels
 
 OPTIONS = (
+    *PLAIN,
     *("--method", "segpl", "--steps", 10, "--set", "train.log_every=1"),
     *("--set", "method.alpha=1.0", "--set", "method.ramp_begin=0", "--set", "method.ramp_end=0"),
 )

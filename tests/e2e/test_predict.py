@@ -10,7 +10,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from conftest import AFFINE, make_dataset, read_volume, scan, write_volume
+from conftest import AFFINE, ANY, make_dataset, read_volume, scan, write_volume
 from PIL import Image
 
 SLANTED = np.array(
@@ -20,14 +20,14 @@ SLANTED = np.array(
 
 @pytest.fixture
 def run(train, volumes, tmp_path) -> Path:
-    train(volumes, "--out", tmp_path / "run")
+    train(volumes, *ANY, "--out", tmp_path / "run")
     return tmp_path / "run"
 
 
 @pytest.fixture
 def flat_run(train, tmp_path) -> Path:
     data = make_dataset(tmp_path / "pictures", dims=2, classes=3)
-    train(data, "--out", tmp_path / "flat")
+    train(data, *ANY, "--out", tmp_path / "flat")
     return tmp_path / "flat"
 
 
@@ -44,7 +44,7 @@ def test_without_inputs_the_test_cases_of_the_run_are_predicted(segpl, run, tmp_
 
 def test_without_inputs_and_test_cases_the_way_out_is_named(segpl, train, tmp_path):
     data = make_dataset(tmp_path / "data", dims=2, test=0)
-    train(data, "--out", tmp_path / "run")
+    train(data, *ANY, "--out", tmp_path / "run")
     answer = segpl("predict", tmp_path / "run", "--out", tmp_path / "masks")
     assert answer.code == 1
     assert "has no test cases to predict. Name images or folders" in answer.err
@@ -117,7 +117,7 @@ def test_what_is_there_is_skipped_unless_it_shall_be_replaced(segpl, run, tmp_pa
 def test_predictions_of_another_run_are_not_taken_for_ones_own(
     segpl, train, run, volumes, tmp_path
 ):
-    train(volumes, "--out", tmp_path / "other", "--seed", 1)
+    train(volumes, *ANY, "--out", tmp_path / "other", "--seed", 1)
     assert segpl("predict", run, "--out", tmp_path / "masks").code == 0
     answer = segpl("predict", tmp_path / "other", "--out", tmp_path / "masks")
     assert answer.code == 1
@@ -192,7 +192,7 @@ def test_a_case_that_was_trained_on_is_pointed_out(segpl, run, volumes, tmp_path
 
 
 def test_best_and_last_are_different_predictions(segpl, train, volumes, tmp_path):
-    train(volumes, "--validation", 1, "--out", tmp_path / "run")
+    train(volumes, *ANY, "--validation", 1, "--out", tmp_path / "run")
     command = ("predict", tmp_path / "run", "--out", tmp_path / "masks")
     assert segpl(*command).code == 0
     answer = segpl(*command, "--checkpoint", "best")
@@ -254,10 +254,10 @@ class TestScores:
 
 def test_a_run_that_was_trained_anew_does_not_pass_for_the_old_one(segpl, train, volumes, tmp_path):
     run, masks = tmp_path / "run", tmp_path / "masks"
-    train(volumes, "--out", run)
+    train(volumes, *ANY, "--out", run)
     assert segpl("predict", run, "--out", masks).code == 0
     shutil.rmtree(run)
-    train(volumes, "--out", run, "--seed", 1)
+    train(volumes, *ANY, "--out", run, "--seed", 1)
     answer = segpl("predict", run, "--out", masks)
     assert answer.code == 1
     assert "predictions of another run or other weights" in answer.err

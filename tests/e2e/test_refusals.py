@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import (
     AFFINE,
+    ANY,
     SHORT,
     Answer,
     edited,
@@ -188,7 +189,7 @@ OPTIONS = {
     "no key": (["--set", "lr=1"], ["--set lr=1 cannot be read. Write section.key=value"]),
     "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast': a number is needed"]),
     "no steps": (["--steps", "0"], ["train.steps is 0: it must be above 0"]),
-    "rate without a value": (["--set", "train.lr=nan"], ["train.lr is nan: it must be above 0"]),
+    "rate without a value": (["--set", "train.lr=nan"], ["train.lr is nan: it must not be neg"]),
     "negative seed": (["--seed", "-1"], ["train.seed is -1: it must lie from 0 to"]),
     "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must lie from 0 to"]),
     "share above one": (["--set", "train.foreground=7"], ["a share lies from 0 to 1"]),
@@ -203,7 +204,10 @@ OPTIONS = {
     ),
     "unknown compile": (["--set", "train.compile=yes"], ["no train.compile named 'yes'"]),
     "unknown loss": (["--set", "method.loss=dise"], ["no loss named 'dise'. Did you mean 'dice'"]),
-    "impossible prior": (["--set", "method.prior_std=0"], ["method.prior_std is 0.0: a spread"]),
+    "impossible prior": (
+        ["--method", "segpl-vi", "--set", "method.prior_std=0"],
+        ["method.prior_std is 0.0: a spread"],
+    ),
     "negative weight": (
         ["--set", "method.alpha=-1"],
         ["method.alpha is -1.0: it must be 0 or more"],
@@ -217,7 +221,7 @@ OPTIONS = {
         ["method.threshold is 3.0: it must be from 0 to 1"],
     ),
     "no unlabelled crops": (
-        ["--set", "train.ratio=0"],
+        ["--method", "segpl-vi", "--set", "train.ratio=0"],
         ["train.ratio is 0, and method 'segpl-vi' needs unlabelled crops"],
     ),
     "unknown network": (
@@ -337,7 +341,7 @@ def test_a_broken_label_of_a_validation_case_leaves_no_run_behind(segpl, volumes
 
 class TestFolders:
     def test_a_folder_of_another_run_is_refused(self, segpl, train, volumes, tmp_path):
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         log = (tmp_path / "run" / "log.csv").read_bytes()
         answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "run belongs to another run. Go on with it by --resume, or choose")
@@ -351,13 +355,13 @@ class TestFolders:
 
     def test_an_empty_folder_is_used(self, train, volumes, tmp_path):
         (tmp_path / "run").mkdir()
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         assert (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
 
     @pytest.mark.parametrize("command", ["train", "predict", "evaluate", "plan"])
     def test_a_path_through_a_file_is_refused(self, segpl, train, volumes, tmp_path, command):
         (tmp_path / "file").write_text("")
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         segpl("predict", tmp_path / "run", "--out", tmp_path / "masks")
         arguments = {
             "train": (volumes, *SHORT),
@@ -441,12 +445,12 @@ class TestFullDisk:
             answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "no space left on the disk while writing .*cache", "SEGPL_CACHE")
         assert not (tmp_path / "run").exists()
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
 
     def test_a_prediction_that_does_not_fit_leaves_no_part_of_it(
         self, segpl, train, volumes, tmp_path
     ):
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         command = ("predict", tmp_path / "run", "--out", tmp_path / "masks", "--probabilities")
         with no_file_larger_than(5_000):
             answer = segpl(*command)
@@ -455,7 +459,7 @@ class TestFullDisk:
         assert segpl(*command).code == 0
 
     def test_scores_that_do_not_fit_are_told(self, segpl, train, volumes, tmp_path):
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         segpl("predict", tmp_path / "run", "--out", tmp_path / "masks")
         with no_file_larger_than(10):
             answer = segpl("evaluate", tmp_path / "masks", volumes)
@@ -465,7 +469,7 @@ class TestFullDisk:
 class TestCheckpoints:
     @pytest.fixture
     def run(self, train, volumes, tmp_path) -> Path:
-        train(volumes, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--out", tmp_path / "run")
         return tmp_path / "run"
 
     @pytest.fixture
@@ -488,7 +492,7 @@ class TestCheckpoints:
     def test_one_of_another_network_is_refused(
         self, segpl, train, volumes, run, last, tmp_path, command
     ):
-        train(volumes, "--out", tmp_path / "wide", "--set", "network.width=6")
+        train(volumes, *ANY, "--out", tmp_path / "wide", "--set", "network.width=6")
         shutil.copy(tmp_path / "wide" / "checkpoints" / "last.safetensors", last)
         answer = self.use(segpl, run, tmp_path, command)
         check_words(answer, "is of another network: .* weights differ, such as", "Use the network")

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, make_dataset
+from conftest import ANY, SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.engine.checkpoint import read_checkpoint
@@ -139,7 +139,7 @@ def test_control_c_says_how_to_go_on(volumes, tmp_path):
 class TestResume:
     @pytest.fixture
     def run(self, train, volumes, tmp_path) -> Path:
-        train(volumes, "--validation", 1, "--out", tmp_path / "run")
+        train(volumes, *ANY, "--validation", 1, "--out", tmp_path / "run")
         return tmp_path / "run"
 
     def test_of_a_finished_run_does_nothing(self, segpl, run):
@@ -166,7 +166,8 @@ class TestResume:
             (("--set", "method.alpha=0.875"), r"method.alpha \(.* -> 0.875\)"),
             (("--labeled", "1"), r"split.labeled \(0 -> 1\)"),
             (("--seed", "3"), r"train.seed \(0 -> 3\)"),
-            (("--method", "segpl"), "was trained with method 'segpl-vi', not 'segpl'"),
+            (("--method", "segpl-vi"), "was trained with method 'segpl', not 'segpl-vi'"),
+            (("--set", "train.lr=0.5"), r"train.lr \(0.01 -> 0.5\)"),
             (("--set", "train.lrr=3"), "no setting 'train.lrr'. Did you mean 'lr'"),
         ],
     )
@@ -176,6 +177,16 @@ class TestResume:
         assert answer.code == 1
         assert re.search(words, answer.err)
         assert (run / "config.toml").read_bytes() == config
+
+    def test_with_the_rate_of_the_plan_goes_on_where_that_was_the_rate(self, segpl, run):
+        """The run has written down what 0 stood for."""
+        again = ("train", "--out", run, "--resume", "--steps", 8, "--set", "train.lr=0")
+        assert segpl(*again).code == 0
+        config = run / "config.toml"
+        config.write_text(config.read_text().replace("\nlr = 0.01\n", "\nlr = 0.5\n"))
+        answer = segpl(*again)
+        assert answer.code == 1
+        assert "train.lr (0.5 -> 0.01)" in answer.err
 
     def test_with_other_data_is_refused(self, segpl, run, tmp_path):
         other = make_dataset(tmp_path / "other")
@@ -207,7 +218,7 @@ class TestResume:
 
 
 def test_a_second_process_may_not_train_in_the_same_folder(train, segpl, volumes, tmp_path):
-    train(volumes, "--out", tmp_path / "run")
+    train(volumes, *ANY, "--out", tmp_path / "run")
     with RunFolder(tmp_path / "run").held():
         answer = segpl("train", volumes, "--out", tmp_path / "run", "--resume")
         settings = (tmp_path / "run" / "config.toml").read_bytes()

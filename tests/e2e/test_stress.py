@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, make_dataset
+from conftest import ANY, SHORT, make_dataset
 
 from segpl.cli.main import main
 
@@ -95,7 +95,7 @@ def test_attacks_predict_an_image_once(segpl, trained, tmp_path, monkeypatch):
 
 
 def test_a_volume_is_stressed_too(segpl, train, volumes, tmp_path):
-    train(volumes, "--out", tmp_path / "run")
+    train(volumes, *ANY, "--out", tmp_path / "run")
     options = ("--only", "gamma", "fgsm", "streaks", "--severities", 1, "--device", "cpu")
     answer = segpl("stress", tmp_path / "run", *options, "--out", tmp_path / "stress")
     assert answer.code == 0, answer.err

@@ -11,7 +11,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from conftest import SHORT, edited, make_dataset, make_nnunet_dataset, read_volume
+from conftest import ANY, PLAIN, SHORT, edited, make_dataset, make_nnunet_dataset, read_volume
 from safetensors import safe_open
 
 import segpl as library
@@ -74,7 +74,7 @@ def test_the_total_of_a_log_line_is_the_sum_of_its_terms_by_their_weights(
 def test_the_saved_config_holds_every_setting_and_what_was_given(train, volumes, tmp_path):
     train(volumes, "--out", tmp_path / "run", "--seed", 5, "--set", "method.alpha=0.25")
     saved = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
-    assert saved["method"]["name"] == "segpl-vi"
+    assert saved["method"]["name"] == "bpl-mix"
     assert saved["method"]["alpha"] == 0.25
     assert saved["train"]["seed"] == 5
     assert saved["train"]["lr_decay"] == TrainSettings().lr_decay
@@ -115,8 +115,8 @@ def test_the_same_seed_gives_the_same_log_in_another_process(train, process, pic
 
 
 def test_another_seed_gives_another_log(train, volumes, tmp_path):
-    train(volumes, "--out", tmp_path / "one")
-    train(volumes, "--out", tmp_path / "two", "--seed", 1)
+    train(volumes, *ANY, "--out", tmp_path / "one")
+    train(volumes, *ANY, "--out", tmp_path / "two", "--seed", 1)
     assert log_of(tmp_path / "one") != log_of(tmp_path / "two")
 
 
@@ -146,7 +146,7 @@ def test_an_edited_plan_is_used_as_edited(segpl, volumes, tmp_path):
 
 def test_ignored_voxels_are_no_part_of_what_is_learnt(train, segpl, tmp_path):
     data = make_nnunet_dataset(tmp_path / "data", labeled=1)
-    train(data, "--out", tmp_path / "run")
+    train(data, *PLAIN, *ANY, "--out", tmp_path / "run")
     label = read_volume(data / "labelsTr" / "c0.nii.gz")
     known = label != 2
     # the patch is the whole volume, so every batch has the share of the one label
@@ -157,7 +157,7 @@ def test_ignored_voxels_are_no_part_of_what_is_learnt(train, segpl, tmp_path):
 
 def test_ignored_voxels_are_no_part_of_a_score(segpl, train, tmp_path):
     data = make_nnunet_dataset(tmp_path / "data")
-    train(data, "--out", tmp_path / "run")
+    train(data, *ANY, "--out", tmp_path / "run")
     predictions = tmp_path / "predictions"
     assert segpl("predict", tmp_path / "run", data, "--out", predictions).code == 0
     for index in range(2):
@@ -175,7 +175,7 @@ def test_ignored_voxels_are_no_part_of_a_score(segpl, train, tmp_path):
 
 def test_validation_cases_give_a_table_and_a_best_checkpoint(train, volumes, tmp_path):
     run = tmp_path / "run"
-    train(volumes, "--validation", 1, "--out", run)
+    train(volumes, *ANY, "--validation", 1, "--out", run)
     with (run / "validation.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     held = json.loads((run / "split.json").read_text())["validation"]
@@ -185,7 +185,7 @@ def test_validation_cases_give_a_table_and_a_best_checkpoint(train, volumes, tmp
 
 
 def test_without_validation_cases_nothing_is_called_best(train, volumes, tmp_path):
-    train(volumes, "--out", tmp_path / "run")
+    train(volumes, *ANY, "--out", tmp_path / "run")
     assert not (tmp_path / "run" / "validation.csv").exists()
     assert not (tmp_path / "run" / "checkpoints" / "best.safetensors").exists()
 
@@ -223,23 +223,23 @@ def test_labels_that_are_hidden_or_held_out_are_never_opened(train, tmp_path):
 
 
 def test_augmentation_changes_what_is_seen(train, volumes, tmp_path):
-    train(volumes, "--out", tmp_path / "plain")
     names = ("flip", "rotate", "intensity", "affine", "scanner")
-    options = [part for name in names for part in ("--set", f"augment.{name}=0.5")]
-    train(volumes, "--out", tmp_path / "augmented", *options)
-    assert log_of(tmp_path / "plain") != log_of(tmp_path / "augmented")
+    more = [part for name in names for part in ("--set", f"augment.{name}=0.5")]
+    for name, options in (("plain", PLAIN), ("default", ()), ("more", more)):
+        train(volumes, *ANY, *options, "--out", tmp_path / name)
+    assert len({log_of(tmp_path / name) for name in ("plain", "default", "more")}) == 3
 
 
 def test_volumes_too_large_for_memory_give_the_same_log(train, volumes, tmp_path, monkeypatch):
-    train(volumes, "--out", tmp_path / "in-memory")
+    train(volumes, *ANY, "--out", tmp_path / "in-memory")
     monkeypatch.setattr(sampler, "RESIDENT_SHARE", 0.0)
-    train(volumes, "--out", tmp_path / "mapped")
+    train(volumes, *ANY, "--out", tmp_path / "mapped")
     assert log_of(tmp_path / "in-memory") == log_of(tmp_path / "mapped")
 
 
 def test_a_path_with_spaces_is_quoted_in_the_next_command(train, segpl, tmp_path):
     data = make_dataset(tmp_path / "my data")
-    answer = train(f"{data}/", "--out", tmp_path / "my run")
+    answer = train(f"{data}/", *ANY, "--out", tmp_path / "my run")
     assert f"segpl predict '{tmp_path / 'my run'}' --out" in answer.err
 
 
@@ -251,7 +251,7 @@ def test_data_is_found_through_links_and_from_where_the_command_was_given(
     config = tmp_path / "here" / "settings.toml"
     config.write_text('[data]\npath = "link"\n')
     monkeypatch.chdir(tmp_path / "here")
-    train("settings.toml", "--out", "run")
+    train("settings.toml", *ANY, "--out", "run")
     monkeypatch.chdir(tmp_path)
     answer = segpl("predict", "here/run", "--out", "masks")
     assert answer.code == 0, answer.err
@@ -284,7 +284,7 @@ def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes,
     plan = tmp_path / "plan.json"
     assert segpl("plan", volumes, "--out", plan).code == 0
     edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], kernels=[], width=5)
-    train(volumes, "--out", tmp_path / "one", "--plan", plan)
+    train(volumes, *ANY, "--out", tmp_path / "one", "--plan", plan)
     plan.unlink()
     again = segpl("train", tmp_path / "one" / "config.toml", "--out", tmp_path / "two")
     assert again.code == 0, again.err
@@ -292,5 +292,5 @@ def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes,
 
 
 def test_classes_that_nobody_named_are_told(train, volumes, tmp_path):
-    answer = train(volumes, "--out", tmp_path / "run")
+    answer = train(volumes, *ANY, "--out", tmp_path / "run")
     assert "Classes, as seen in the labels in use: background, foreground." in answer.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from conftest import SHORT, make_dataset, read_volume
+from conftest import PLAIN, SHORT, make_dataset, read_volume
 from safetensors import safe_open
 
 from segpl.data import sampler
@@ -94,7 +94,7 @@ def test_dice_of_labels_that_call_everything_foreground_is_that_of_the_share(tra
     """The patch is the whole volume here, so each crop shows all of a hidden label."""
     options = ("--method", "segpl", "--set", "method.threshold=0.0", "--set", "train.ratio=1")
     run = tmp_path / "run"
-    train(data, *WATCHED, *options, "--set", "train.log_every=1", "--out", run)
+    train(data, *WATCHED, *PLAIN, *options, "--set", "train.log_every=1", "--out", run)
     shares = [float((read_volume(path) == 1).mean()) for path in hidden_files(run, data)]
     wanted = [2 * share / (1 + share) for share in shares]
     for value in columns_of(run)["hidden_dice"]:

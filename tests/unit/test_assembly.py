@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiny import plain_crops
 
 from segpl import assembly
 from segpl.assembly import build_sampler, expected_shares, require_held
@@ -34,7 +35,8 @@ def sampler(watched: list[Volume], *, wants_held: bool = False, memory: int = 2*
     device = torch.device("cpu")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(assembly, "free_memory", lambda _: memory)
-        return build_sampler(resolve({}), plan, SPLIT, volumes, device, method, watched, validation)
+        config = replace(resolve({}), augment=plain_crops())
+        return build_sampler(config, plan, SPLIT, volumes, device, method, watched, validation)
 
 
 def test_every_unlabelled_case_is_watched_by_its_own_hidden_label():

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
+from tiny import plain_crops
 
 from segpl.config import DEFAULT_METHOD, differences, read_config, resolve, with_overrides
+from segpl.data.augment import AugmentSettings
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, MissingFileError, UnknownNameError
 from segpl.methods.base import METHODS
@@ -15,9 +18,14 @@ from segpl.networks.network import NetworkSettings
 class TestResolve:
     def test_nothing_given_is_all_defaults(self):
         config = resolve({})
-        assert config.method == DEFAULT_METHOD
+        assert config.method == DEFAULT_METHOD == "bpl-mix"
+        assert config.augment == AugmentSettings()
         assert config.train == TrainSettings()
         assert config.network == NetworkSettings()
+
+    def test_plain_settings_of_the_benchmarks_take_crops_as_they_are(self):
+        path = Path(__file__).parents[2] / "benchmarks" / "plain.toml"
+        assert resolve(read_config(path)).augment == plain_crops()
 
     def test_a_given_value_replaces_its_default_alone(self):
         config = resolve({"train": {"steps": 7}, "method": {"name": "segpl", "alpha": 0.77}})

@@ -12,7 +12,7 @@ KINDS = ("methods", "layouts", "losses", "families", "rules", "scopes", "priors"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=KINDS, help="what to name")
-    parser.add_argument("--method", default=None, help="whose settings (default: segpl-vi)")
+    parser.add_argument("--method", default=None, help="whose settings (default: bpl-mix)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ The layout of the dataset is found, a plan is derived from it, and everything go
 settings, plan, split, log and checkpoints.
 
 Examples:
-  segpl train data --method segpl-vi --out runs/a
-  segpl train data --method segpl-vi --labeled 8 --out runs/b      hide all labels but 8
+  segpl train data --out runs/a
+  segpl train data --labeled 8 --out runs/b                        hide all labels but 8
   segpl train data --method segpl --steps 5000 --set method.alpha=0.5 --out runs/c
   segpl train data --out runs/a --resume                           go on after an interruption
   segpl train runs/a/config.toml --out runs/d                      repeat a run
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """What a plan depends on."""
-    parser.add_argument("--method", help="segpl-vi (default), segpl, supervised; see segpl list")
+    parser.add_argument("--method", help="bpl-mix (default), segpl-vi, supervised; see segpl list")
     parser.add_argument(
         "--labeled",
         type=int,

@@ -25,14 +25,14 @@ SCANNER = ("gamma", "contrast", "brightness", "blur", "low-resolution", "noise")
 
 @dataclass(frozen=True, slots=True)
 class AugmentSettings:
-    """All off by default, as in the paper."""
+    """Changes of crops; the paper has none."""
 
     flip: float = 0.0  # chance of mirroring each axis
     rotate: float = 0.0  # chance of a turn by a multiple of 90 degrees, in planes of equal sides
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
-    affine: float = 0.0  # chance of a turn by any angle up to 30 degrees and another size
-    scanner: float = 0.0  # chance of each change of intensity in `SCANNER`, of labelled crops
-    mirror: float = 0.0  # chance of exchanging left and right; any axis where these are not known
+    affine: float = 0.5  # chance of a turn by any angle up to 30 degrees and another size
+    scanner: float = 0.3  # chance of each change of intensity in `SCANNER`, of labelled crops
+    mirror: float = 0.5  # chance of exchanging left and right; any axis where these are not known
 
     def __post_init__(self) -> None:
         for name in (field.name for field in fields(self)):

@@ -199,15 +199,15 @@ def _next(inspection: Inspection) -> list[RenderableType]:
     data = shlex.quote(str(inspection.dataset.root))
     labeled, unlabeled = len(inspection.dataset.labeled), len(inspection.dataset.unlabeled)
     if unlabeled:
-        says, options = "Ready to train:", "--method segpl-vi"
+        says, options = "Ready to train:", ""
     elif labeled > 1:
         few = max(1, min(8, labeled // 5))
         says = f"Ready to train. Every case is labelled: to learn from {few} labels and use the "
         says += "other images unlabelled, run"
-        options = f"--method segpl-vi --labeled {few}"
+        options = f" --labeled {few}"
     else:
         says = "Ready to train, but without unlabelled images only on the one label there is:"
-        options = "--method supervised"
-    command = f"segpl train {data} {options} --out runs/first"
+        options = " --method supervised"
+    command = f"segpl train {data}{options} --out runs/first"
     # whole on one line, however long, so that it can be copied
     return [Text(says, style="bold green"), Text(f"  {command}", no_wrap=True, overflow="ignore")]

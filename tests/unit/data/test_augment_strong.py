@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import affine_transform
+from tiny import plain_crops
 
 from segpl.data import augment as module
-from segpl.data.augment import AugmentSettings, augment, draw_motion, reposed, scanned
+from segpl.data.augment import augment, draw_motion, reposed, scanned
 from segpl.types import IGNORE
 
 SIDES = [(24, 24), (20, 20, 20), (6, 24, 24), (24, 16)]
@@ -203,7 +204,7 @@ def test_crops_are_moved_by_chance_and_each_in_its_own_way():
 
 def test_affine_is_a_setting_of_labelled_and_unlabelled_crops():
     image, label = blobs(24, 24)
-    settings = AugmentSettings(affine=1.0)
+    settings = plain_crops(affine=1.0)
     view, moved = augment(image, label, settings, randomness(), source())
     alone, _ = augment(image, None, settings, randomness(), source())
     assert not torch.equal(moved, label)
@@ -213,7 +214,7 @@ def test_affine_is_a_setting_of_labelled_and_unlabelled_crops():
 def test_scanner_is_not_a_change_of_every_crop():
     """The sampler asks for it, where crops are labelled."""
     image, label = blobs(24, 24)
-    view, moved = augment(image, label, AugmentSettings(scanner=1.0), randomness(), source())
+    view, moved = augment(image, label, plain_crops(scanner=1.0), randomness(), source())
     assert view is image
     assert moved is label
 
@@ -320,7 +321,7 @@ def test_no_choice_waits_for_a_value_on_the_device(sides, monkeypatch):
 def test_nothing_is_drawn_when_all_is_off():
     rng, generator = randomness(), source()
     image, label = blobs(24, 24)
-    augment(image, label, AugmentSettings(), rng, generator)
+    augment(image, label, plain_crops(), rng, generator)
     assert rng.bit_generator.state == randomness().bit_generator.state
     assert torch.equal(generator.get_state(), source().get_state())
 

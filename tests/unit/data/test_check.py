@@ -68,11 +68,11 @@ def test_the_page_shows_shapes_spacings_intensities_and_volumes():
 def test_a_sound_dataset_ends_with_the_command_to_train():
     page = text(inspection())
     assert "Ready to train" in page
-    assert "segpl train 'my data' --method segpl-vi --out runs/first" in page
+    assert "segpl train 'my data' --out runs/first" in page
 
 
 def test_the_command_stays_on_one_line_in_a_narrow_terminal():
-    assert "segpl train 'my data' --method segpl-vi --out runs/first" in text(inspection(), 30)
+    assert "segpl train 'my data' --out runs/first" in text(inspection(), 30)
 
 
 def test_a_dataset_that_is_labelled_throughout_is_offered_fewer_labels():

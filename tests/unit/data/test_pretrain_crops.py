@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import Untouchable
+from tiny import Untouchable, plain_crops
 
-from segpl.data.augment import AugmentSettings
 from segpl.data.sampler import Resident, Sampler
 
 CPU = torch.device("cpu")
@@ -30,7 +29,7 @@ def sampler(**changes: object) -> Sampler:
         labeled_crops=2,
         unlabeled_crops=2,
         foreground=1.0,
-        augment=AugmentSettings(),
+        augment=plain_crops(),
         seed=0,
         device=CPU,
         held=[replace(scan(9), label=label, foreground=places)],
@@ -75,7 +74,7 @@ def test_places_are_those_without_sought_foreground():
 
 def test_seed_and_step_decide_alone():
     noise = torch.rand(1, 30, 30, generator=torch.Generator().manual_seed(0))
-    one = sampler(unlabeled=[Resident(noise, None, None)], augment=AugmentSettings(intensity=0.1))
+    one = sampler(unlabeled=[Resident(noise, None, None)], augment=plain_crops(intensity=0.1))
 
     def crops(which: Sampler, step: int) -> torch.Tensor:
         return which.scans(step, 3)[0].image

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import Untouchable
+from tiny import Untouchable, plain_crops
 
 from segpl.data.augment import AugmentSettings, scanned
 from segpl.data.cache import Volume
@@ -14,7 +14,7 @@ from segpl.data.sampler import Resident, Sampler, settle
 from segpl.types import IGNORE, Batch
 
 CPU = torch.device("cpu")
-EVERYTHING = AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)
+EVERYTHING = plain_crops(flip=0.5, rotate=0.8, intensity=0.1)
 PLENTY = 2**40
 
 
@@ -35,7 +35,7 @@ def sampler(volumes: list[Volume], *, memory: int = PLENTY, **changes: object) -
         labeled_crops=3,
         unlabeled_crops=2,
         foreground=0.5,
-        augment=AugmentSettings(),
+        augment=plain_crops(),
         seed=0,
         device=CPU,
     )
@@ -102,7 +102,7 @@ def test_image_and_label_are_cut_at_the_same_place(shape):
 
 
 def test_image_and_label_stay_together_when_turned():
-    settings = AugmentSettings(flip=0.5, rotate=0.8)
+    settings = plain_crops(flip=0.5, rotate=0.8)
     for step in range(5):
         batch = sampler([volume((9, 8, 7))], augment=settings).batch(step).labeled
         assert torch.equal(batch.image[:, 0].long(), batch.label)
@@ -206,7 +206,7 @@ def test_batch_without_unlabelled_crops_has_none():
     assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
 
 
-@pytest.mark.parametrize("turned", [AugmentSettings(), AugmentSettings(flip=0.5, rotate=1.0)])
+@pytest.mark.parametrize("turned", [plain_crops(), plain_crops(flip=0.5, rotate=1.0)])
 def test_filling_around_an_unlabelled_scan_is_marked(turned):
     """Every voxel of the scan is above 0 here, so the filling can be seen."""
     scan = volume((4, 3, 4))
@@ -223,7 +223,7 @@ def with_hidden(places: list[Volume], labels: list[Volume], **changes: object) -
 
 
 @pytest.mark.parametrize(
-    "turned", [AugmentSettings(), AugmentSettings(flip=0.5, rotate=0.8, intensity=0.1)]
+    "turned", [plain_crops(), plain_crops(flip=0.5, rotate=0.8, intensity=0.1)]
 )
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (9, 3)])
 def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
@@ -243,7 +243,7 @@ def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
 def test_hidden_labels_move_within_half_a_voxel_of_the_unlabelled_crops(shape):
     """Image and label are the place along one axis; the draws of a scanner change neither."""
     patch = tuple(min(side, 12) for side in shape)
-    settings = AugmentSettings(flip=0.5, rotate=0.8, affine=0.7)
+    settings = plain_crops(flip=0.5, rotate=0.8, affine=0.7)
     for axis in range(len(shape)):
         case = volume(shape)
         case.label[...] = np.indices(shape)[axis]
@@ -259,7 +259,7 @@ def test_hidden_labels_move_within_half_a_voxel_of_the_unlabelled_crops(shape):
 
 @pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16)])
 def test_scanner_changes_labelled_images_alone(shape):
-    settings = AugmentSettings(flip=0.5, rotate=0.8, affine=0.5)
+    settings = plain_crops(flip=0.5, rotate=0.8, affine=0.5)
     patch = (12,) * len(shape)
     for step in range(3):
         plain, changed = (
@@ -273,10 +273,35 @@ def test_scanner_changes_labelled_images_alone(shape):
         assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
 
 
+def seen_in_crops(**changes: float) -> dict[str, bool]:
+    """What the default settings, changed, do to crops whose voxels are their rows."""
+    case = volume((24, 24))
+    case.label[...] = np.indices((24, 24))[0]
+    case.image[...] = case.label
+    settings = AugmentSettings(**changes)
+    drawn = sampler([case], patch=(12, 12), augment=settings, mirrors=(0,))
+    batches = [drawn.batch(step).labeled for step in range(10)]
+    image = torch.cat([batch.image[:, 0] for batch in batches])  # (B, *S)
+    label = torch.cat([batch.label for batch in batches])
+    known = label != IGNORE
+    return {
+        "affine": bool(label.diff(dim=-1).any()),
+        "scanner": bool(((image - label).abs()[known] > 0.5 + 1e-3).any()),
+        "mirror": bool((image[:, 0, 6] > image[:, -1, 6]).any()),
+    }
+
+
+def test_each_change_that_is_on_by_default_can_be_switched_off_by_itself():
+    names = ("affine", "scanner", "mirror")
+    assert seen_in_crops() == dict.fromkeys(names, True)
+    for off in names:
+        assert seen_in_crops(**{off: 0.0}) == {name: name != off for name in names}
+
+
 def test_scanner_has_draws_of_its_own(monkeypatch):
     monkeypatch.setattr("segpl.data.augment.SCANNER", ("brightness",))
-    plain = sampler([volume((9, 8))], augment=AugmentSettings(scanner=0.9))
-    still = replace(plain, augment=AugmentSettings()).batch(3).labeled.image
+    plain = sampler([volume((9, 8))], augment=plain_crops(scanner=0.9))
+    still = replace(plain, augment=plain_crops()).batch(3).labeled.image
     shared = scanned(still, 0.9, np.random.default_rng([0, 3]), torch.Generator())
     assert not torch.equal(plain.batch(3).labeled.image, shared)
 
@@ -286,7 +311,7 @@ def test_scanner_comes_after_geometry(monkeypatch):
     monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
     blank = volume((64, 64))
     blank.image[...] = 0
-    settings = AugmentSettings(affine=1.0, scanner=1.0)
+    settings = plain_crops(affine=1.0, scanner=1.0)
     noise = sampler([blank], patch=(48, 48), augment=settings).batch(0).labeled.image
     shared = (noise[..., 1:] * noise[..., :-1]).mean() / (noise**2).mean()
     assert noise.std() > 0.01
@@ -316,7 +341,7 @@ def with_held(shape: tuple[int, ...], *, first: int = 500, **changes: object) ->
     return sampler([volume((9, 8, 7)[: len(shape)])], held=settle([case], CPU, PLENTY), **given)
 
 
-@pytest.mark.parametrize("turned", [AugmentSettings(), EVERYTHING])
+@pytest.mark.parametrize("turned", [plain_crops(), EVERYTHING])
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
 def test_batch_is_the_same_with_and_without_held_crops(shape, turned):
     plain, held = sampler([volume(shape)], augment=turned), with_held(shape, augment=turned)
@@ -342,7 +367,7 @@ def test_held_crops_are_as_many_as_the_labelled_ones_and_not_augmented(shape):
 def test_held_crops_are_of_held_cases_and_no_others_are():
     """Voxels of the training case lie below 72, those of the held one from 500 on."""
     for step in range(10):
-        batch = with_held((9, 8), augment=AugmentSettings()).batch(step)
+        batch = with_held((9, 8), augment=plain_crops()).batch(step)
         assert batch.held.label.min() >= 500
         assert batch.labeled.label.max() < 72
         assert batch.unlabeled.image.max() < 72
@@ -391,7 +416,7 @@ def test_hidden_labels_need_no_held_crops():
 
 def test_left_and_right_are_exchanged_in_labelled_and_unlabelled_crops():
     plain = sampler([volume((4, 4, 4))])
-    mirrored = replace(plain, augment=AugmentSettings(mirror=1.0), mirrors=(0,))
+    mirrored = replace(plain, augment=plain_crops(mirror=1.0), mirrors=(0,))
     before, after = plain.batch(3), mirrored.batch(3)
     assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
     assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))

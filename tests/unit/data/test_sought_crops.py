@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tiny import Untouchable
+from tiny import Untouchable, plain_crops
 
-from segpl.data.augment import AugmentSettings
 from segpl.data.cache import Volume
 from segpl.data.sampler import Resident, Sampler, settle
 from segpl.types import IGNORE
@@ -27,7 +26,7 @@ def sampler(volumes: list[Volume], **changes: object) -> Sampler:
         labeled_crops=3,
         unlabeled_crops=2,
         foreground=0.5,
-        augment=AugmentSettings(),
+        augment=plain_crops(),
         seed=0,
         device=CPU,
     )

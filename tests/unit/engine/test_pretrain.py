@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import SIDE, build
+from tiny import SIDE, build, plain_crops
 
 import segpl.engine.pretrain
-from segpl.data.augment import AugmentSettings
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.sampler import Resident, Sampler
 from segpl.engine.checkpoint import read_checkpoint
@@ -71,7 +70,7 @@ def sampler(dims: int, kind: type[Sampler] = Sampler, **changes: object) -> Samp
         "labeled_crops": 1,
         "unlabeled_crops": 0,
         "foreground": 0.3,
-        "augment": AugmentSettings(flip=0.5),
+        "augment": plain_crops(flip=0.5),
         "seed": 0,
         "device": torch.device("cpu"),
     }
