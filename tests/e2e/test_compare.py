@@ -275,6 +275,8 @@ def test_workers_end_with_the_comparison(volumes, tmp_path, sign):
         [sys.executable, "-m", "segpl", *map(str, command)],
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        # a shell's background jobs are started deaf to it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_for(lambda: len(list(out.glob("runs/*/log.csv"))) == 2)
@@ -288,6 +290,7 @@ def test_workers_end_with_the_comparison(volumes, tmp_path, sign):
     finally:
         with suppress(ProcessLookupError):
             os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait(30)
 
 
 def living(session: int) -> list[str]:
