@@ -120,7 +120,7 @@ BPL_MIX = [
     Mutation(
         "bpl-mix's teacher never follows",
         METHOD,
-        "follow(self.teacher, self.network, self.settings.decay, steps)",
+        "follow(self.teacher, self.network, decay, steps)",
         "pass",
         "test_methods:test_teacher_follows_its_student_without_becoming_it",
         {"name": "bpl-mix", "dims": 2},
@@ -131,6 +131,14 @@ BPL_MIX = [
         "            on_labeled.logits.sigmoid(),\n            labeled.label,\n",
         "            self.network(labeled.image).logits.sigmoid(),\n            labeled.label,\n",
         f"{TESTS}:test_prior_of_labels_learns_from_the_teacher",
+    ),
+    Mutation(
+        "bpl-mix's teacher remembers everything",
+        METHOD,
+        "1 - 1 / (self.settings.memory * steps + 1)",
+        "1 - 1 / (steps + 1)",
+        f"{TESTS}:test_teacher_moves_to_its_student_by_the_steps_that_it_remembers",
+        {"steps": 16, "expected": 1.8},
     ),
     Mutation(
         "bpl-mix's teacher adds its views up",

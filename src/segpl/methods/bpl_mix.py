@@ -67,7 +67,7 @@ class BPLMix(Method):
         alpha: float = 1.0  # weight of the mixed crops
         ramp_begin: float = 0.1  # progress at which alpha leaves 0: labels alone until then
         ramp_end: float = 0.4  # progress at which alpha is reached
-        decay: float = 0.99  # what the teacher keeps of itself in a step
+        memory: float = 0.1  # share of the steps so far whose students the teacher is the mean of
         views: int = 1  # of each crop whose mean the teacher answers with, the plain one first
         operations: int = 3  # changes of intensity of a strong view; 0: the plain crop
         magnitude: float = 1.0  # greatest amount of a change
@@ -79,7 +79,7 @@ class BPLMix(Method):
 
         def __post_init__(self) -> None:
             require_ramp(self)
-            require(self, 0, 1, "decay", "magnitude", "paste", "cutmix")
+            require(self, 0, 1, "memory", "magnitude", "paste", "cutmix")
             require(self, 0, math.inf, "operations")
             require(self, 1, math.inf, "views")
             if self.predict_by not in PREDICTORS:
@@ -174,7 +174,9 @@ class BPLMix(Method):
         return StepOutput(terms, monitors, (pseudo,))
 
     def after_update(self, steps: int) -> None:
-        follow(self.teacher, self.network, self.settings.decay, steps)
+        # as many steps as the training has seen of it, so that its length does not matter
+        decay = 1 - 1 / (self.settings.memory * steps + 1)
+        follow(self.teacher, self.network, decay, steps)
 
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]

@@ -302,10 +302,10 @@ def test_training_begins_with_labels_alone():
     assert build("bpl-mix", 2).step(make_batch(2), 0.05).terms["pseudo"].weight == 0
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(1, 1.5), (1000, 1.9)])
-def test_teacher_moves_to_its_student_after_a_step(steps, expected):
-    """By hand: half of the way after the first step, a tenth of it in the long run."""
-    method = slopes(1.0, 2.0, decay=0.9)
+@pytest.mark.parametrize(("steps", "expected"), [(1, 1.2), (16, 1.8), (396, 1.99)])
+def test_teacher_moves_to_its_student_by_the_steps_that_it_remembers(steps, expected):
+    """By hand: a quarter of the steps, and the newest student, share alike in it."""
+    method = slopes(1.0, 2.0, memory=0.25)
     method.step(crops(), 1.0)
     assert method.teacher.body.slope.item() == 2
     method.after_update(steps)
@@ -383,7 +383,7 @@ def test_shares_of_foreground_background_and_left_out_are_of_the_teachers_labels
     [
         ("alpha", -0.1),
         ("ramp_end", float("nan")),
-        ("decay", 1.5),
+        ("memory", 1.5),
         ("operations", -1),
         ("magnitude", 1.1),
         ("paste", 1.5),
