@@ -255,6 +255,8 @@ def announce(run: Run, prospect: Prospect) -> None:
         f"{len(split.validation)} validation, {len(split.test)} test cases; "
         f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
     )
+    if config.augment.mirror and plan.has_sides:
+        say("Crops are not mirrored: a left and a right class would be exchanged.")
     if prospect.dataset.classes is None:
         say(f"Classes, as seen in the labels in use: {', '.join(plan.classes)}.")
 

@@ -15,7 +15,7 @@ from segpl.data.cache import Volume
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.layouts import read_dataset
-from segpl.data.plan import Plan
+from segpl.data.plan import PAPER_LR, Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, settle
 from segpl.data.split import Split, make_split
@@ -95,7 +95,8 @@ def choose_plan(config: Config, inspection: Inspection) -> Plan:
     else:
         device = choose_device(config.train.device)
         resources = Resources(free_memory(device), accelerated=device.type != "cpu")
-        plan = derive_plan(inspection, resources)
+        # others than ours halve every axis, and a slice has but one voxel along one of them
+        plan = derive_plan(inspection, resources, slices=config.network.name == "unet")
     if config.train.batch:
         plan = replace(plan, batch=config.train.batch)
     if plan.dims != inspection.dims:
@@ -153,9 +154,14 @@ def with_rate(config: Config, plan: Plan) -> Config:
 
 
 def learning_rate(config: Config, plan: Plan) -> float:
-    """That of the settings; else the planned one, smaller as the network is wider than planned."""
-    width = config.network.width or plan.width
-    return config.train.lr or plan.lr * min(1.0, plan.width / width)
+    """That of the settings; else the planned one, which falls as the width grows.
+
+    A network that is narrower than planned has a higher one, up to the paper's. Of networks that
+    are not ours the width is not known, and the planned one counts.
+    """
+    width = min(config.network.width or plan.width, config.network.max_width)
+    scaled = min(plan.lr * plan.width / width, max(plan.lr, PAPER_LR))
+    return config.train.lr or scaled
 
 
 def build_method(config: Config, plan: Plan) -> Method:

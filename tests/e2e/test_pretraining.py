@@ -161,4 +161,4 @@ def test_without_it_there_is_nothing_of_it(train, pictures, tmp_path, monkeypatc
 def test_negative_number_of_steps_is_refused(segpl, pictures, tmp_path):
     answer = segpl("train", pictures, "--set", "train.pretrain=-1", "--out", tmp_path / "run")
     assert answer.code == 1
-    assert "train.pretrain is -1: it must not be negative" in answer.err
+    assert "train.pretrain is -1: it must be finite and not negative" in answer.err

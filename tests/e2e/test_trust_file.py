@@ -88,4 +88,4 @@ def test_a_negative_number_of_cases_is_refused(segpl, pictures, tmp_path):
     options = (*SHORT, "--set", "train.trust=-1", "--out", tmp_path / "run")
     answer = segpl("train", pictures, *options)
     assert answer.code == 1
-    assert "train.trust is -1: it must not be negative" in answer.err
+    assert "train.trust is -1: it must be finite and not negative" in answer.err

@@ -11,7 +11,7 @@ import torch
 from tiny import plain_crops
 
 from segpl import assembly
-from segpl.assembly import build_sampler, expected_shares, require_held
+from segpl.assembly import build_sampler, expected_shares, learning_rate, require_held
 from segpl.config import resolve
 from segpl.data.cache import Volume
 from segpl.data.split import Split
@@ -136,3 +136,27 @@ def test_method_that_wants_validation_cases_is_refused_without_any():
         require_held(SimpleNamespace(name="bpl", wants_held=True), bare)
     require_held(SimpleNamespace(wants_held=False), bare)
     require_held(SimpleNamespace(wants_held=True), SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("network", "rate"),
+    [
+        ({}, 0.0025),
+        ({"width": 64}, 0.00125),
+        ({"width": 64, "max_width": 32}, 0.0025),
+        ({"width": 16}, 0.005),
+        ({"width": 8}, 0.01),
+        ({"width": 4}, 0.01),  # never above the paper's
+    ],
+)
+def test_planned_rate_is_that_of_the_width_in_use(network, rate):
+    plan = SimpleNamespace(width=32, lr=0.0025)
+    assert learning_rate(resolve({"network": network}), plan) == pytest.approx(rate)
+    given = resolve({"network": network, "train": {"lr": 0.3}})
+    assert learning_rate(given, plan) == 0.3
+
+
+def test_rate_of_an_edited_plan_is_kept_where_it_is_high():
+    plan = SimpleNamespace(width=8, lr=0.05)
+    assert learning_rate(resolve({}), plan) == 0.05
+    assert learning_rate(resolve({"network": {"width": 4}}), plan) == 0.05

@@ -85,7 +85,7 @@ class TestResolve:
 
     @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
     def test_a_rate_must_be_a_number_that_is_not_negative(self, value):
-        with pytest.raises(InputError, match=r"train.lr is .*: it must not be negative"):
+        with pytest.raises(InputError, match=r"train.lr is .*: it must be finite and not negative"):
             resolve({"train": {"lr": value}})
 
     @pytest.mark.parametrize("seed", [-1, 2**32])

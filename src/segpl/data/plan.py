@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from segpl.files import read_json, write_json
 
 LATER = ("kernels", "lr")  # plans that were written before these were planned go without
 PAPER_LR = 0.01  # learning rate of networks of the paper's width
+RIGHT = {"left": "right", "l": "r", "lt": "rt", "lh": "rh"}  # what the other side is called
+LEFT = r"left|\b(?:l|lt|lh)\b"
 LINES = ("RL", "AP", "SI")  # the two ends of each axis of the body
 
 
@@ -56,9 +59,21 @@ class Plan:
         return 1 if len(self.classes) == 2 else len(self.classes)
 
     @property
+    def has_sides(self) -> bool:
+        """Whether a left and a right class are told apart, which a mirror would exchange."""
+        names = {re.sub(r"[\W_]+", " ", name.lower()) for name in self.classes}
+        left = [name for name in names if re.search(LEFT, name)]
+        return any(re.sub(LEFT, lambda found: RIGHT[found[0]], name) in names for name in left)
+
+    @property
     def mirrors(self) -> tuple[int, ...]:
-        """Axes along which a mirrored body is a likely one: left and right, where it is known."""
+        """Axes along which a mirrored body is a likely one: left and right, where it is known.
+
+        Every axis of a picture; none where sides are classes of their own.
+        """
         axes = range(self.dims)
+        if self.has_sides or (self.dims == 3 and self.orientation is None):
+            return ()
         if self.orientation is None:
             return tuple(axes)
         return tuple(axis for axis in axes if self.orientation[axis] in "LR")

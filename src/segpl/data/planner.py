@@ -46,15 +46,18 @@ class Resources:
     accelerated: bool
 
 
-def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
-    """Choose everything from images, and from labels that were looked at."""
+def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = True) -> Plan:
+    """Choose everything from images, and from labels that were looked at.
+
+    Without `slices` a patch is never a single one.
+    """
     dims = inspection.dims
     prints = list(inspection.fingerprints.values())
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     prints = [turned(p, orientation) for p in prints]
     usual = target_spacing(prints)
     # of the images as they are: slices that lie far apart do so on a coarser grid too
-    flat = axis_of_slices(usual)
+    flat = axis_of_slices(usual) if slices else None
     voxels = VOXELS[dims if flat is None else 2, resources.accelerated]
     spacing = coarsened(prints, usual, voxels, flat=flat)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]

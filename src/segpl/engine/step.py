@@ -8,12 +8,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from segpl.errors import InputError
 from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
 
 def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
     """Adam over everything that a gradient may move; teachers are no part of it."""
+    if not lr:
+        raise InputError("the learning rate is 0: that of the plan, or another one, is needed.")
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
     return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay)
 

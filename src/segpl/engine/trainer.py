@@ -71,7 +71,9 @@ class TrainSettings:
         counts = ("pretrain", "batch", "ratio", "validate_every", "trust")
         for name in (*counts, "lr", "weight_decay", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"train.{name} is {getattr(self, name)}: it must not be negative.")
+                raise InputError(
+                    f"train.{name} is {getattr(self, name)}: it must be finite and not negative."
+                )
         for name in ("foreground", "unlabeled_foreground"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(

@@ -80,7 +80,8 @@ class Estimate:
             f"Expected on new scans of this kind: Dice {self.mean:.2f} ({min(values):.2f} to "
             f"{max(values):.2f} over {counted(len(values), 'case')}{of}, trained on {on} each).",
             f"That is what {counted(len(values), 'case')} can say: a new scan may lie outside of "
-            "the range, and scans of another scanner or hospital are of another kind.",
+            "the range, and scans of another scanner or hospital are of another kind. It is scored "
+            "on the grid of the plan, which may be coarser than that of the files.",
         ]
         last, best = max(self.earlier), max(self.earlier, key=lambda step: self.earlier[step])
         if self.earlier[best] > self.earlier[last] + HIGHER:

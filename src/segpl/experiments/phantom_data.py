@@ -8,6 +8,8 @@ from pathlib import Path
 from segpl.api import plan_for
 from segpl.config import resolve
 from segpl.data.phantom import write_phantom_dataset
+from segpl.data.plan import PAPER_LR
+from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
 from segpl.errors import InputError
 
@@ -44,7 +46,14 @@ def make_phantom(
         sections = {"data": {"path": str(data)}, "split": {"validation": validation}}
         plan = plan_for(resolve(sections), quiet=True)
         reasons = {**plan.reasons, "patch": "small, so that a training ends in minutes"}
-        replace(plan, patch=(PATCH,) * 3, strides=((2, 2, 2),) * 3, batch=2, reasons=reasons).write(
-            path
-        )
+        replace(
+            plan,
+            patch=(PATCH,) * 3,
+            strides=((2, 2, 2),) * 3,
+            kernels=((3, 3, 3),) * 4,
+            width=PAPER_WIDTH[3],
+            lr=PAPER_LR,
+            batch=2,
+            reasons={**reasons, "width": "the paper's", "lr": "the paper's"},
+        ).write(path)
     return data, path

@@ -92,7 +92,7 @@ class BPLMix(Method):
         self.loss = loss_named(settings.loss)
 
     def label(self, batch: Batch) -> PseudoLabels:
-        """E-step: the teacher's answers to plain crops, and the threshold inferred from them."""
+        """E-step: the teacher's answers to its views, and the threshold inferred from them."""
         labeled, unlabeled = batch.labeled, unlabeled_of(self, batch)
         if not self.latent.prior.reads_labeled:
             labeled = Labeled(labeled.image[:0], labeled.label[:0])

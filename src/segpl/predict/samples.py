@@ -29,7 +29,7 @@ WAYS = {
     "thresholds": "a method that learns a threshold, such as segpl-vi",
     "networks": "a method that predicts by several networks, such as ensemble",
     "dropout": "a network with dropout, as network.dropout gives it",
-    "flips": "nothing",
+    "flips": "classes that a mirror does not exchange",
 }
 AT_ONCE = 8  # thresholds in one pass: each is a map, and maps of large scans fill the memory
 Maps = NDArray[np.float32]  # (K, *S)
@@ -214,8 +214,13 @@ def by_flips(
 
 
 def flips(plan: Plan) -> list[tuple[int, ...]]:
-    """Axes of (B, C, *S) to mirror: none, each, each two, ...; those of likely images alone."""
-    axes = [2 + axis for axis in plan.mirrors]
+    """Axes of (B, C, *S) to mirror: none, each, each two, ...; those of likely images alone.
+
+    Where it is not known which these are, all of them.
+    """
+    if plan.has_sides:
+        return [()]
+    axes = [2 + axis for axis in plan.mirrors or range(plan.dims)]
     return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
 
 
@@ -237,7 +242,7 @@ def most_of(method: Method, plan: Plan, way: str) -> float:
     if way == "dropout":
         layers = [layer for network in method.predictors() for layer in network.modules()]
         return math.inf if any(isinstance(x, DROPOUTS) and x.p > 0 for x in layers) else 0
-    return len(flips(plan))
+    return len(flips(plan)) if len(flips(plan)) > 1 else 0
 
 
 def choose_sampling(
@@ -253,6 +258,11 @@ def choose_sampling(
         raise unknown("way of sampling", by, WAYS)
     most = {way: min(most_of(method, plan, way) for method, plan in runs) for way in WAYS}
     able = [way for way in WAYS if most[way] > 0]
+    if not able:
+        raise InputError(
+            "there is no way to sample: no threshold, no second network, no dropout, and a mirror "
+            "would exchange left and right classes. Predict without --samples."
+        )
     if by is not None and by not in able:
         which = "the run" if len(runs) == 1 else "a run of the ensemble"
         raise InputError(

@@ -179,6 +179,37 @@ def test_kernels_that_fit_no_level_are_refused(path, rows, words):
         Plan.read(path)
 
 
-@pytest.mark.parametrize(("orientation", "axes"), [("RAS", (0,)), ("PSL", (2,)), (None, (0, 1, 2))])
+@pytest.mark.parametrize(("orientation", "axes"), [("RAS", (0,)), ("PSL", (2,)), (None, ())])
 def test_left_and_right_are_one_axis_where_they_are_known(orientation, axes):
     assert replace(PLAN, orientation=orientation).mirrors == axes
+
+
+def test_every_axis_of_a_picture_may_be_mirrored():
+    assert replace(PLAN, dims=2, orientation=None).mirrors == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("left kidney", "right kidney"),
+        ("Kidney_Right", "Kidney_Left"),
+        ("LeftLung", "RightLung"),
+        ("hippocampus L", "hippocampus R"),
+        ("lh-cortex", "rh-cortex"),
+    ],
+)
+def test_nothing_is_mirrored_where_sides_are_classes(names):
+    classes = {name: number for number, name in enumerate(("background", *names))}
+    plan = replace(PLAN, classes=classes, orientation="RAS")
+    assert plan.has_sides
+    assert plan.mirrors == ()
+    assert replace(plan, dims=2, orientation=None).mirrors == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("liver", "spleen"), ("left ventricle", "myocardium"), ("cleft", "palate"), ("l", "m")],
+)
+def test_one_side_alone_or_a_word_that_holds_it_is_no_pair_of_sides(names):
+    classes = {name: number for number, name in enumerate(("background", *names))}
+    assert not replace(PLAN, classes=classes).has_sides

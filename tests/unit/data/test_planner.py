@@ -388,3 +388,9 @@ def test_equal_sides_are_cut_alike():
     first, second, third = cut((128, 128, 24), 48**3)
     assert first == second < 128
     assert third == 24
+
+
+def test_networks_that_need_thickness_get_no_slices():
+    thick = inspection(fingerprint((64, 64, 16), spacing=(0.4, 0.4, 8.0)))
+    assert derive_plan(thick, PLENTY).patch[2] == 1
+    assert derive_plan(thick, PLENTY, slices=False).patch[2] > 1

@@ -10,6 +10,8 @@ from segpl import assembly
 from segpl.assembly import open_dataset
 from segpl.config import resolve
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.plan import Plan
+from segpl.data.planner import Resources
 from segpl.data.split import make_split
 from segpl.errors import InputError
 from segpl.experiments import phantom_data
@@ -79,3 +81,13 @@ def test_a_split_that_fits_no_phantom_is_refused(tmp_path, split, words):
     settings = CompareSettings(("segpl",), (0,), {"split": split})
     with pytest.raises(InputError, match=words):
         list(plan_jobs(None, tmp_path, settings, quiet=True))
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_plan_of_generated_scans_is_the_same_on_every_machine(tmp_path, monkeypatch, accelerated):
+    machine = Resources(100 * 2**30, accelerated=accelerated)
+    monkeypatch.setattr(assembly, "Resources", lambda *_, **__: machine)
+    _, path = make_phantom(tmp_path, 0, quiet=True)
+    plan = Plan.read(path)
+    assert (plan.width, plan.lr, plan.batch) == (8, 0.01, 2)
+    assert len(plan.kernels) == len(plan.strides) + 1 == 4

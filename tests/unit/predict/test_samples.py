@@ -289,6 +289,12 @@ class TestOthers:
     ):
         assert flips(replace(PLAN, dims=3, orientation=orientation)) == [(), (2 + axis,)]
 
+    def test_nothing_is_mirrored_where_sides_are_classes(self):
+        plan = replace(PLAN, classes={"background": 0, "left ear": 1, "right ear": 2})
+        assert flips(plan) == [()]
+        with pytest.raises(InputError, match="would exchange left and right classes"):
+            choose_sampling([(build("supervised", 2), plan)], 4, None, 0)
+
     def test_flips_are_undone(self):
         """A network that looks at single voxels does not notice a mirror."""
         bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
