@@ -189,7 +189,10 @@ OPTIONS = {
     "no key": (["--set", "lr=1"], ["--set lr=1 cannot be read. Write section.key=value"]),
     "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast': a number is needed"]),
     "no steps": (["--steps", "0"], ["train.steps is 0: it must be above 0"]),
-    "rate without a value": (["--set", "train.lr=nan"], ["train.lr is nan: it must be finite and not neg"]),
+    "rate without a value": (
+        ["--set", "train.lr=nan"],
+        ["train.lr is nan: it must be finite and not neg"],
+    ),
     "negative seed": (["--seed", "-1"], ["train.seed is -1: it must lie from 0 to"]),
     "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must lie from 0 to"]),
     "share above one": (["--set", "train.foreground=7"], ["a share lies from 0 to 1"]),
