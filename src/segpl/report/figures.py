@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import AutoLocator
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
@@ -31,6 +32,7 @@ RUN_COLOURS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 INK = "#0b0c0d"  # axes and text; a page replaces it by the colour of its own text
 COLOURS = 128  # of a picture with a palette
 PANEL = (4.4, 2.7)  # inches, so that the text is readable at the width of a phone
+MOST_STEPS = 7  # between ticks of an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,12 @@ def make_plain(axes: Axes) -> None:
     axes.spines[["left", "bottom"]].set_color(INK)
     axes.tick_params(colors=INK, labelsize=9)
     axes.xaxis.label.set_color(INK)
+    for axis in (axes.xaxis, axes.yaxis):
+        locator = axis.get_major_locator()
+        if isinstance(locator, AutoLocator):
+            # by itself it follows the height of the panel, which a layout changes after it has
+            # made room for the numbers: wider ones then push the label off the edge
+            locator.set_params(nbins=MOST_STEPS)
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from segpl.report.figures import INK, PANEL, RUN_COLOURS, make_plain
+from segpl.report.figures import INK, MOST_STEPS, PANEL, RUN_COLOURS, make_plain
 
 Log = Mapping[str, Sequence[float]]  # column -> values; `step` is one of them
 Floats = NDArray[np.float64]
@@ -146,5 +146,5 @@ def draw_panel(
         axes.plot(steps, mean, color=colour, linestyle=dash, linewidth=1.7, label=label)
     make_plain(axes)
     axes.set_xlabel("step of training", color=INK, fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=MOST_STEPS, integer=True))
     axes.set_ylabel(words(column), color=INK, fontsize=9)
