@@ -311,3 +311,12 @@ class TestRefusals:
         (copy / "fold-1" / "validation.csv").write_text("step,case\n6,a0\n")
         answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
         assert "fold-1/validation.csv cannot be read" in self.refusal(answer)
+
+
+def test_a_report_shows_what_the_folds_say_and_how_sure_the_run_is(segpl, run, tmp_path):
+    answer = segpl("report", run, "--out", tmp_path / "page.html")
+    assert answer.code == 0, answer.err
+    page = (tmp_path / "page.html").read_text()
+    mean = np.mean([float(row["dice"]) for row in rows_of(run / "folds.csv")])
+    assert f"{mean:.3f} ±" in page.partition('<section id="folds">')[2].partition("</section>")[0]
+    assert "no accuracy" in page.partition('<section id="trust">')[2].partition("</section>")[0]

@@ -51,6 +51,10 @@ class RunFolder:
         return self.path / "trust.json"
 
     @property
+    def folds(self) -> Path:
+        return self.path / "folds.csv"
+
+    @property
     def pretrain_log(self) -> Path:
         return self.path / "pretrain.csv"
 

@@ -169,7 +169,7 @@ def cross_validate(
         for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
             train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", parts[number])
         estimate = gathered(run, places, parts)
-        write_text(folder.path / "folds.csv", csv_of(estimate))
+        write_text(folder.folds, csv_of(estimate))
         listed = "".join(f"\n- {line}" for line in estimate.words)
         write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listed}\n")
     return estimate

@@ -20,7 +20,8 @@ from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
 from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
-from segpl.report.gathered import FoundRun, Gathered, grouped, short_paths
+from segpl.predict.trust import read_trust
+from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped, short_paths
 from segpl.report.page.assets import write_assets
 from segpl.report.page.report import write_report
 from segpl.report.page.slices import BUDGET, browse
@@ -28,6 +29,7 @@ from segpl.report.runs import read_log
 from segpl.report.sections.agreement import agreement_section
 from segpl.report.sections.answer import ranked
 from segpl.report.sections.calibration import calibration_section
+from segpl.report.sections.expected import expected_sections
 from segpl.report.sections.repeat import repeat_section
 from segpl.report.sections.scores import score_section
 from segpl.report.sections.section import Section
@@ -100,6 +102,8 @@ def read_run(path: Path, name: str) -> FoundRun:
         log=attempt("log", lambda: read_log(training.log), nothing),
         validation=attempt("validation scores", lambda: _validation(training.validation), {}),
         scores=attempt("scores", lambda: _scores(path, split), []),
+        folds=attempt("cross-validation", lambda: _folds(folder.folds), []),
+        trust=attempt("answers on unlabelled cases", lambda: read_trust(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=attempt("number of weights", lambda: _parameters(config, plan), 0),
@@ -178,6 +182,7 @@ def sections_of(
         agreement = agreement_section({}, "", ["These runs are of several datasets."])
     return [
         score_section(found),
+        *expected_sections(found),
         *curve_sections(found),
         calibration_section(*calibrations(found, advance=advance)),
         stress_section(found, stress),
@@ -250,6 +255,17 @@ def _validation(path: Path) -> dict[int, float]:
         for row in csv.DictReader(handle):
             groups.setdefault(int(row["step"]), []).append(float(row["dice"]))
     return {step: math.fsum(values) / len(values) for step, values in sorted(groups.items())}
+
+
+def _folds(path: Path) -> list[FoldScore]:
+    """What cross-validation left behind; empty without the file."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as handle:
+        return [
+            FoldScore(int(row["fold"]), row["case"], row["class"], float(row["dice"]))
+            for row in csv.DictReader(handle)
+        ]
 
 
 def _parameters(config: Config, plan: Plan | None) -> int:

@@ -23,6 +23,7 @@ from torch import Tensor
 from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
 from segpl.engine.run import RunFolder
+from segpl.errors import InputError
 from segpl.evaluate.metrics import dice
 from segpl.files import read_json, write_json
 from segpl.methods.base import Method
@@ -89,6 +90,26 @@ def trust_in(folder: RunFolder, volumes: Mapping[str, Resident], model: Model, *
     kept = {"weights": weights, "asked": most, **asdict(trust), "words": said}
     write_json(folder.trust, kept)
     return said
+
+
+def read_trust(folder: RunFolder) -> Trust | None:
+    """What a run has kept; None without the file. Of other weights than the last it is refused."""
+    if not folder.trust.exists():
+        return None
+    known = read_json(folder.trust)
+    if folder.training.last.exists() and known["weights"] != folder.weights("last"):
+        raise InputError(
+            f"{folder.trust.name} speaks of other weights than the last checkpoint. `segpl train "
+            f"--out {folder.path} --resume` looks again."
+        )
+    return Trust(
+        tuple(known["cases"]),
+        known["too_large"],
+        tuple(known["networks"]),
+        {name: ClassTrust(**content) for name, content in known["classes"].items()},
+        known["threshold"],
+        known["threshold_std"],
+    )
 
 
 def look_at_unlabeled(volumes: Mapping[str, Resident], model: Model, *, most: int) -> Trust:

@@ -14,6 +14,7 @@ from segpl.data.split import Split
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score
 from segpl.evaluate.statistics import BySeed
+from segpl.predict.trust import Trust
 
 # settings in which the runs of one method may differ: where it ran, and what a seed draws
 FREE = frozenset(
@@ -33,6 +34,16 @@ MOST_NAMED = 3  # settings in the name of a variant
 
 
 @dataclass(frozen=True, slots=True)
+class FoldScore:
+    """A class of a labelled case, by the fold that was trained without it."""
+
+    fold: int
+    case: str
+    class_name: str
+    dice: float
+
+
+@dataclass(frozen=True, slots=True)
 class FoundRun:
     """One run folder; what could not be read is empty, and told in `problems`."""
 
@@ -49,6 +60,8 @@ class FoundRun:
     log: Mapping[str, Sequence[float]] = field(default_factory=dict)
     validation: Mapping[int, float] = field(default_factory=dict)  # step -> mean Dice
     scores: Sequence[Score] = ()
+    folds: Sequence[FoldScore] = ()
+    trust: Trust | None = None
     seconds: float = math.nan
     peak_bytes: float = math.nan
     parameters: int = 0  # 0: not known
@@ -102,6 +115,15 @@ class Gathered:
             for run in self.of(label)
         }
         return {seed: cases for seed, cases in found.items() if cases}
+
+    def told(self, *beginnings: str) -> tuple[str, ...]:
+        """Problems of runs that begin with one of these."""
+        return tuple(
+            f"{run.name}: {problem}"
+            for run in self.runs
+            for problem in run.problems
+            if problem.startswith(beginnings)
+        )
 
     def metrics(self) -> dict[str, str]:
         """Metrics that some run was scored by and that are scores, with their units."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -10,6 +11,19 @@ from segpl.data.split import Split
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.report import gather, make_report
+from segpl.report.gathered import FoldScore
+
+TRUST = {
+    "weights": "0123",
+    "asked": 10,
+    "cases": ["u0", "u1"],
+    "too_large": 0,
+    "networks": ["student", "teacher"],
+    "classes": {"x": {"found": 2, "agreement": 0.75, "lowest": 0.5, "confidence": 0.9}},
+    "threshold": None,
+    "threshold_std": None,
+    "words": "",
+}
 
 
 def make_run(
@@ -71,6 +85,9 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
         ("split.json", "[]", "no split"),
         ("environment.json", "[1]", "no versions"),
         ("validation.csv", "step,case\n1,a\n", "no validation"),
+        ("folds.csv", "fold,case\n0,a\n", "no cross-validation"),
+        ("trust.json", "{}", "no answers on unlabelled cases"),
+        ("trust.json", '{"weights": ', "no answers on unlabelled cases"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
         ("scores.csv", "case,class,metric,value,unit,empty\n", "holds no row"),
@@ -83,6 +100,27 @@ def test_file_that_is_missing_or_broken_is_told_and_the_run_kept(tmp_path, file,
     else:
         (run / file).write_text(text)
     assert told in problems(run)
+
+
+def test_folds_and_answers_on_unlabelled_cases_are_known_where_a_run_has_them(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    (found,) = gather([run]).runs
+    assert (found.folds, found.trust) == ([], None)
+    (run / "folds.csv").write_text("fold,case,class,dice\n1,a,x,0.25\n")
+    (run / "trust.json").write_text(json.dumps(TRUST))
+    (found,) = gather([run]).runs
+    assert found.folds == [FoldScore(1, "a", "x", 0.25)]
+    assert found.trust.cases == ("u0", "u1")
+    assert found.trust.classes["x"].agreement == 0.75
+
+
+def test_answers_of_weights_that_were_trained_on_are_not_shown(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    (run / "trust.json").write_text(json.dumps(TRUST))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "last.safetensors").write_bytes(b"newer")
+    assert gather([run]).runs[0].trust is None
+    assert "other weights" in problems(run)
 
 
 def test_run_without_test_cases_says_how_to_have_some(tmp_path):

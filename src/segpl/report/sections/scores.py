@@ -26,12 +26,7 @@ BOXED = ("dice", "hd95")
 def score_section(found: Gathered) -> Section:
     metrics = found.metrics()
     without = [run.name for run in found.runs if not run.scores]
-    missing = tuple(
-        f"{run.name}: {problem}"
-        for run in found.runs
-        for problem in run.problems
-        if problem.startswith("no scores")
-    )
+    missing = found.told("no scores")
     if not metrics:
         return Section("scores", "Scores on the test cases", missing=missing)
     tables = [NamedTable("scores", methods_table(found, metrics))]

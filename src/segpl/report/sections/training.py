@@ -36,12 +36,7 @@ def curve_sections(found: Gathered) -> list[Section]:
     terms = list(dict.fromkeys(term for run in found.runs for term in run.terms))
     columns = {column for run in found.runs for column in run.log}
     classes = sorted(c for c in columns if c.startswith("pseudo_foreground_"))
-    missing = tuple(
-        f"{run.name}: {problem}"
-        for run in found.runs
-        for problem in run.problems
-        if problem.startswith(("no log", "no validation"))
-    )
+    missing = found.told("no log", "no validation")
     losses = Section(
         "curves",
         "Training",
@@ -154,12 +149,9 @@ def cost_section(found: Gathered) -> Section:
         "Runs that shared a machine slowed each other: `segpl cost` measures one at a time. Peak "
         "memory is that of the GPU, or of the process on a CPU.",
     )
-    missing = tuple(
-        f"{run.name}: {problem}"
-        for run in found.runs
-        for problem in run.problems
-        if problem.startswith(("no times", "no number"))
-    )
     return Section(
-        "cost", "What training cost", tables=(NamedTable("cost", table),), missing=missing
+        "cost",
+        "What training cost",
+        tables=(NamedTable("cost", table),),
+        missing=found.told("no times", "no number"),
     )

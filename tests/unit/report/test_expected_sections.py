@@ -1,0 +1,87 @@
+"""What a page tells of runs that no validation case has judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segpl.predict.trust import ClassTrust, Trust
+from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped
+from segpl.report.sections.expected import expected_sections
+from segpl.report.sections.section import Section
+
+CLASSES = [(0, "a", "x", 0.9), (0, "a", "y", 0.5), (1, "b", "x", 0.7), (1, "b", "y", 0.3)]
+
+
+def found(*parts: dict[str, object]) -> Gathered:
+    """A run of segpl for each part, with seeds 0, 1, ..."""
+    runs = [
+        FoundRun(
+            **{"name": f"r{n}", "path": Path(f"r{n}"), "method": "segpl", "seed": n},
+            **{"settings": {}, "changed": {}, "dataset": "d"},
+            **part,
+        )
+        for n, part in enumerate(parts)
+    ]
+    return grouped(runs, {})
+
+
+def trust(agreement: float | None, *, lowest: float | None = None, **more: object) -> Trust:
+    known = {"x": ClassTrust(2, agreement, lowest, 0.9)}
+    return Trust(("u0", "u1", "u2"), 0, ("student", "teacher"), known, **more)
+
+
+def only(sections: list[Section]) -> Section:
+    (section,) = sections
+    return section
+
+
+def test_runs_without_these_files_have_neither_section():
+    assert expected_sections(found({}, {})) == []
+
+
+def test_cross_validation_has_mean_deviation_worst_and_best_over_cases():
+    rows = [FoldScore(0, "a", "x", 0.9), FoldScore(1, "b", "x", 0.7), FoldScore(1, "c", "x", 0.8)]
+    section = only(expected_sections(found({"folds": rows}, {})))
+    assert section.tables[0].table.rows == [
+        ["r0", "x", "2", "3", "0.800 ± 0.100", "0.700", "0.900"]
+    ]
+    assert "no bounds for new scans" in section.words[0]
+
+
+def test_a_case_of_several_classes_counts_by_their_mean():
+    rows = [FoldScore(n, case, name, dice) for n, case, name, dice in CLASSES]
+    table = only(expected_sections(found({"folds": rows}))).tables[0].table
+    assert [row[1] for row in table.rows] == ["x", "y", "mean of classes"]
+    assert table.rows[2][4:] == ["0.600 ± 0.141", "0.500", "0.700"]
+
+
+def test_agreement_is_the_mean_over_seeds_and_the_lowest_that_of_any():
+    both = [{"trust": trust(0.8, lowest=0.4)}, {"trust": trust(0.6, lowest=0.5)}]
+    section = only(expected_sections(found(*both)))
+    (row,) = section.tables[0].table.rows
+    assert row[:4] == ["segpl", "x", "student, teacher", "4 of 6"]
+    assert row[4:6] == ["0.700 ± 0.141", "0.400"]
+    assert "no accuracy" in section.words[0]
+
+
+def test_one_network_has_no_agreement_and_a_fixed_threshold_no_spread():
+    table = only(expected_sections(found({"trust": trust(None)}))).tables[0].table
+    assert table.rows[0][4:] == ["-", "-", "0.900", "-"]
+
+
+def test_a_learnt_threshold_is_told_with_its_spread():
+    learnt = trust(0.8, threshold=0.52, threshold_std=0.1)
+    table = only(expected_sections(found({"trust": learnt}))).tables[0].table
+    assert table.rows[0][-1] == "0.520, spread 0.100"
+
+
+def test_cases_that_were_too_large_are_told_and_make_no_table_alone():
+    nothing = Trust((), 3, ("network",), {"x": ClassTrust(0, None, None, None)})
+    section = only(expected_sections(found({"trust": nothing})))
+    assert not section.tables
+    assert "3 cases would have taken too long" in section.missing[0]
+
+
+def test_what_could_not_be_read_is_told():
+    section = only(expected_sections(found({"problems": ("no cross-validation: why",)})))
+    assert section.missing == ("r0: no cross-validation: why",)
