@@ -36,7 +36,7 @@ def boxes(drawing: str) -> dict[str, tuple[float, float, float, float]]:
 def test_all_words_of_a_curve_are_inside_of_the_drawing(highest, lowest):
     """The numbers at the ticks must be those that the layout has made room for."""
     log = {"step": list(range(10)), "kl": list(np.linspace(highest, lowest, 10))}
-    drawing = svg(column_figure({"segpl-vi": [log]}, "kl"), "a curve")
+    drawing = svg(column_figure({"segpl-vi": [log]}, "kl", "KL of the threshold"), "a curve")
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing).groups())
     found = boxes(drawing)
     assert "KL of the threshold" in found

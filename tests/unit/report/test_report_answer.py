@@ -221,6 +221,28 @@ def test_validation_joins_the_log_at_its_steps():
     np.testing.assert_equal(log["total"], [1.0, 0.5, np.nan])
 
 
+@pytest.mark.parametrize(
+    ("second", "title"),
+    [
+        (["background", "gland", "tumour"], "gland"),
+        (["background", "liver", "x"], "gland or liver"),
+    ],
+)
+def test_shares_of_classes_are_named_in_the_order_of_the_classes(second, title):
+    runs = [found_run("segpl", 0), found_run("segpl", 1)]
+    shares = {f"pseudo_foreground_{number}": [0.1] for number in (10, 2, 1)}
+    for run, classes in zip(runs, (["background", "gland", "tumour"], second), strict=True):
+        object.__setattr__(run, "log", {"step": [2.0], **shares})
+        object.__setattr__(run, "plan", SimpleNamespace(classes=dict.fromkeys(classes, 0)))
+    *_, section = curve_sections(together(*runs))
+    told = [
+        shown.description.removesuffix(" over the steps of training") for shown in section.figures
+    ]
+    assert told[0] == f"pseudo-labelled {title}"
+    assert told[2] == "pseudo foreground 10"  # the plan knows no such class
+    assert [shown.figure.axes[0].get_ylabel() for shown in section.figures] == told
+
+
 def test_runs_without_a_log_have_a_section_that_says_so():
     first, *_ = curve_sections(together(found_run("segpl")))
     assert first.missing == ("no run has a log.",)

@@ -26,6 +26,7 @@ SHARES = (
     "kept",
     "agreement",
 )
+SHARE_OF_CLASS = "pseudo_foreground_"  # and its number
 THRESHOLD = ("threshold", "threshold_std", "threshold_drawn")
 GIB = 2**30
 MOST_POINTS = 400  # of a curve; more are not seen, and make a large page
@@ -35,7 +36,9 @@ def curve_sections(found: Gathered) -> list[Section]:
     logs = {label: [thinned(log_of(run)) for run in found.of(label)] for label in found.labels}
     terms = list(dict.fromkeys(term for run in found.runs for term in run.terms))
     columns = {column for run in found.runs for column in run.log}
-    classes = sorted(c for c in columns if c.startswith("pseudo_foreground_"))
+    classes = sorted(
+        (c for c in columns if c.startswith(SHARE_OF_CLASS)), key=lambda c: (len(c), c)
+    )
     missing = found.told("no log", "no validation")
     losses = Section(
         "curves",
@@ -58,9 +61,19 @@ def curve_sections(found: Gathered) -> list[Section]:
             "the labels; and, where train.watch_hidden was on, how well they agree with labels "
             "that were hidden.",
         ),
-        figures=panels(logs, [*SHARES, *classes]),
+        figures=panels(logs, [*SHARES, *classes], class_titles(found)),
     )
     return [losses, *(section for section in (threshold, shares) if section.figures)]
+
+
+def class_titles(found: Gathered) -> dict[str, str]:
+    """Columns of the share of one class, in words; datasets may have classes of their own."""
+    names: dict[str, dict[str, None]] = {}
+    for run in found.runs:
+        for index, name in enumerate(run.plan.classes if run.plan else ()):
+            if (column := f"{SHARE_OF_CLASS}{index}") in run.log:
+                names.setdefault(column, {})[name] = None
+    return {column: f"pseudo-labelled {' or '.join(known)}" for column, known in names.items()}
 
 
 def log_of(run: FoundRun) -> Log:
@@ -97,20 +110,26 @@ def thinned(log: Log, most: int = MOST_POINTS) -> Log:
     }
 
 
-def panels(logs: Mapping[str, Sequence[Log]], columns: Sequence[str]) -> tuple[NamedFigure, ...]:
+def panels(
+    logs: Mapping[str, Sequence[Log]],
+    columns: Sequence[str],
+    titles: Mapping[str, str] | None = None,
+) -> tuple[NamedFigure, ...]:
+    """A figure for each column that a log has; `titles` are words for some of them."""
     labels = list(logs)
+    named = {column: (titles or {}).get(column, words(column)) for column in columns}
     return tuple(
         NamedFigure(
             f"curve-{column.replace(' ', '-')}",
-            column_figure(logs, column),
-            f"{words(column)} over the steps of training",
+            column_figure(logs, column, named[column]),
+            f"{named[column]} over the steps of training",
         )
         for column in columns
         if has(logs, column, labels)
     )
 
 
-def column_figure(logs: Mapping[str, Sequence[Log]], column: str) -> Figure:
+def column_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> Figure:
     """A line for each method that has the column, with the spread of its seeds."""
     named = {shown_name(label): each for label, each in logs.items()}
     lines = sum(has(named, column, [label]) for label in named)
@@ -118,6 +137,7 @@ def column_figure(logs: Mapping[str, Sequence[Log]], column: str) -> Figure:
     axes = figure.subplots()
     # the first place is black; no method has it, since other figures of the page have no black
     draw_panel(axes, named, column, ["", *named])
+    axes.set_ylabel(shown_name(title))
     legend(axes)
     return figure
 
