@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from segpl.data.plan import Plan
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
+
+FREE = ("train.steps", "train.device", "train.track", "train.trust")  # may be given anew
 
 
 @contextmanager
@@ -41,6 +43,19 @@ def is_going_on(folder: RunFolder, resume: bool) -> bool:
     return False
 
 
+def changed_settings(folder: RunFolder, wanted: Config, *, free: Collection[str]) -> list[str]:
+    """Each setting in which `wanted` differs from those that a run has saved, but for `free`.
+
+    Saved settings name the learning rate that others may leave to the plan.
+    """
+    for place in (folder.plan, Path(wanted.data.plan)):  # a run that was killed early has none yet
+        if place.is_file():
+            wanted = with_rate(wanted, Plan.read(place))
+            break
+    saved = resolve(read_config(folder.config), str(folder.config))
+    return [text for text in differences(saved, wanted) if text.split(" ")[0] not in free]
+
+
 def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
     """The saved settings of a run; those that change no step may be given anew, and the length."""
     saved = read_config(folder.config)
@@ -52,11 +67,7 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
             "--out for another method."
         )
     wanted = resolve(merged(saved, content))
-    if folder.plan.exists():  # the saved settings name what those of the command may leave to it
-        wanted = with_rate(wanted, Plan.read(folder.plan))
-    free = ("train.steps", "train.device", "train.track", "train.trust")
-    changed = [text for text in differences(known, wanted) if text.split(" ")[0] not in free]
-    if changed:
+    if changed := changed_settings(folder, wanted, free=FREE):
         raise InputError(
             f"{folder.path} was trained with other settings: {', '.join(changed)}. A resumed run "
             "keeps its settings; leave these out, or choose another --out."

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from segpl.api import Run, load_run, plan_for, train
-from segpl.assembly import open_dataset, with_rate
-from segpl.config import Config, check_sections, differences, read_config, resolve
+from segpl.assembly import open_dataset
+from segpl.config import check_sections, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
@@ -25,10 +25,12 @@ from segpl.experiments.scoring import score_run
 from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
+from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.runs import read_validation, training_seconds
 
 BASELINE = "supervised"
+FOUND = ("data.layout", "train.device")  # filled in by a run; the device may be another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +209,7 @@ def refuse_other_settings(jobs: Sequence[Job]) -> None:
         folder = RunFolder(job.folder)
         if not folder.config.exists():
             continue
-        plan = Plan.read(Path(config.data.plan))
-        if changed := changes(resolve(read_config(folder.config)), with_rate(config, plan)):
+        if changed := changed_settings(folder, config, free=FOUND):
             raise InputError(
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
                 "another --out, or give the same settings."
@@ -225,11 +226,6 @@ def same_cases(one: Split, other: Split) -> bool:
         getattr(one, part) == getattr(other, part)
         for part in ("labeled", "unlabeled", "validation", "test")
     )
-
-
-def changes(saved: Config, wanted: Config) -> list[str]:
-    found = ("data.layout", "train.device")  # filled in by the run; the device may be another one
-    return [text for text in differences(saved, wanted) if text.split(" ")[0] not in found]
 
 
 def outcome_of(job: Job, *, quiet: bool) -> Outcome:

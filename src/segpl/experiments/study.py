@@ -9,16 +9,15 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from segpl.api import load_run
-from segpl.assembly import with_rate
 from segpl.config import merged, read_config, resolve
-from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.engine.log import csv_text
 from segpl.errors import InputError, MissingFileError
-from segpl.experiments.compare import carry_out, changes, outcome_from, prepare, run_folder
+from segpl.experiments.compare import FOUND, carry_out, outcome_from, prepare, run_folder
 from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
 from segpl.files import write_text, write_whole
+from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import Question
 from segpl.report.comparison.study import StudyResults, study_rows, study_text
@@ -119,11 +118,9 @@ def kept_outcomes(study: Study, dataset: StudyDataset, out: Path) -> Iterator[Ou
             continue
         shared = merged(dataset.sections, {"train": {"seed": seed}})
         wanted = resolve(with_special(shared, label, special[label]))
-        settled = with_rate(wanted, Plan.read(run.plan))
-        changed = changes(resolve(read_config(run.config)), settled)
         # where a study does not say how many labels there are, the comparison has filled it in
         filled = FILLED if wanted.split.labeled else (*FILLED, "split.labeled")
-        if changed := [text for text in changed if text.split(" ")[0] not in filled]:
+        if changed := changed_settings(run, wanted, free=(*FOUND, *filled)):
             raise InputError(
                 f"{run.path} was trained with other settings: {', '.join(changed)}. Choose another "
                 "--out, or give the same settings."

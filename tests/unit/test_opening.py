@@ -1,0 +1,63 @@
+"""Settings of a training that goes on, against those that its run has saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from segpl.config import Config, resolve
+from segpl.data.plan import Normalization, Plan
+from segpl.engine.run import RunFolder
+from segpl.opening import changed_settings
+
+PLAN = Plan(
+    *(2, ("image",), {"background": 0, "x": 1}, None, None, (1.0, 1.0), (Normalization(),)),
+    *((32, 32), ((2, 2),), 32, 2, {}),
+    lr=0.004,
+)
+
+
+@pytest.fixture
+def plan(tmp_path) -> Path:
+    path = tmp_path / "shared.json"
+    PLAN.write(path)
+    return path
+
+
+def config(plan: Path, rate: float, **train: object) -> Config:
+    return resolve({"data": {"path": "d", "plan": str(plan)}, "train": {"lr": rate, **train}})
+
+
+def saved(tmp_path: Path, settings: Config, *, is_planned: bool) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.config.write_text(settings.as_toml())
+    if is_planned:
+        PLAN.write(folder.plan)
+    return folder
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_rate_left_to_the_plan_is_the_saved_one_of_that_plan(tmp_path, plan, is_planned):
+    """Also where the run was killed before it had a plan of its own."""
+    folder = saved(tmp_path, config(plan, 0.004), is_planned=is_planned)
+    assert changed_settings(folder, config(plan, 0), free=()) == []
+
+
+def test_another_rate_is_named_as_it_would_be_used(tmp_path, plan):
+    folder = saved(tmp_path, config(plan, 0.3), is_planned=True)
+    assert changed_settings(folder, config(plan, 0), free=()) == ["train.lr (0.3 -> 0.004)"]
+
+
+def test_a_run_is_held_against_its_own_plan_where_the_shared_one_is_gone(tmp_path, plan):
+    folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
+    plan.unlink()
+    assert changed_settings(folder, config(plan, 0), free=()) == []
+
+
+def test_settings_that_are_free_may_differ_and_no_others(tmp_path, plan):
+    folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
+    wanted = config(plan, 0.004, steps=7, balance=True)
+    changed = changed_settings(folder, wanted, free=("train.steps",))
+    assert changed == ["train.balance (False -> True)"]
