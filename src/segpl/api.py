@@ -345,13 +345,11 @@ def fit(trainer: Trainer | Pretrainer, run: Run, last: Path) -> None:
             ) from error
         except KeyboardInterrupt:
             kept = (
-                f"The checkpoint of step {read_checkpoint(last).step} is kept; go on"
+                f"The checkpoint of step {read_checkpoint(last).step} is kept"
                 if last.exists()
-                else "No checkpoint was written yet; start again"
+                else "No checkpoint was written yet"
             )
-            display.warned(
-                f"stopped at step {trainer.step}. {kept} with the same command and --resume."
-            )
+            display.warned(f"stopped at step {trainer.step}. {kept}.")
             raise
 
 

@@ -74,6 +74,23 @@ def test_what_is_there_is_kept_when_a_comparison_is_repeated(segpl, volumes, tmp
     assert len(rows_of(out)) == 2
 
 
+def test_an_interrupted_comparison_goes_on_by_the_same_command_as_it_says(
+    segpl, volumes, tmp_path, monkeypatch
+):
+    def interrupted(self: SegPL, batch: object, progress: float) -> None:
+        raise KeyboardInterrupt
+
+    options = ("compare", volumes, *BASIC, "--seeds", 0, "--out", tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(SegPL, "step", interrupted)
+        answer = segpl(*options)
+    assert answer.code == 130
+    assert "stopped at step 0. No checkpoint was written yet." in answer.err
+    assert "interrupted. The same command goes on from there." in answer.err
+    assert "--resume" not in answer.err
+    assert segpl(*options).code == 0
+
+
 def test_other_settings_in_the_same_folder_are_refused(segpl, volumes, tmp_path):
     options = (*BASIC, "--seeds", 0, "--out", tmp_path / "out")
     assert segpl("compare", volumes, *options).code == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import subprocess
 import sys
 import time
 
 import pytest
 
+from segpl.cli.main import COMMANDS
 from segpl.config import DEFAULT_METHOD
 
 ARGUMENTS = {
@@ -133,3 +136,19 @@ def test_a_reader_that_leaves_early_sees_no_traceback(pictures):
     process.wait()
     assert "Traceback" not in err
     assert "Exception" not in err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_advice_after_an_interruption_is_an_option_that_the_command_has(segpl, monkeypatch, name):
+    def interrupted(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    module = importlib.import_module(f"segpl.cli.{name}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    monkeypatch.setattr(module, "add_arguments", lambda parser: None)
+    monkeypatch.setattr(module, "run", interrupted)
+    answer = segpl(name)
+    assert answer.code == 130
+    assert answer.err.startswith("interrupted.")
+    assert ("--resume" in answer.err) == ("--resume" in parser.format_help())

@@ -133,7 +133,8 @@ def test_control_c_says_how_to_go_on(volumes, tmp_path):
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "is kept; go on with the same command and --resume" in err
+    assert re.search(r"The checkpoint of step \d+ is kept\.", err)
+    assert err.endswith("interrupted. Go on with the same command and --resume.\n")
 
 
 class TestResume:

@@ -26,6 +26,12 @@ COMMANDS = {
     "list": "name the methods, layouts, losses or settings",
 }
 
+# what to do after an interruption, where work is kept
+GOING_ON = {
+    "train": "Go on with the same command and --resume.",
+    **dict.fromkeys(("compare", "demo", "stress", "study"), "The same command goes on from there."),
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -68,7 +74,7 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
         )
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted.\n")
+        sys.stderr.write(f"interrupted. {GOING_ON.get(name, '')}".strip() + "\n")
         return 130
     except BrokenPipeError:
         return 1
