@@ -65,8 +65,8 @@ class BPLMix(Method):
     class Settings:
         threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
         alpha: float = 1.0  # weight of the mixed crops
-        ramp_begin: float = 0.1  # progress at which alpha leaves 0: labels alone until then
-        ramp_end: float = 0.4  # progress at which alpha is reached
+        ramp_begin: float = 0.0  # progress at which alpha leaves 0: labels alone until then
+        ramp_end: float = 0.1  # progress at which alpha is reached
         memory: float = 0.1  # share of the steps so far whose students the teacher is the mean of
         views: int = 1  # of each crop whose mean the teacher answers with, the plain one first
         operations: int = 3  # changes of intensity of a strong view; 0: the plain crop

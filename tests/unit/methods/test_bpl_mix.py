@@ -298,8 +298,10 @@ def test_weight_of_the_mixed_crops_rises_in_a_straight_line(progress, weight):
     assert terms["supervised"].weight == 1
 
 
-def test_training_begins_with_labels_alone():
-    assert build("bpl-mix", 2).step(make_batch(2), 0.05).terms["pseudo"].weight == 0
+@pytest.mark.parametrize(("progress", "weight"), [(0.0, 0.0), (0.05, 0.5), (0.1, 1.0)])
+def test_training_begins_with_labels_alone_and_soon_counts_the_others(progress, weight):
+    terms = build("bpl-mix", 2).step(make_batch(2), progress).terms
+    assert terms["pseudo"].weight == pytest.approx(weight)
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(1, 1.2), (16, 1.8), (396, 1.99)])
