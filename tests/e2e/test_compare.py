@@ -157,6 +157,14 @@ def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path
     assert len(splits[0]["labeled"]) < 10
 
 
+def test_supervised_training_alone_may_have_all_labels(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", labeled=6, unlabeled=0, test=0)
+    options = (*SHORT, "--methods", "supervised", "--seeds", 0, "--test", 2, "--labeled", 0)
+    answer = segpl("compare", data, *options, "--out", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert len(split_of(tmp_path / "out", "supervised-0")["labeled"]) == 4
+
+
 def test_another_plan_in_the_same_folder_is_refused(segpl, volumes, tmp_path):
     plans = [tmp_path / "a.json", tmp_path / "b.json"]
     for plan in plans:

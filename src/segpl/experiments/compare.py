@@ -25,6 +25,7 @@ from segpl.experiments.scoring import score_run
 from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
+from segpl.methods.base import METHODS
 from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.runs import read_validation, training_seconds
@@ -157,8 +158,11 @@ def plan_jobs(
     data: Path | None, out: Path, settings: CompareSettings, *, quiet: bool
 ) -> Iterator[Job]:
     """One plan and one split for all methods of a seed; nothing but the method differs."""
+    kinds = [settings.special.get(name, {}).get("method", name) for name in settings.names]
+    needs_unlabeled = any(METHODS.get(kind).needs_unlabeled for kind in kinds)
     for seed in settings.seeds:
         shared = copy.deepcopy(dict(settings.sections))
+        shared["method"] = {"name": BASELINE}  # that of the plan, for all others as well
         shared["train"] = {**shared.get("train", {}), "seed": seed}
         if data is None:
             if shared.get("data", {}).get("plan"):
@@ -175,7 +179,7 @@ def plan_jobs(
             shared["split"] = {"draw": seed, **shared.get("split", {})}
         shared["data"] = {**shared.get("data", {}), "path": str(place.resolve())}
         config = resolve(shared)
-        split = make_split(open_dataset(config), config.split, needs_unlabeled=True)
+        split = make_split(open_dataset(config), config.split, needs_unlabeled=needs_unlabeled)
         if data is not None:
             # methods that need no unlabelled cases would take all the labels of a benchmark
             shared["split"]["labeled"] = len(split.labeled)
