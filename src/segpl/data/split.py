@@ -20,6 +20,7 @@ KEPT = 0.2  # of a benchmark's labels, for a method that needs unlabelled cases
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
     labeled: int = 0  # cases that keep their label; 0: all that have one
+    unlabeled: int = 0  # unlabelled cases to train on, hidden labels included; 0: all
     validation: int = 0  # labelled cases held out to watch the training
     test: int = -1  # labelled cases held out to the end; -1: the dataset's own, or a fifth
     seed: int = 0  # draws the held-out and the labelled cases
@@ -105,12 +106,13 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         notes=notes,
     )
     labeled, hidden = pool[:count], pool[count:]
+    kept = names(few_of([*unlabeled, *hidden], settings))
     split = Split(
         labeled=names(labeled),
-        unlabeled=names([*unlabeled, *hidden]),
+        unlabeled=kept,
         validation=names(validation),
         test=tuple(sorted([*own_test, *names(test)])),
-        hidden=names(hidden),
+        hidden=tuple(sorted(set(names(hidden)) & set(kept))),
         notes=tuple(notes),
     )
     if settings.folds or settings.fold:
@@ -230,6 +232,19 @@ def labeled_count(
             "Choose with --labeled N, or use all labels with --method supervised."
         )
     return count
+
+
+def few_of(unlabeled: Sequence[Case], settings: SplitSettings) -> Sequence[Case]:
+    """The unlabelled cases that are asked for; fewer are part of more."""
+    if not 0 <= settings.unlabeled <= len(unlabeled):
+        raise InputError(
+            f"split.unlabeled is {settings.unlabeled}, and there are {len(unlabeled)} unlabelled "
+            "cases to train on. Ask for as many at most; 0 means all."
+        )
+    if not settings.unlabeled:
+        return unlabeled
+    order = shuffled_by_subject(unlabeled, f"{settings.seed}/{settings.draw}/unlabeled")
+    return order[: settings.unlabeled]
 
 
 def names(cases: Sequence[Case]) -> tuple[str, ...]:

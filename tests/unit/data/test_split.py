@@ -51,6 +51,26 @@ def test_labels_beyond_the_budget_are_hidden_and_listed():
     assert all(name.startswith("l") for name in result.hidden)
 
 
+def test_few_unlabelled_cases_are_part_of_more_and_no_label_of_others_is_hidden():
+    parts = [split(mixed(8, 4), labeled=3, unlabeled=count) for count in (2, 6, 0)]
+    assert [len(one.unlabeled) for one in parts] == [2, 6, 9]
+    assert set(parts[0].unlabeled) < set(parts[1].unlabeled) < set(parts[2].unlabeled)
+    assert len({one.labeled for one in parts}) == 1
+    assert all(set(one.hidden) <= set(one.unlabeled) for one in parts)
+    assert parts[1].hidden
+
+
+def test_another_draw_takes_other_unlabelled_cases():
+    draws = {split(mixed(1, 20), unlabeled=5, draw=draw).unlabeled for draw in range(4)}
+    assert len(draws) == 4
+
+
+@pytest.mark.parametrize("count", [-1, 10])
+def test_more_unlabelled_cases_than_there_are_cannot_be_had(count):
+    with pytest.raises(InputError, match=rf"split\.unlabeled is {count}, and there are 9"):
+        split(mixed(8, 4), labeled=3, unlabeled=count)
+
+
 def test_all_labels_are_kept_by_default():
     result = split(mixed(8, 4))
     assert len(result.labeled) == 8
