@@ -52,6 +52,24 @@ def test_comparisons_become_one_table_that_tells_the_gap_closed(tmp_path):
     ]
 
 
+def test_methods_are_ordered_by_their_mean_over_the_datasets(tmp_path):
+    of = {
+        "hippocampus-8": (0.8, 0.9, 0.7),
+        "promise12-5": (0.5, 0.7, 0.9),
+        "drive-3": (0.8, 0.8, 0),
+    }
+    folders = [
+        comparison(
+            tmp_path / name, *(f"{m},0,0,{x},1,1," for m, x in zip("abc", values, strict=True) if x)
+        )
+        for name, values in of.items()
+    ]
+    done = tabled(*folders, comparison(tmp_path / "drive-1", "b,0,0,0.1,1,1,"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["| b | 0.800 |", "| a | 0.700 |"]
+    assert "mean Dice" not in tabled(*folders[:2]).stdout
+
+
 def test_a_training_that_failed_is_no_part_of_a_table(tmp_path):
     done = tabled(comparison(tmp_path / "drive-3", "mix,0,,,,1,out of memory"))
     assert done.returncode == 1
