@@ -163,6 +163,18 @@ def test_an_interrupted_command_goes_on_where_it_was(segpl, made, tmp_path, monk
         assert (run / name).read_bytes() == (made / "run" / name).read_bytes(), name
 
 
+def test_a_report_tells_folds_of_a_shorter_training_until_they_have_gone_on(segpl, copy, tmp_path):
+    def told() -> bool:
+        page = tmp_path / "report.html"
+        assert segpl("report", copy, "--out", page).code == 0
+        return "folds.csv is not of trainings of 7 steps" in page.read_text()
+
+    assert segpl("train", "--out", copy, "--resume", "--steps", 7).code == 0
+    assert told()
+    assert segpl("train", "--out", copy, "--resume", "--folds", COUNT).code == 0
+    assert not told()
+
+
 def test_an_estimate_alone_leaves_the_training_for_later(segpl, pictures, tmp_path):
     run = tmp_path / "run"
     options = (pictures, *QUICK, "--folds", 2, "--out", run)

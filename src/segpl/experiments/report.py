@@ -18,6 +18,7 @@ from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
+from segpl.experiments.folds import held_out_rows
 from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
 from segpl.predict.trust import read_trust
@@ -102,7 +103,7 @@ def read_run(path: Path, name: str) -> FoundRun:
         log=attempt("log", lambda: read_log(training.log), nothing),
         validation=attempt("validation scores", lambda: _validation(training.validation), {}),
         scores=attempt("scores", lambda: _scores(path, split), []),
-        folds=attempt("cross-validation", lambda: _folds(folder.folds), []),
+        folds=attempt("cross-validation", lambda: _folds(folder, config), []),
         trust=attempt("answers on unlabelled cases", lambda: read_trust(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
@@ -257,15 +258,32 @@ def _validation(path: Path) -> dict[int, float]:
     return {step: math.fsum(values) / len(values) for step, values in sorted(groups.items())}
 
 
-def _folds(path: Path) -> list[FoldScore]:
-    """What cross-validation left behind; empty without the file."""
-    if not path.is_file():
+def _folds(folder: RunFolder, config: Config) -> list[FoldScore]:
+    """What cross-validation left behind; empty without the file, refused of other trainings."""
+    if not folder.folds.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return [
+    with folder.folds.open(encoding="utf-8", newline="") as handle:
+        rows = [
             FoldScore(int(row["fold"]), row["case"], row["class"], float(row["dice"]))
             for row in csv.DictReader(handle)
         ]
+    steps, folds = config.train.steps, sorted({row.fold for row in rows})
+    for number in folds:
+        place = RunFolder(folder.path / f"fold-{number}")
+        if not place.config.is_file():
+            continue  # removed to save space: nothing to compare with
+        # settings of a fold are written before it is trained on, its scores after
+        ended = {
+            (row.case, row.class_name): row.dice
+            for row in held_out_rows(place, number)
+            if row.step == steps
+        }
+        if ended != {(row.case, row.class_name): row.dice for row in rows if row.fold == number}:
+            raise InputError(
+                f"{folder.folds.name} is not of trainings of {steps} steps, as the run is. `segpl "
+                f"train --out {folder.path} --resume --folds {len(folds)}` goes on with the folds."
+            )
+    return rows
 
 
 def _parameters(config: Config, plan: Plan | None) -> int:

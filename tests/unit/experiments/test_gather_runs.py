@@ -114,6 +114,42 @@ def test_folds_and_answers_on_unlabelled_cases_are_known_where_a_run_has_them(tm
     assert found.trust.classes["x"].agreement == 0.75
 
 
+def make_fold(run: Path, *, steps: int, **dice: float) -> None:
+    """A fold that was trained this far, with the Dice of its only case at each named step."""
+    fold = run / "fold-0"
+    fold.mkdir()
+    content = {"method": {"name": "segpl"}, "train": {"steps": steps}}
+    (fold / "config.toml").write_text(resolve(content).as_toml())
+    rows = [f"{step.removeprefix('step_')},a,x,{value}" for step, value in dice.items()]
+    (fold / "validation.csv").write_text("\n".join(["step,case,class,dice", *rows, ""]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "dice"),
+    [
+        (2, {"step_2": 0.25}),
+        (4, {"step_2": 0.25}),  # its settings are written before the first of the new steps
+        (4, {"step_2": 0.25, "step_4": 0.5}),  # interrupted before the table was written
+    ],
+    ids=["shorter", "begun", "ended"],
+)
+def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path, steps, dice):
+    run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
+    (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
+    make_fold(run, steps=steps, **dice)
+    assert gather([run]).runs[0].folds == []
+    assert "no cross-validation: folds.csv is not of trainings of 4 steps" in problems(run)
+    assert "--resume --folds 1`" in problems(run)
+
+
+def test_cross_validation_of_trainings_as_long_as_the_run_is_shown(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
+    make_fold(run, steps=4, step_2=0.75, step_4=0.25)
+    assert gather([run]).runs[0].folds == [FoldScore(0, "a", "x", 0.25)]
+    assert "cross-validation" not in problems(run)
+
+
 def test_answers_of_weights_that_were_trained_on_are_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (run / "trust.json").write_text(json.dumps(TRUST))
