@@ -61,7 +61,8 @@ def watched_cases(config: Config, dataset: Dataset, split: Split) -> list[Case]:
     if not split.hidden:
         raise InputError(
             "train.watch_hidden compares pseudo-labels with hidden labels, and no label of "
-            f"{dataset.root} is hidden. Hide some with --labeled N, or leave it out."
+            f"{dataset.root} is hidden among the cases that are trained on. Hide some with "
+            "--labeled N, raise split.unlabeled if it is set, or leave it out."
         )
     return [dataset.case(name) for name in split.hidden]
 

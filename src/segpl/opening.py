@@ -48,7 +48,8 @@ def changed_settings(folder: RunFolder, wanted: Config, *, free: Collection[str]
 
     Saved settings name the learning rate that others may leave to the plan.
     """
-    for place in (folder.plan, Path(wanted.data.plan)):  # a run that was killed early has none yet
+    # the plan that others share, where there is one: a rate of its own would be no comparison
+    for place in (Path(wanted.data.plan), folder.plan):
         if place.is_file():
             wanted = with_rate(wanted, Plan.read(place))
             break

@@ -157,12 +157,27 @@ def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path
     assert len(splits[0]["labeled"]) < 10
 
 
-def test_supervised_training_alone_may_have_all_labels(segpl, tmp_path):
-    data = make_dataset(tmp_path / "data", labeled=6, unlabeled=0, test=0)
-    options = (*SHORT, "--methods", "supervised", "--seeds", 0, "--test", 2, "--labeled", 0)
-    answer = segpl("compare", data, *options, "--out", tmp_path / "out")
-    assert answer.code == 0, answer.err
-    assert len(split_of(tmp_path / "out", "supervised-0")["labeled"]) == 4
+def test_supervised_training_alone_has_all_labels_where_they_are_asked_for(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", labeled=12, unlabeled=0, test=0)
+    options = (*SHORT, "--methods", "supervised", "--seeds", 0, "--test", 2)
+    for name, asked in (("few", ()), ("all", ("--labeled", 0))):
+        answer = segpl("compare", data, *options, *asked, "--out", tmp_path / name)
+        assert answer.code == 0, answer.err
+    counts = [len(split_of(tmp_path / name, "supervised-0")["labeled"]) for name in ("few", "all")]
+    assert counts == [2, 10]
+
+
+def test_a_variant_with_fewer_unlabelled_cases_goes_on(segpl, many, tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text('[methods.few]\nmethod = "segpl"\nsplit = { unlabeled = 1 }\n')
+    options = ("--config", config, "--methods", "few", *SHORT, "--seeds", 0, "--labeled", 3)
+    for _ in range(2):
+        answer = segpl("compare", many, *options, "--test", 2, "--out", tmp_path / "out")
+        assert answer.code == 0, answer.err
+    sizes = [
+        len(split_of(tmp_path / "out", f"{name}-0")["unlabeled"]) for name in ("few", "supervised")
+    ]
+    assert sizes == [1, 3]
 
 
 def test_another_plan_in_the_same_folder_is_refused(segpl, volumes, tmp_path):

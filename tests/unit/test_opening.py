@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ def test_a_run_is_held_against_its_own_plan_where_the_shared_one_is_gone(tmp_pat
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     plan.unlink()
     assert changed_settings(folder, config(plan, 0), free=()) == []
+
+
+def test_a_shared_plan_with_another_rate_is_noticed(tmp_path, plan):
+    folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
+    replace(PLAN, lr=0.001).write(plan)
+    assert changed_settings(folder, config(plan, 0), free=()) == ["train.lr (0.004 -> 0.001)"]
 
 
 def test_settings_that_are_free_may_differ_and_no_others(tmp_path, plan):

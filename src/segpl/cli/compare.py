@@ -30,7 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: 0 1 2")
     parser.add_argument("--steps", type=int, help="of each training (default 2000)")
-    parser.add_argument("--labeled", type=int, metavar="N", help="keep N labels, hide the others")
+    parser.add_argument(
+        "--labeled",
+        type=int,
+        metavar="N",
+        help="keep N labels, hide the others; 0: all, where no method needs unlabelled cases",
+    )
     parser.add_argument("--test", type=int, metavar="N", help="hold N labelled cases out to score")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(

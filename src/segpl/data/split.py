@@ -106,7 +106,10 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         notes=notes,
     )
     labeled, hidden = pool[:count], pool[count:]
-    kept = names(few_of([*unlabeled, *hidden], settings))
+    unlabeled += hidden
+    kept = names(few_of(unlabeled, settings))
+    if left_out := len(unlabeled) - len(kept):
+        notes.append(f"{left_out} unlabelled cases are left out, as split.unlabeled asks.")
     split = Split(
         labeled=names(labeled),
         unlabeled=kept,

@@ -14,6 +14,7 @@ from typing import Any
 from segpl.api import Run, load_run, plan_for, train
 from segpl.assembly import open_dataset
 from segpl.config import check_sections, resolve
+from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
@@ -159,7 +160,10 @@ def plan_jobs(
 ) -> Iterator[Job]:
     """One plan and one split for all methods of a seed; nothing but the method differs."""
     kinds = [settings.special.get(name, {}).get("method", name) for name in settings.names]
-    needs_unlabeled = any(METHODS.get(kind).needs_unlabeled for kind in kinds)
+    # all labels only where they were asked for: alone, supervised training would take them unasked
+    needs_unlabeled = "labeled" not in settings.sections.get("split", {}) or any(
+        METHODS.get(kind).needs_unlabeled for kind in kinds
+    )
     for seed in settings.seeds:
         shared = copy.deepcopy(dict(settings.sections))
         shared["method"] = {"name": BASELINE}  # that of the plan, for all others as well
@@ -167,19 +171,20 @@ def plan_jobs(
         if data is None:
             if shared.get("data", {}).get("plan"):
                 raise InputError("--phantom has a plan of its own: leave data.plan out.")
-            folder, held = out / "phantoms" / f"seed-{seed}", resolve(shared).split
+            scans, held = out / "phantoms" / f"seed-{seed}", resolve(shared).split
             if held.validation and held.seed:  # the plan is made for the split of seed 0
                 raise InputError(
                     f"split.seed is {held.seed}: the scans of --phantom, and which of them are "
                     "held out, are drawn by --seeds. Leave split.seed out."
                 )
-            place, plan = make_phantom(folder, seed, validation=held.validation, quiet=quiet)
+            place, plan = make_phantom(scans, seed, validation=held.validation, quiet=quiet)
         else:
             place, plan = data, out / "plans" / f"seed-{seed}.json"
             shared["split"] = {"draw": seed, **shared.get("split", {})}
         shared["data"] = {**shared.get("data", {}), "path": str(place.resolve())}
         config = resolve(shared)
-        split = make_split(open_dataset(config), config.split, needs_unlabeled=needs_unlabeled)
+        dataset = open_dataset(config)
+        split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
         if data is not None:
             # methods that need no unlabelled cases would take all the labels of a benchmark
             shared["split"]["labeled"] = len(split.labeled)
@@ -199,7 +204,15 @@ def plan_jobs(
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:
             content = with_special(shared, name, settings.special.get(name, {}))
-            yield Job(name, seed, content, run_folder(out, name, seed).path, split)
+            folder = run_folder(out, name, seed).path
+            yield Job(name, seed, content, folder, split_of(content, dataset))
+
+
+def split_of(content: Mapping[str, Any], dataset: Dataset) -> Split:
+    """What the training will draw: a variant may train on other cases, such as fewer unlabelled."""
+    config = resolve(content)
+    needs_unlabeled = METHODS.get(config.method).needs_unlabeled
+    return make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
 
 
 def run_folder(out: Path, label: str, seed: int) -> RunFolder:

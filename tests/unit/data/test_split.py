@@ -58,6 +58,8 @@ def test_few_unlabelled_cases_are_part_of_more_and_no_label_of_others_is_hidden(
     assert len({one.labeled for one in parts}) == 1
     assert all(set(one.hidden) <= set(one.unlabeled) for one in parts)
     assert parts[1].hidden
+    assert "3 unlabelled cases are left out, as split.unlabeled asks." in parts[1].notes
+    assert not any("split.unlabeled" in note for note in parts[2].notes)
 
 
 def test_another_draw_takes_other_unlabelled_cases():
