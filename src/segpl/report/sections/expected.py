@@ -62,10 +62,12 @@ def folds_table(runs: Sequence[FoundRun]) -> Table:
 def trust_section(found: Gathered) -> Section:
     known = [(run, run.trust) for run in found.runs if run.trust]
     looked = any(trust.cases for _, trust in known)
-    too_large = sum(trust.too_large for _, trust in known)
+    # no sum: those of several runs may be the same cases
+    too_large = max((trust.too_large for _, trust in known), default=0)
+    cases = counted(too_large, "case")
     larger = (
-        f"{counted(too_large, 'case')} would have taken too long; a higher train.trust looks at "
-        "larger ones."
+        f"{cases if len(known) == 1 else f'Up to {cases} of a run'} would have taken too long; a "
+        "higher train.trust looks at larger ones."
     )
     return Section(
         "trust",
