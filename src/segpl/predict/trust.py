@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
 from segpl.engine.run import RunFolder
-from segpl.errors import InputError
+from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import dice
 from segpl.files import read_json, write_json
 from segpl.methods.base import Method
@@ -77,9 +78,9 @@ def trust_in(folder: RunFolder, volumes: Mapping[str, Resident], model: Model, *
     A run whose weights are those that `trust.json` speaks of is not looked at again.
     """
     weights = folder.weights("last")
-    if folder.trust.exists():
-        known = read_json(folder.trust)
-        if (known.get("weights"), known.get("asked")) == (weights, most):
+    with suppress(InputError, MissingFileError):  # missing or of no use: written anew
+        known = kept_answers(folder)
+        if (known.get("weights"), known.get("asked")) == (weights, most) and "words" in known:
             return str(known["words"])
     trust = look_at_unlabeled(volumes, model, most=most)
     log = read_log(folder.training.log)
@@ -96,8 +97,8 @@ def read_trust(folder: RunFolder) -> Trust | None:
     """What a run has kept; None without the file. Of other weights than the last it is refused."""
     if not folder.trust.exists():
         return None
-    known = read_json(folder.trust)
-    if folder.training.last.exists() and known["weights"] != folder.weights("last"):
+    known = kept_answers(folder)
+    if folder.training.last.exists() and known.get("weights") != folder.weights("last"):
         raise InputError(
             f"{folder.trust.name} speaks of other weights than the last checkpoint. `segpl train "
             f"--out {folder.path} --resume` looks again."
@@ -109,6 +110,63 @@ def read_trust(folder: RunFolder) -> Trust | None:
         {name: ClassTrust(**content) for name, content in known["classes"].items()},
         known["threshold"],
         known["threshold_std"],
+    )
+
+
+def kept_answers(folder: RunFolder) -> dict[str, Any]:
+    """What `trust.json` holds, of the shape in which `trust_in` writes it."""
+    try:
+        known = read_json(folder.trust)
+        wrong = misshapen(known)
+    except InputError:
+        known, wrong = None, "no JSON"
+    if not wrong:
+        return dict(known)
+    raise InputError(
+        f"{folder.trust} holds {wrong}: it was cut or edited. `segpl train --out {folder.path} "
+        "--resume` writes it anew; or delete it."
+    )
+
+
+def misshapen(known: object) -> str:
+    """What of this could not be a `Trust`; nothing where all of it can."""
+    if not isinstance(known, dict):
+        return "no table"
+    shapes: dict[str, Callable[[Any], bool]] = {
+        "cases": are_texts,
+        "too_large": is_count,
+        "networks": are_texts,
+        "classes": lambda value: isinstance(value, dict) and all(map(is_class, value.values())),
+        "threshold": is_known_number,
+        "threshold_std": is_known_number,
+    }
+    absent = [name for name in shapes if name not in known]
+    if absent:
+        return f"no '{absent[0]}'"
+    wrong = [name for name, fits in shapes.items() if not fits(known[name])]
+    return f"a '{wrong[0]}' that is {known[wrong[0]]!r:.40}" if wrong else ""
+
+
+def are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_known_number(value: object) -> bool:
+    """A number, or None for one that is not known."""
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def is_class(value: object) -> bool:
+    names = [one.name for one in fields(ClassTrust)]
+    return (
+        isinstance(value, dict)
+        and sorted(value) == sorted(names)
+        and is_count(value["found"])
+        and all(is_known_number(value[name]) for name in names)
     )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
 from segpl.engine.run import RunFolder
+from segpl.errors import InputError
 from segpl.methods.base import Method
 from segpl.networks.network import Network
 from segpl.predict import trust
@@ -22,12 +23,14 @@ from segpl.predict.trust import (
     ClassTrust,
     Trust,
     look_at_unlabeled,
+    read_trust,
     trust_in,
     trust_words,
     windows_of,
 )
 
 CPU = torch.device("cpu")
+SURE = {"found": 1, "agreement": 0.5, "lowest": 0.5, "confidence": 0.9}  # of a class
 THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
@@ -225,6 +228,61 @@ class TestFile:
         folder.training.log.write_text(log)
         assert "threshold" not in self.words(folder)
         assert json.loads(folder.trust.read_text())["threshold"] is None
+
+    def test_is_read_as_it_was_seen(self, folder):
+        self.words(folder)
+        known = read_trust(folder)
+        assert known is not None
+        assert (known.cases, known.networks) == (("u0",), ("student", "teacher"))
+        assert known.classes["vessel"].agreement == pytest.approx(2 / 3)
+        assert (known.threshold, known.threshold_std) == (0.625, 0.125)
+
+    @pytest.mark.parametrize(
+        ("changes", "wrong"),
+        [
+            ({"classes": []}, "a 'classes' that is []"),
+            ({"classes": {"vessel": 0.5}}, "a 'classes' that is"),
+            ({"classes": {"vessel": {"found": 1}}}, "a 'classes' that is"),
+            ({"classes": {"vessel": SURE | {"found": -1}}}, "a 'classes' that is"),
+            ({"classes": {"vessel": SURE | {"lowest": "0.5"}}}, "a 'classes' that is"),
+            ({"classes": {"vessel": SURE | {"more": 1}}}, "a 'classes' that is"),
+            ({"cases": "u0"}, "a 'cases' that is 'u0'"),
+            ({"networks": [1]}, "a 'networks' that is [1]"),
+            ({"too_large": None}, "a 'too_large' that is None"),
+            ({"too_large": True}, "a 'too_large' that is True"),
+            ({"threshold": "0.5"}, "a 'threshold' that is '0.5'"),
+            ({"threshold_std": []}, "a 'threshold_std' that is []"),
+        ],
+    )
+    def test_of_another_shape_is_refused_with_what_to_do(self, folder, changes, wrong):
+        self.words(folder)
+        folder.trust.write_text(json.dumps(json.loads(folder.trust.read_text()) | changes))
+        with pytest.raises(InputError) as refused:
+            read_trust(folder)
+        assert f"holds {wrong}" in str(refused.value)
+        assert f"`segpl train --out {folder.path} --resume` writes it anew; or delete it." in str(
+            refused.value
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "wrong"),
+        [("{}", "no 'cases'"), ("[]", "no table"), ('{"weights": ', "no JSON")],
+    )
+    def test_that_is_broken_is_refused_and_written_anew_by_a_training(self, folder, text, wrong):
+        said = self.words(folder)
+        kept = folder.trust.read_bytes()
+        folder.trust.write_text(text)
+        with pytest.raises(InputError, match=f"holds {wrong}: .* --resume"):
+            read_trust(folder)
+        assert self.words(folder) == said
+        assert folder.trust.read_bytes() == kept
+
+    def test_without_words_is_written_anew(self, folder):
+        said = self.words(folder)
+        kept = json.loads(folder.trust.read_text())
+        del kept["words"]
+        folder.trust.write_text(json.dumps(kept))
+        assert self.words(folder) == said
 
     def test_of_the_same_weights_is_not_made_again(self, folder, monkeypatch):
         said = self.words(folder)
