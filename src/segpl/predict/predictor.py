@@ -19,7 +19,7 @@ from segpl.data.prepare import labels_of, prepare_image, restore
 from segpl.data.readers import Grid, read_image
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.evaluate.uncertainty import binary_entropy
-from segpl.files import read_json, write_json
+from segpl.files import read_json, storing, write_json
 from segpl.predict.components import kept_largest, note_of_largest
 from segpl.predict.inputs import Job
 from segpl.predict.samples import Answer, Maps, Predict, Sampler, sampled
@@ -62,11 +62,12 @@ def predict_jobs(
 ) -> list[Path]:
     """Write a prediction for each job into `out`; returns the label files that were written.
 
-    Existing outputs are skipped unless `overwrite`. Probabilities go to a folder of that name. A
-    broken input does not stop the others: it is reported when they are done. `predictions.json`
-    says what the numbers mean and which `run` made them. With `samplers` the mean of their samples
-    takes the place of `predict`, and maps of entropy and spread go to the folder `uncertainty`. Of
-    the classes named in `largest` the labels keep the largest component alone.
+    Existing outputs are skipped unless `overwrite`, which removes them first. Probabilities go to a
+    folder of that name. A broken input does not stop the others: it is reported when they are done.
+    `predictions.json` says what the numbers mean and which `run` made them. With `samplers` the
+    mean of their samples takes the place of `predict`, and maps of entropy and spread go to the
+    folder `uncertainty`. Of the classes named in `largest` the labels keep the largest component
+    alone.
     """
     run += note_of_largest(largest)  # masks that keep less are not those of the same run
     outputs = {
@@ -82,6 +83,8 @@ def predict_jobs(
     ]
     for _ in range(len(jobs) - len(todo)):
         advance()
+    if overwrite:
+        _clear(jobs, outputs, plan, out, run)
     # before the first prediction, so that an interrupted command leaves no nameless files
     _record(out, jobs, outputs, plan, run)
 
@@ -291,6 +294,24 @@ def _claim(out: Path, outputs: dict[str, _Outputs], run: str, overwrite: bool) -
             f"{out} holds predictions of another run or other weights, {manifest.get('run')}, "
             f"such as for {foreign[0]}. Choose another --out, or replace them with --overwrite."
         )
+
+
+def _clear(
+    jobs: Sequence[Job], outputs: dict[str, _Outputs], plan: Plan, out: Path, run: str
+) -> None:
+    """Remove what is to be replaced: after an interruption the rest would pass for this run's.
+
+    Of another run, maps that are not asked for now go too: they do not belong to the new masks.
+    """
+    manifest = _manifest(out)
+    foreign = {} if manifest is None or manifest.get("run") == run else manifest["files"]
+    for job in jobs:
+        known = foreign.get(job.name, {})
+        every = _outputs(job, out, plan, probabilities=True, uncertainty=True)
+        left = [path for kind, path in every.maps.items() if kind in known]
+        for path in {*outputs[job.name].paths, *left}:
+            with storing(path):
+                path.unlink(missing_ok=True)
 
 
 def _record(
