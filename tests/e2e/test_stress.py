@@ -125,7 +125,9 @@ def test_an_interruption_leaves_the_finished_corruptions(segpl, trained, tmp_pat
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     with monkeypatch.context() as patch:
         patch.setitem(artefacts.ARTEFACTS, "blur", interrupted)
-        assert segpl(*command, "--out", broken).code == 130
+        answer = segpl(*command, "--out", broken)
+    assert answer.code == 130
+    assert answer.err.endswith("interrupted. The same command goes on from there.\n")
     assert {row["corruption"] for row in rows_of(broken)} == {"clean", "ghosts"}
     assert segpl(*command, "--out", broken).code == 0
     assert segpl(*command, "--out", whole).code == 0

@@ -29,6 +29,8 @@ COMMANDS = {
 # what to do after an interruption, where work is kept
 GOING_ON = {
     "train": "Go on with the same command and --resume.",
+    "predict": "The same command, without --overwrite, goes on from there.",
+    "report": "What --fill has predicted is kept: the same command goes on from there.",
     **dict.fromkeys(("compare", "demo", "stress", "study"), "The same command goes on from there."),
 }
 

@@ -1,0 +1,148 @@
+"""What a command says after Ctrl+C is true: it goes on, and does nothing again that was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+from conftest import ANY, SHORT, Command, make_dataset
+
+from segpl.cli.main import GOING_ON
+from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.experiments import phantom_data
+from segpl.methods.segpl import SegPL
+from segpl.predict import predictor
+
+STUDY = """
+title = "One question"
+[datasets.small]
+path = "data"
+seeds = [0]
+[datasets.small.split]
+labeled = 2
+validation = 1
+test = 1
+[train]
+steps = 4
+batch = 1
+[network]
+width = 4
+[methods.low]
+method = "segpl"
+threshold = 0.4
+[[questions]]
+id = "fixed"
+text = "Is 0.4 better?"
+reference = "supervised"
+variants = ["low"]
+"""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A command, where it is stopped, and what it has finished by then."""
+
+    arguments: tuple[object, ...]
+    place: tuple[object, str]
+    call: int  # of the place at which it is stopped
+    kept: tuple[Path, str]  # folder and pattern
+    others: int = 0  # files of this pattern that are still to be made
+
+
+def predicting(segpl: Command, root: Path) -> Interrupted:
+    data = make_dataset(root / "data", dims=2, test=3)
+    assert segpl("train", data, *SHORT, *ANY, "--out", root / "run").code == 0
+    arguments = ("predict", root / "run", "--out", root / "masks")
+    return Interrupted(arguments, (predictor, "predict_windows"), 3, (root / "masks", "*.png"), 1)
+
+
+def filling(segpl: Command, root: Path) -> Interrupted:
+    """Masks of other weights lie there, which --fill replaces."""
+    data = make_dataset(root / "data", dims=2, test=3)
+    run = root / "run"
+    options = (*SHORT, *ANY, "--out", run)
+    assert segpl("train", data, *options).code == 0
+    assert segpl("predict", run, "--out", run / "predictions", "--probabilities").code == 0
+    assert segpl("train", data, *options, "--steps", 8, "--resume").code == 0
+    arguments = ("report", run, "--fill", "--out", root / "report.html")
+    return Interrupted(arguments, (predictor, "predict_windows"), 3, (run, "predictions/*.png"), 1)
+
+
+def comparing(segpl: Command, root: Path) -> Interrupted:
+    data = make_dataset(root / "data", dims=2)
+    options = ("--methods", "segpl", "--seeds", 0, *SHORT, "--out", root / "out")
+    return Interrupted(
+        ("compare", data, *options), (SegPL, "step"), 1, (root / "out", "runs/supervised-0/c*/*")
+    )
+
+
+def asking(segpl: Command, root: Path) -> Interrupted:
+    make_dataset(root / "data", dims=2, labeled=5, unlabeled=0, test=0)
+    (root / "study.toml").write_text(STUDY)
+    return Interrupted(
+        ("study", root / "study.toml", "--data", root, "--out", root / "out"),
+        *((SegPL, "step"), 1, (root / "out", "datasets/small/runs/supervised-0/c*/*")),
+    )
+
+
+def demonstrating(segpl: Command, root: Path) -> Interrupted:
+    return Interrupted(
+        ("demo", "--steps", 4, "--out", root / "demo"),
+        *((SegPL, "step"), 1, (root / "demo", "runs/supervised/c*/*")),
+    )
+
+
+COMMANDS: dict[str, Callable[[Command, Path], Interrupted]] = {
+    "compare": comparing,
+    "demo": demonstrating,
+    "predict": predicting,
+    "report": filling,
+    "study": asking,
+}
+
+
+@pytest.fixture
+def small_demo(monkeypatch) -> None:
+    dataset = partial(write_phantom_dataset, settings=PhantomSettings(shape=(32, 32, 32)))
+    monkeypatch.setattr(phantom_data, "write_phantom_dataset", dataset)
+    for name, value in (("UNLABELED", 2), ("TEST", 1), ("PATCH", 16)):
+        monkeypatch.setattr(phantom_data, name, value)
+
+
+def times(folder: Path, pattern: str) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+
+
+@pytest.mark.usefixtures("small_demo")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupted_command_goes_on_as_it_says(segpl, tmp_path, monkeypatch, name):
+    made = COMMANDS[name](segpl, tmp_path)
+    honest, calls = getattr(*made.place), 0
+
+    def stopped(*args: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == made.call:
+            raise KeyboardInterrupt
+        return honest(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*made.place, stopped)
+        answer = segpl(*made.arguments)
+    assert answer.code == 130
+    assert answer.err.endswith(f"interrupted. {GOING_ON[name]}\n")
+    before = times(*made.kept)
+    assert before
+    again = segpl(*made.arguments)
+    assert again.code == 0, again.err
+    after = times(*made.kept)
+    assert len(after) == len(before) + made.others
+    assert {path: after[path] for path in before} == before
+
+
+def test_every_command_that_is_said_to_go_on_is_tried():
+    """Those of `train` are in test_resume.py, those of `stress` in test_stress.py."""
+    assert {*COMMANDS, "train", "stress"} == set(GOING_ON)
