@@ -180,6 +180,16 @@ def test_a_variant_with_fewer_unlabelled_cases_goes_on(segpl, many, tmp_path):
     assert sizes == [1, 3]
 
 
+def test_a_variant_with_test_cases_of_its_own_is_refused(segpl, many, tmp_path):
+    config = tmp_path / "c.toml"
+    config.write_text('[methods.other]\nmethod = "segpl"\nsplit = { test = 3 }\n')
+    options = ("--config", config, "--methods", "other", *SHORT, "--seeds", 0, "--labeled", 3)
+    answer = segpl("compare", many, *options, "--test", 2, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert "[methods.other] has other test cases than the rest" in answer.err
+    assert not (tmp_path / "out/runs").exists()
+
+
 def test_another_plan_in_the_same_folder_is_refused(segpl, volumes, tmp_path):
     plans = [tmp_path / "a.json", tmp_path / "b.json"]
     for plan in plans:

@@ -13,7 +13,7 @@ from typing import Any
 
 from segpl.api import Run, load_run, plan_for, train
 from segpl.assembly import open_dataset
-from segpl.config import check_sections, resolve
+from segpl.config import Config, check_sections, resolve
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
@@ -158,7 +158,7 @@ def result_of(finished: Future[Outcome], job: Job) -> Outcome:
 def plan_jobs(
     data: Path | None, out: Path, settings: CompareSettings, *, quiet: bool
 ) -> Iterator[Job]:
-    """One plan and one split for all methods of a seed; nothing but the method differs."""
+    """One plan and the same cases for all methods of a seed, unless a variant asks for others."""
     kinds = [settings.special.get(name, {}).get("method", name) for name in settings.names]
     # all labels only where they were asked for: alone, supervised training would take them unasked
     needs_unlabeled = "labeled" not in settings.sections.get("split", {}) or any(
@@ -169,15 +169,7 @@ def plan_jobs(
         shared["method"] = {"name": BASELINE}  # that of the plan, for all others as well
         shared["train"] = {**shared.get("train", {}), "seed": seed}
         if data is None:
-            if shared.get("data", {}).get("plan"):
-                raise InputError("--phantom has a plan of its own: leave data.plan out.")
-            scans, held = out / "phantoms" / f"seed-{seed}", resolve(shared).split
-            if held.validation and held.seed:  # the plan is made for the split of seed 0
-                raise InputError(
-                    f"split.seed is {held.seed}: the scans of --phantom, and which of them are "
-                    "held out, are drawn by --seeds. Leave split.seed out."
-                )
-            place, plan = make_phantom(scans, seed, validation=held.validation, quiet=quiet)
+            place, plan = phantom_for(resolve(shared), out, seed, quiet=quiet)
         else:
             place, plan = data, out / "plans" / f"seed-{seed}.json"
             shared["split"] = {"draw": seed, **shared.get("split", {})}
@@ -204,8 +196,26 @@ def plan_jobs(
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:
             content = with_special(shared, name, settings.special.get(name, {}))
-            folder = run_folder(out, name, seed).path
-            yield Job(name, seed, content, folder, split_of(content, dataset))
+            own = split_of(content, dataset)
+            if own.test != split.test:
+                raise InputError(
+                    f"[methods.{name}] has other test cases than the rest, which would be no "
+                    "comparison. Set split.test, split.seed and split.validation for all methods."
+                )
+            yield Job(name, seed, content, run_folder(out, name, seed).path, own)
+
+
+def phantom_for(config: Config, out: Path, seed: int, *, quiet: bool) -> tuple[Path, Path]:
+    """Generated scans of a seed and their plan."""
+    if config.data.plan:
+        raise InputError("--phantom has a plan of its own: leave data.plan out.")
+    if config.split.validation and config.split.seed:  # the plan is made for the split of seed 0
+        raise InputError(
+            f"split.seed is {config.split.seed}: the scans of --phantom, and which of them are "
+            "held out, are drawn by --seeds. Leave split.seed out."
+        )
+    scans, validation = out / "phantoms" / f"seed-{seed}", config.split.validation
+    return make_phantom(scans, seed, validation=validation, quiet=quiet)
 
 
 def split_of(content: Mapping[str, Any], dataset: Dataset) -> Split:
