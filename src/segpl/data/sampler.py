@@ -126,7 +126,7 @@ class Sampler:
             volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
             start = self.unlabeled_start(volume, rng)
             crops.append(self.crop(volume.image, start, fill=0.0))
-            insides.append(self.inside(volume))
+            insides.append(self.inside(volume, start))
         scans, inside = augment(
             torch.stack(crops),
             torch.stack(insides),
@@ -193,10 +193,10 @@ class Sampler:
     def start(
         self, volume: Resident, rng: np.random.Generator, *, foreground: bool
     ) -> tuple[int, ...]:
-        """First voxel of a crop; a volume thinner than the patch begins at its own start."""
+        """First voxel of a crop, below 0 where a volume begins inside of it."""
         if foreground and volume.has_foreground:
             return self.around(self.place(volume, rng), volume)
-        return tuple(int(rng.integers(room + 1)) for room in self.room(volume))
+        return tuple(int(rng.integers(low, high + 1)) for low, high in self.bounds(volume))
 
     def unlabeled_start(self, volume: Resident, rng: np.random.Generator) -> tuple[int, ...]:
         """First voxel of a crop of a volume whose label, if it has one, is not looked at.
@@ -222,13 +222,19 @@ class Sampler:
         return place
 
     def around(self, centre: NDArray[np.int32], volume: Resident) -> tuple[int, ...]:
-        """First voxel of the crop with this centre, or the nearest to it inside of the volume."""
+        """First voxel of the crop with this centre, or the nearest to it that can be one."""
         wanted = [int(c) - side // 2 for c, side in zip(centre, self.patch, strict=True)]
-        return tuple(min(max(w, 0), r) for w, r in zip(wanted, self.room(volume), strict=True))
+        bounds = self.bounds(volume)
+        return tuple(min(max(w, low), high) for w, (low, high) in zip(wanted, bounds, strict=True))
 
-    def room(self, volume: Resident) -> list[int]:
-        """The last voxel of each axis at which a crop can start."""
-        return [max(size - side, 0) for size, side in zip(volume.shape, self.patch, strict=True)]
+    def bounds(self, volume: Resident) -> list[tuple[int, int]]:
+        """The first and the last voxel of each axis at which a crop can start.
+
+        A volume thinner than the patch may lie at either end of it, or between. Were it always in
+        the middle, nothing would be learnt about the margins, where a thicker volume has voxels.
+        """
+        gaps = [size - side for size, side in zip(volume.shape, self.patch, strict=True)]
+        return [(min(gap, 0), max(gap, 0)) for gap in gaps]
 
     def crop(
         self,
@@ -237,27 +243,29 @@ class Sampler:
         *,
         fill: float,
     ) -> Tensor:
-        """A patch of (C, *S) on the device, filled up around the middle where the volume ends."""
-        box = (slice(None), *(slice(s, s + n) for s, n in zip(start, self.patch, strict=True)))
+        """A patch of (C, *S) on the device, filled up where the volume ends."""
+        ends = [(max(s, 0), s + n) for s, n in zip(start, self.patch, strict=True)]
+        box = (slice(None), *(slice(*pair) for pair in ends))
         if isinstance(array, Tensor):
             part = array[box]
         else:
             part = torch.from_numpy(np.array(array[box])).to(self.device, non_blocking=True)
-        margins = [margin(n, size) for n, size in zip(self.patch, part.shape[1:], strict=True)]
-        if not any(after for _, after in margins):
+        if part.shape[1:] == self.patch:
             return part
-        pads = [side for pair in reversed(margins) for side in pair]
-        return torch.nn.functional.pad(part, pads, value=fill)
+        shown = self.shown(array.shape[1:], start)
+        pads = [(own.start, n - own.stop) for n, own in zip(self.patch, shown, strict=True)]
+        flat = [side for pair in reversed(pads) for side in pair]
+        return torch.nn.functional.pad(part, flat, value=fill)
 
-    def inside(self, volume: Resident) -> Tensor:
-        """(*patch) bool: where any crop of this volume shows the volume and no filling."""
+    def inside(self, volume: Resident, start: tuple[int, ...]) -> Tensor:
+        """(*patch) bool: where the crop that starts there shows the volume and no filling."""
         mask = torch.zeros(self.patch, dtype=torch.bool, device=self.device)
-        margins = [margin(n, size) for n, size in zip(self.patch, volume.shape, strict=True)]
-        mask[tuple(slice(a, n - b) for n, (a, b) in zip(self.patch, margins, strict=True))] = True
+        mask[self.shown(volume.shape, start)] = True
         return mask
 
-
-def margin(side: int, size: int) -> tuple[int, int]:
-    """Filling before and after a volume of `size` voxels on a patch of `side`."""
-    gap = max(side - size, 0)
-    return gap // 2, gap - gap // 2
+    def shown(self, sizes: Sequence[int], start: tuple[int, ...]) -> tuple[slice, ...]:
+        """The part of a crop that a volume with these sides fills."""
+        return tuple(
+            slice(max(-first, 0), min(size - first, side))
+            for size, first, side in zip(sizes, start, self.patch, strict=True)
+        )

@@ -121,10 +121,20 @@ def test_crop_of_a_thin_volume_is_filled_with_ignored_voxels():
     assert torch.equal(batch.image[:, 0][~filled].long(), batch.label[~filled])
 
 
-def test_volume_smaller_than_the_patch_lies_in_the_middle_whole():
-    crop = sampler([volume((2, 2))]).batch(0).labeled.label[0]
-    assert crop[1:3, 1:3].tolist() == [[0, 1], [2, 3]]
-    assert (crop == IGNORE).sum() == 12
+@pytest.mark.parametrize("foreground", [0.0, 1.0])
+def test_volume_smaller_than_the_patch_is_shown_whole_and_anywhere_in_it(foreground):
+    """Margins that no labelled scan ever reaches would answer at random where a larger one does."""
+    plain = sampler([volume((3, 2))], foreground=foreground)
+    crops = [plain.batch(step) for step in range(60)]
+    corners = set()
+    for label in torch.cat([batch.labeled.label for batch in crops]):
+        assert sorted(label[label != IGNORE].tolist()) == list(range(6))
+        corners.add(tuple((label == 0).nonzero()[0].tolist()))
+    everywhere = {(x, y) for x in range(2) for y in range(3)}
+    # sought out: its one foreground voxel (1, 1) is as near to the middle as it can be
+    assert corners == (everywhere if foreground == 0 else {(1, 1)})
+    unlabeled = torch.stack([batch.unlabeled.inside.any(0) for batch in crops])
+    assert unlabeled.any(0).all()
 
 
 def test_every_foreground_crop_contains_foreground():
