@@ -33,7 +33,7 @@ from segpl.data.readers import Grid, Label
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import read_json, write_json, write_whole
 
-VERSION = 1  # raise it when the same files and the same plan would be prepared differently
+VERSION = 2  # raise it when the same files and the same plan would be prepared differently
 FOREGROUND = 20_000  # positions kept for each case: enough for crops, small enough for memory
 THREADS = 4  # each holds one case in memory, before and after resampling
 

@@ -130,8 +130,38 @@ def test_label_values_are_a_subset_after_resampling(shape):
 
 
 def test_a_label_doubled_and_halved_is_the_same():
-    label = np.random.default_rng(0).integers(0, 4, (5, 6, 7))
-    assert np.array_equal(resized_label(resized_label(label, (10, 12, 14)), (5, 6, 7)), label)
+    """Of blocks of four voxels: single ones are rounded off."""
+    label = (
+        np.random.default_rng(0).integers(0, 4, (3, 2, 3)).repeat(4, 0).repeat(4, 1).repeat(4, 2)
+    )
+    twice = resized_label(label, [2 * side for side in label.shape])
+    assert (resized_label(twice, label.shape) == label).mean() > 0.95
+    assert np.array_equal(twice[::2, ::2, ::2], label)
+
+
+@pytest.mark.parametrize("factor", [1.5, 1.71, 2, 3])
+def test_label_on_a_coarser_grid_stays_where_it_is_and_as_large(factor):
+    """In the mean over balls of any place; the nearest voxel would be 0.5 away at 2."""
+    rng = np.random.default_rng(0)
+    places = np.indices((48, 48, 24)).transpose(1, 2, 3, 0) + 0.5
+    shape = (round(48 / factor), round(48 / factor), 24)
+    scale = np.array(places.shape[:3]) / shape
+    shifts, sizes = [], []
+    for _ in range(40):
+        centre = rng.uniform(14, 34), rng.uniform(14, 34), 12.0
+        label = (np.linalg.norm(places - centre, axis=-1) < rng.uniform(7, 11)).astype(np.int16)
+        new = resized_label(label, shape)
+        shifts.append((np.argwhere(new).mean(0) + 0.5) * scale - np.argwhere(label).mean(0) - 0.5)
+        sizes.append(new.sum() * scale.prod() / label.sum())
+    assert np.abs(np.mean(shifts, 0)).max() < 0.1
+    assert np.mean(sizes) == pytest.approx(1, abs=0.03)
+
+
+def test_of_equal_parts_the_higher_number_counts():
+    """The middle of three new voxels is half of one class and half of the other."""
+    for low, high in ((0, 1), (-1, 0), (1, 2)):
+        for border in ([low] * 3 + [high] * 3, [high] * 3 + [low] * 3):
+            assert resized_label(np.array([border] * 3), (3, 3))[1, 1] == high
 
 
 def test_image_and_label_keep_the_same_middle():
