@@ -32,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument(
-        "--overlap", type=float, default=0.5, help="share of a window that its neighbour sees too"
+        "--overlap",
+        type=float,
+        default=0.5,
+        help="share of a window that its neighbour sees too, at least",
     )
     parser.add_argument(
         "--checkpoint",

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from segpl.data.plan import Plan
 from segpl.losses import dice_cross_entropy, supervised_loss
-from segpl.predict.window import predict_windows
+from segpl.predict.window import predict_windows, window_steps
 
 SURE = 1e-6  # probabilities nearer to 0 or 1 have no finite logit in single precision
 KEPT = 2**30  # bytes of graphs: a device that trained a network has as much to spare
@@ -151,10 +151,10 @@ def paddings(sides: torch.Size, patch: tuple[int, ...]) -> list[int]:
 
 def window_places(sides: torch.Size, patch: tuple[int, ...], overlap: float) -> list[Place]:
     """Where the windows of a prediction lie: regular steps, the last one at the end."""
-    starts = []
-    for side, width in zip(sides, patch, strict=True):
-        step = max(1, int(width * (1 - overlap)))
-        starts.append([*range(0, side - width, step), side - width])
+    starts = [
+        [*range(0, side - width, step), side - width]
+        for side, width, step in zip(sides, patch, window_steps(sides, patch, overlap), strict=True)
+    ]
     return [
         tuple(slice(s, s + width) for s, width in zip(corner, patch, strict=True))
         for corner in product(*starts)

@@ -19,7 +19,7 @@ from segpl.experiments.attacked_loss import (
 )
 from segpl.losses import dice_cross_entropy, supervised_loss
 from segpl.methods.base import Method
-from segpl.predict.window import predict_windows
+from segpl.predict.window import predict_windows, shares_of, window_steps
 from segpl.types import IGNORE
 from segpl.views.attacks import fgsm, pgd
 
@@ -65,7 +65,7 @@ def by_autograd(method: Method, image: Tensor, label: Tensor, plan: Plan) -> Ten
         4,
         # a copy, because the blending multiplies in place
         lambda windows: method.predict(windows).clone(),
-        overlap=0.5,
+        overlap=shares_of(window_steps(image.shape[1:], plan.patch, 0.5), plan.patch),
         mode="gaussian",
     )
     loss = supervised_loss(torch.logit(answer, eps=1e-6), label[None], dice_cross_entropy)
@@ -118,7 +118,7 @@ def test_graphs_are_kept_until_they_fill_their_bytes(kept, again):
 
 
 def test_the_same_image_is_not_predicted_twice_and_another_one_is():
-    image, label = case_of((20, 20))
+    image, label = case_of((16, 20))
     seen: list[Tensor] = []
 
     def predict(windows: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def test_windows_are_those_of_the_prediction(side, overlap):
         seen.extend(windows[:, 0, 0, 0].tolist())
         return windows.clone()
 
-    sliding_window_inference(places[None], (16, 16), 1, first_row, overlap=overlap)
+    predict_windows(places, first_row, plan_for(2), overlap=overlap, window_batch=1)
     ours = [place[0].start for place in window_places(places.shape[1:], (16, 16), overlap)]
     assert ours == [int(start) for start in seen]
 

@@ -78,12 +78,40 @@ def test_the_middle_of_a_window_counts_more_than_its_rim():
         return torch.full_like(windows, float(next(order)))
 
     whole = predict_windows(
-        torch.zeros(1, 8, 12), predict, plan_for((8, 8)), window_batch=1, overlap=0.5
+        torch.zeros(1, 8, 16), predict, plan_for((8, 8)), window_batch=1, overlap=0.5
     )
     row = whole[0, 4]
     assert row[0] == pytest.approx(0)
     assert row[5] < 0.5 < row[6]
-    assert row[-1] == pytest.approx(1)
+    assert row[-1] == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    ("side", "overlap", "starts"),
+    [
+        (8, 0.5, [0]),
+        (9, 0.5, [0, 1]),
+        (12, 0.5, [0, 2, 4]),  # [0, 4] would have nothing of the middle in a middle
+        (13, 0.5, [0, 3, 5]),
+        (16, 0.5, [0, 4, 8]),
+        (17, 0.5, [0, 3, 6, 9]),  # and not 0, 4, 8, 9
+        (12, 0.0, [0, 2, 4]),
+        (24, 0.0, [0, 8, 16]),
+        (32, 0.0, [0, 8, 16, 24]),
+        (16, 0.75, [0, 2, 4, 6, 8]),
+    ],
+)
+def test_windows_lie_evenly_and_one_in_the_middle(side, overlap, starts):
+    """Every voxel holds the number of its row, so a window tells where it was cut."""
+    seen: list[int] = []
+
+    def predict(windows):
+        seen.extend(windows[:, 0, 0, 0].int().tolist())
+        return windows
+
+    rows = torch.arange(float(side)).view(1, side, 1).expand(1, side, 4)
+    predict_windows(rows, predict, plan_for((8, 4)), overlap=overlap)
+    assert sorted(seen) == starts
 
 
 def test_no_gradient_is_kept():
