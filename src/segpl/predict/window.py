@@ -57,17 +57,17 @@ def window_steps(sides: Sequence[int], patch: Sequence[int], overlap: float) -> 
 
     As few windows as `overlap` allows, but three where one is not enough, so that one of them has
     what lies in the middle of the image in its own middle; and as far from each other as that many
-    can be, so that no two lie on almost the same place.
+    can be, so that no two lie on almost the same place. At 0 they are as few as can be.
     """
     if not 0 <= overlap < 1:
         raise InputError(
             f"overlap is {overlap}, but neighbouring windows can share from 0 to less than 1 of "
             "their size. Try 0.5."
         )
-    steps = []
+    steps, fewest = [], FEWEST if overlap else 1
     for side, wide in zip(sides, patch, strict=True):
         room = max(side - wide, 0)
-        gaps = max(FEWEST - 1, ceil(room / max(1, int(wide * (1 - overlap)))))
+        gaps = max(1, fewest - 1, ceil(room / max(1, int(wide * (1 - overlap)))))
         steps.append(ceil(room / gaps) or wide)
     return steps
 
