@@ -155,7 +155,7 @@ def test_a_volume_on_the_device_is_as_good_as_one_on_the_disk():
 
 
 @pytest.mark.parametrize(
-    ("shape", "patch"), [((4, 4), 4), ((9, 4), 4), ((30, 17), 8), ((3, 40), 5)]
+    ("shape", "patch"), [((4, 4), 4), ((6, 4), 4), ((9, 4), 4), ((30, 17), 8), ((3, 40), 5)]
 )
 def test_windows_are_counted_as_they_are_made(shape, patch):
     plan = replace(PICTURES, patch=(patch, patch))
