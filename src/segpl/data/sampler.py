@@ -244,15 +244,15 @@ class Sampler:
         fill: float,
     ) -> Tensor:
         """A patch of (C, *S) on the device, filled up where the volume ends."""
-        ends = [(max(s, 0), s + n) for s, n in zip(start, self.patch, strict=True)]
-        box = (slice(None), *(slice(*pair) for pair in ends))
+        shown = self.shown(array.shape[1:], start)
+        places = zip(start, shown, strict=True)
+        box = (slice(None), *(slice(s + own.start, s + own.stop) for s, own in places))
         if isinstance(array, Tensor):
             part = array[box]
         else:
             part = torch.from_numpy(np.array(array[box])).to(self.device, non_blocking=True)
         if part.shape[1:] == self.patch:
             return part
-        shown = self.shown(array.shape[1:], start)
         pads = [(own.start, n - own.stop) for n, own in zip(self.patch, shown, strict=True)]
         flat = [side for pair in reversed(pads) for side in pair]
         return torch.nn.functional.pad(part, flat, value=fill)

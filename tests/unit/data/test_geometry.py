@@ -129,6 +129,16 @@ def test_label_values_are_a_subset_after_resampling(shape):
     assert set(np.unique(resized_label(label, shape))) <= {-1, 0, 7}
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_label_doubled_and_halved_along_an_axis_is_the_same(axis):
+    """Single voxels too: each new voxel lies mostly in one old one."""
+    label = np.random.default_rng(0).integers(-1, 4, (9, 8, 7))
+    sides = [side * 2 if axis == a else side for a, side in enumerate(label.shape)]
+    twice = resized_label(label, sides)
+    assert np.array_equal(twice, label.repeat(2, axis))
+    assert np.array_equal(resized_label(twice, label.shape), label)
+
+
 def test_a_label_doubled_and_halved_is_the_same():
     """Of blocks of four voxels: single ones are rounded off."""
     label = (
