@@ -16,6 +16,7 @@ from tiny import build, vessel_crop
 
 from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.latent_threshold import ThresholdSettings
+from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
 STEPS = 300
@@ -41,7 +42,8 @@ def foreground_after(variant: str) -> float:
     """Predicted foreground of the unlabelled crops after training, as a share of the true one."""
     name, settings = VARIANTS[variant]
     ramp = {"alpha": 0.1, "ramp_begin": 0.1, "ramp_end": 0.2}
-    method = build(name, 2, settings={**settings, **ramp}).train()
+    plain = NetworkSettings(residual=False)  # as in the paper
+    method = build(name, 2, network=plain, settings={**settings, **ramp}).train()
     optimizer = optimizer_for(method, 0.01)
     crops = [vessel_crop(2, seed) for seed in range(SCANS)]
     (scan, label), others = crops[0], torch.stack([crop[0][None] for crop in crops[1:]])

@@ -10,7 +10,7 @@ from conftest import SHORT, make_dataset
 import segpl as library
 from segpl.engine.checkpoint import read_checkpoint
 
-BOTH = ("--set", "network.deep=2", "--set", "network.residual=true")
+DEEP, PLAIN = ("--set", "network.deep=2"), ("--set", "network.residual=false")
 COST = ("parameters", "step_flops", "predict_flops")
 
 
@@ -22,7 +22,7 @@ def pictures_of(tmp_path):
 def test_run_with_coarser_levels_that_was_stopped_goes_on_to_the_same_curve(
     segpl, pictures_of, tmp_path, monkeypatch
 ):
-    arguments = (pictures_of, *SHORT, *BOTH, "--method", "mean-teacher", "--steps", "8")
+    arguments = (pictures_of, *SHORT, *DEEP, "--method", "mean-teacher", "--steps", "8")
     assert segpl("train", *arguments, "--out", tmp_path / "whole").code == 0
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -66,7 +66,7 @@ def test_run_predicts_and_counts_the_weights_of_its_levels(segpl, train, picture
 def test_coarser_levels_cost_training_and_no_prediction(segpl, tmp_path):
     small = ("--patch", 32, 32, "--device", "cpu", "--steps", "1", "--set", "network.width=4")
     rows = {}
-    for name, settings in {"plain": (), "deep": BOTH[:2], "both": BOTH}.items():
+    for name, settings in {"plain": PLAIN, "deep": (*DEEP, *PLAIN), "both": DEEP}.items():
         out = tmp_path / f"{name}.csv"
         answer = segpl("cost", "supervised", *small, *settings, "--out", out)
         assert answer.code == 0, answer.err

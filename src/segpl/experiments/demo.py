@@ -38,6 +38,7 @@ class DemoSettings:
         weights = {} if method == "supervised" else {"alpha": self.alpha}
         return {
             "train": {"steps": self.steps, "seed": self.seed, "lr": self.lr, "batch": 2},
+            "network": {"residual": False},
             "augment": {"affine": 0.0, "scanner": 0.0, "mirror": 0.0},
             "method": {"name": method, **weights},
         }

@@ -45,11 +45,12 @@ class BPLMix(Method):
       (y_u, w_u) = \text{rule}(p, q(T))$$
     $$\text{M: } L_L(p(x_l;\, \theta), y_l) +
       \alpha\, L_U(p(\tilde x;\, \theta), \tilde y, \tilde w), \quad
-      (\tilde x, \tilde y, \tilde w) = \text{mix}\big((A(x_u), y_u, w_u), (x_l, y_l, 1)\big)$$
+      (\tilde x, \tilde y, \tilde w) = \text{mix}\big(A(x_u, y_u, w_u), (x_l, y_l, 1)\big)$$
 
-    $\theta'$ is the moving average of $\theta$ [TarvainenValpola2017], $A$ changes intensities as
-    [Cubuk2020]; mixing pastes boxes of unlabelled crops into each other [Yun2019], and of labelled
-    into unlabelled crops and the reverse [Bai2023]. The threshold is that of `bpl`.
+    $\theta'$ is the moving average of $\theta$ [TarvainenValpola2017], $A$ changes intensities and
+    moves crop, label and weight alike [Cubuk2020]; mixing pastes boxes of unlabelled crops into
+    each other [Yun2019], and of labelled into unlabelled crops and the reverse [Bai2023]. The
+    threshold is that of `bpl`.
 
     Differs from the sources: boxes of any side and place, one for each crop, and one loss for all
     voxels of a mixed crop, given and made labels alike.
@@ -69,9 +70,9 @@ class BPLMix(Method):
         ramp_end: float = 0.1  # progress at which alpha is reached
         memory: float = 0.1  # share of the steps so far whose students the teacher is the mean of
         views: int = 1  # of each crop whose mean the teacher answers with, the plain one first
-        operations: int = 3  # changes of intensity of a strong view; 0: the plain crop
+        operations: int = 3  # changes that make a strong view; 0: the plain crop
         magnitude: float = 1.0  # greatest amount of a change
-        geometry: bool = False  # whether strong views are also moved against the plain ones
+        geometry: bool = True  # whether changes may move a crop too, not its intensities alone
         paste: float = 0.5  # chance of a labelled box in an unlabelled crop; 0: no pasting at all
         cutmix: float = 0.5  # chance of a box of another unlabelled crop in one without the former
         predict_by: str = "teacher"  # or `student`

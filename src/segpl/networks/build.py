@@ -22,7 +22,8 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         raise unknown("norm", settings.norm, NORMS)
     if settings.name != "unet":
         for own, instead in INSTEAD.items():
-            if value := getattr(settings, own):
+            value = getattr(settings, own)
+            if value != getattr(NetworkSettings(), own):
                 raise InputError(
                     f"network.{own} is {value}: it is for 'unet', and the network is "
                     f"'{settings.name}'. {instead}"

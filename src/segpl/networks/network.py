@@ -19,7 +19,7 @@ class NetworkSettings:
     norm: str = "instance"  # `instance` or `batch`
     dropout: float = 0.0  # of whole channels, at the deepest block and before the last layer
     deep: int = 0  # coarser levels of the decoder that learn from the labels too
-    residual: bool = False  # each block of the encoder adds its input
+    residual: bool = True  # each block of the encoder of the U-Net adds its input
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:

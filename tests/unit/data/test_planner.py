@@ -244,7 +244,7 @@ def test_network_is_wide_with_an_accelerator_and_learns_as_much_more_slowly(
     ("shape", "resources", "voxels", "crops"),
     [
         ((300, 300, 300), PLENTY, 48**3, 2),
-        ((300, 300, 300), FAST, 64**3, 2),
+        ((300, 300, 300), FAST, 64**3, 4),
         ((900, 900), PLENTY, 192**2, 2),
         ((900, 900), FAST, 384**2, 4),
     ],

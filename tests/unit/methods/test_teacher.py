@@ -126,8 +126,8 @@ def test_statistics_of_batch_normalisation_are_averaged():
     for _ in range(3):
         student(image())
     follow(teacher, student, 0.9, 100)
-    ours = teacher.body.stem[1].running_mean
-    assert torch.allclose(ours, 0.1 * student.body.stem[1].running_mean)
+    ours = teacher.body.stem.block[1].running_mean
+    assert torch.allclose(ours, 0.1 * student.body.stem.block[1].running_mean)
     assert ours.abs().sum() > 0
 
 
@@ -137,7 +137,7 @@ def test_whole_numbers_are_copied():
     for _ in range(3):
         student(image())
     follow(teacher, student, 0.9, 100)
-    assert teacher.body.stem[1].num_batches_tracked == 3
+    assert teacher.body.stem.block[1].num_batches_tracked == 3
 
 
 def test_weights_of_a_teacher_can_still_not_be_trained_after_it_moved():

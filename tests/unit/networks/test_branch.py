@@ -64,8 +64,9 @@ def test_coarse_logits_are_spread_linearly(dims):
     trunk = torch.randn((1, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
     coarse, fine = branch(trunk, [4] * dims), branch(trunk, [12] * dims)
     assert torch.allclose(fine[(..., *[slice(1, None, 3)] * dims)], coarse, atol=1e-5)
-    assert coarse.amin() <= fine.amin()
-    assert fine.amax() <= coarse.amax()
+    rounding = 1e-6
+    assert coarse.amin() <= fine.amin() + rounding
+    assert fine.amax() <= coarse.amax() + rounding
     assert fine.unique().numel() > coarse.unique().numel()
 
 

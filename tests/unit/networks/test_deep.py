@@ -158,7 +158,10 @@ def test_fewer_levels_than_none_are_refused():
     ("setting", "words"),
     [
         ({"deep": 2}, r"network\.deep is 2: it is for 'unet'.*'DynUNet'\. Leave it at 0"),
-        ({"residual": True}, r"network\.residual is True: it is for 'unet'.*res_block for DynUNet"),
+        (
+            {"residual": False},
+            r"network\.residual is False: it is for 'unet'.*res_block for DynUNet",
+        ),
     ],
 )
 def test_settings_of_the_unet_are_refused_for_other_networks(setting, words):
