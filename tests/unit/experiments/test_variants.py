@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from segpl.config import resolve
+from segpl.data.plan import Plan
 from segpl.errors import UserError
-from segpl.experiments.compare import CompareSettings, compare_settings
+from segpl.experiments.compare import CompareSettings, compare_settings, read_compare_config
 from segpl.experiments.variants import with_special
 from segpl.methods.base import METHODS
 from segpl.methods.supervised import Supervised
@@ -81,3 +83,20 @@ def test_what_is_no_variant_is_refused(label, values, words):
 def test_an_unknown_name_is_answered_with_the_nearest_label():
     with pytest.raises(UserError, match="Did you mean 'lower'"):
         CompareSettings(("lowr",), special={"lower": LOWER})
+
+
+ROOT = Path(__file__).parents[3]
+COMPARISONS = sorted(
+    path
+    for name in ("comparison", "table")
+    for path in (ROOT / "benchmarks" / name).rglob("*.toml")
+)
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_comparisons_of_the_benchmarks_fit_their_methods(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    settings = compare_settings(read_compare_config(path), None, None)
+    for name in settings.names:
+        config = resolve(with_special(settings.sections, name, settings.special.get(name, {})))
+        assert not config.data.plan or Plan.read(Path(config.data.plan)).patch
