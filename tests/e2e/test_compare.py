@@ -88,7 +88,9 @@ def test_an_interrupted_comparison_goes_on_by_the_same_command_as_it_says(
     assert "stopped at step 0. No checkpoint was written yet." in answer.err
     assert "interrupted. The same command goes on from there." in answer.err
     assert "--resume" not in answer.err
+    assert [row["method"] for row in rows_of(tmp_path / "out")] == ["supervised"]  # it had ended
     assert segpl(*options).code == 0
+    assert [row["method"] for row in rows_of(tmp_path / "out")] == ["supervised", "segpl"]
 
 
 def test_other_settings_in_the_same_folder_are_refused(segpl, volumes, tmp_path):

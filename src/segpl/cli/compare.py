@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.config import with_overrides
-    from segpl.engine.log import csv_text
     from segpl.errors import InputError
     from segpl.experiments.compare import (
         BASELINE,
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         read_compare_config,
     )
     from segpl.files import write_text
-    from segpl.report.comparison.outcomes import outcome_rows, seeds_table
+    from segpl.report.comparison.outcomes import seeds_table
     from segpl.report.comparison.words import comparison_words
     from segpl.report.tables import as_markdown, print_table
 
@@ -91,7 +90,6 @@ def run(args: argparse.Namespace) -> int:
     settings = compare_settings(content, args.methods, args.seeds)
     outcomes = compare(args.data, args.out, settings, jobs=args.jobs)
     table = seeds_table(outcomes, BASELINE, jobs=args.jobs)
-    write_text(args.out / "comparison.csv", csv_text(outcome_rows(outcomes)))
     words = comparison_words(outcomes, BASELINE, own_cases=args.phantom)
     listed = "".join(f"\n- {line}" for line in words)
     write_text(args.out / "comparison.md", f"{as_markdown(table)}{listed}\n")

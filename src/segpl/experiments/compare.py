@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import tomllib
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
+from segpl.engine.log import csv_text
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError, nearest, unknown
 from segpl.evaluate.scores import read_scores
@@ -28,7 +29,7 @@ from segpl.experiments.workers import is_stopped, workers
 from segpl.files import write_text
 from segpl.methods.base import METHODS
 from segpl.opening import changed_settings
-from segpl.report.comparison.outcomes import Outcome
+from segpl.report.comparison.outcomes import Outcome, outcome_rows
 from segpl.report.runs import read_validation, training_seconds
 
 BASELINE = "supervised"
@@ -100,14 +101,22 @@ def compare(
 
     Args:
         data: a dataset; None generates lung vessels, other ones for every seed.
-        out: folder of the comparison; `out/runs` holds one run for each method and seed.
+        out: folder of the comparison; `out/runs` holds one run for each method and seed, and
+            `out/comparison.csv` a row for each that has ended.
         settings: what is compared.
         jobs: trainings that run at the same time.
         quiet: no progress on the error stream.
     """
     if jobs < 1:
         raise InputError(f"--jobs {jobs}: at least one training has to run at a time.")
-    return carry_out(prepare(data, out, settings, quiet=quiet), jobs=jobs, quiet=quiet)
+    todo = prepare(data, out, settings, quiet=quiet)
+    table = out / "comparison.csv"
+    return carry_out(
+        todo,
+        jobs=jobs,
+        quiet=quiet,
+        told=lambda outcomes: write_text(table, csv_text(outcome_rows(outcomes))),
+    )
 
 
 def prepare(
@@ -123,11 +132,24 @@ def prepare(
     return todo
 
 
-def carry_out(todo: Sequence[Job], *, jobs: int, quiet: bool) -> list[Outcome]:
-    """The outcome of each training, `jobs` of them at a time."""
-    if jobs == 1:
-        return [outcome_of(job, quiet=quiet) for job in todo]
+def carry_out(
+    todo: Sequence[Job],
+    *,
+    jobs: int,
+    quiet: bool,
+    told: Callable[[list[Outcome]], None] = lambda outcomes: None,
+) -> list[Outcome]:
+    """The outcome of each training, `jobs` of them at a time; `told` hears of each that ends."""
     outcomes: dict[Path, Outcome] = {}
+
+    def take(job: Job, outcome: Outcome) -> None:
+        outcomes[job.folder] = outcome
+        told([outcomes[each.folder] for each in todo if each.folder in outcomes])
+
+    if jobs == 1:
+        for job in todo:
+            take(job, outcome_of(job, quiet=quiet))
+        return list(outcomes.values())
     with (
         bar("training and scoring", len(todo), quiet=quiet) as advance,
         workers(jobs) as pool,
@@ -135,7 +157,8 @@ def carry_out(todo: Sequence[Job], *, jobs: int, quiet: bool) -> list[Outcome]:
         waiting = {pool.submit(outcome_of, job, quiet=True): job for job in todo}
         for finished in as_completed(waiting):
             job = waiting[finished]
-            outcome = outcomes[job.folder] = result_of(finished, job)
+            outcome = result_of(finished, job)
+            take(job, outcome)
             advance()
             if outcome.error and not quiet:
                 say(f"{job.title}: {outcome.error}", style="yellow")
