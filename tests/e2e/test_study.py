@@ -10,6 +10,7 @@ import pytest
 from conftest import Answer, Command, make_dataset
 from PIL import Image
 
+from segpl.data.split import Split
 from segpl.experiments import compare
 from segpl.methods.segpl import SegPL
 from segpl.report.runs import read_log
@@ -36,6 +37,7 @@ threshold = 0.4
 alpha = 1.0
 ramp_begin = 0.0
 ramp_end = 0.1
+split = { unlabeled = 1 }
 [methods.unused]
 method = "segpl"
 [[questions]]
@@ -92,6 +94,8 @@ def test_questions_are_answered_and_nothing_is_trained_twice(study, tmp_path, mo
     assert page.startswith("# Thresholds\n\nMade by `segpl study study.toml --data DATASETS --out")
     assert "from 6 trainings" in page
     assert "2 labelled, 2 unlabelled, 2 validation and 1 test cases; 6 steps" in page
+    assert len(Split.read(out / "datasets/small/runs/low-0/split.json").unlabeled) == 1
+    assert "`split.unlabeled = 1`" in page
     assert str(tmp_path) not in page
     assert "about new draws of labelled cases, weights and crops, not about new scans" in page
     assert "p Holm of the questions is corrected for 2 comparisons here" in page

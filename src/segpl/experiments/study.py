@@ -225,9 +225,10 @@ def conditions(dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]) ->
     if dataset.method:
         given = ", ".join(f"`{name}` {value}" for name, value in flat(dataset.method))
         text += f"; {given} unless a variant says otherwise"
+    # of each seed the first, the baseline: variants may have other steps and fewer cases
     runs = {
         outcome.seed: run_folder(folder_of(out, dataset), outcome.method, outcome.seed)
-        for outcome in outcomes
+        for outcome in reversed(outcomes)
         if not outcome.error
     }
     if not runs:

@@ -201,10 +201,13 @@ def check_study(study: Study, source: str) -> None:
     for label, values in study.special.items():
         refuse_drawn(values, f"[methods.{label}]")
         for section in ("data", "split"):
-            if section in values:
+            given = values.get(section)
+            fewer = isinstance(given, Mapping) and (section, *given) == ("split", "unlabeled")
+            if given is not None and not fewer:
                 raise InputError(
                     f"[methods.{label}] has a [{section}] of its own, and all methods of a study "
-                    "have the same cases. Leave it out."
+                    "have the same cases. Leave it out; split.unlabeled alone, for fewer "
+                    "unlabelled cases, is allowed."
                 )
     for dataset in study.datasets:
         study.comparison_on(dataset)
