@@ -92,14 +92,13 @@ def refuse_problems(inspection: Inspection) -> None:
 def choose_plan(config: Config, inspection: Inspection) -> Plan:
     """The plan that the user names, else one derived from the data."""
     if config.data.plan:
-        plan = Plan.read(Path(config.data.plan))
+        plan = named_plan(config)
     else:
         device = choose_device(config.train.device)
         resources = Resources(free_memory(device), accelerated=device.type != "cpu")
         # others than ours halve every axis, and a slice has but one voxel along one of them
-        plan = derive_plan(inspection, resources, slices=config.network.name == "unet")
-    if config.train.batch:
-        plan = replace(plan, batch=config.train.batch)
+        derived = derive_plan(inspection, resources, slices=config.network.name == "unet")
+        plan = with_batch(derived, config)
     if plan.dims != inspection.dims:
         raise InputError(
             f"the plan is for {plan.dims}D images, and those of {inspection.dataset.root} are "
@@ -113,6 +112,15 @@ def choose_plan(config: Config, inspection: Inspection) -> Plan:
             f"{sorted(found)}. Use the plan of this dataset."
         )
     return plan
+
+
+def named_plan(config: Config) -> Plan:
+    """The plan in the file that the user names, with what the settings overrule."""
+    return with_batch(Plan.read(Path(config.data.plan)), config)
+
+
+def with_batch(plan: Plan, config: Config) -> Plan:
+    return replace(plan, batch=config.train.batch or plan.batch)
 
 
 @dataclass(frozen=True, slots=True)

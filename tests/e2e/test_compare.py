@@ -197,12 +197,24 @@ def test_another_plan_in_the_same_folder_is_refused(segpl, volumes, tmp_path):
     for plan in plans:
         assert segpl("plan", volumes, "--out", plan).code == 0
     content = json.loads(plans[1].read_text())
-    plans[1].write_text(json.dumps({**content, "batch": content["batch"] + 1}))
+    plans[1].write_text(json.dumps({**content, "width": content["width"] + 1}))
     options = (*BASIC, "--seeds", 0, "--out", tmp_path / "out")
     assert segpl("compare", volumes, *options, "--set", f"data.plan={plans[0]}").code == 0
     answer = segpl("compare", volumes, *options, "--set", f"data.plan={plans[1]}")
     assert answer.code == 1
     assert "was begun with another plan" in answer.err
+
+
+def test_a_named_plan_with_a_batch_of_the_settings_goes_on(segpl, volumes, tmp_path):
+    plan = tmp_path / "plan.json"
+    assert segpl("plan", volumes, "--out", plan).code == 0
+    batch = json.loads(plan.read_text())["batch"] + 1
+    settings = ("--set", f"data.plan={plan}", "--set", f"train.batch={batch}")
+    for _ in range(2):
+        answer = segpl(
+            "compare", volumes, *BASIC, "--seeds", 0, "--out", tmp_path / "out", *settings
+        )
+        assert answer.code == 0, answer.err
 
 
 def test_an_error_of_the_program_hides_no_other_training_and_is_kept(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.api import Run, load_run, plan_for, train
-from segpl.assembly import open_dataset
+from segpl.assembly import named_plan, open_dataset
 from segpl.config import Config, check_sections, resolve
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
@@ -211,7 +211,7 @@ def plan_jobs(
             # one plan for all: the memory that is free changes while others train
             if not plan.exists():
                 plan_for(resolve(shared), quiet=quiet).write(plan)
-            elif config.data.plan and Plan.read(Path(config.data.plan)) != Plan.read(plan):
+            elif config.data.plan and named_plan(config) != Plan.read(plan):
                 raise InputError(
                     f"{out} was begun with another plan than {config.data.plan}. Choose another "
                     "--out, or give the same plan."
