@@ -8,7 +8,7 @@ import pytest
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.experiments import phantom_data
 
-STEPS = ("--steps", 10)
+STEPS = ("--steps", 5)
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_the_demo_trains_scores_and_shows_three_methods(segpl, tmp_path):
 def test_a_longer_demo_never_shows_the_old_scores(segpl, tmp_path):
     out = tmp_path / "demo"
     first = segpl("demo", "--out", out, *STEPS)
-    longer = segpl("demo", "--out", out, "--steps", 40)
+    longer = segpl("demo", "--out", out, "--steps", 20)
     assert longer.code == 0, longer.err
-    assert "--steps 40" in (out / "demo.html").read_text()
+    assert "--steps 20" in (out / "demo.html").read_text()
     assert table_of(longer.out) != table_of(first.out)
-    again = segpl("demo", "--out", out, "--steps", 40)
+    again = segpl("demo", "--out", out, "--steps", 20)
     assert table_of(again.out) == table_of(longer.out)
 
 

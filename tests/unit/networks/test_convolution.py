@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from segpl.experiments.cost import flops_of
+from segpl.networks import convolution
+from segpl.networks.convolution import Conv2d, Conv3d, left_to_torch, same
+
+KERNELS = [(3, 3, 3), (1, 3, 3), (3, 1, 5), (1, 1, 1)]
+
+
+def drawn(*shape: int, seed: int) -> torch.Tensor:
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=draws, dtype=torch.float64).requires_grad_()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("sides", [(4, 6, 5), (1, 3, 2)])
+def test_values_and_gradients_are_those_of_torch(kernel, sides):
+    image, weight = drawn(2, 3, *sides, seed=0), drawn(4, 3, *kernel, seed=1)
+    other = F.conv3d(image, weight, padding=[side // 2 for side in kernel])
+    own = same(image, weight)
+    torch.testing.assert_close(own, other)
+    change = torch.randn_like(other)
+    torch.testing.assert_close(
+        torch.autograd.grad(own, (image, weight), change),
+        torch.autograd.grad(other, (image, weight), change),
+    )
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients_have_gradients(kernel):
+    image, weight = drawn(2, 2, 3, 2, 3, seed=2), drawn(2, 2, *kernel, seed=3)
+    assert torch.autograd.gradgradcheck(same, (image, weight))
+
+
+def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
+    monkeypatch.setattr(convolution, "weight_gradient", lambda *_: pytest.fail("not needed"))
+    image, weight = drawn(1, 2, 3, 3, 3, seed=4), drawn(2, 2, 3, 3, 3, seed=5).detach()
+    same(image, weight).sum().backward()
+    assert image.grad is not None
+
+
+@pytest.mark.parametrize(("kind", "dims"), [(Conv2d, 2), (Conv3d, 3)])
+@pytest.mark.parametrize(
+    ("settings", "is_quick"),
+    [
+        ({"kernel_size": 3, "padding": 1}, True),
+        ({"kernel_size": 1}, True),
+        ({"kernel_size": 3, "padding": 1, "stride": 2}, False),
+        ({"kernel_size": 3, "padding": 1, "dilation": 2}, False),
+        ({"kernel_size": 3, "padding": 1, "groups": 2}, False),
+        ({"kernel_size": 3, "padding": "same"}, False),
+        ({"kernel_size": 3}, False),
+        ({"kernel_size": 2, "padding": 1}, False),
+        ({"kernel_size": 3, "padding": 1, "bias": True}, False),
+    ],
+)
+def test_a_layer_gives_the_same_on_every_cpu(monkeypatch, kind, dims, settings, is_quick):
+    layer = kind(2, 4, **{"bias": False, **settings})
+    image = torch.randn(2, 2, *(6,) * dims)
+    asked = []
+    monkeypatch.setattr(convolution, "same", lambda *given: asked.append(1) or same(*given))
+    answers = []
+    for is_plain in (True, False):
+        monkeypatch.setattr(convolution, "is_plain_cpu", lambda is_plain=is_plain: is_plain)
+        answers.append(layer(image))
+    torch.testing.assert_close(*answers, rtol=1e-4, atol=1e-5)
+    assert asked == [1] * is_quick
+
+
+def test_lower_precision_is_left_to_torch(monkeypatch):
+    monkeypatch.setattr(convolution, "is_plain_cpu", lambda: True)
+    monkeypatch.setattr(convolution, "same", lambda *_: pytest.fail("not for this precision"))
+    layer, image = Conv3d(1, 2, 3, padding=1, bias=False), torch.randn(1, 1, 4, 4, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(image).dtype == torch.bfloat16
+    assert layer.double()(image.double()).dtype == torch.float64
+
+
+def test_flops_are_counted_as_on_every_other_machine(monkeypatch):
+    monkeypatch.setattr(convolution, "is_plain_cpu", lambda: True)
+    monkeypatch.setattr(convolution, "same", lambda *_: pytest.fail("left to torch"))
+    layer, image = Conv3d(1, 2, 3, padding=1, bias=False), torch.randn(1, 1, 4, 4, 4)
+    assert flops_of(lambda: layer(image)) == 2 * 2 * 27 * 64
+    with pytest.raises(RuntimeError, match="out"), left_to_torch():
+        raise RuntimeError("out")
+    assert not convolution.switched_off
