@@ -213,8 +213,8 @@ def plan_jobs(
                 plan_for(resolve(shared), quiet=quiet).write(plan)
             elif config.data.plan and named_plan(config) != Plan.read(plan):
                 raise InputError(
-                    f"{out} was begun with another plan than {config.data.plan}. Choose another "
-                    "--out, or give the same plan."
+                    f"{out} was begun with another plan or batch than {config.data.plan} and "
+                    "the settings give. Choose another --out, or give the same."
                 )
         shared["data"]["plan"] = str(plan.resolve())
         for name in settings.names:

@@ -1,4 +1,4 @@
-"""Convolutions for CPUs that torch has no quick kernels for."""
+"""Convolutions for CPUs that torch has no quick ones for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
+from pathlib import Path
+from platform import machine
 from typing import Any
 
 import torch
@@ -16,8 +18,10 @@ from torch.nn import functional as F
 
 @cache
 def is_plain_cpu() -> bool:
-    """Whether oneDNN has no kernels for the vectors of this CPU, as on ARM without SVE."""
-    return torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+    """Whether this is an ARM CPU without SVE, for which torch's libraries have no quick kernels."""
+    facts = Path("/proc/cpuinfo")
+    is_arm = machine().lower() in ("aarch64", "arm64")
+    return is_arm and not (facts.exists() and "sve" in facts.read_text(encoding="utf-8").split())
 
 
 switched_off = False
@@ -44,16 +48,16 @@ class Same(torch.autograd.Function):
 
     @staticmethod
     def forward(image: Tensor, weight: Tensor) -> Tensor:  # (B, C, D, H, W), (F, C, d, h, w)
-        batch, channels, depth, *sides = image.shape
+        batch, _, *sides = image.shape
         width, _, thick, *flat = weight.shape
-        padded = F.pad(image, (0, 0, 0, 0, thick // 2, thick // 2))
-        slices = padded.unfold(2, thick, 1).permute(0, 2, 1, 5, 3, 4)  # (B, D, C, d, H, W)
-        pictures = F.conv2d(
-            slices.reshape(batch * depth, channels * thick, *sides),
-            weight.reshape(width, channels * thick, *flat),
-            padding=[side // 2 for side in flat],
-        )
-        return pictures.view(batch, depth, width, *sides).transpose(1, 2).contiguous()
+        filters = weight.flatten(1, 2)  # (F, C * d, h, w)
+        margins = [side // 2 for side in flat]
+        convolved = image.new_empty(batch, width, *sides)
+        for source, place in zip(image, convolved, strict=True):  # one at a time saves memory
+            padded = F.pad(source, (0, 0, 0, 0, thick // 2, thick // 2))
+            slices = padded.unfold(1, thick, 1).permute(1, 0, 4, 2, 3).flatten(1, 2)
+            place.copy_(F.conv2d(slices, filters, padding=margins).transpose(0, 1))
+        return convolved
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -104,6 +108,9 @@ def is_served(layer: nn.Conv2d | nn.Conv3d, image: Tensor) -> bool:
         and is_plain_cpu()
         and image.dtype == layer.weight.dtype == torch.float32
         and not torch.is_autocast_enabled("cpu")
+        and image.dim() == layer.weight.dim()
+        and image.shape[1] == layer.in_channels
+        and layer.padding_mode == "zeros"
         and layer.bias is None
         and layer.groups == 1
         and set(layer.stride) == set(layer.dilation) == {1}

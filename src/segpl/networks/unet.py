@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from segpl.networks.convolution import Conv2d, Conv3d
 
-CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: Conv2d, 3: Conv3d}
+CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
+QUICK: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: Conv2d, 3: Conv3d}  # of the blocks
 UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
     3: nn.ConvTranspose3d,
@@ -66,7 +67,7 @@ def two_convolutions(
 
     Without a `stride` none does; without a `kernel` it has 3 voxels along each axis.
     """
-    convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
+    convolution, normalization = QUICK[dims], NORMS[norm][dims]
     steps, sides = tuple(stride) or (1,) * dims, tuple(kernel) or (3,) * dims
     margin = tuple(side // 2 for side in sides)
     return [
@@ -125,7 +126,7 @@ class ResidualBlock(nn.Module):
         if any(step > 1 for step in stride):
             self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # one call for both dimensions
         if channels != width:
-            self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
+            self.shortcut.append(QUICK[dims](channels, width, 1, bias=False))
             self.shortcut.append(NORMS[norm][dims](width, affine=True))
         self.rectify = nn.LeakyReLU(0.01, inplace=True)
 

@@ -37,10 +37,32 @@ def test_gradients_have_gradients(kernel):
 
 
 def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
+    image, weight = drawn(1, 2, 3, 3, 3, seed=4), drawn(2, 2, 3, 3, 3, seed=5)
+    outputs = [same(image.detach(), weight), same(image, weight.detach())]
+    monkeypatch.setattr(convolution, "same", lambda *_: pytest.fail("not needed"))
+    outputs[0].sum().backward()
+    assert weight.grad is not None
+    monkeypatch.undo()
     monkeypatch.setattr(convolution, "weight_gradient", lambda *_: pytest.fail("not needed"))
-    image, weight = drawn(1, 2, 3, 3, 3, seed=4), drawn(2, 2, 3, 3, 3, seed=5).detach()
-    same(image, weight).sum().backward()
+    outputs[1].sum().backward()
     assert image.grad is not None
+
+
+@pytest.mark.parametrize("kind", [Conv2d, Conv3d])
+@pytest.mark.parametrize("size", [0, 2])
+def test_a_layer_learns_as_torchs_does(monkeypatch, kind, size):
+    """In place changes behind it, channels last, depth 1 and an empty batch included."""
+    dims = 2 if kind is Conv2d else 3
+    layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+    image = torch.randn(size, 2, *(1, 5, 6)[-dims:]).to(memory_format=layout)
+    layer = kind(2, 1, 3, padding=1, bias=False)
+    gradients = []
+    for is_plain in (True, False):
+        monkeypatch.setattr(convolution, "is_plain_cpu", lambda is_plain=is_plain: is_plain)
+        layer.zero_grad()
+        layer(image).relu_().square().sum().backward()
+        gradients.append(layer.weight.grad.clone())
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "dims"), [(Conv2d, 2), (Conv3d, 3)])
@@ -54,6 +76,7 @@ def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
         ({"kernel_size": 3, "padding": 1, "groups": 2}, False),
         ({"kernel_size": 3, "padding": "same"}, False),
         ({"kernel_size": 3}, False),
+        ({"kernel_size": 3, "padding": 1, "padding_mode": "circular"}, False),
         ({"kernel_size": 2, "padding": 1}, False),
         ({"kernel_size": 3, "padding": 1, "bias": True}, False),
     ],
@@ -88,3 +111,21 @@ def test_flops_are_counted_as_on_every_other_machine(monkeypatch):
     with pytest.raises(RuntimeError, match="out"), left_to_torch():
         raise RuntimeError("out")
     assert not convolution.switched_off
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "expected"),
+    [
+        ("aarch64", "Features : fp asimd", True),
+        ("aarch64", "Features : fp asimd sve sve2", False),
+        ("arm64", None, True),
+        ("x86_64", "flags : sse2 avx2", False),
+    ],
+)
+def test_a_plain_cpu_is_arm_without_sve(monkeypatch, tmp_path, name, facts, expected):
+    path = tmp_path / "cpuinfo"
+    if facts is not None:
+        path.write_text(facts)
+    monkeypatch.setattr(convolution, "Path", lambda _: path)
+    monkeypatch.setattr(convolution, "machine", lambda: name)
+    assert convolution.is_plain_cpu.__wrapped__() is expected
