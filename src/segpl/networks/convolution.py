@@ -1,4 +1,4 @@
-"""Convolutions for CPUs that torch has no quick ones for."""
+"""Convolutions of volumes for CPUs that torch has no quick ones for."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def weight_gradient(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tenso
     return torch.stack(products, -1).view(*products[0].shape, *sides)
 
 
-def is_served(layer: nn.Conv2d | nn.Conv3d, image: Tensor) -> bool:
+def is_served(layer: nn.Conv3d, image: Tensor) -> bool:
     """Whether `same` is right for this layer, and quicker than torch's own convolution."""
     return (
         not torch.compiler.is_compiling()
@@ -117,15 +117,6 @@ def is_served(layer: nn.Conv2d | nn.Conv3d, image: Tensor) -> bool:
         and all(side % 2 for side in layer.kernel_size)
         and tuple(layer.padding) == tuple(side // 2 for side in layer.kernel_size)
     )
-
-
-class Conv2d(nn.Conv2d):
-    """torch's, but quick on every CPU."""
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
-        if is_served(self, input):
-            return same(input.unsqueeze(2), self.weight.unsqueeze(2)).squeeze(2)
-        return super().forward(input)
 
 
 class Conv3d(nn.Conv3d):

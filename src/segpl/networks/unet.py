@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import Conv2d, Conv3d
+from segpl.networks.convolution import Conv3d
 
 CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
-QUICK: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: Conv2d, 3: Conv3d}  # of the blocks
+QUICK = {**CONVOLUTIONS, 3: Conv3d}  # of the blocks
 UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
     3: nn.ConvTranspose3d,
