@@ -196,6 +196,27 @@ def test_a_part_of_a_study_leaves_the_other_parts_as_they_are(study, tmp_path):
     assert study("--only", "other").code == 0
 
 
+def test_an_interrupted_study_has_a_page_of_what_has_ended(study, tmp_path):
+    answer = study("--page")
+    assert answer.code == 1
+    assert "no page to write" in answer.err
+    assert not (tmp_path / "out").exists()
+
+    assert study().code == 0
+    (tmp_path / "many").rename(tmp_path / "elsewhere")  # and nothing can be trained
+    before = (tmp_path / "out/study.md").read_text()
+    assert study("--page").code == 0
+    assert (tmp_path / "out/study.md").read_text() == before
+
+    run = tmp_path / "out/datasets/small/runs/low-1"
+    (run / "scores.csv").unlink()
+    answer = study("--page")
+    assert answer.code == 0, answer.err
+    page = (tmp_path / "out/study.md").read_text()
+    assert "left out with their pairs: `low` with seed 1." in page
+    assert not (run / "scores.csv").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -2,12 +2,13 @@
 
 A study is a file of questions, each with a reference and variants of methods. Answers are paired
 tests over seeds on validation cases, on a page with tables and curves. An interrupted study goes on
-where it was, and the page is written when all trainings have ended.
+where it was; the page is written when all trainings have ended, or with --page.
 
 Examples:
   segpl study study.toml --out study                        datasets below this folder
   segpl study study.toml --data /datasets --jobs 8 --out study
   segpl study study.toml --only phantom --out study         a part; the other datasets as they are
+  segpl study study.toml --page --out study                 what an interrupted one has to say
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROOT",
         help="folder of the datasets (default: this one)",
     )
-    parser.add_argument(
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
         "--only", nargs="+", default=[], metavar="DATASET", help="train on these alone"
+    )
+    part.add_argument(
+        "--page", action="store_true", help="train nothing: the page of what has ended so far"
     )
     parser.add_argument(
         "--jobs", type=int, default=1, help="trainings at the same time (default 1)"
@@ -39,15 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from segpl.experiments.study import ABSENT, run_study, write_study
+    from segpl.experiments.study import ABSENT, run_study, trained_so_far, write_study
     from segpl.experiments.study_file import read_study
     from segpl.report.comparison.study import answers, final_answers
     from segpl.report.tables import print_table
 
     study = read_study(args.study)
-    outcomes = run_study(
-        study, args.out, root=args.data, only=args.only, jobs=args.jobs, device=args.device
-    )
+    if args.page:
+        outcomes = trained_so_far(study, args.out)
+    else:
+        outcomes = run_study(
+            study, args.out, root=args.data, only=args.only, jobs=args.jobs, device=args.device
+        )
     path = args.study
     named = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
     results = write_study(study, args.out, outcomes, source=named)

@@ -85,6 +85,14 @@ def run_study(
     return {name: everything[name] for name in names}
 
 
+def trained_so_far(study: Study, out: Path) -> dict[str, list[Outcome]]:
+    """The outcomes of a study that was interrupted, as `run_study` returns them."""
+    kept = {dataset.name: list(kept_outcomes(study, dataset, out)) for dataset in study.datasets}
+    if not any(kept.values()):
+        raise InputError(f"{out} has no training of this study that has ended: no page to write.")
+    return {name: outcomes for name, outcomes in kept.items() if outcomes}
+
+
 def place_of(dataset: StudyDataset, root: Path) -> Path | None:
     """The folder of a dataset; None for generated scans."""
     if not dataset.path:
