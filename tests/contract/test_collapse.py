@@ -63,7 +63,7 @@ def foreground_after(variant: str, seed: int = 0) -> float:
 def test_high_threshold_as_boundary_takes_the_foreground_away(variant):
     # single trainings may keep it (one of five by SegPL-VI did), and rounding decides which
     shares = [foreground_after(variant, seed) / foreground_after("segpl", seed) for seed in SEEDS]
-    assert median(shares) < 0.3
+    assert median(shares) < 0.25
 
 
 @pytest.mark.parametrize("variant", ["bpl", "bpl-exact"])
