@@ -21,6 +21,7 @@ THICK = 2.0  # times as far apart as voxels of the finest axis
 SIZES = (0.7, 1.4)  # of a body in a scaled crop, times its own
 # what the body is like, then what the scanner shows of it; a blur after the noise would remove it
 SCANNER = ("gamma", "contrast", "brightness", "blur", "low-resolution", "noise")
+BLURRING = ("blur", "low-resolution")  # those that leave less detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class AugmentSettings:
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
     affine: float = 0.5  # chance of a turn by any angle up to 30 degrees and another size
     scanner: float = 0.3  # chance of each change of intensity in `SCANNER`, of labelled crops
+    blur: float = 1.0  # greatest amount of those that leave less detail; 0: `scanner` does neither
     mirror: float = 0.5  # chance of exchanging left and right; any axis where these are not known
 
     def __post_init__(self) -> None:
@@ -191,18 +193,23 @@ def draw_motion(
 
 
 def scanned(
-    image: Tensor, chance: float, rng: np.random.Generator, generator: torch.Generator
+    image: Tensor,
+    chance: float,
+    rng: np.random.Generator,
+    generator: torch.Generator,
+    blur: float = 1.0,
 ) -> Tensor:
     """Images (B, C, *S) as other scanners might show them: each change of `SCANNER` by chance.
 
-    Amounts are drawn on the host, for every channel its own, as channels may be different scans.
+    Amounts are drawn on the host, for every channel its own, as channels may be different scans;
+    those of `BLURRING` are `blur` times as large.
     """
     views: dict[int, Tensor] = {}
     for index in range(len(image)):
         for name in SCANNER:
             if rng.random() < chance:
                 view = views.get(index, image[index].float())  # (C, *S)
-                amounts = rng.uniform(-1, 1, len(view))
+                amounts = rng.uniform(-1, 1, len(view)) * (blur if name in BLURRING else 1)
                 parts = [
                     INTENSITY[name](channel[None], float(amount), generator)
                     for channel, amount in zip(view, amounts, strict=True)

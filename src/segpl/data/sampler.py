@@ -106,7 +106,8 @@ class Sampler:
         if self.augment.scanner:
             # harder views of unlabelled crops are up to a method, which needs the plain ones too
             choices = np.random.default_rng([self.seed, step, SCANNED])
-            image = scanned(image, self.augment.scanner, choices, generator)
+            chance, blur = self.augment.scanner, self.augment.blur
+            image = scanned(image, chance, choices, generator, blur)
         unlabeled = None
         if self.unlabeled_crops:
             unlabeled = self.images_of(self.unlabeled_crops, rng, generator)

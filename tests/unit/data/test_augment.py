@@ -27,7 +27,7 @@ def changed(settings: AugmentSettings, *sides: int, seed: int = 0):
 
 
 def test_crops_are_turned_mirrored_and_scanned_by_default():
-    on = {"affine": 0.5, "scanner": 0.3, "mirror": 0.5}
+    on = {"affine": 0.5, "scanner": 0.3, "blur": 1.0, "mirror": 0.5}
     assert asdict(AugmentSettings()) == {"flip": 0.0, "rotate": 0.0, "intensity": 0.0, **on}
 
 

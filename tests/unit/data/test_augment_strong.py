@@ -250,6 +250,27 @@ def test_amounts_go_up_and_down_and_differ_between_channels(monkeypatch):
     assert abs(np.corrcoef(amounts.T)[0, 1]) < 0.2
 
 
+@pytest.mark.parametrize("blur", [0.0, 0.5])
+def test_blur_scales_the_amounts_that_cost_detail_and_no_other(blur, monkeypatch):
+    calls = recorded(monkeypatch)
+    image = torch.zeros(20, 1, 2, 2)
+    scanned(image, 0.5, randomness(), source())
+    whole = calls.copy()
+    calls.clear()
+    scanned(image, 0.5, randomness(), source(), blur)
+    scales = {name: blur if name in ("blur", "low-resolution") else 1 for name in OPERATIONS}
+    assert {name for name, _ in whole} == set(OPERATIONS)
+    assert calls == [(name, amount * scales[name]) for name, amount in whole]
+
+
+@every_shape
+def test_without_blur_nothing_is_blurred(sides, monkeypatch):
+    monkeypatch.setattr(module, "SCANNER", ("blur", "low-resolution"))
+    image = torch.randn(2, 2, *sides, generator=source())
+    assert torch.equal(scanned(image, 1.0, randomness(), source(), 0.0), image)
+    assert not torch.equal(scanned(image, 1.0, randomness(), source(), 0.5), image)
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_change_of_a_scanner_has_the_chance_that_was_asked_for(name, monkeypatch):
     calls = recorded(monkeypatch)

@@ -316,6 +316,20 @@ def test_scanner_has_draws_of_its_own(monkeypatch):
     assert not torch.equal(plain.batch(3).labeled.image, shared)
 
 
+def test_blur_of_a_scanner_can_be_switched_off(monkeypatch):
+    monkeypatch.setattr("segpl.data.augment.SCANNER", ("blur", "low-resolution"))
+    plain, sharp, blurred = (
+        sampler([volume((24, 20))], patch=(12, 12), augment=settings).batch(0).labeled.image
+        for settings in (
+            plain_crops(),
+            plain_crops(scanner=1.0, blur=0.0),
+            plain_crops(scanner=1.0),
+        )
+    )
+    assert torch.equal(sharp, plain)
+    assert not torch.equal(blurred, plain)
+
+
 def test_scanner_comes_after_geometry(monkeypatch):
     """Noise that was resampled with its image would be the same in neighbouring voxels."""
     monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
