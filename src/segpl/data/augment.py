@@ -33,7 +33,7 @@ class AugmentSettings:
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
     affine: float = 0.5  # chance of a turn by any angle up to 30 degrees and another size
     scanner: float = 0.3  # chance of each change of intensity in `SCANNER`, of labelled crops
-    blur: float = 1.0  # greatest amount of those that leave less detail; 0: `scanner` does neither
+    blur: float = 1.0  # how far `scanner` may go in blur and low resolution; 0: in neither
     mirror: float = 0.5  # chance of exchanging left and right; any axis where these are not known
 
     def __post_init__(self) -> None:
