@@ -74,7 +74,7 @@ class BPLMix(Method):
         magnitude: float = 1.0  # greatest amount of a change
         geometry: bool = True  # whether changes may move a crop too, not its intensities alone
         paste: float = 0.5  # chance of a labelled box in an unlabelled crop; 0: no pasting at all
-        cutmix: float = 0.5  # chance of a box of another unlabelled crop in one without the former
+        cutmix: float = 0.0  # chance of a box of another unlabelled crop in one without the former
         predict_by: str = "teacher"  # or `student`
         loss: str = "dice-cross-entropy"
 

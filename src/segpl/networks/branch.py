@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from segpl.networks.network import Network
-from segpl.networks.unet import CONVOLUTIONS, Block, expect
+from segpl.networks.unet import CONVOLUTIONS, Block
 
 MODES = {2: "bilinear", 3: "trilinear"}
 
@@ -26,8 +26,6 @@ class Branch(nn.Module):
         dims, width = network.dims, network.features
         self.block = Block(dims, network.trunk, width, norm="instance", kernel=network.kernel)
         self.last = CONVOLUTIONS[dims](width, network.outputs, 1)
-        if network.start:
-            expect(self.last, network.start)
 
     def forward(self, trunk: Tensor, sides: Sequence[int]) -> Tensor:
         """Logits (B, K, *sides) of a trunk (B, G, *S) that may be coarser."""

@@ -13,7 +13,6 @@ INSTEAD = {
     "SegResNet.",
     "deep": "Leave it at 0, or use 'unet'.",
     "residual": "Give MONAI's own argument under [network.options], such as res_block for DynUNet.",
-    "start": "Leave it at 0, or use 'unet'.",
 }
 
 
@@ -40,13 +39,8 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width, network.norm, network.dropout, network.deep, "
-            "network.residual and network.start."
-        )
-    if settings.start * (shape.outputs - 1) >= 1:
-        raise InputError(
-            f"network.start is {settings.start}: {shape.outputs - 1} classes of that share leave "
-            "nothing to the background. Use a smaller share, such as 0.03."
+            "network.width, network.max_width, network.norm, network.dropout, network.deep and "
+            "network.residual."
         )
     unet = UNet(
         dims=shape.dims,
@@ -60,7 +54,6 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         dropout=settings.dropout,
         deep=settings.deep,
         residual=settings.residual,
-        start=settings.start,
     )
     return Network(
         unet,
@@ -69,5 +62,4 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         features=width,
         trunk=unet.trunk,
         kernel=shape.kernels[0] if shape.kernels else (),
-        start=settings.start,
     )

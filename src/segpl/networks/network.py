@@ -20,7 +20,6 @@ class NetworkSettings:
     dropout: float = 0.0  # of whole channels, at the deepest block and before the last layer
     deep: int = 0  # coarser levels of the decoder that learn from the labels too
     residual: bool = True  # each block of the encoder of the U-Net adds its input
-    start: float = 0.0  # share of a class that the U-Net expects at first; 0: as drawn, near half
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:
@@ -37,11 +36,6 @@ class NetworkSettings:
             raise InputError(
                 f"network.deep is {self.deep}: it counts coarser levels of the decoder. "
                 "Use 0 for none, or a number such as 2."
-            )
-        if not 0 <= self.start < 1:
-            raise InputError(
-                f"network.start is {self.start}: it is the share of voxels that a class has. Use 0 "
-                "for a last layer as it is drawn, or a share such as 0.03."
             )
 
 
@@ -73,7 +67,6 @@ class Network(nn.Module):
         features: int,
         trunk: int,
         kernel: tuple[int, ...] = (),
-        start: float = 0.0,
     ) -> None:
         super().__init__()
         self.body = body
@@ -82,7 +75,6 @@ class Network(nn.Module):
         self.features = features
         self.trunk = trunk
         self.kernel = kernel  # of the last block, where it is known
-        self.start = start  # share of each class that its last layers expect at first
         self.is_frozen = False
         self.is_in_training = True
 

@@ -135,21 +135,6 @@ class ResidualBlock(nn.Module):
         return rectified
 
 
-def expect(last: nn.Module, share: float) -> None:
-    """Let a last layer answer, where features are 0, with this share of every class.
-
-    Voxels of foreground are rare. A layer that starts at one half spends its first steps on
-    learning that, all classes alike, and may then take long to tell them apart. Of several outputs
-    the first is the background, which has the rest.
-    """
-    assert isinstance(last.bias, Tensor)
-    shares = torch.full_like(last.bias, share)
-    if len(shares) > 1:
-        shares[0] = 1 - share * (len(shares) - 1)
-    with torch.no_grad():
-        last.bias.copy_(shares.logit())
-
-
 class UNet(nn.Module):
     """Encoder and decoder with skip connections [Ronneberger2015].
 
@@ -161,8 +146,7 @@ class UNet(nn.Module):
 
     In training `deep` coarser levels of the decoder, or as many as there are, answer as well, each
     through a layer of its own: their loss reaches the deep layers on a shorter way [Lee2015].
-    With `residual` the blocks of the encoder add their input. With a `start` the last layers expect
-    that share of each class at first.
+    With `residual` the blocks of the encoder add their input.
     """
 
     def __init__(
@@ -179,7 +163,6 @@ class UNet(nn.Module):
         kernels: Sequence[Sequence[int]] = (),
         deep: int = 0,
         residual: bool = False,
-        start: float = 0.0,
     ) -> None:
         super().__init__()
         widths = [min(width * 2**level, max_width) for level in range(len(strides) + 1)]
@@ -216,9 +199,6 @@ class UNet(nn.Module):
         self.sides = nn.ModuleList(
             CONVOLUTIONS[dims](channels, outputs, 1) for channels in widths[1:-1][:deep]
         )
-        if start:
-            for layer in (self.last, *self.sides):
-                expect(layer, start)
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Logits, the features before the last layer, what the last block reads; coarser logits.
