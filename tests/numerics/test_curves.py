@@ -24,7 +24,13 @@ FOLDER = Path(__file__).parent / "curves"
 STEPS, EVERY = 50, 10
 # given here, so that a new default does not look like a new formula
 NETWORK = NetworkSettings(residual=False)
-SETTINGS = {"loss": "dice-cross-entropy", "alpha": 0.5, "ramp_begin": 0.0, "ramp_end": 0.5}
+SETTINGS = {
+    "loss": "dice-cross-entropy",
+    "alpha": 0.5,
+    "ramp_begin": 0.0,
+    "ramp_end": 0.5,
+    "cutmix": 0.5,
+}
 # other machines and versions of torch round differently, and fifty steps multiply it
 TOLERANCE = {"rel": 0.02, "abs": 2e-3}
 

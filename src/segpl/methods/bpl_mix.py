@@ -48,9 +48,9 @@ class BPLMix(Method):
       (\tilde x, \tilde y, \tilde w) = \text{mix}\big(A(x_u, y_u, w_u), (x_l, y_l, 1)\big)$$
 
     $\theta'$ is the moving average of $\theta$ [TarvainenValpola2017], $A$ changes intensities and
-    moves crop, label and weight alike [Cubuk2020]; mixing pastes boxes of unlabelled crops into
-    each other [Yun2019], and of labelled into unlabelled crops and the reverse [Bai2023]. The
-    threshold is that of `bpl`.
+    moves crop, label and weight alike [Cubuk2020]; mixing pastes boxes of labelled into unlabelled
+    crops and the reverse [Bai2023] and, where asked for, of unlabelled crops into each other
+    [Yun2019]. The threshold is that of `bpl`.
 
     Differs from the sources: boxes of any side and place, one for each crop, and one loss for all
     voxels of a mixed crop, given and made labels alike.
@@ -74,7 +74,7 @@ class BPLMix(Method):
         magnitude: float = 1.0  # greatest amount of a change
         geometry: bool = True  # whether changes may move a crop too, not its intensities alone
         paste: float = 0.5  # chance of a labelled box in an unlabelled crop; 0: no pasting at all
-        cutmix: float = 0.0  # chance of a box of another unlabelled crop in one without the former
+        cutmix: float = 0.0  # chance of an unlabelled box in a crop without the former; 0: none
         predict_by: str = "teacher"  # or `student`
         loss: str = "dice-cross-entropy"
 

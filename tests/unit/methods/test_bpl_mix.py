@@ -315,7 +315,7 @@ def test_teacher_moves_to_its_student_by_the_steps_that_it_remembers(steps, expe
     assert method.network.body.slope.item() == 1
 
 
-@pytest.mark.parametrize("settings", [UNMIXED, STILL], ids=["changes", "boxes"])
+@pytest.mark.parametrize("settings", [UNMIXED, {**STILL, "cutmix": 1.0}], ids=["changes", "boxes"])
 def test_views_follow_from_the_seed_of_the_step_alone(settings):
     """Whatever was drawn before: a resumed training sees what the unbroken one saw."""
     method, views = slopes(**settings), []
