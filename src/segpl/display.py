@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import (
@@ -12,10 +14,10 @@ from rich.progress import (
     Progress,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 SHORT = {"supervised": "sup", "threshold": "T"}
+PATIENCE = 60.0  # seconds that a plain stream may be silent for
 
 
 def say(message: str, *, style: str = "") -> None:
@@ -53,12 +55,13 @@ class TrainingDisplay:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[values]}"),
-            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             disable=self.is_plain,
         )
-        self.task = self.progress.add_task(title, total=steps, values="")
-        self.next_line = 0.0
+        self.task = self.progress.add_task(title, total=steps, values="", left="")
+        self.began: tuple[int, float] | None = None  # the first step seen, and when it was
+        self.next_line = 0, 0.0  # which tenth of the steps, and when
 
     def __enter__(self) -> TrainingDisplay:
         self.progress.start()
@@ -68,17 +71,29 @@ class TrainingDisplay:
         self.progress.stop()
 
     def advanced(self, step: int) -> None:
-        self.progress.update(self.task, completed=step)
+        if self.began is None:
+            self.began = step, time.monotonic()
+        self.progress.update(self.task, completed=step, left=self.time_left(step))
+
+    def time_left(self, step: int) -> str:
+        """By the mean pace after the first step, which may have compiled or read much."""
+        first, when = self.began or (step, 0.0)
+        if step in (first, self.steps):
+            return ""
+        seconds = (time.monotonic() - when) / (step - first) * (self.steps - step)
+        return f"{timedelta(seconds=round(seconds))} left"
 
     def logged(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
         shown = [name for name in (*terms, "threshold") if name in row]
         values = "  ".join(f"{SHORT.get(name, name)} {row[name]:.3f}" for name in shown)
         self.progress.update(self.task, values=values)
-        share = step / self.steps
-        if self.is_plain and not self.is_quiet and share >= self.next_line:
-            self.next_line = share + 0.1
-            self.console.print(f"{self.title}: step {step} of {self.steps}  {values}", markup=False)
+        tenth, now = 10 * step // self.steps, time.monotonic()
+        is_due = tenth >= self.next_line[0] or now >= self.next_line[1]
+        if self.is_plain and not self.is_quiet and is_due:
+            self.next_line = tenth + 1, now + PATIENCE
+            told = (f"{self.title}: step {step} of {self.steps}", values, self.time_left(step))
+            self.console.print("  ".join(filter(None, told)), markup=False)
 
     def warned(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="bold yellow", markup=False)
