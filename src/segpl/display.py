@@ -15,8 +15,9 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Column
 
-SHORT = {"supervised": "sup", "threshold": "T"}
+SHORT = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
 PATIENCE = 60.0  # seconds that a plain stream may be silent for
 
 
@@ -53,7 +54,7 @@ class TrainingDisplay:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # the bar gives way first
             TextColumn("{task.fields[values]}"),
             TextColumn("{task.fields[left]}"),
             console=self.console,
@@ -81,7 +82,7 @@ class TrainingDisplay:
         if step in (first, self.steps):
             return ""
         seconds = (time.monotonic() - when) / (step - first) * (self.steps - step)
-        return f"{timedelta(seconds=round(seconds))} left"
+        return str(timedelta(seconds=round(seconds)))
 
     def logged(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
@@ -92,8 +93,10 @@ class TrainingDisplay:
         is_due = tenth >= self.next_line[0] or now >= self.next_line[1]
         if self.is_plain and not self.is_quiet and is_due:
             self.next_line = tenth + 1, now + PATIENCE
-            told = (f"{self.title}: step {step} of {self.steps}", values, self.time_left(step))
-            self.console.print("  ".join(filter(None, told)), markup=False)
+            left = self.time_left(step)
+            ending = f"  {left} left" if left else ""
+            told = f"{self.title}: step {step} of {self.steps}  {values}{ending}"
+            self.console.print(told, markup=False)
 
     def warned(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="bold yellow", markup=False)

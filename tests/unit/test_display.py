@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from segpl import display
 from segpl.display import TrainingDisplay
 
 ROW = {"supervised": 0.5, "supervised.weight": 1.0}
+LONG_ROW = {
+    **{"supervised": 0.5, "pseudo": 0.5, "threshold_cost": 11.5, "threshold": 0.5},
+    **{"supervised.weight": 1.0, "pseudo.weight": 1.0, "threshold_cost.weight": 1.0},
+}
 
 
 class Clock:
@@ -67,3 +73,17 @@ def test_a_quiet_one_says_nothing(clock, capsys):
     with TrainingDisplay("segpl", 100, quiet=True) as shown:
         watch(shown, clock, range(1, 101), pace=100)
     assert capsys.readouterr().err == ""
+
+
+def test_a_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with TrainingDisplay("bpl-mix", 2000) as shown:
+        for step in (1501, 1502):
+            clock.now += 30
+            shown.advanced(step)
+        shown.logged(1502, LONG_ROW)
+    frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    last = re.split(r"[\r\n]+", frames.strip())[-1]
+    assert last.endswith("1502/2000 sup 0.500  pseudo 0.500  cost 11.500  T 0.500 4:09:00")
