@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import math
+
 import pytest
 from conftest import SHORT, make_dataset
 
@@ -40,3 +43,18 @@ def test_resumed_bpl_mix_is_the_unbroken_one_and_predicts(
     answer = segpl("predict", tmp_path / "part", *options)
     assert answer.code == 0, answer.err
     assert len(list((tmp_path / "masks" / "uncertainty").iterdir())) == 2
+
+
+@pytest.mark.parametrize("unlabeled", [1, 1000])
+def test_default_learns_from_one_labelled_picture_and_as_many_others_as_there_are(
+    train, tmp_path, unlabeled
+):
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=unlabeled, test=0)
+    answer = train(data, "--set", "method.ramp_begin=0", "--out", tmp_path / "run")
+    assert f"bpl-mix: 1 labelled, {unlabeled} unlabelled" in answer.err
+    with (tmp_path / "run" / "log.csv").open(encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    numbers = [float(value) for row in rows for value in row.values()]
+    assert all(map(math.isfinite, numbers))
+    assert float(rows[-1]["pseudo.weight"]) > 0
+    assert float(rows[-1]["pseudo"]) > 0
