@@ -18,6 +18,15 @@ def test_the_time_of_the_exact_e_step_is_measured_as_a_share_of_the_step():
     assert len(shares) == 2, done.stdout
 
 
+def test_our_convolutions_are_timed_beside_those_of_torch():
+    small = ["--crops", "1", "--side", "16", "--width", "2", "--residual", "--repeats", "1"]
+    command = [sys.executable, SCRIPT.with_name("convolution.py"), *small]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    names = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert names == ["torch, channels last", "torch, channels first", "ours"]
+
+
 def comparison(folder: Path, *rows: str) -> Path:
     folder.mkdir()
     head = "method,seed,iou,dice,seconds,parameters,error"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from itertools import product
 from pathlib import Path
 from platform import machine
 from typing import Any
@@ -42,21 +41,31 @@ class Same(torch.autograd.Function):
     """A convolution of stride 1 over a volume that keeps its size, all sides of the kernel odd.
 
     Slices with their neighbours as further channels are pictures, and pictures torch convolves
-    quickly. It differentiates neither quickly: the gradient of the image is such a convolution
-    too, that of the weights one product of matrices for each voxel of the kernel.
+    quickly. It does not differentiate them quickly: the gradient of the image is such a convolution
+    too, that of the weights a product of matrices.
     """
 
     @staticmethod
     def forward(image: Tensor, weight: Tensor) -> Tensor:  # (B, C, D, H, W), (F, C, d, h, w)
         batch, _, *sides = image.shape
         width, _, thick, *flat = weight.shape
-        filters = weight.flatten(1, 2)  # (F, C * d, h, w)
+        slices = slices_together(sides[0], width, thick)
+        near = thick + slices - 1  # slices that a picture shows
+        filters = torch.cat(
+            [F.pad(weight, (0, 0, 0, 0, i, near - thick - i)) for i in range(slices)]
+        )
+        filters = filters.flatten(1, 2)  # (slices * F, C * near, h, w)
         margins = [side // 2 for side in flat]
+        missing = -sides[0] % slices
         convolved = image.new_empty(batch, width, *sides)
         for source, place in zip(image, convolved, strict=True):  # one at a time saves memory
-            padded = F.pad(source, (0, 0, 0, 0, thick // 2, thick // 2))
-            slices = padded.unfold(1, thick, 1).permute(1, 0, 4, 2, 3).flatten(1, 2)
-            place.copy_(F.conv2d(slices, filters, padding=margins).transpose(0, 1))
+            padded = F.pad(source, (0, 0, 0, 0, thick // 2, thick // 2 + missing))
+            pictures = padded.unfold(1, near, slices).permute(1, 0, 4, 2, 3).flatten(1, 2)
+            found = F.conv2d(
+                pictures, filters, padding=margins
+            )  # (D / slices or one more, slices * F, H, W)
+            found = found.reshape(-1, width, *sides[1:])[: sides[0]]
+            place.copy_(found.transpose(0, 1))
         return convolved
 
     @staticmethod
@@ -79,24 +88,47 @@ def same(image: Tensor, weight: Tensor) -> Tensor:
     return convolved
 
 
-def weight_gradient(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tensor:
-    """(F, C, d, h, w): how the weights of `same` change what has this gradient.
+def slices_together(depth: int, width: int, thick: int) -> int:
+    """How many slices of a volume become one picture.
 
-    In rows of padded volumes, channels last, a voxel of the kernel is a constant number of rows
-    away from its middle, so that all products take the same memory.
+    Of fewer than 16 filters a picture is convolved no sooner than of 16, so that several slices
+    get theirs at once: they share neighbours, if they have any.
     """
-    margins = [side // 2 for side in reversed(sides)]
-    around = [margin for margin in margins for _ in range(2)]
-    behind = [pad for margin in margins for pad in (0, 2 * margin)]
-    voxels = F.pad(image.movedim(1, -1), (0, 0, *around))  # (B, D + d - 1, ..., C)
-    changes = F.pad(gradient.movedim(1, -1), (0, 0, *behind))
-    _, _, height, length, _ = voxels.shape
-    voxels, changes = voxels.flatten(0, 3), changes.flatten(0, 3).t()
-    products = []
-    for z, y, x in product(*map(range, sides)):
-        away = (z * height + y) * length + x
-        products.append(changes[:, : changes.shape[1] - away] @ voxels[away:])  # (F, C)
-    return torch.stack(products, -1).view(*products[0].shape, *sides)
+    return 1 if thick == 1 else max(1, min(16 // width, depth))
+
+
+ROOM = 2**22  # values that the matrices of a product may have
+
+
+def weight_gradient(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tensor:
+    """(F, C, d, h, w): how the weights of `same` change what has this gradient."""
+    thick, height, length = sides
+    total = image.new_zeros(thick * gradient.shape[1], height * length * image.shape[1])
+    for source, change in zip(image, gradient, strict=True):
+        total = total + products(source, change, sides)
+    return total.view(thick, -1, height, length, image.shape[1]).flip(0).permute(1, 4, 0, 2, 3)
+
+
+def products(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tensor:
+    """(d * F, h * w * C), of one volume, the last slice of the kernel first.
+
+    Each voxel of the image, with its neighbours in the slice, meets the changes that it has a
+    part in, of its own slice and of those above and below.
+    """
+    thick, height, length = sides
+    padded = F.pad(image.movedim(0, -1), (0, 0, length // 2, length // 2, height // 2, height // 2))
+    changes = F.pad(gradient, (0, 0, 0, 0, thick // 2, thick // 2)).unfold(1, thick, 1)
+    shape = thick * gradient.shape[0], height * length * image.shape[0]
+    slices = max(1, ROOM // (gradient[0, 0].numel() * sum(shape)))
+    total = image.new_zeros(shape)
+    for voxels, changed in zip(
+        torch.split(padded, slices), torch.split(changes, slices, 1), strict=True
+    ):
+        near = voxels.unfold(1, height, 1).unfold(2, length, 1)  # (slices, H, W, C, h, w)
+        columns = near.movedim(3, -1).flatten(3).flatten(0, 2)  # (slices * H * W, h * w * C)
+        rows = changed.movedim(-1, 0).flatten(0, 1).flatten(1)  # (d * F, slices * H * W)
+        total = total + rows @ columns
+    return total
 
 
 def is_served(layer: nn.Conv3d, image: Tensor) -> bool:

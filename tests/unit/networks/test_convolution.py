@@ -5,10 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from segpl.experiments.cost import flops_of
+from segpl.experiments.tensor_memory import TensorMemory
 from segpl.networks import convolution
-from segpl.networks.convolution import Conv3d, left_to_torch, same
+from segpl.networks.convolution import Conv3d, left_to_torch, same, slices_together, weight_gradient
 
-KERNELS = [(3, 3, 3), (1, 3, 3), (3, 1, 5), (1, 1, 1)]
+KERNELS = [(3, 3, 3), (1, 3, 3), (3, 1, 5), (1, 1, 1), (5, 3, 1)]
 
 
 def drawn(*shape: int, seed: int) -> torch.Tensor:
@@ -17,9 +18,10 @@ def drawn(*shape: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("sides", [(4, 6, 5), (1, 3, 2)])
-def test_values_and_gradients_are_those_of_torch(kernel, sides):
-    image, weight = drawn(2, 3, *sides, seed=0), drawn(4, 3, *kernel, seed=1)
+@pytest.mark.parametrize("sides", [(4, 6, 5), (1, 3, 2), (11, 2, 3)])
+@pytest.mark.parametrize("width", [1, 4, 17])
+def test_values_and_gradients_are_those_of_torch(kernel, sides, width):
+    image, weight = drawn(2, 3, *sides, seed=0), drawn(width, 3, *kernel, seed=1)
     other = F.conv3d(image, weight, padding=[side // 2 for side in kernel])
     own = same(image, weight)
     torch.testing.assert_close(own, other)
@@ -28,6 +30,23 @@ def test_values_and_gradients_are_those_of_torch(kernel, sides):
         torch.autograd.grad(own, (image, weight), change),
         torch.autograd.grad(other, (image, weight), change),
     )
+
+
+@pytest.mark.parametrize(
+    ("depth", "width", "thick", "slices"),
+    [(32, 8, 3, 2), (32, 5, 3, 3), (32, 16, 3, 1), (32, 64, 3, 1), (2, 1, 3, 2), (32, 8, 1, 1)],
+)
+def test_few_filters_are_put_together_in_one_picture(monkeypatch, depth, width, thick, slices):
+    assert slices_together(depth, width, thick) == slices
+    pictures = []
+    quick = F.conv2d
+    monkeypatch.setattr(
+        F, "conv2d", lambda *given, **more: pictures.append(given) or quick(*given, **more)
+    )
+    same(torch.ones(1, 2, depth, 3, 3), torch.ones(width, 2, thick, 3, 3))
+    ((image, filters),) = pictures
+    assert image.shape[0] == -(-depth // slices)
+    assert filters.shape == (slices * width, 2 * (thick + slices - 1), 3, 3)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -48,10 +67,25 @@ def test_only_the_gradients_that_are_needed_are_computed(monkeypatch):
     assert image.grad is not None
 
 
+def test_matrices_of_large_volumes_are_made_a_part_at_a_time(monkeypatch):
+    image, gradient = torch.randn(2, 4, 48, 8, 8), torch.randn(2, 3, 48, 8, 8)
+    values = 8 * 8 * (4 * 9 + 3 * 3)  # of the matrices of a slice
+    gradients, peaks = [], []
+    for slices in (48, 2):
+        monkeypatch.setattr(convolution, "ROOM", slices * values)
+        with TensorMemory(()) as memory:
+            gradients.append(weight_gradient(image, gradient, torch.Size((3, 3, 3))))
+        peaks.append(memory.peak)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    # all slices at once, against two and the two before them
+    assert peaks[0] - peaks[1] >= (48 - 4) * values * 4
+
+
 @pytest.mark.parametrize("size", [0, 2])
-def test_a_layer_learns_as_torchs_does(monkeypatch, size):
+@pytest.mark.parametrize("depth", [1, 11])
+def test_a_layer_learns_as_torchs_does(monkeypatch, size, depth):
     """In place changes behind it, channels last, depth 1 and an empty batch included."""
-    image = torch.randn(size, 2, 1, 5, 6).to(memory_format=torch.channels_last_3d)
+    image = torch.randn(size, 2, depth, 5, 6).to(memory_format=torch.channels_last_3d)
     layer = Conv3d(2, 1, 3, padding=1, bias=False)
     gradients = []
     for is_plain in (True, False):
