@@ -2,7 +2,7 @@
 
 python benchmarks/convolution.py --crops 6 --side 32 --width 8
 
-Ours run on ARM CPUs without SVE alone; elsewhere all columns are torch's.
+Ours run on ARM CPUs without SVE alone; elsewhere all three are torch's.
 """
 
 from __future__ import annotations

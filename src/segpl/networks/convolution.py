@@ -61,9 +61,7 @@ class Same(torch.autograd.Function):
         for source, place in zip(image, convolved, strict=True):  # one at a time saves memory
             padded = F.pad(source, (0, 0, 0, 0, thick // 2, thick // 2 + missing))
             pictures = padded.unfold(1, near, slices).permute(1, 0, 4, 2, 3).flatten(1, 2)
-            found = F.conv2d(
-                pictures, filters, padding=margins
-            )  # (D / slices or one more, slices * F, H, W)
+            found = F.conv2d(pictures, filters, padding=margins)  # (pictures, slices * F, H, W)
             found = found.reshape(-1, width, *sides[1:])[: sides[0]]
             place.copy_(found.transpose(0, 1))
         return convolved
@@ -105,12 +103,12 @@ def weight_gradient(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tenso
     thick, height, length = sides
     total = image.new_zeros(thick * gradient.shape[1], height * length * image.shape[1])
     for source, change in zip(image, gradient, strict=True):
-        total = total + products(source, change, sides)
+        total = total + sum(products(source, change, sides))
     return total.view(thick, -1, height, length, image.shape[1]).flip(0).permute(1, 4, 0, 2, 3)
 
 
-def products(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tensor:
-    """(d * F, h * w * C), of one volume, the last slice of the kernel first.
+def products(image: Tensor, gradient: Tensor, sides: torch.Size) -> Iterator[Tensor]:
+    """(d * F, h * w * C), of one volume and to be summed, the last slice of the kernel first.
 
     Each voxel of the image, with its neighbours in the slice, meets the changes that it has a
     part in, of its own slice and of those above and below.
@@ -118,17 +116,15 @@ def products(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tensor:
     thick, height, length = sides
     padded = F.pad(image.movedim(0, -1), (0, 0, length // 2, length // 2, height // 2, height // 2))
     changes = F.pad(gradient, (0, 0, 0, 0, thick // 2, thick // 2)).unfold(1, thick, 1)
-    shape = thick * gradient.shape[0], height * length * image.shape[0]
-    slices = max(1, ROOM // (gradient[0, 0].numel() * sum(shape)))
-    total = image.new_zeros(shape)
+    values = thick * gradient.shape[0] + height * length * image.shape[0]  # of a voxel
+    slices = max(1, ROOM // (values * gradient[0, 0].numel()))
     for voxels, changed in zip(
         torch.split(padded, slices), torch.split(changes, slices, 1), strict=True
     ):
         near = voxels.unfold(1, height, 1).unfold(2, length, 1)  # (slices, H, W, C, h, w)
         columns = near.movedim(3, -1).flatten(3).flatten(0, 2)  # (slices * H * W, h * w * C)
         rows = changed.movedim(-1, 0).flatten(0, 1).flatten(1)  # (d * F, slices * H * W)
-        total = total + rows @ columns
-    return total
+        yield rows @ columns
 
 
 def is_served(layer: nn.Conv3d, image: Tensor) -> bool:
