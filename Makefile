@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test check format docs-images clean
+.PHONY: demo test test-slow check format docs docs-images clean
 
 demo: .venv/installed  ## see it work on generated scans
 	$(BIN)/segpl demo
 
-test: .venv/installed-dev  ## the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+test: .venv/installed-dev  ## the test suite, without the slow tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test-slow: .venv/installed-dev  ## the slow tests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 check: .venv/installed-dev  ## format, lint and types
 	$(BIN)/ruff format --check .
@@ -39,5 +42,5 @@ clean:
 
 .venv/installed-dev: .venv/installed
 	@echo "installing the tools for tests and lint"
-	$(PIP) --editable '.[test,lint]'
+	$(PIP) --editable '.[test,lint,docs]'
 	@touch $@

@@ -21,7 +21,7 @@ from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 SIDE = 16
 PICTURES = Plan(
     dims=2,
-    channels=("grey",),
+    channels=("gray",),
     classes={"background": 0, "vessel": 1},
     ignore=None,
     orientation=None,
@@ -104,7 +104,7 @@ def make_batch(
 ) -> Batch:
     """Noise with bright boxes; every class appears in every image, and the rim is ignored.
 
-    Held crops have the labels of the labelled ones, and other noise.
+    Held crops have the labels of the labeled ones, and other noise.
     """
     generator = torch.Generator().manual_seed(seed)
     sides = patch or (SIDE,) * dims
@@ -127,7 +127,7 @@ def make_batch(
 
 @cache
 def vessel_crop(dims: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The part of a generated scan where vessels are densest, normalised, and its label."""
+    """The part of a generated scan where vessels are densest, normalized, and its label."""
     settings = PhantomSettings(shape=(2 * SIDE,) * dims, root_radius=(3.0, 4.0))
     image, vessel = vessel_phantom(seed, settings)
     windows = np.lib.stride_tricks.sliding_window_view(vessel, (SIDE,) * dims)
@@ -139,7 +139,7 @@ def vessel_crop(dims: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def phantom_batch(dims: int, *, classes: int = 2, seed: int = 0) -> Batch:
-    """One labelled and two unlabelled crops of generated scans; a third class is dark lung."""
+    """One labeled and two unlabeled crops of generated scans; a third class is dark lung."""
     crops = [vessel_crop(dims, seed + index) for index in range(3)]
     scan, label = crops[0]
     if classes == 3:
@@ -195,7 +195,7 @@ class Slope(nn.Module):
         self.dropout = nn.Dropout(0.5)
         self.norm = nn.BatchNorm2d(1, affine=False)
         self.seen: list[Tensor] = []
-        self.modes: list[tuple[bool, bool]] = []  # of dropout and normalisation
+        self.modes: list[tuple[bool, bool]] = []  # of dropout and normalization
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         self.seen.append(image.detach())

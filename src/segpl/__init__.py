@@ -1,4 +1,4 @@
-"""Semi-supervised medical image segmentation: few labelled scans, many unlabelled ones.
+"""Semi-supervised medical image segmentation: few labeled scans, many unlabeled ones.
 
 >>> import segpl
 >>> run = segpl.train("data", out="runs/a")  # doctest: +SKIP

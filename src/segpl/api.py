@@ -251,7 +251,7 @@ def announce(run: Run, prospect: Prospect) -> None:
     for note in split.notes:
         say(note)
     say(
-        f"{config.method}: {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
+        f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
         f"{len(split.validation)} validation, {len(split.test)} test cases; "
         f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
     )
@@ -262,14 +262,14 @@ def announce(run: Run, prospect: Prospect) -> None:
 
 
 def tell_trust(run: Run, trainer: Trainer) -> None:
-    """Say how sure a run without validation cases is on unlabelled ones."""
+    """Say how sure a run without validation cases is on unlabeled ones."""
     volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
     try:
         words = trust_in(run.folder, volumes, run, most=run.config.train.trust)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        words = f"The {run.device} has no memory left to look at unlabelled cases (train.trust)."
+        words = f"The {run.device} has no memory left to look at unlabeled cases (train.trust)."
     if not run.quiet:
         say(words)
 
@@ -333,8 +333,8 @@ def fit(trainer: Trainer | Pretrainer, run: Run, last: Path) -> None:
                 patch = "x".join(map(str, run.plan.patch))
                 raise InputError(
                     f"the {run.device} is out of memory at step {trainer.step}: "
-                    f"{run.plan.batch} labelled crops of {patch} voxels and "
-                    f"{run.config.train.ratio} unlabelled ones for each. Lower train.batch, "
+                    f"{run.plan.batch} labeled crops of {patch} voxels and "
+                    f"{run.config.train.ratio} unlabeled ones for each. Lower train.batch, "
                     "train.ratio or the patch in plan.json."
                 ) from error
             if not is_compiler_error(error):

@@ -38,7 +38,7 @@ def open_dataset(config: Config) -> Dataset:
 
 
 def training_cases(dataset: Dataset, split: Split) -> list[Case]:
-    """Labelled and unlabelled cases; the unlabelled ones have no label, hidden or not."""
+    """Labeled and unlabeled cases; the unlabeled ones have no label, hidden or not."""
     known = {case.name: case for case in dataset.cases}
     missing = [n for n in (*split.labeled, *split.unlabeled) if n not in known]
     if missing:
@@ -54,7 +54,7 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
 def watched_cases(config: Config, dataset: Dataset, split: Split) -> list[Case]:
     """Cases whose hidden label is opened, to be compared with pseudo-labels and for nothing else.
 
-    Those of `train.watch_hidden`; none without it, or where no unlabelled case is looked at.
+    Those of `train.watch_hidden`; none without it, or where no unlabeled case is looked at.
     """
     if not (config.train.watch_hidden and METHODS.get(config.method).needs_unlabeled):
         return []
@@ -227,7 +227,7 @@ def build_sampler(
 
 
 def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> list[Volume]:
-    """A volume for each unlabelled one, with its hidden label where the image would be."""
+    """A volume for each unlabeled one, with its hidden label where the image would be."""
     labels = {volume.name: volume.label for volume in watched}
     volumes = []
     for volume in unlabeled:
@@ -241,7 +241,7 @@ def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> li
 def expected_shares(sampler: Sampler, volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
     """The share of each class but the background that pseudo-labels should find in their crops.
 
-    That of the labelled scans; of crops of them where unlabelled ones seek foreground, since these
+    That of the labeled scans; of crops of them where unlabeled ones seek foreground, since these
     show more of it.
     """
     if not sampler.unlabeled_foreground:
@@ -259,7 +259,7 @@ def expected_shares(sampler: Sampler, volumes: Sequence[Volume], plan: Plan) -> 
 
 
 def foreground_shares(volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
-    """The mean share of each class but the background in the labelled scans."""
+    """The mean share of each class but the background in the labeled scans."""
     labels = [volume.label for volume in volumes if volume.label is not None]
     return {
         name: float(np.mean([np.count_nonzero(label == index) / label.size for label in labels]))

@@ -90,7 +90,7 @@ def resolve(content: Mapping[str, Any], source: str = "the settings") -> Config:
     }
     if kind.needs_unlabeled and sections["train"].ratio == 0:
         raise InputError(
-            f"{source}: train.ratio is 0, and method '{name}' needs unlabelled crops. Use 1 or "
+            f"{source}: train.ratio is 0, and method '{name}' needs unlabeled crops. Use 1 or "
             "more, or the method 'supervised'."
         )
     return Config(method=name, settings=fill(kind.Settings, method, "method", source), **sections)

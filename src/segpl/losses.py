@@ -23,7 +23,7 @@ def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
     $$1 - \frac{2 \sum_v w p y + \epsilon}{\sum_v w p + \sum_v w y + \epsilon}$$
 
-    Differs from the source: the paper prints the Dice itself as the loss; minimising it would
+    Differs from the source: the paper prints the Dice itself as the loss; minimizing it would
     separate prediction and label.
     """
     probability = logits.sigmoid() * weight  # (B, K, *S)
@@ -141,7 +141,7 @@ def loss_over_levels(output: NetOutput, target: Tensor, weight: Tensor, loss: Lo
 def coarser(values: Tensor, sides: Sequence[int]) -> Tensor:
     """The first voxel of each part of (B, K, *S) on a grid of `sides`, which divide S.
 
-    A strided convolution is centred on it. A class stays a class, and what is left out stays out.
+    A strided convolution is centered on it. A class stays a class, and what is left out stays out.
     """
     pairs = list(zip(values.shape[2:], sides, strict=True))
     assert not any(fine % coarse for fine, coarse in pairs), pairs

@@ -79,7 +79,7 @@ class PseudoLabels:
     weight: Tensor  # (B, K, *S) in [0, 1]; 0 leaves a voxel out
     terms: dict[str, Term] = field(default_factory=dict)  # such as the KL of the threshold
     monitors: dict[str, Tensor] = field(default_factory=dict)
-    on_grid: bool = True  # each voxel is that of the unlabelled crops; False: a view moved them
+    on_grid: bool = True  # each voxel is that of the unlabeled crops; False: a view moved them
 
 
 @dataclass(frozen=True, slots=True)

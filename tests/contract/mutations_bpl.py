@@ -47,7 +47,7 @@ BPL = [
         {"name": "bpl", **BOTH},
     ),
     Mutation(
-        "bpl calibrates on labelled images",
+        "bpl calibrates on labeled images",
         METHOD,
         "fitted = self.calibration(batch.held)",
         "fitted = self.calibration(batch.labeled)",
@@ -77,11 +77,11 @@ BPL = [
         {"rule": "marginal", "family": "logit-normal"},
     ),
     Mutation(
-        "a learnt prior is worked out once",
+        "a learned prior is worked out once",
         LATENT,
         "if self.kept is None or self.kept_state != state:",
         "if self.kept is None:",
-        "test_bpl:test_prior_is_learnt_where_it_is_asked_to",
+        "test_bpl:test_prior_is_learned_where_it_is_asked_to",
         {"prior": "confidence"},
     ),
     Mutation(
@@ -89,7 +89,7 @@ BPL = [
         LATENT,
         "        self.prior.update(answers, generator)\n",
         "",
-        "test_bpl:test_prior_is_learnt_where_it_is_asked_to",
+        "test_bpl:test_prior_is_learned_where_it_is_asked_to",
         {"prior": "labeled"},
     ),
     Mutation(

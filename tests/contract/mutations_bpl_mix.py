@@ -54,21 +54,21 @@ BPL_MIX = [
         METHOD,
         "given.joined(made).chosen(sources)",
         "made.joined(given).chosen(sources)",
-        f"{BOXES}:test_labelled_boxes_go_into_unlabelled_crops_and_the_reverse",
+        f"{BOXES}:test_labeled_boxes_go_into_unlabeled_crops_and_the_reverse",
     ),
     Mutation(
         "bpl-mix mixes a crop with itself",
         METHOD,
         "source = labeled + other + (other >= index)",
         "source = labeled + other",
-        f"{BOXES}:test_without_pasting_no_labelled_voxel_is_mixed_in",
+        f"{BOXES}:test_without_pasting_no_labeled_voxel_is_mixed_in",
     ),
     Mutation(
         "bpl-mix pastes in one direction only",
         METHOD,
         "return views.joined(given.pasted(made.chosen(partners), mask_of(boxes, sides, device)))",
         "return views",
-        f"{BOXES}:test_labelled_boxes_go_into_unlabelled_crops_and_the_reverse",
+        f"{BOXES}:test_labeled_boxes_go_into_unlabeled_crops_and_the_reverse",
     ),
     Mutation(
         "bpl-mix counts ignored voxels that it pastes",
@@ -155,11 +155,11 @@ BPL_MIX = [
         f"{TESTS}:test_teacher_answers_with_the_mean_of_all_views",
     ),
     Mutation(
-        "bpl-mix shows its teacher labelled crops for nothing",
+        "bpl-mix shows its teacher labeled crops for nothing",
         METHOD,
         "if not self.latent.prior.reads_labeled:",
         "if False:",
-        f"{TESTS}:test_teacher_is_shown_labelled_crops_only_where_the_prior_reads_them",
+        f"{TESTS}:test_teacher_is_shown_labeled_crops_only_where_the_prior_reads_them",
         {"prior": "fixed"},
     ),
     Mutation(

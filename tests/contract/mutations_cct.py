@@ -36,7 +36,7 @@ CCT = [
         {"dims": 2},
     ),
     Mutation(
-        "cct perturbs the labelled images",
+        "cct perturbs the labeled images",
         "methods/cct.py",
         "self.disagreement(on_unlabeled.trunk, pseudo",
         "self.disagreement(on_labeled.trunk, pseudo",

@@ -65,7 +65,7 @@ VIEWS = [
         FIXMATCH,
         "as_in_prediction(self.network, weak).sigmoid()",
         "self.network(weak).logits.sigmoid()",
-        "test_fixmatch:test_weak_view_is_labelled_in_evaluation_mode_without_a_gradient",
+        "test_fixmatch:test_weak_view_is_labeled_in_evaluation_mode_without_a_gradient",
     ),
     Mutation(
         "fixmatch counts what lies beyond a scan",

@@ -30,7 +30,7 @@ SEGPL = [
         {"name": "segpl", **BOTH},
     ),
     Mutation(
-        "segpl labels the labelled images",
+        "segpl labels the labeled images",
         "methods/segpl.py",
         "pseudo = self.label(on_unlabeled, batch.generator)",
         "pseudo = self.label(on_labeled, batch.generator)",
@@ -49,7 +49,7 @@ SEGPL = [
         "methods/segpl.py",
         "weight=counted(unlabeled, pseudo.weight)",
         "weight=pseudo.weight",
-        "test_methods:test_predictions_beyond_an_unlabelled_scan_change_nothing",
+        "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "segpl", "loss": "dice", **BOTH},
     ),
     Mutation(

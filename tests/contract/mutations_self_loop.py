@@ -118,7 +118,7 @@ SELF_LOOP = [
         {"dims": 2},
     ),
     Mutation(
-        "self-loop makes puzzles of labelled images",
+        "self-loop makes puzzles of labeled images",
         LOOP,
         "shuffled = self.puzzle(unlabeled.image, number)",
         "shuffled = self.puzzle(batch.labeled.image, number)",

@@ -120,12 +120,12 @@ MEAN_TEACHER = [
         "test_teacher:test_young_teacher_is_the_mean_of_its_students",
     ),
     Mutation(
-        "moving average leaves the statistics of batch normalisation out",
+        "moving average leaves the statistics of batch normalization out",
         TEACHER,
         "            chain(teacher.parameters(), teacher.buffers()),\n"
         "            chain(student.parameters(), student.buffers()),",
         "            teacher.parameters(),\n            student.parameters(),",
-        "test_teacher:test_statistics_of_batch_normalisation_are_averaged",
+        "test_teacher:test_statistics_of_batch_normalization_are_averaged",
     ),
     Mutation(
         "teacher is a copy that is not frozen",

@@ -6,11 +6,11 @@ from mutations import BOTH, Mutation
 
 ENTROPY = [
     Mutation(
-        "entropy-minimization maximises the entropy",
+        "entropy-minimization maximizes the entropy",
         "losses.py",
         "return (voxelwise * weight).sum() / weight.sum().clamp(min=1)",
         "return -(voxelwise * weight).sum() / weight.sum().clamp(min=1)",
-        "test_entropy_minimization:test_descent_moves_every_unlabelled_answer_away_from_one_half",
+        "test_entropy_minimization:test_descent_moves_every_unlabeled_answer_away_from_one_half",
     ),
     Mutation(
         "entropy-minimization drops its term",
@@ -29,18 +29,18 @@ ENTROPY = [
         {"name": "entropy-minimization", **BOTH},
     ),
     Mutation(
-        "entropy-minimization takes the entropy of labelled images",
+        "entropy-minimization takes the entropy of labeled images",
         "methods/entropy_minimization.py",
         "logits = on_unlabeled.logits",
         "logits = on_labeled.logits",
-        "test_entropy_minimization:test_entropy_term_is_the_mean_entropy_of_unlabelled_predictions",
+        "test_entropy_minimization:test_entropy_term_is_the_mean_entropy_of_unlabeled_predictions",
     ),
     Mutation(
         "entropy-minimization counts what lies beyond a scan",
         "methods/entropy_minimization.py",
         "weight = counted(unlabeled, torch.ones_like(logits))",
         "weight = torch.ones_like(logits)",
-        "test_methods:test_predictions_beyond_an_unlabelled_scan_change_nothing",
+        "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "entropy-minimization", "loss": "dice", **BOTH},
     ),
     Mutation(
@@ -129,11 +129,11 @@ CPS = [
         "test_cps:test_each_network_has_the_gradient_of_its_own_whole_loss",
     ),
     Mutation(
-        "cps counts ignored voxels of labelled images",
+        "cps counts ignored voxels of labeled images",
         "methods/cps.py",
         "targets_of(label, self.network.outputs)[1], weight_unlabeled",
         "torch.ones_like(answers[0][0].logits), weight_unlabeled",
-        "test_cps:test_ignored_voxels_of_labelled_images_are_left_out_of_the_cross_term",
+        "test_cps:test_ignored_voxels_of_labeled_images_are_left_out_of_the_cross_term",
         {"loss": "dice"},
     ),
     Mutation(
@@ -141,7 +141,7 @@ CPS = [
         "methods/cps.py",
         "counted(unlabeled, torch.ones_like(answers[0][1].logits))",
         "torch.ones_like(answers[0][1].logits)",
-        "test_methods:test_predictions_beyond_an_unlabelled_scan_change_nothing",
+        "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "cps", "loss": "dice", **BOTH},
     ),
     Mutation(

@@ -22,7 +22,7 @@ from segpl.types import Batch, Labeled, Unlabeled
 
 STEPS = 450
 SEEDS = range(3)  # of the weights
-SCANS = 8  # of which the first is labelled
+SCANS = 8  # of which the first is labeled
 PAPER = {"family": "normal", "rule": "binarize", "scope": "batch"}  # head at the prior
 
 
@@ -41,7 +41,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @cache
 def foreground_after(variant: str, seed: int = 0) -> float:
-    """Predicted foreground of the unlabelled crops after training, as a share of the true one."""
+    """Predicted foreground of the unlabeled crops after training, as a share of the true one."""
     name, settings = VARIANTS[variant]
     ramp = {"alpha": 0.1, "ramp_begin": 0.1, "ramp_end": 0.2}
     plain = NetworkSettings(residual=False)  # as in the paper

@@ -25,7 +25,7 @@ def test_predictions_are_probabilities_on_the_input_grid(name, dims, classes):
 
 @every_method
 @both_dims
-def test_prediction_of_an_image_does_not_depend_on_its_neighbours(name, dims):
+def test_prediction_of_an_image_does_not_depend_on_its_neighbors(name, dims):
     method = build(name, dims).eval()
     image = make_batch(dims).labeled.image
     with torch.no_grad():

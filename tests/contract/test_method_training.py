@@ -23,7 +23,7 @@ def adam(method: Method, lr: float = 0.01) -> torch.optim.Adam:
 def values_of_step(
     method: Method, optimizer: torch.optim.Optimizer, batch: Batch, progress: float, *, taken: int
 ) -> dict[str, float]:
-    """One optimiser step after `taken` others."""
+    """One optimizer step after `taken` others."""
     output, _ = take_step(method, optimizer, batch, progress, nullcontext(), taken=taken)
     return {name: term.value.item() for name, term in output.terms.items()}
 

@@ -21,7 +21,7 @@ from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 
 def with_gradients(batch: Batch) -> tuple[Batch, torch.Tensor, torch.Tensor]:
-    """The batch, its labelled and its unlabelled images, all tracked by autograd."""
+    """The batch, its labeled and its unlabeled images, all tracked by autograd."""
     assert batch.unlabeled is not None
     labeled = batch.labeled.image.clone().requires_grad_()
     unlabeled = batch.unlabeled.image.clone().requires_grad_()
@@ -93,7 +93,7 @@ def test_monitors_are_finite_scalars_without_gradient(name, dims, classes):
 
 @every_method
 @both_dims
-def test_share_of_labelled_foreground_leaves_ignored_voxels_out(name, dims):
+def test_share_of_labeled_foreground_leaves_ignored_voxels_out(name, dims):
     batch = make_batch(dims)
     output = build(name, dims).step(batch, 1.0)
     known = batch.labeled.label[batch.labeled.label != IGNORE]
@@ -113,7 +113,7 @@ def test_labeled_only_batch_is_refused_by_name(name, dims):
 @both_dims
 @both_tasks
 def test_supervised_term_sees_labeled_images_only(name, dims, classes):
-    """Instance normalisation keeps images apart, so any leak is a mix-up of the batch's halves."""
+    """Instance normalization keeps images apart, so any leak is a mix-up of the batch's halves."""
     batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
     term = build(name, dims, classes=classes).step(batch, 1.0).terms["supervised"].value
     assert moved(term, [labeled])
@@ -132,9 +132,9 @@ def test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared(n
     assert method.looks_at_labeled <= others.keys()
     for key in others.keys() - method.spares_networks:
         term = others[key]
-        assert moved(term.value, [unlabeled]), f"{key} does not see the unlabelled images"
+        assert moved(term.value, [unlabeled]), f"{key} does not see the unlabeled images"
         sees_labeled = moved(term.value, [labeled])
-        assert sees_labeled == (key in method.looks_at_labeled), f"{key}: labelled images"
+        assert sees_labeled == (key in method.looks_at_labeled), f"{key}: labeled images"
 
 
 @every_method
@@ -210,7 +210,7 @@ def test_predictions_at_ignored_voxels_change_nothing(name, loss, dims, classes)
 @every_loss
 @both_dims
 @both_tasks
-def test_predictions_beyond_an_unlabelled_scan_change_nothing(name, loss, dims, classes):
+def test_predictions_beyond_an_unlabeled_scan_change_nothing(name, loss, dims, classes):
     batch = make_batch(dims, classes=classes)
     outputs = 1 if classes == 2 else classes
     inside = torch.zeros((2, *[SIDE] * dims), dtype=torch.bool)

@@ -15,7 +15,7 @@ NETWORKS = {
     "unet": NetworkSettings(),
     "unet with batch norm": NetworkSettings(norm="batch"),
     "residual unet with coarser levels": NetworkSettings(deep=2, residual=True),
-    # five levels at a side of 16 leave one voxel, which instance normalisation refuses
+    # five levels at a side of 16 leave one voxel, which instance normalization refuses
     "BasicUNet": NetworkSettings("BasicUNet", options={"features": [4] * 6, "norm": "batch"}),
     "DynUNet": NetworkSettings("DynUNet"),
     "UNet": NetworkSettings("UNet"),

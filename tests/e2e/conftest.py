@@ -131,22 +131,22 @@ def make_dataset(
     unlabeled: int = 2,
     test: int = 1,
 ) -> Path:
-    """Folders in the authors' layout: `labelled/imgs/a0`, `unlabelled/imgs/u0`, `test/imgs/t0`."""
+    """Folders in the authors' layout: `labeled/imgs/a0`, `unlabeled/imgs/u0`, `test/imgs/t0`."""
     suffix = ".png" if dims == 2 else ".nii.gz"
-    groups = (("labelled", "a", labeled), ("unlabelled", "u", unlabeled), ("test", "t", test))
+    groups = (("labeled", "a", labeled), ("unlabeled", "u", unlabeled), ("test", "t", test))
     for group, letter, count in groups:
         for index in range(count):
             image, label = scan(dims, 100 * ord(letter) + index)
             if classes == 2:
                 label = (label == 1).astype(np.uint8)
             write_array(root / group / "imgs" / f"{letter}{index}{suffix}", image)
-            if group != "unlabelled":
+            if group != "unlabeled":
                 write_array(root / group / "lbls" / f"{letter}{index}{suffix}", label)
     return root
 
 
 def make_nnunet_dataset(root: Path, *, labeled: int = 2, unlabeled: int = 1) -> Path:
-    """Volumes whose right half nobody has labelled: 2 is the ignore label."""
+    """Volumes whose right half nobody has labeled: 2 is the ignore label."""
     labels = {"background": 0, "vessel": 1, "ignore": 2}
     for index in range(labeled + unlabeled):
         image, label = scan(3, 7000 + index)

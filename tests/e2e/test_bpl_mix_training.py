@@ -46,12 +46,12 @@ def test_resumed_bpl_mix_is_the_unbroken_one_and_predicts(
 
 
 @pytest.mark.parametrize("unlabeled", [1, 1000])
-def test_default_learns_from_one_labelled_picture_and_as_many_others_as_there_are(
+def test_default_learns_from_one_labeled_picture_and_as_many_others_as_there_are(
     train, tmp_path, unlabeled
 ):
     data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=unlabeled, test=0)
     answer = train(data, "--set", "method.ramp_begin=0", "--out", tmp_path / "run")
-    assert f"bpl-mix: 1 labelled, {unlabeled} unlabelled" in answer.err
+    assert f"bpl-mix: 1 labeled, {unlabeled} unlabeled" in answer.err
     with (tmp_path / "run" / "log.csv").open(encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
     numbers = [float(value) for row in rows for value in row.values()]

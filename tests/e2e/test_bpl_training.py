@@ -51,7 +51,7 @@ def test_bpl_trains_and_predicts_in_2d_and_3d_binary_and_multi_class(
     ids=lambda entry: "-".join(entry.values()),
 )
 def test_resumed_bpl_is_the_unbroken_one(train, segpl, pictures, tmp_path, monkeypatch, threshold):
-    """What a prior has learnt is part of the checkpoint."""
+    """What a prior has learned is part of the checkpoint."""
     options = (pictures, "--method", "bpl", *chosen(**threshold))
     train(*options, "--out", tmp_path / "whole")
 

@@ -169,7 +169,7 @@ def test_supervised_training_alone_has_all_labels_where_they_are_asked_for(segpl
     assert counts == [2, 10]
 
 
-def test_a_variant_with_fewer_unlabelled_cases_goes_on(segpl, many, tmp_path):
+def test_a_variant_with_fewer_unlabeled_cases_goes_on(segpl, many, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text('[methods.few]\nmethod = "segpl"\nsplit = { unlabeled = 1 }\n')
     options = ("--config", config, "--methods", "few", *SHORT, "--seeds", 0, "--labeled", 3)
@@ -300,7 +300,7 @@ def test_changed_dataset_is_not_mixed_with_finished_runs(segpl, many, tmp_path):
     options = (*SHORT, "--labeled", 3, "--test", 2, "--seeds", 0, "--out", tmp_path / "out")
     assert segpl("compare", many, *options, "--methods", "segpl").code == 0
     for part in ("imgs", "lbls"):
-        folder = many / "labelled" / part
+        folder = many / "labeled" / part
         (folder / "a9.nii.gz").write_bytes((folder / "a0.nii.gz").read_bytes())
     answer = segpl("compare", many, *options, "--methods", "segpl", "cps")
     assert answer.code == 1

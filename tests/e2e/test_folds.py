@@ -33,7 +33,7 @@ def read(path: Path) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """Four labelled pictures, of which the budget takes three, and their cross-validation."""
+    """Four labeled pictures, of which the budget takes three, and their cross-validation."""
     root = tmp_path_factory.mktemp("folds")
     data = make_dataset(root / "data", dims=2, labeled=4)
     with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +53,7 @@ def copy(made, tmp_path) -> Path:
     return Path(shutil.copytree(made / "run", tmp_path / "run"))
 
 
-def test_each_labelled_case_is_held_out_by_one_fold_and_no_test_case_by_any(run):
+def test_each_labeled_case_is_held_out_by_one_fold_and_no_test_case_by_any(run):
     whole = read(run / "split.json")
     parts = [read(run / f"fold-{number}" / "split.json") for number in range(COUNT)]
     assert sorted(name for part in parts for name in part["validation"]) == whole["labeled"]
@@ -195,11 +195,11 @@ def test_folds_are_added_to_a_run_that_is_trained_already(train, segpl, made, tm
     assert (run / "folds.csv").read_bytes() == (made / "run" / "folds.csv").read_bytes()
 
 
-def test_a_label_that_is_held_out_is_not_learnt_from(segpl, made, run, tmp_path):
+def test_a_label_that_is_held_out_is_not_learned_from(segpl, made, run, tmp_path):
     """Everything in it is turned round: the score changes, the training does not."""
     data = Path(shutil.copytree(made / "data", tmp_path / "data"))
     held = read(run / "fold-0" / "split.json")["validation"][0]
-    path = data / "labelled" / "lbls" / f"{held}.png"
+    path = data / "labeled" / "lbls" / f"{held}.png"
     write_picture(path, 1 - np.asarray(Image.open(path)))
     answer = segpl(
         *("train", data, *QUICK, "--labeled", 3, "--folds", COUNT, "--estimate-only"),
@@ -256,7 +256,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("count", "words"),
         [
-            (4, "--folds 4 needs as many labelled subjects, and there are 3. Ask for 3 at most"),
+            (4, "--folds 4 needs as many labeled subjects, and there are 3. Ask for 3 at most"),
             (1, "--folds 1 holds nothing out. Ask for 2 or more"),
             (0, "--folds 0 holds nothing out. Ask for 2 or more"),
         ],

@@ -47,8 +47,8 @@ def data(tmp_path) -> Path:
 
 
 def share_of(data: Path, number: int) -> float:
-    """Of one class in the labelled pictures, read from the files themselves."""
-    labels = [np.asarray(Image.open(path)) for path in (data / "labelled" / "lbls").iterdir()]
+    """Of one class in the labeled pictures, read from the files themselves."""
+    labels = [np.asarray(Image.open(path)) for path in (data / "labeled" / "lbls").iterdir()]
     return float(np.mean([(label == number).mean() for label in labels]))
 
 

@@ -31,7 +31,7 @@ def write_case(root: Path, group: str, name: str, seed: int) -> None:
         bright[1:5, 1:5] = 1
     image = np.clip(rng.normal(60, 10, disc.shape) + 120 * bright, 0, 255).astype(np.uint8)
     write_picture(root / group / "imgs" / f"{name}.png", image)
-    if group != "unlabelled":
+    if group != "unlabeled":
         write_picture(root / group / "lbls" / f"{name}.png", disc)
 
 
@@ -40,8 +40,8 @@ def trained(tmp_path_factory) -> Path:
     """A run with two validation cases, and one without."""
     root = tmp_path_factory.mktemp("trained")
     for number in range(4):
-        write_case(root / "data", "labelled", f"a{number}", number)
-    write_case(root / "data", "unlabelled", "u0", 4)
+        write_case(root / "data", "labeled", f"a{number}", number)
+    write_case(root / "data", "unlabeled", "u0", 4)
     write_case(root / "data", "test", "t0", 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEGPL_CACHE", str(root / "cache"))

@@ -54,8 +54,8 @@ def test_without_inputs_and_test_cases_the_way_out_is_named(segpl, train, tmp_pa
     ("inputs", "expected"),
     [
         (["test/imgs/t0.nii.gz"], ["t0.nii.gz"]),
-        (["unlabelled/imgs/u0.nii.gz", "test/imgs/t0.nii.gz"], ["t0.nii.gz", "u0.nii.gz"]),
-        (["unlabelled/imgs"], ["u0.nii.gz", "u1.nii.gz"]),
+        (["unlabeled/imgs/u0.nii.gz", "test/imgs/t0.nii.gz"], ["t0.nii.gz", "u0.nii.gz"]),
+        (["unlabeled/imgs"], ["u0.nii.gz", "u1.nii.gz"]),
         ([""], ["t0.nii.gz"]),
     ],
     ids=["a file", "files", "a folder", "a dataset"],
@@ -125,7 +125,7 @@ def test_predictions_of_another_run_are_not_taken_for_ones_own(
 
 
 def test_images_are_never_overwritten(segpl, run, volumes):
-    folder = volumes / "unlabelled" / "imgs"
+    folder = volumes / "unlabeled" / "imgs"
     before = [path.read_bytes() for path in sorted(folder.iterdir())]
     answer = segpl("predict", run, folder, "--out", folder)
     assert answer.code == 1
@@ -134,7 +134,7 @@ def test_images_are_never_overwritten(segpl, run, volumes):
 
 
 def test_one_broken_image_does_not_cost_the_others(segpl, run, volumes, tmp_path):
-    folder = volumes / "unlabelled" / "imgs"
+    folder = volumes / "unlabeled" / "imgs"
     (folder / "u0.nii.gz").write_bytes(b"broken")
     answer = segpl("predict", run, folder, "--out", tmp_path / "masks")
     assert answer.code == 1
@@ -186,7 +186,7 @@ def test_options_may_stand_before_between_and_after_the_images(segpl, run, volum
 
 
 def test_a_case_that_was_trained_on_is_pointed_out(segpl, run, volumes, tmp_path):
-    answer = segpl("predict", run, volumes / "labelled" / "imgs", "--out", tmp_path / "masks")
+    answer = segpl("predict", run, volumes / "labeled" / "imgs", "--out", tmp_path / "masks")
     assert answer.code == 0
     assert "3 of 3 inputs have the name of a case whose label this run was trained on" in answer.err
 

@@ -78,10 +78,10 @@ def test_pretrained_weights_start_the_training_and_its_batches_are_the_same(
         train(pictures, *TEACHER, "--out", tmp_path / "plain")
         train(pictures, *TEACHER, *PRETRAIN, "--out", tmp_path / "pretrained")
     plain, changed = starts
-    learnt = weights(tmp_path / "pretrained", "pretrain")
+    learned = weights(tmp_path / "pretrained", "pretrain")
     for key in plain:
         name = key.split(".body.")[1]
-        expected = plain[key] if name.startswith("last.") else learnt[f"model.network.body.{name}"]
+        expected = plain[key] if name.startswith("last.") else learned[f"model.network.body.{name}"]
         assert changed[key].equal(expected), key
         assert name.startswith("last.") or not changed[key].equal(plain[key])
     assert len(batches) == 12
@@ -93,7 +93,7 @@ def test_pretrained_weights_start_the_training_and_its_batches_are_the_same(
 
 
 def test_labels_validation_and_test_cases_change_nothing_of_it(train, data, tmp_path):
-    """With one plan: normalisation may look at labels of the labelled cases."""
+    """With one plan: normalization may look at labels of the labeled cases."""
     held = ("--validation", 1, "--method", "supervised", *PRETRAIN)
     train(data, *held, "--out", tmp_path / "honest")
     plan, split = (tmp_path / "honest" / name for name in ("plan.json", "split.json"))

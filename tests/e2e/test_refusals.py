@@ -30,8 +30,8 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.methods.supervised import Supervised
 from segpl.types import StepOutput, Term
 
-IMAGE, LABEL = "labelled/imgs/a0.nii.gz", "labelled/lbls/a0.nii.gz"
-UNLABELED = "unlabelled/imgs/u0.nii.gz"
+IMAGE, LABEL = "labeled/imgs/a0.nii.gz", "labeled/lbls/a0.nii.gz"
+UNLABELED = "unlabeled/imgs/u0.nii.gz"
 
 
 def check_words(answer: Answer, *words: str) -> None:
@@ -69,7 +69,7 @@ def set_one(value: float) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def twice(data: Path) -> None:
-    shutil.copy(data / IMAGE, data / "labelled" / "imgs" / "a0.nii")
+    shutil.copy(data / IMAGE, data / "labeled" / "imgs" / "a0.nii")
 
 
 BROKEN_FILES = {
@@ -84,14 +84,14 @@ BROKEN_FILES = {
     ),
     "label not whole": (
         lambda data: rewrite(data / LABEL, lambda a: a.astype(np.float32) / 2),
-        ["a0.nii.gz holds values that are not whole numbers, such as 0.5", "nearest neighbours"],
+        ["a0.nii.gz holds values that are not whole numbers, such as 0.5", "nearest neighbors"],
     ),
     "truncated file": (truncated, [r"a0.nii.gz is corrupt or truncated", "download it again"]),
     "nan": (
         lambda data: rewrite(data / IMAGE, set_one(np.nan)),
         ["a0.nii.gz holds 1 voxels that are NaN or infinite", "nan_to_num"],
     ),
-    "infinity in an unlabelled image": (
+    "infinity in an unlabeled image": (
         lambda data: rewrite(data / UNLABELED, set_one(np.inf)),
         ["case u0", "NaN or infinite"],
     ),
@@ -113,20 +113,20 @@ BROKEN_FILES = {
     ),
     "duplicate names": (twice, ["appear more than once", "'a0' is .*a0.nii and .*a0.nii.gz"]),
     "no foreground in any label": (
-        lambda data: [rewrite(p, np.zeros_like) for p in (data / "labelled/lbls").iterdir()],
-        ["class 'foreground' .* is in none of the 3 labels", "cannot be learnt"],
+        lambda data: [rewrite(p, np.zeros_like) for p in (data / "labeled/lbls").iterdir()],
+        ["class 'foreground' .* is in none of the 3 labels", "cannot be learned"],
     ),
     "label without image": (
         lambda data: (data / IMAGE).unlink(),
         ["label .*a0.nii.gz has no image", "Add the image, or remove the label"],
     ),
-    "no labelled case": (
-        lambda data: [path.unlink() for path in (data / "labelled/lbls").iterdir()],
-        ["no labelled case to train on", "At least one label is needed"],
+    "no labeled case": (
+        lambda data: [path.unlink() for path in (data / "labeled/lbls").iterdir()],
+        ["no labeled case to train on", "At least one label is needed"],
     ),
-    "no unlabelled case": (
-        lambda data: shutil.rmtree(data / "unlabelled"),
-        ["keep their label, and this method needs unlabelled ones", "--method supervised"],
+    "no unlabeled case": (
+        lambda data: shutil.rmtree(data / "unlabeled"),
+        ["keep their label, and this method needs unlabeled ones", "--method supervised"],
     ),
     "no dataset": (
         lambda data: [shutil.rmtree(path) for path in data.iterdir()],
@@ -156,14 +156,14 @@ def test_the_check_shows_every_problem_and_fails(segpl, volumes):
 
 
 def test_a_volume_among_pictures_is_refused(segpl, pictures, tmp_path):
-    write_volume(pictures / "unlabelled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
+    write_volume(pictures / "unlabeled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
     check_words(answer, "case extra", "has 24 channels", "has 1 elsewhere")
 
 
-def test_a_colour_picture_among_grey_ones_is_refused(segpl, pictures, tmp_path):
-    grey = np.asarray(scan(2, 1)[1] * 100)
-    write_picture(pictures / "unlabelled/imgs/extra.png", np.stack([grey, grey + 1, grey], -1))
+def test_a_color_picture_among_gray_ones_is_refused(segpl, pictures, tmp_path):
+    gray = np.asarray(scan(2, 1)[1] * 100)
+    write_picture(pictures / "unlabeled/imgs/extra.png", np.stack([gray, gray + 1, gray], -1))
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
     check_words(answer, "case extra", "has 3 channels")
 
@@ -171,12 +171,12 @@ def test_a_colour_picture_among_grey_ones_is_refused(segpl, pictures, tmp_path):
 OPTIONS = {
     "more labels than there are": (
         ["--labeled", "4"],
-        ["--labeled 4 asks for more labels than there are: 3 labelled", "Ask for 3 at most"],
+        ["--labeled 4 asks for more labels than there are: 3 labeled", "Ask for 3 at most"],
     ),
     "negative labels": (["--labeled", "-1"], ["--labeled -1 is no number of cases"]),
     "negative validation": (["--validation", "-1"], ["--validation -1 is no number of cases"]),
     "negative test": (["--test", "-2"], ["--test -2 is no number of cases"]),
-    "all held out": (["--test", "3"], ["take all 3 labelled cases", "Lower --validation or --t"]),
+    "all held out": (["--test", "3"], ["take all 3 labeled cases", "Lower --validation or --t"]),
     "unknown method": (
         ["--method", "segpl-iv"],
         ["no method named 'segpl-iv'. Did you mean 'segpl-vi'", "Known: "],
@@ -223,9 +223,9 @@ OPTIONS = {
         ["--method", "segpl", "--set", "method.threshold=3"],
         ["method.threshold is 3.0: it must be from 0 to 1"],
     ),
-    "no unlabelled crops": (
+    "no unlabeled crops": (
         ["--method", "segpl-vi", "--set", "train.ratio=0"],
-        ["train.ratio is 0, and method 'segpl-vi' needs unlabelled crops"],
+        ["train.ratio is 0, and method 'segpl-vi' needs unlabeled crops"],
     ),
     "unknown network": (
         ["--set", "network.name=BasicUNett"],
@@ -336,7 +336,7 @@ def test_a_plan_is_not_written_over_another(segpl, volumes, tmp_path):
 def test_a_broken_label_of_a_validation_case_leaves_no_run_behind(segpl, volumes, tmp_path):
     assert segpl("train", volumes, "--out", tmp_path / "first", "--validation", 1, *SHORT).code == 0
     held = json.loads((tmp_path / "first" / "split.json").read_text())["validation"][0]
-    (volumes / "labelled" / "lbls" / f"{held}.nii.gz").write_bytes(b"no label")
+    (volumes / "labeled" / "lbls" / f"{held}.nii.gz").write_bytes(b"no label")
     answer = segpl("train", volumes, "--out", tmp_path / "run", "--validation", 1, *SHORT)
     check_words(answer, f"case {held}: .* is corrupt or truncated")
     assert not (tmp_path / "run").exists()
@@ -393,13 +393,13 @@ class TestFolders:
         iterdir = Path.iterdir
 
         def refuse(self):
-            if self == volumes / "labelled" / "imgs":
+            if self == volumes / "labeled" / "imgs":
                 raise PermissionError(13, "Permission denied", str(self))
             return iterdir(self)
 
         monkeypatch.setattr(Path, "iterdir", refuse)
         for command in (("check", volumes), ("train", volumes, "--out", tmp_path / "run")):
-            check_words(segpl(*command), "labelled/imgs may not be opened: Permission denied", "As")
+            check_words(segpl(*command), "labeled/imgs may not be opened: Permission denied", "As")
 
     def test_data_that_is_not_there_is_refused(self, segpl, tmp_path):
         answer = segpl("train", tmp_path / "nowhere", "--out", tmp_path / "run")

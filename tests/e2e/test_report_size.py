@@ -46,23 +46,23 @@ def runs(tmp_path_factory) -> list[Path]:
     """Images of noise, which no format makes small, and labels with ragged borders."""
     root = tmp_path_factory.mktemp("size")
     noise = np.random.default_rng(0)
-    centre = np.linalg.norm(np.indices(SHAPE).T - np.array(SHAPE) / 2, axis=-1).T
+    center = np.linalg.norm(np.indices(SHAPE).T - np.array(SHAPE) / 2, axis=-1).T
     for case in SHOWN:
         image = noise.normal(size=(*SHAPE, 2)).astype(np.float32)
         write(root / "data" / "images" / f"{case}.nii.gz", image)
-        write(root / "data" / "labels" / f"{case}.nii.gz", label(centre, noise))
-    return [write_run(root, method, centre, noise) for method in METHODS]
+        write(root / "data" / "labels" / f"{case}.nii.gz", label(center, noise))
+    return [write_run(root, method, center, noise) for method in METHODS]
 
 
-def label(centre: np.ndarray, noise: np.random.Generator) -> np.ndarray:
-    ragged = centre + noise.normal(scale=1.5, size=SHAPE)
+def label(center: np.ndarray, noise: np.random.Generator) -> np.ndarray:
+    ragged = center + noise.normal(scale=1.5, size=SHAPE)
     return np.where(ragged < 7, 2, np.where(ragged < 12, 1, 0)).astype(np.uint8)
 
 
-def write_run(root: Path, method: str, centre: np.ndarray, noise: np.random.Generator) -> Path:
+def write_run(root: Path, method: str, center: np.ndarray, noise: np.random.Generator) -> Path:
     folder = root / method
     for case in SHOWN:
-        write(folder / "predictions" / f"{case}.nii.gz", label(centre, noise))
+        write(folder / "predictions" / f"{case}.nii.gz", label(center, noise))
         unsure = noise.uniform(0, 0.69, SHAPE).astype(np.float32)
         write(folder / "samples" / "uncertainty" / f"{case}_entropy.nii.gz", unsure)
     settings = {"method": {"name": method}, "data": {"path": str(root / "data")}}

@@ -1,4 +1,4 @@
-"""Volumes of thick slices, which are learnt slice by slice, from the command line to masks."""
+"""Volumes of thick slices, which are learned slice by slice, from the command line to masks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HARDER = ("flip", "rotate", "affine", "scanner", "mirror", "intensity")
 
 @pytest.fixture
 def thick(tmp_path) -> Path:
-    """Three labelled and two unlabelled volumes: a bright disc, larger in the middle slices."""
+    """Three labeled and two unlabeled volumes: a bright disc, larger in the middle slices."""
     affine = np.diag([*SPACING, 1.0])
     places = np.indices(SHAPE).astype(float)  # (3, *S)
     for index in range(5):
         rng = np.random.default_rng(index)
-        centre = rng.uniform(15, 25, 2)
+        center = rng.uniform(15, 25, 2)
         radius = 8 - np.abs(places[2] - 2)
-        disc = np.hypot(places[0] - centre[0], places[1] - centre[1]) < radius
+        disc = np.hypot(places[0] - center[0], places[1] - center[1]) < radius
         image = (100 * disc + rng.normal(0, 10, SHAPE)).astype(np.float32)
-        group = "labelled" if index < 3 else "unlabelled"
+        group = "labeled" if index < 3 else "unlabeled"
         write_volume(tmp_path / "data" / group / "imgs" / f"c{index}.nii.gz", image, affine)
         if index < 3:
             label = tmp_path / "data" / group / "lbls" / f"c{index}.nii.gz"
@@ -33,7 +33,7 @@ def thick(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("method", ["supervised", "bpl-mix"])
-def test_thick_slices_are_learnt_and_predicted_one_by_one(train, segpl, thick, tmp_path, method):
+def test_thick_slices_are_learned_and_predicted_one_by_one(train, segpl, thick, tmp_path, method):
     """With every change of a crop switched on."""
     run = tmp_path / "run"
     views = [text for name in HARDER for text in ("--set", f"augment.{name}=0.9")]
@@ -42,7 +42,7 @@ def test_thick_slices_are_learnt_and_predicted_one_by_one(train, segpl, thick, t
     assert plan["patch"] == [40, 48, 1]
     assert {row[2] for row in plan["strides"]} == {row[2] for row in plan["kernels"]} == {1}
     assert plan["batch"] == 4
-    image = thick / "unlabelled" / "imgs" / "c3.nii.gz"
+    image = thick / "unlabeled" / "imgs" / "c3.nii.gz"
     answer = segpl("predict", run, image, "--probabilities", "--out", tmp_path / "masks")
     assert answer.code == 0, answer.err
     assert read_volume(tmp_path / "masks" / "c3.nii.gz").shape == SHAPE

@@ -116,7 +116,7 @@ def test_the_same_command_goes_on_and_keeps_what_is_there(segpl, trained, tmp_pa
 
 
 def test_an_interruption_leaves_the_finished_corruptions(segpl, trained, tmp_path, monkeypatch):
-    from segpl.views import artefacts
+    from segpl.views import artifacts
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -124,7 +124,7 @@ def test_an_interruption_leaves_the_finished_corruptions(segpl, trained, tmp_pat
     command = ("stress", trained / "runs" / "a", "--only", "ghosts", "blur", *FEW)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     with monkeypatch.context() as patch:
-        patch.setitem(artefacts.ARTEFACTS, "blur", interrupted)
+        patch.setitem(artifacts.ARTIFACTS, "blur", interrupted)
         answer = segpl(*command, "--out", broken)
     assert answer.code == 130
     assert answer.err.endswith("interrupted. The same command goes on from there.\n")
@@ -206,7 +206,7 @@ def test_runs_of_other_classes_or_cases_are_refused_together(segpl, trained, tmp
     assert not (tmp_path / "stress").exists()
 
 
-def test_without_labelled_test_cases_the_way_out_is_named(segpl, trained, tmp_path):
+def test_without_labeled_test_cases_the_way_out_is_named(segpl, trained, tmp_path):
     empty = tmp_path / "empty"
     shutil.copytree(trained / "runs" / "a", empty)
     split = json.loads((empty / "split.json").read_text())

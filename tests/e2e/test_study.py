@@ -93,11 +93,11 @@ def test_questions_are_answered_and_nothing_is_trained_twice(study, tmp_path, mo
     page = (out / "study.md").read_text()
     assert page.startswith("# Thresholds\n\nMade by `segpl study study.toml --data DATASETS --out")
     assert "from 6 trainings" in page
-    assert "2 labelled, 2 unlabelled, 2 validation and 1 test cases; 6 steps" in page
+    assert "2 labeled, 2 unlabeled, 2 validation and 1 test cases; 6 steps" in page
     assert len(Split.read(out / "datasets/small/runs/low-0/split.json").unlabeled) == 1
     assert "`split.unlabeled = 1`" in page
     assert str(tmp_path) not in page
-    assert "about new draws of labelled cases, weights and crops, not about new scans" in page
+    assert "about new draws of labeled cases, weights and crops, not about new scans" in page
     assert "p Holm of the questions is corrected for 2 comparisons here" in page
     assert "## Is it higher?\n\n**small**\n\nNo log has `free_energy`.\n" in page
     assert "Is it higher? (small)\nNo log has `free_energy`.\n" in answer.out

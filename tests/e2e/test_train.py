@@ -145,7 +145,7 @@ def test_an_edited_plan_is_used_as_edited(segpl, volumes, tmp_path):
     assert (5, 1, 3, 1, 3) in shapes
 
 
-def test_ignored_voxels_are_no_part_of_what_is_learnt(train, segpl, tmp_path):
+def test_ignored_voxels_are_no_part_of_what_is_learned(train, segpl, tmp_path):
     data = make_nnunet_dataset(tmp_path / "data", labeled=1)
     train(data, *PLAIN, *ANY, "--out", tmp_path / "run")
     label = read_volume(data / "labelsTr" / "c0.nii.gz")

@@ -13,7 +13,7 @@ from segpl.predict import trust
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        ("mean-teacher", "On 2 unlabelled cases: "),
+        ("mean-teacher", "On 2 unlabeled cases: "),
         ("segpl-vi", "The threshold of the pseudo-labels ended at"),
         ("supervised", "This is no accuracy"),
     ],
@@ -31,7 +31,7 @@ def test_a_training_without_validation_cases_says_how_sure_it_is(
 @pytest.mark.parametrize(
     "options", [("--validation", 1), ("--set", "train.trust=0"), ("--method", "supervised")]
 )
-def test_nothing_is_said_with_validation_cases_switched_off_or_without_unlabelled_cases(
+def test_nothing_is_said_with_validation_cases_switched_off_or_without_unlabeled_cases(
     train, tmp_path, options
 ):
     data = make_dataset(tmp_path / "data", dims=2, unlabeled=0 if "supervised" in options else 2)
@@ -81,7 +81,7 @@ def test_a_device_without_memory_left_does_not_spoil_a_training(
 
     monkeypatch.setattr(trust, "look_at_unlabeled", full)
     answer = train(pictures, "--out", tmp_path / "run")
-    assert "has no memory left to look at unlabelled cases" in answer.err
+    assert "has no memory left to look at unlabeled cases" in answer.err
 
 
 def test_a_negative_number_of_cases_is_refused(segpl, pictures, tmp_path):

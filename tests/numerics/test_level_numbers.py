@@ -108,8 +108,8 @@ def test_soft_targets_and_weights_are_taken_at_the_same_voxels():
     assert found.item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_voxel_of_a_coarse_grid_is_the_one_that_a_strided_convolution_is_centred_on():
-    """A kernel that reads its centre alone is what `coarser` does."""
+def test_voxel_of_a_coarse_grid_is_the_one_that_a_strided_convolution_is_centered_on():
+    """A kernel that reads its center alone is what `coarser` does."""
     values = random(1, 1, 8, 6)
     kernel = torch.zeros(1, 1, 3, 3)
     kernel[..., 1, 1] = 1

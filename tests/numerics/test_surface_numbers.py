@@ -79,15 +79,15 @@ def test_hd95_is_the_larger_percentile_and_not_that_of_both_lists():
 def test_nested_cubes_in_3d_with_thick_slices_by_hand():
     """A cube of 5 voxels around a single one, of 1 x 1 x 4 mm.
 
-    The centre is 2 mm from the nearest face. Of the 98 voxels of the shell the corners are
+    The center is 2 mm from the nearest face. Of the 98 voxels of the shell the corners are
     farthest, sqrt(4 + 4 + 64) mm; the 95th percentile lies between the numbers 92 and 93 of the
     sorted list.
     """
     shell = np.zeros((7, 7, 7), bool)
     shell[1:6, 1:6, 1:6] = True
-    centre = np.zeros((7, 7, 7), bool)
-    centre[3, 3, 3] = True
-    distances = surface_distances(shell, centre, (1.0, 1.0, 4.0))
+    center = np.zeros((7, 7, 7), bool)
+    center[3, 3, 3] = True
+    distances = surface_distances(shell, center, (1.0, 1.0, 4.0))
     steps = [(i, j, k) for i in range(-2, 3) for j in range(-2, 3) for k in range(-2, 3)]
     by_hand = sorted(
         (i * i + j * j + 16 * k * k) ** 0.5 for i, j, k in steps if max(abs(i), abs(j), abs(k)) == 2

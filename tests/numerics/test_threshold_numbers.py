@@ -30,8 +30,8 @@ def test_kl_agrees_with_torch_distributions(mean, std, prior_mean, prior_std):
 def test_kl_agrees_with_numerical_integration(mean, std, prior_mean, prior_std):
     grid = torch.linspace(mean - 12 * std, mean + 12 * std, 200_001, dtype=torch.float64)
 
-    def log_density(centre: float, spread: float) -> torch.Tensor:
-        scaled = (grid - centre) / spread
+    def log_density(center: float, spread: float) -> torch.Tensor:
+        scaled = (grid - center) / spread
         return -0.5 * scaled**2 - math.log(spread) - 0.5 * math.log(2 * math.pi)
 
     q, p = log_density(mean, std), log_density(prior_mean, prior_std)

@@ -39,7 +39,7 @@ def sampler(watched: list[Volume], *, wants_held: bool = False, memory: int = 2*
         return build_sampler(config, plan, SPLIT, volumes, device, method, watched, validation)
 
 
-def test_every_unlabelled_case_is_watched_by_its_own_hidden_label():
+def test_every_unlabeled_case_is_watched_by_its_own_hidden_label():
     built = sampler([volume("w", 7, labeled=True), volume("u", 5, labeled=True)])
     assert [tuple(entry.image.shape) for entry in built.hidden] == [(1, n, n) for n in (5, 6, 7)]
     assert [entry.image.unique().tolist() for entry in built.hidden] == [[5], [IGNORE], [7]]
@@ -52,7 +52,7 @@ def test_axes_to_mirror_and_the_spacing_are_those_of_the_plan():
     assert (sampler([]).mirrors, sampler([]).spacing) == ((1,), (1.0, 2.0))
 
 
-def test_unlabelled_cases_themselves_carry_no_label():
+def test_unlabeled_cases_themselves_carry_no_label():
     built = sampler([volume("w", 7, labeled=True), volume("u", 5, labeled=True)])
     assert all(entry.label is None for entry in built.unlabeled)
 

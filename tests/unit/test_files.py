@@ -98,7 +98,7 @@ def test_folder_that_may_not_be_made_is_told_in_words(tmp_path, monkeypatch):
         write_text(tmp_path / "new" / "a.txt", "x")
 
 
-def test_full_disk_is_recognised_where_a_library_hides_the_number(path):
+def test_full_disk_is_recognized_where_a_library_hides_the_number(path):
     """Writers in C, such as numpy's, raise an OSError without one."""
     with pytest.raises(StorageError, match="no space left on the disk"):
         write_whole(path, failing(OSError("1000 requested and 12 written")))

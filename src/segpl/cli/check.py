@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         task = progress.add_task("reading cases", total=len(dataset.cases))
         inspection = inspect(
             dataset,
-            # every label: this is a check of files, and nothing is learnt from it
+            # every label: this is a check of files, and nothing is learned from it
             look_at_labels_of=[case.name for case in dataset.cases],
             advance=lambda: progress.advance(task),
         )

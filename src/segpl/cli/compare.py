@@ -1,6 +1,6 @@
 """Train several methods on the same cases, with several seeds, and score them on the test cases.
 
-Every seed draws its own labelled cases, weights and crops; the test cases stay the same, and all
+Every seed draws its own labeled cases, weights and crops; the test cases stay the same, and all
 methods of a seed share labels, plan and network. An interrupted comparison goes on where it was.
 
 Examples:
@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labeled",
         type=int,
         metavar="N",
-        help="keep N labels, hide the others; 0: all, where no method needs unlabelled cases",
+        help="keep N labels, hide the others; 0: all, where no method needs unlabeled cases",
     )
-    parser.add_argument("--test", type=int, metavar="N", help="hold N labelled cases out to score")
+    parser.add_argument("--test", type=int, metavar="N", help="hold N labeled cases out to score")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--jobs", type=int, default=1, help="trainings at the same time (default 1)"

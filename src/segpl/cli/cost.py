@@ -1,6 +1,6 @@
 """Compare what methods cost: weights, FLOPs, memory and time, on random crops.
 
-Each number stands beside its ratio to supervised training on the same images, all labelled. No
+Each number stands beside its ratio to supervised training on the same images, all labeled. No
 method named: all of them. About a minute for all methods on two CPU cores.
 
 Examples:
@@ -32,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--plan", type=Path, metavar="JSON", help="crop, channels, classes and network of this plan"
     )
     parser.add_argument(
-        "--labeled", type=int, metavar="N", help="labelled crops in a step (default 1, or planned)"
+        "--labeled", type=int, metavar="N", help="labeled crops in a step (default 1, or planned)"
     )
     parser.add_argument(
         "--unlabeled",
         type=int,
         metavar="N",
-        help="unlabelled crops in a step (default: 2 for each labelled one)",
+        help="unlabeled crops in a step (default: 2 for each labeled one)",
     )
     parser.add_argument("--steps", type=int, default=5, help="timed steps (default 5)")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")

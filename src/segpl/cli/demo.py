@@ -1,6 +1,6 @@
 """See it work with no data at all: three methods on generated lung vessels, and a page of results.
 
-Generates 2 labelled, 16 unlabelled and 8 test volumes, trains supervised, SegPL and SegPL-VI,
+Generates 2 labeled, 16 unlabeled and 8 test volumes, trains supervised, SegPL and SegPL-VI,
 scores the test cases and writes demo.html. A few minutes on two CPU cores.
 """
 

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         notes.print(f"Not scored, for want of a label: {names}", style="yellow")
     if pairing.without_prediction:
         count = counted(len(pairing.without_prediction), "case")
-        notes.print(f"Labelled but not predicted: {count}.")
+        notes.print(f"Labeled but not predicted: {count}.")
     beside = regions_beside(label for _, label in pairing.pairs.values())
     if args.region:
         notes.print(f"Scored inside of {args.region} only.")

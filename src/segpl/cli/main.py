@@ -15,10 +15,10 @@ COMMANDS = {
     "demo": "see it work on generated scans, with no data at all",
     "check": "look at a dataset: what is there, what is wrong, what to do",
     "plan": "derive the plan of a training, to be read or edited",
-    "train": "train a model from labelled and unlabelled scans",
+    "train": "train a model from labeled and unlabeled scans",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
-    "stress": "score runs on disturbed images: artefacts, attacks, other windows",
+    "stress": "score runs on disturbed images: artifacts, attacks, other windows",
     "cost": "compare what methods cost: weights, FLOPs, memory, time",
     "compare": "train several methods on the same cases, over several seeds",
     "study": "answer questions by training variants, with paired tests over seeds",
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="segpl",
-        description="Semi-supervised medical image segmentation: a few labelled scans, many "
-        "unlabelled ones.",
+        description="Semi-supervised medical image segmentation: a few labeled scans, many "
+        "unlabeled ones.",
         epilog="`segpl COMMAND --help` explains a command. No data yet? Try `segpl demo`.",
     )
     parser.add_argument("--version", action="version", version=f"segpl {segpl.__version__}")

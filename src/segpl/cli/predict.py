@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overlap",
         type=float,
         default=0.5,
-        help="share of a window that its neighbour sees too, at least",
+        help="share of a window that its neighbor sees too, at least",
     )
     parser.add_argument(
         "--checkpoint",

@@ -1,4 +1,4 @@
-"""Score runs on disturbed images: artefacts of scanners, attacks, other windows.
+"""Score runs on disturbed images: artifacts of scanners, attacks, other windows.
 
 All images are disturbed after preprocessing and scored on that grid. Severity 0 is the image as it
 is, 1 the worst. The same command goes on after an interruption and keeps what is finished.
@@ -6,7 +6,7 @@ is, 1 the worst. The same command goes on after an interruption and keeps what i
 Examples:
   segpl stress runs/supervised runs/segpl --out stress          on the test cases of the runs
   segpl stress runs/segpl --only gamma fgsm --out stress        the two of the paper
-  segpl stress runs/segpl other_data --out stress               on the labelled cases of a dataset
+  segpl stress runs/segpl other_data --out stress               on the labeled cases of a dataset
   segpl stress runs/segpl --only patch --patches 32 64 96 --out stress     other windows
 """
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folders of trained runs of one dataset; the last may be a dataset, as --data",
     )
     parser.add_argument(
-        "--data", type=Path, help="labelled dataset to score on (default: the runs' test cases)"
+        "--data", type=Path, help="labeled dataset to score on (default: the runs' test cases)"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for table and figure")
     parser.add_argument(

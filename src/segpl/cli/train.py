@@ -1,4 +1,4 @@
-"""Train a model from labelled and unlabelled scans.
+"""Train a model from labeled and unlabeled scans.
 
 The layout of the dataset is found, a plan is derived from it, and everything goes into one folder:
 settings, plan, split, log and checkpoints.
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "data", type=Path, nargs="?", help="folder of the dataset, or a config.toml"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--steps", type=int, help="optimiser steps (default 2000)")
+    parser.add_argument("--steps", type=int, help="optimizer steps (default 2000)")
     parser.add_argument("--seed", type=int, help="of weights, crops and draws (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
     parser.add_argument(
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folds",
         type=int,
         metavar="N",
-        help="train N times more before, each time with a part of the labelled cases held out, and "
+        help="train N times more before, each time with a part of the labeled cases held out, and "
         "say what Dice to expect (OUT/folds.csv; the runs are OUT/fold-0 and so on)",
     )
     parser.add_argument(
@@ -60,18 +60,18 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--labeled",
         type=int,
         metavar="N",
-        help="keep N labels and hide the others (default: all; a fifth where nothing is unlabelled "
+        help="keep N labels and hide the others (default: all; a fifth where nothing is unlabeled "
         "and the method needs it)",
     )
     parser.add_argument(
-        "--validation", type=int, metavar="N", help="hold N labelled cases out to watch (default 0)"
+        "--validation", type=int, metavar="N", help="hold N labeled cases out to watch (default 0)"
     )
     parser.add_argument(
         "--test",
         type=int,
         metavar="N",
-        help="hold N labelled cases out to the end (default: the dataset's own test cases; of a "
-        "dataset with 10 or more cases, all labelled, a fifth)",
+        help="hold N labeled cases out to the end (default: the dataset's own test cases; of a "
+        "dataset with 10 or more cases, all labeled, a fifth)",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def labeled_subjects(run: Run) -> int:
-    """How many people the labelled cases are of."""
+    """How many people the labeled cases are of."""
     from segpl.assembly import open_dataset
 
     dataset = open_dataset(run.config)

@@ -32,7 +32,7 @@ class AugmentSettings:
     rotate: float = 0.0  # chance of a turn by a multiple of 90 degrees, in planes of equal sides
     intensity: float = 0.0  # spread of random brightness, contrast and noise; 0.1 is mild
     affine: float = 0.5  # chance of a turn by any angle up to 30 degrees and another size
-    scanner: float = 0.3  # chance of each change of intensity in `SCANNER`, of labelled crops
+    scanner: float = 0.3  # chance of each change of intensity in `SCANNER`, of labeled crops
     blur: float = 1.0  # how far `scanner` may go in blur and low resolution; 0: in neither
     mirror: float = 0.5  # chance of exchanging left and right; any axis where these are not known
 
@@ -59,7 +59,7 @@ def augment(
     `mirrors` are the axes that `mirror` is about; without a `spacing` voxels are cubes.
 
     Choices of geometry are drawn on the host and cost no synchronisation. What `scanner` asks for
-    is not done here but by `scanned`, as it is for labelled crops alone.
+    is not done here but by `scanned`, as it is for labeled crops alone.
     """
     if settings.flip or settings.rotate or settings.mirror:
         image, label = turn(image, label, settings, rng, mirrors)

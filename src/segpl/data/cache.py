@@ -123,7 +123,7 @@ def _label(
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     if case.label is None:
         raise InputError(
-            "it is to be trained on with its label, but has none. Leave it out of the labelled "
+            "it is to be trained on with its label, but has none. Leave it out of the labeled "
             "cases of the split, or add the label file."
         )
     path, record = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")

@@ -11,7 +11,7 @@ from segpl.errors import InputError, MissingFileError
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One scan. Without a label it is an unlabelled case."""
+    """One scan. Without a label it is an unlabeled case."""
 
     name: str
     images: tuple[Path, ...]  # one file for each channel, or one file with all of them

@@ -60,8 +60,8 @@ def _overview(inspection: Inspection) -> Table:
     table.add_column(style="bold")
     table.add_row("layout", f"{dataset.layout}, {inspection.dims}D")
     for name, cases in (
-        ("labelled", dataset.labeled),
-        ("unlabelled", dataset.unlabeled),
+        ("labeled", dataset.labeled),
+        ("unlabeled", dataset.unlabeled),
         ("test", dataset.test),
     ):
         table.add_row(name, _count(cases))
@@ -202,11 +202,11 @@ def _next(inspection: Inspection) -> list[RenderableType]:
         says, options = "Ready to train:", ""
     elif labeled > 1:
         few = max(1, min(8, labeled // 5))
-        says = f"Ready to train. Every case is labelled: to learn from {few} labels and use the "
-        says += "other images unlabelled, run"
+        says = f"Ready to train. Every case is labeled: to learn from {few} labels and use the "
+        says += "other images unlabeled, run"
         options = f" --labeled {few}"
     else:
-        says = "Ready to train, but without unlabelled images only on the one label there is:"
+        says = "Ready to train, but without unlabeled images only on the one label there is:"
         options = " --method supervised"
     command = f"segpl train {data}{options} --out runs/first"
     # whole on one line, however long, so that it can be copied

@@ -115,7 +115,7 @@ def open_picture(path: Path, role: Role) -> Opened:
 
     def image() -> NDArray[Any]:
         with Image.open(path) as picture:
-            if mode.startswith("P"):  # through RGBA: Pillow warns of transparent colours otherwise
+            if mode.startswith("P"):  # through RGBA: Pillow warns of transparent colors otherwise
                 colors = np.asarray(picture.convert("RGBA"))
                 return colors[..., 0] if is_gray else colors[..., :3]
             if is_gray:
@@ -125,14 +125,12 @@ def open_picture(path: Path, role: Role) -> Opened:
     def label() -> NDArray[Any]:
         with Image.open(path) as picture:
             if is_gray or palette is not None:
-                return _first_band(
-                    np.asarray(picture)
-                )  # of a palette: the numbers, not the colours
+                return _first_band(np.asarray(picture))  # of a palette: the numbers, not the colors
             colors = np.asarray(picture.convert("RGB"))
         if (colors != colors[..., :1]).any():
             raise UnusableFileError(
-                f"{path} is a colour picture, and a label needs one number for each pixel",
-                "Save it as a grey or palette PNG whose values are the class numbers.",
+                f"{path} is a color picture, and a label needs one number for each pixel",
+                "Save it as a gray or palette PNG whose values are the class numbers.",
             )
         return colors[..., 0]
 

@@ -112,7 +112,7 @@ def resized_label(label: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
     """`label` (*S) with `shape` voxels over the same field of view, each of its largest part.
 
     The parts of its numbers are resized as images are, so that labels stay where their images are.
-    The nearest old voxel would not do: on a grid twice as coarse every centre lies between two, and
+    The nearest old voxel would not do: on a grid twice as coarse every center lies between two, and
     to take the upper one moves the label by half a voxel. Of equal parts the higher number counts.
     """
     if label.shape == tuple(shape):

@@ -32,7 +32,7 @@ from segpl.errors import UserError
 THREADS = 4
 SAMPLE = 2000  # intensities of the foreground kept for each case and channel
 STATISTICS = 200_000  # voxels from which percentiles are taken
-CLASSES = 64  # more numbers than this in one mask are shades of grey, not classes
+CLASSES = 64  # more numbers than this in one mask are shades of gray, not classes
 FAR = 3.0  # times the median spacing
 
 
@@ -93,7 +93,7 @@ def inspect(
         dataset: where the cases come from.
         cases: those to read; all of them if not given.
         look_at_labels_of: names of the cases whose label files may be opened. No other label is,
-            so that nothing can be learnt from the labels of unlabelled, validation or test cases.
+            so that nothing can be learned from the labels of unlabeled, validation or test cases.
         advance: called after each case.
     """
     cases = dataset.cases if cases is None else cases
@@ -168,7 +168,7 @@ def _look(case: Case, dims: int, ignore: int | None) -> _Look:
             Problem(
                 case.name,
                 f"image and label do not lie on one grid: {difference}",
-                "Resample the label to the image with nearest neighbours, or, if the voxels do "
+                "Resample the label to the image with nearest neighbors, or, if the voxels do "
                 "match, copy the image's header into the label.",
                 fatal=True,
             )
@@ -221,7 +221,7 @@ def _constant(case: Case, statistics: Sequence[ChannelStatistics]) -> list[Probl
         Problem(
             case.name,
             f"channel {number} is constant: every voxel is {statistics[number].minimum:g}",
-            "Nothing can be learnt from it; see whether the file is the right one.",
+            "Nothing can be learned from it; see whether the file is the right one.",
             fatal=False,
         )
         for number in flat
@@ -279,7 +279,7 @@ def _classes(
             Problem(
                 "",
                 f"the labels hold {len(numbers)} different numbers",
-                'Name the real classes in labels.json, as {"labels": {"tumour": 1}}.',
+                'Name the real classes in labels.json, as {"labels": {"tumor": 1}}.',
                 fatal=True,
             )
         )
@@ -330,7 +330,7 @@ def _label_problems(
                     case,
                     "the label holds no foreground at all",
                     "Fine if nothing is there; otherwise draw it, or remove the label to use the "
-                    "case unlabelled.",
+                    "case unlabeled.",
                     fatal=False,
                 )
             )
@@ -342,7 +342,7 @@ def _label_problems(
                 Problem(
                     "",
                     f"class '{name}' ({number}) is in none of the {len(training)} labels",
-                    "It cannot be learnt. Label a case that shows it, or take the class out.",
+                    "It cannot be learned. Label a case that shows it, or take the class out.",
                     fatal=not present - {0, dataset.ignore},
                 )
             )

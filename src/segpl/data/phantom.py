@@ -71,7 +71,7 @@ def vessel_phantom(
     bright = np.maximum.reduce([vessels, sheets, blobs, wall])
     image += bright * (lung + contrast - image)
     image = ndimage.gaussian_filter(image, rng.uniform(*settings.blur))
-    # reconstruction leaves neighbouring voxels with some noise in common
+    # reconstruction leaves neighboring voxels with some noise in common
     grain = _unit(ndimage.gaussian_filter(_white(rng, settings), 0.5))
     image += rng.uniform(*settings.noise) * grain
     return image.astype(np.float32), (vessels >= 0.5).astype(np.uint8)
@@ -92,14 +92,14 @@ def write_phantom_dataset(
     A case depends on the seed, its group and its place there, not on how many cases there are.
     """
     settings = settings or PhantomSettings()
-    groups = (("labelled", labeled), ("unlabelled", unlabeled), ("test", test))
+    groups = (("labeled", labeled), ("unlabeled", unlabeled), ("test", test))
     for number, (group, count) in enumerate(groups):
         for index in range(count):
             case_seed = int(np.random.SeedSequence([seed, number, index]).generate_state(1)[0])
             image, mask = vessel_phantom(case_seed, settings)
             name = f"{group}_{index:03d}"
             _write(root / group / "imgs", name, image, settings)
-            if group != "unlabelled":
+            if group != "unlabeled":
                 _write(root / group / "lbls", name, mask, settings)
             if advance is not None:
                 advance()
@@ -243,9 +243,9 @@ def _blobs(rng: np.random.Generator, settings: PhantomSettings) -> Floats:
     blobs = np.zeros(settings.shape, np.float32)
     axes = np.ogrid[tuple(slice(0, length) for length in settings.shape)]
     for _ in range(rng.integers(settings.blobs[0], settings.blobs[1] + 1)):
-        centre = rng.uniform(0, 1, len(settings.shape)) * np.array(settings.shape)
+        center = rng.uniform(0, 1, len(settings.shape)) * np.array(settings.shape)
         radii = rng.uniform(1.5, 4.0) * rng.uniform(0.8, 1.25, len(settings.shape))
-        squares = [((a - c) / r) ** 2 for a, c, r in zip(axes, centre, radii, strict=True)]
+        squares = [((a - c) / r) ** 2 for a, c, r in zip(axes, center, radii, strict=True)]
         inwards = (1 - np.sqrt(sum(squares))) * float(radii.mean())
         np.maximum(blobs, rng.uniform(0.8, 1.0) * np.clip(inwards + 0.5, 0, 1), out=blobs)
     return blobs
@@ -279,9 +279,9 @@ def _white(rng: np.random.Generator, settings: PhantomSettings) -> Floats:
 
 def _unit(field: Floats) -> Floats:
     """The field with mean 0 and deviation 1."""
-    centred: Floats = field - field.mean()
-    centred /= field.std()
-    return centred
+    centered: Floats = field - field.mean()
+    centered /= field.std()
+    return centered
 
 
 def _unit_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:

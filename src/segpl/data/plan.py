@@ -46,7 +46,7 @@ class Plan:
     patch: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]  # one row for each halving, one number for each axis
     width: int  # channels of the first encoder
-    batch: int  # labelled crops in a step
+    batch: int  # labeled crops in a step
     reasons: dict[str, str]  # why each of these was chosen, for the reader
     # voxels of a convolution along each axis, one row for each level, that of the patch first;
     # none: 3 everywhere, as in plans that were written before there was a choice
@@ -156,7 +156,7 @@ class Plan:
         if math.prod(self.patch) == strides:
             raise InputError(
                 f"{source}: halving leaves one voxel of the patch {self.patch}, and nothing to "
-                "normalise. Use a larger patch, or fewer rows of strides."
+                "normalize. Use a larger patch, or fewer rows of strides."
             )
 
     def check_kernels(self, source: str) -> None:

@@ -27,15 +27,15 @@ DEEPEST = 4  # halvings at most
 COARSE = 2.0  # an axis this many times coarser than the finest is not halved until they are alike
 # for each channel of the first encoder; measured: 59 (3D), 82 (2D) are kept for the backward pass
 BYTES_PER_VOXEL = 100
-CROPS_PER_LABELED = 3  # crops in memory for each labelled one, at the default ratio
+CROPS_PER_LABELED = 3  # crops in memory for each labeled one, at the default ratio
 ORIENTATION = "RAS"
 PAPER_WIDTH = {2: 16, 3: 8}  # by spatial axes
 WIDTH = 32  # with an accelerator
-# by spatial axes and whether there is an accelerator; measured: two labelled and four other crops
+# by spatial axes and whether there is an accelerator; measured: two labeled and four other crops
 # of 64**3 voxels at width 32 take 30 ms of a step on an H200, which is minutes for a training
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
-SLICES = {False: 4, True: 8}  # labelled ones in a step, where a patch is a slice
+SLICES = {False: 4, True: 8}  # labeled ones in a step, where a patch is a slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def fit_to_memory(
     *,
     flat: int | None = None,
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-    """Patch, strides and labelled crops in a step; one slice where an axis is `flat`."""
+    """Patch, strides and labeled crops in a step; one slice where an axis is `flat`."""
     dims = len(spacing)
     middle = np.median(shapes, axis=0)
     # an image below half the patch would be mostly padding

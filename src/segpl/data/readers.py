@@ -249,7 +249,7 @@ def _whole(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
             raise UnusableFileError(
                 f"{path} holds values that are not whole numbers, such as "
                 f"{float(values[broken].flat[0]):.4g}",
-                "Save class numbers; if it was resampled, do so with nearest neighbours; if these "
+                "Save class numbers; if it was resampled, do so with nearest neighbors; if these "
                 "are probabilities, threshold them first.",
             )
         values = rounded

@@ -83,14 +83,14 @@ class Sampler:
     patch: tuple[int, ...]
     labeled_crops: int
     unlabeled_crops: int
-    foreground: float  # share of labelled crops centred on a foreground voxel
+    foreground: float  # share of labeled crops centered on a foreground voxel
     augment: AugmentSettings
     seed: int
     device: torch.device
     # what `unlabeled` hides: labels (1, *S) in place of images, IGNORE where there is none
     hidden: Sequence[Resident] = ()
     held: Sequence[Resident] = ()  # validation cases, where a method wants crops of them
-    unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled scans have some
+    unlabeled_foreground: float = 0.0  # share of unlabeled crops where labeled scans have some
     mirrors: tuple[int, ...] = ()  # axes that `augment.mirror` may mirror
     spacing: tuple[float, ...] = ()  # of the voxels; none: all axes alike
 
@@ -104,7 +104,7 @@ class Sampler:
         )
         assert label is not None
         if self.augment.scanner:
-            # harder views of unlabelled crops are up to a method, which needs the plain ones too
+            # harder views of unlabeled crops are up to a method, which needs the plain ones too
             choices = np.random.default_rng([self.seed, step, SCANNED])
             chance, blur = self.augment.scanner, self.augment.blur
             image = scanned(image, chance, choices, generator, blur)
@@ -113,7 +113,7 @@ class Sampler:
             unlabeled = self.images_of(self.unlabeled_crops, rng, generator)
         held = None
         if self.held:
-            # where unlabelled crops are: probabilities are calibrated for those
+            # where unlabeled crops are: probabilities are calibrated for those
             apart = np.random.default_rng([self.seed, step, HELD])
             held = self.crops_of(self.held, apart, 0.0, blindly=True)
         return Batch(Labeled(image, label), unlabeled, generator, held)
@@ -121,7 +121,7 @@ class Sampler:
     def images_of(
         self, count: int, rng: np.random.Generator, generator: torch.Generator
     ) -> Unlabeled:
-        """`count` crops of unlabelled volumes, augmented."""
+        """`count` crops of unlabeled volumes, augmented."""
         crops, insides = [], []
         for _ in range(count):
             volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
@@ -160,9 +160,9 @@ class Sampler:
         *,
         blindly: bool = False,
     ) -> Labeled:
-        """`labeled_crops` crops of labelled volumes, as they are; a share is sought out.
+        """`labeled_crops` crops of labeled volumes, as they are; a share is sought out.
 
-        The others lie anywhere, or `blindly` where those of an unlabelled volume would.
+        The others lie anywhere, or `blindly` where those of an unlabeled volume would.
         """
         images, labels = [], []
         for _ in range(self.labeled_crops):
@@ -179,7 +179,7 @@ class Sampler:
         return Labeled(torch.stack(images), torch.stack(labels).long())
 
     def hidden_labels(self, step: int) -> Tensor:
-        """(B, *S) labels of the unlabelled crops of a step, for onlookers; no batch holds them.
+        """(B, *S) labels of the unlabeled crops of a step, for onlookers; no batch holds them.
 
         They are cropped and moved as images are, by the same draws: those of geometry depend on no
         setting of intensity.
@@ -202,7 +202,7 @@ class Sampler:
     def unlabeled_start(self, volume: Resident, rng: np.random.Generator) -> tuple[int, ...]:
         """First voxel of a crop of a volume whose label, if it has one, is not looked at.
 
-        A share of crops is centred where a labelled volume has foreground, by the position
+        A share of crops is centered where a labeled volume has foreground, by the position
         relative to its sides: scans of one anatomy are taken alike. Others lie anywhere.
         """
         if self.unlabeled_foreground and rng.random() < self.unlabeled_foreground:
@@ -222,9 +222,9 @@ class Sampler:
         place: NDArray[np.int32] = places[int(rng.integers(len(places)))]
         return place
 
-    def around(self, centre: NDArray[np.int32], volume: Resident) -> tuple[int, ...]:
-        """First voxel of the crop with this centre, or the nearest to it that can be one."""
-        wanted = [int(c) - side // 2 for c, side in zip(centre, self.patch, strict=True)]
+    def around(self, center: NDArray[np.int32], volume: Resident) -> tuple[int, ...]:
+        """First voxel of the crop with this center, or the nearest to it that can be one."""
+        wanted = [int(c) - side // 2 for c, side in zip(center, self.patch, strict=True)]
         bounds = self.bounds(volume)
         return tuple(min(max(w, low), high) for w, (low, high) in zip(wanted, bounds, strict=True))
 
@@ -232,7 +232,7 @@ class Sampler:
         """The first and the last voxel of each axis at which a crop can start.
 
         A volume thinner than the patch may lie at either end of it, or between. Were it always in
-        the middle, nothing would be learnt about the margins, where a thicker volume has voxels.
+        the middle, nothing would be learned about the margins, where a thicker volume has voxels.
         """
         gaps = [size - side for size, side in zip(volume.shape, self.patch, strict=True)]
         return [(min(gap, 0), max(gap, 0)) for gap in gaps]

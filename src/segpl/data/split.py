@@ -12,20 +12,20 @@ from segpl.data.case import Case, Dataset
 from segpl.errors import InputError
 from segpl.files import read_json, write_json
 
-BENCHMARK_CASES = 10  # a dataset with this many cases, all labelled, is taken for a benchmark
+BENCHMARK_CASES = 10  # a dataset with this many cases, all labeled, is taken for a benchmark
 HELD_OUT = 0.2  # of a benchmark, for the test
-KEPT = 0.2  # of a benchmark's labels, for a method that needs unlabelled cases
+KEPT = 0.2  # of a benchmark's labels, for a method that needs unlabeled cases
 
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
     labeled: int = 0  # cases that keep their label; 0: all that have one
-    unlabeled: int = 0  # unlabelled cases to train on, hidden labels included; 0: all
-    validation: int = 0  # labelled cases held out to watch the training
-    test: int = -1  # labelled cases held out to the end; -1: the dataset's own, or a fifth
-    seed: int = 0  # draws the held-out and the labelled cases
-    draw: int = 0  # another draw of the labelled cases, with the same ones held out
-    folds: int = 0  # parts of the labelled cases, of which one is for validation; 0: none
+    unlabeled: int = 0  # unlabeled cases to train on, hidden labels included; 0: all
+    validation: int = 0  # labeled cases held out to watch the training
+    test: int = -1  # labeled cases held out to the end; -1: the dataset's own, or a fifth
+    seed: int = 0  # draws the held-out and the labeled cases
+    draw: int = 0  # another draw of the labeled cases, with the same ones held out
+    folds: int = 0  # parts of the labeled cases, of which one is for validation; 0: none
     fold: int = 0  # which of these parts, counted from 0
 
 
@@ -33,7 +33,7 @@ class SplitSettings:
 class Split:
     """Case names.
 
-    A hidden label belongs to an unlabelled case, and is opened by `train.watch_hidden` alone.
+    A hidden label belongs to an unlabeled case, and is opened by `train.watch_hidden` alone.
     """
 
     labeled: tuple[str, ...]
@@ -69,7 +69,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
             raise InputError(f"--{name} {count} is no number of cases; 0 holds none out.")
     if not dataset.labeled:
         raise InputError(
-            f"{dataset.root} has no labelled case to train on ({len(dataset.unlabeled)} images "
+            f"{dataset.root} has no labeled case to train on ({len(dataset.unlabeled)} images "
             "without a label). At least one label is needed: put it where the layout "
             f"'{dataset.layout}' expects it; `segpl check` shows what was found."
         )
@@ -93,7 +93,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     unlabeled = [case for case in dataset.unlabeled if case.subject not in held_out]
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(
-            f"{left_out} unlabelled cases are of subjects that are held out, and are left out of "
+            f"{left_out} unlabeled cases are of subjects that are held out, and are left out of "
             "the training."
         )
     count = labeled_count(
@@ -109,7 +109,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     unlabeled += hidden
     kept = names(few_of(unlabeled, settings))
     if left_out := len(unlabeled) - len(kept):
-        notes.append(f"{left_out} unlabelled cases are left out, as split.unlabeled asks.")
+        notes.append(f"{left_out} unlabeled cases are left out, as split.unlabeled asks.")
     split = Split(
         labeled=names(labeled),
         unlabeled=kept,
@@ -126,12 +126,12 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
 def held_for_test(
     dataset: Dataset, settings: SplitSettings, has_to_hold_out: bool, notes: list[str]
 ) -> int:
-    """Labelled cases that are held out to the end, besides the dataset's own test cases."""
+    """Labeled cases that are held out to the end, besides the dataset's own test cases."""
     if settings.test >= 0 or not has_to_hold_out:
         return max(settings.test, 0)
     count = round(HELD_OUT * len(dataset.labeled))
     notes.append(
-        f"All {len(dataset.labeled)} cases are labelled: {count} are held out for the test. Use "
+        f"All {len(dataset.labeled)} cases are labeled: {count} are held out for the test. Use "
         "--test 0 to train on all of them."
     )
     return count
@@ -145,7 +145,7 @@ def one_fold(
     *,
     needs_unlabeled: bool,
 ) -> Split:
-    """`split` with one part of its labelled cases for validation, in the place of its own ones.
+    """`split` with one part of its labeled cases for validation, in the place of its own ones.
 
     Subjects are dealt out in the order in which the budget took them. Nothing of the subjects in
     the part is trained on, without a label neither.
@@ -162,11 +162,11 @@ def one_fold(
     left_out = len(split.unlabeled) - len(unlabeled)
     if needs_unlabeled and not unlabeled:
         raise InputError(
-            f"--folds {settings.folds}: all {left_out} unlabelled cases of {dataset.root} are of "
+            f"--folds {settings.folds}: all {left_out} unlabeled cases of {dataset.root} are of "
             f"the subjects that fold {settings.fold} holds out, and this method needs some. Use "
             "--method supervised, or other --folds."
         )
-    note = f"{left_out} unlabelled cases are of subjects that this fold holds out, and left out."
+    note = f"{left_out} unlabeled cases are of subjects that this fold holds out, and left out."
     return replace(
         split,
         labeled=beyond(split.labeled),
@@ -186,7 +186,7 @@ def check_folds(settings: SplitSettings, cases: int, subjects: int) -> None:
     if settings.folds > subjects:
         of_cases = "" if cases == subjects else f" with {cases} cases"
         raise InputError(
-            f"--folds {settings.folds} needs as many labelled subjects, and there are "
+            f"--folds {settings.folds} needs as many labeled subjects, and there are "
             f"{subjects}{of_cases}. "
             + (f"Ask for {subjects} at most." if subjects > 1 else "Label more, or leave it out.")
         )
@@ -210,14 +210,14 @@ def labeled_count(
     if settings.labeled > available:
         raise InputError(
             f"--labeled {settings.labeled} asks for more labels than there are: "
-            f"{len(dataset.labeled)} labelled cases in {dataset.root}, of which "
+            f"{len(dataset.labeled)} labeled cases in {dataset.root}, of which "
             f"{len(dataset.labeled) - available} are held out. Ask for {available} at most."
         )
     if settings.labeled < 0:
         raise InputError(f"--labeled {settings.labeled} is no number of cases; 0 means all.")
     if available == 0:
         raise InputError(
-            f"validation and test take all {len(dataset.labeled)} labelled cases of "
+            f"validation and test take all {len(dataset.labeled)} labeled cases of "
             f"{dataset.root}: none is left to train on. Lower --validation or --test."
         )
     count = settings.labeled or available
@@ -225,12 +225,12 @@ def labeled_count(
         if settings.labeled or not is_benchmark:
             raise InputError(
                 f"all {count} training cases of {dataset.root} keep their label, and this method "
-                "needs unlabelled ones. Add images without a label, hide some labels with "
+                "needs unlabeled ones. Add images without a label, hide some labels with "
                 "--labeled N, or train with --method supervised."
             )
         count = max(1, round(KEPT * available))
         notes.append(
-            f"Nothing is unlabelled, and this method needs it: {count} of {available} training "
+            f"Nothing is unlabeled, and this method needs it: {count} of {available} training "
             f"cases keep their label, the other {available - count} labels are hidden. "
             "Choose with --labeled N, or use all labels with --method supervised."
         )
@@ -238,10 +238,10 @@ def labeled_count(
 
 
 def few_of(unlabeled: Sequence[Case], settings: SplitSettings) -> Sequence[Case]:
-    """The unlabelled cases that are asked for; fewer are part of more."""
+    """The unlabeled cases that are asked for; fewer are part of more."""
     if not 0 <= settings.unlabeled <= len(unlabeled):
         raise InputError(
-            f"split.unlabeled is {settings.unlabeled}, and there are {len(unlabeled)} unlabelled "
+            f"split.unlabeled is {settings.unlabeled}, and there are {len(unlabeled)} unlabeled "
             "cases to train on. Ask for as many at most; 0 means all."
         )
     if not settings.unlabeled:
@@ -267,7 +267,7 @@ def take_subjects(pool: list[Case], count: int) -> tuple[list[Case], list[Case]]
     """The first `count` cases of `pool`, and whoever shares a subject with them; then the rest."""
     if count > len(pool):
         raise InputError(
-            f"{count} cases were to be held out, and only {len(pool)} labelled ones are left. "
+            f"{count} cases were to be held out, and only {len(pool)} labeled ones are left. "
             "Lower --validation or --test."
         )
     subjects = {case.subject for case in pool[:count]}

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimiser and step in one safetensors file, which can run no code."""
+"""Checkpoints: weights, optimizer and step in one safetensors file, which can run no code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Checkpoint:
 
 
 def require_finite(module: nn.Module, when: str) -> None:
-    """Refuse to save weights that nothing can be learnt or predicted with."""
+    """Refuse to save weights that nothing can be learned or predicted with."""
     for name, value in module.state_dict().items():
         if not bool(value.isfinite().all()):
             raise DivergedError(

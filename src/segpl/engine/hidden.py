@@ -1,4 +1,4 @@
-"""How well pseudo-labels agree with labels that a benchmark hides. Nothing is learnt from it."""
+"""How well pseudo-labels agree with labels that a benchmark hides. Nothing is learned from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS = ("hidden_overlap", "hidden_both", "hidden_counted", "hidden_known")
 
 
 def compared(output: StepOutput, label: Tensor) -> StepOutput:
-    """`output` with counts among its monitors; `label` (B, *S) is that of the unlabelled crops.
+    """`output` with counts among its monitors; `label` (B, *S) is that of the unlabeled crops.
 
     Nothing is added where there are no pseudo-labels, or where a view has moved them.
     """

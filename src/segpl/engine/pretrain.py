@@ -37,10 +37,10 @@ class Pretrainer:
     $$\min_{\theta, \psi} L(\psi(\theta(x \odot (1 - h))), x; h)$$
 
     with $\theta$ the network up to its last layer, $\psi$ a 1x1(x1) layer that is then forgotten,
-    $h$ the hidden voxels and $L$ their squared error. Crops are of labelled and unlabelled scans
+    $h$ the hidden voxels and $L$ their squared error. Crops are of labeled and unlabeled scans
     alike; no label is looked at, and neither is a validation or test case.
 
-    In the end every other network of the method, a teacher too, has the weights that were learnt.
+    In the end every other network of the method, a teacher too, has the weights that were learned.
     Last layers stay as they were drawn, each its own.
 
     Differs from the source: a convolutional network that sees hidden blocks as zeros, as in the
@@ -63,7 +63,7 @@ class Pretrainer:
         self.checkpoint = checkpoint
         self.observer = observer
         self.device = sampler.device
-        # as many as a step of training with unlabelled crops, whatever the method needs
+        # as many as a step of training with unlabeled crops, whatever the method needs
         self.crops = sampler.labeled_crops * (1 + settings.ratio)
         self.layout = memory_format(self.device, method.network.dims)
         channels = int(sampler.labeled[0].image.shape[0])
@@ -73,10 +73,10 @@ class Pretrainer:
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
         self.restorer.to(self.device).to(memory_format=self.layout)  # type: ignore[call-overload]  # the same
         blank = torch.zeros((1, channels, *sampler.patch), device=self.device)
-        self.learnt = self.restorer.reached(blank)
+        self.learned = self.restorer.reached(blank)
         weights = dict(method.network.named_parameters())
         self.optimizer = torch.optim.Adam(
-            [*(weights[name] for name in self.learnt), *self.restorer.show.parameters()],
+            [*(weights[name] for name in self.learned), *self.restorer.show.parameters()],
             lr=settings.lr,
             weight_decay=settings.weight_decay,
         )
@@ -92,7 +92,7 @@ class Pretrainer:
         self.log.cut_after(self.step)
 
     def run(self) -> None:
-        """Take the steps that are left, and hand out what was learnt."""
+        """Take the steps that are left, and hand out what was learned."""
         self.resume()
         settings, meter = self.settings, Meter()
         if self.step < settings.pretrain and should_compile(self.device, settings.compile):
@@ -119,7 +119,7 @@ class Pretrainer:
             if is_end or self.step % settings.checkpoint_every == 0:
                 self.save()
         others = [one for one in self.method.networks() if one is not self.method.network]
-        hand_out(self.method.network, self.learnt, others)
+        hand_out(self.method.network, self.learned, others)
 
     def take_step(self) -> Tensor:
         crops, generator = self.sampler.scans(self.step, self.crops)

@@ -33,7 +33,7 @@ def take_step(
 ) -> tuple[StepOutput, Tensor]:
     """The step after `taken` others: its terms, and their weighted sum, which was descended.
 
-    While it is paused, nothing is learnt from pseudo-labels.
+    While it is paused, nothing is learned from pseudo-labels.
     """
     with context:
         output = method.step(batch, progress)

@@ -47,11 +47,11 @@ class TrainSettings:
     lr: float = 0.0  # learning rate at the start; 0: as planned
     lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
     weight_decay: float = 0.0
-    batch: int = 0  # labelled crops in a step; 0: as planned
-    ratio: int = 2  # unlabelled crops for each labelled one
-    foreground: float = 0.33  # share of labelled crops centred on foreground
+    batch: int = 0  # labeled crops in a step; 0: as planned
+    ratio: int = 2  # unlabeled crops for each labeled one
+    foreground: float = 0.33  # share of labeled crops centered on foreground
     balance: bool = False  # foreground crops seek every class of a case equally often
-    unlabeled_foreground: float = 0.0  # share of unlabelled crops where labelled cases have some
+    unlabeled_foreground: float = 0.0  # share of unlabeled crops where labeled cases have some
     seed: int = 0  # of weights, crops and draws; the split has its own
     log_every: int = 10  # steps
     checkpoint_every: int = 100  # steps
@@ -60,7 +60,7 @@ class TrainSettings:
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
     compile: str = "auto"  # `on` or `off`; auto: on a GPU
     guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
-    trust: int = 10  # unlabelled cases that tell how sure it is, without validation cases; 0: none
+    trust: int = 10  # unlabeled cases that tell how sure it is, without validation cases; 0: none
     watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
     track: bool = False  # write TensorBoard events too; needs `segpl[track]`
 
@@ -123,7 +123,7 @@ class Trainer:
         paths: Paths,
         observer: Observer,
         validate: Callable[[int], float] | None = None,
-        # share of each class but the background in the labelled scans, where it is known
+        # share of each class but the background in the labeled scans, where it is known
         foreground: Mapping[str, float] | None = None,
     ) -> None:
         self.method = method

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-VANISHED = 0.05  # of the share in the labelled images
-FLOODED = 0.5  # of what is something else in the labelled images
+VANISHED = 0.05  # of the share in the labeled images
+FLOODED = 0.5  # of what is something else in the labeled images
 PATIENCE = 5  # log lines in a row
 LEFT_OUT = 1e-3  # of the voxels; where fewer count, a share of foreground means nothing
 EARLY = 0.2  # share of the training in which the foreground need not have been found yet
@@ -48,10 +48,10 @@ class Share:
 
 
 class CollapseWatch:
-    """Notices when pseudo-labels that are learnt from lose foreground, one class, or background.
+    """Notices when pseudo-labels that are learned from lose foreground, one class, or background.
 
-    With the guard `warn` it speaks once. With `pause` nothing is to be learnt from them until a log
-    line on which all shares are back in range, and it speaks at every change.
+    With the guard `warn` it speaks once. With `pause` nothing is to be learned from them until a
+    log line on which all shares are back in range, and it speaks at every change.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CollapseWatch:
     ) -> None:
         self.first = EARLY * steps
         # crops sought out for their foreground show more of it than the scans: where they are
-        # known, the shares in the whole labelled scans are what pseudo-labels are held against;
+        # known, the shares in the whole labeled scans are what pseudo-labels are held against;
         # one for each foreground class, in the order of their channels
         self.expected = expected
         self.guard = guard
@@ -76,7 +76,7 @@ class CollapseWatch:
         self.lines, self.is_paused = dict(state["lines"]), bool(state["paused"])
 
     def shares(self, row: Mapping[str, float]) -> list[Share]:
-        """All foreground, then each class that has a column and is in the labelled scans."""
+        """All foreground, then each class that has a column and is in the labeled scans."""
         column, by_class = "pseudo_foreground", self.expected or {}
         labeled = row.get("labeled_foreground") if self.expected is None else sum(by_class.values())
         if column not in row or labeled is None:
@@ -88,12 +88,12 @@ class CollapseWatch:
         return found
 
     def look(self, step: int, row: Mapping[str, float]) -> str | None:
-        is_learnt_from = bool(row.get("pseudo.weight")) and step >= self.first
-        if is_learnt_from and row.get("kept", 1.0) < LEFT_OUT:
+        is_learned_from = bool(row.get("pseudo.weight")) and step >= self.first
+        if is_learned_from and row.get("kept", 1.0) < LEFT_OUT:
             return self.idle(step, row["kept"])
         self.idle_lines = 0
         shares = self.shares(row)
-        if not shares or not (is_learnt_from or self.is_paused):
+        if not shares or not (is_learned_from or self.is_paused):
             return None
         before = self.lines
         self.lines = {s.column: before.get(s.column, 0) + 1 for s in shares if not s.is_in_range}
@@ -116,14 +116,14 @@ class CollapseWatch:
         return f"{finding} {advice(lost[0], has_threshold=threshold is not None)}"
 
     def idle(self, step: int, kept: float) -> str | None:
-        """Say once, after a while, that nothing is learnt from unlabelled images."""
+        """Say once, after a while, that nothing is learned from unlabeled images."""
         self.idle_lines += 1
         if self.idle_lines != PATIENCE or self.has_spoken:
             return None
         self.has_spoken = True
         return (
             f"step {step}: nearly everything is left out of the pseudo-labels ({kept:.2%} counts): "
-            "the unlabelled images teach nothing. Ask for less certainty: a lower confidence, or a "
+            "the unlabeled images teach nothing. Ask for less certainty: a lower confidence, or a "
             "lower mean of the threshold's prior."
         )
 
@@ -141,4 +141,4 @@ def advice(lost: Share, *, has_threshold: bool) -> str:
     if has_threshold:
         more = f", start it later with method.ramp_begin, or {remedy} the threshold or the "
         more += "mean of its prior."
-    return f"The unlabelled images now teach the network to find {lesson}. Lower method.alpha{more}"
+    return f"The unlabeled images now teach the network to find {lesson}. Lower method.alpha{more}"

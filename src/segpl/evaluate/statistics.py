@@ -194,7 +194,7 @@ def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
 
     $$U = \sum_{i,j} 1[x_i > y_j] + \tfrac12\, 1[x_i = y_j]$$
 
-    [Xu2024] compares SegPL with CPS so, by the IoU of single test images of CARVE with 2 labelled
+    [Xu2024] compares SegPL with CPS so, by the IoU of single test images of CARVE with 2 labeled
     volumes. Both methods segmented the same images, which this test does not use: `wilcoxon` does,
     and tells smaller differences. Where all values are the same, p is 1.
     """

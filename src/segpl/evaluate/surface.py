@@ -1,7 +1,7 @@
 r"""How far the surfaces of two masks lie apart, in the unit of the voxel spacing.
 
 The surface $\partial A$ of a mask is the set of its voxels that share a face with a voxel outside
-of the mask or with the border of the image; a distance is measured between centres of voxels:
+of the mask or with the border of the image; a distance is measured between centers of voxels:
 
 $$d(a, \partial B) = \min_{b \in \partial B} \lVert a - b \rVert$$
 

@@ -42,7 +42,7 @@ class Validation:
     plan: Plan
     device: torch.device
     path: Path
-    known: Sequence[Volume] = ()  # labelled cases of the training: what the classes look like
+    known: Sequence[Volume] = ()  # labeled cases of the training: what the classes look like
 
     @property
     def labels(self) -> list[NDArray[Any]]:

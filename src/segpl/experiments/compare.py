@@ -38,7 +38,7 @@ FOUND = ("data.layout", "train.device")  # filled in by a run; the device may be
 
 @dataclass(frozen=True, slots=True)
 class CompareSettings:
-    """What is compared. Every seed draws its own labelled cases, weights and crops."""
+    """What is compared. Every seed draws its own labeled cases, weights and crops."""
 
     methods: tuple[str, ...] = ()  # or labels of variants; none: all there are
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -201,7 +201,7 @@ def plan_jobs(
         dataset = open_dataset(config)
         split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
         if data is not None:
-            # methods that need no unlabelled cases would take all the labels of a benchmark
+            # methods that need no unlabeled cases would take all the labels of a benchmark
             shared["split"]["labeled"] = len(split.labeled)
             if not split.test:
                 raise InputError(
@@ -242,7 +242,7 @@ def phantom_for(config: Config, out: Path, seed: int, *, quiet: bool) -> tuple[P
 
 
 def split_of(content: Mapping[str, Any], dataset: Dataset) -> Split:
-    """What the training will draw: a variant may train on other cases, such as fewer unlabelled."""
+    """What the training will draw: a variant may train on other cases, such as fewer unlabeled."""
     config = resolve(content)
     needs_unlabeled = METHODS.get(config.method).needs_unlabeled
     return make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)

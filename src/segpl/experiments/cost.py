@@ -63,7 +63,7 @@ class Workload:
 
     def describe(self) -> str:
         return (
-            f"{self.labeled} labelled and {self.unlabeled} unlabelled crops of "
+            f"{self.labeled} labeled and {self.unlabeled} unlabeled crops of "
             f"{'x'.join(map(str, self.plan.patch))} voxels, "
             f"{counted(len(self.plan.channels), 'channel')}, {len(self.plan.classes)} classes"
         )
@@ -73,7 +73,7 @@ class Workload:
 class Cost:
     method: str
     parameters: int  # all that a training holds, those of teachers too
-    trainable: int  # those that the optimiser moves
+    trainable: int  # those that the optimizer moves
     predicting: int  # those of the networks that predict
     step_flops: int
     predict_flops: int  # of one crop
@@ -94,7 +94,7 @@ class CostReport:
     unrest: float  # middle over fastest step, of the method where that is most
 
     def ratio(self, cost: Cost, name: str) -> float:
-        """To supervised training on the same images, all of them labelled."""
+        """To supervised training on the same images, all of them labeled."""
         value, reference = getattr(cost, name), getattr(self.costs[0], name)
         return float(value / reference)
 
@@ -215,7 +215,7 @@ class Rehearsal:
 def random_crops(
     workload: Workload, method: Method, device: torch.device, layout: torch.memory_format
 ) -> tuple[Labeled, Unlabeled | None]:
-    """All crops labelled for a method that learns from labels alone: the images are the same."""
+    """All crops labeled for a method that learns from labels alone: the images are the same."""
     plan, count = workload.plan, workload.crops
     generator = torch.Generator().manual_seed(0)
     image = torch.randn((count, len(plan.channels), *plan.patch), generator=generator)
@@ -229,7 +229,7 @@ def random_crops(
 
 
 def held_crops(method: Method, labeled: Labeled) -> Labeled | None:
-    """As many as there are labelled ones, for a method that wants crops of validation cases."""
+    """As many as there are labeled ones, for a method that wants crops of validation cases."""
     if not method.wants_held:
         return None
     return Labeled(labeled.image.clone(), labeled.label.clone())
@@ -316,7 +316,7 @@ def rehearsing(workload: Workload, device: torch.device, *, compiled: bool) -> I
 def cost_alone(rehearsal: Rehearsal, *, compiled: bool) -> Cost:
     """Everything but the time, while no other method is there."""
     method = rehearsal.method
-    step_flops = flops_of(rehearsal.step)  # it also gives the optimiser its state
+    step_flops = flops_of(rehearsal.step)  # it also gives the optimizer its state
     predict_flops = flops_of(rehearsal.predict)
     if rehearsal.device.type == "cuda":
         if compiled:

@@ -59,7 +59,7 @@ def note_of(report: CostReport) -> str:
         "method. For times to trust, repeat it when the machine is free."
     )
     return (
-        f"x: times that of {REFERENCE} training on the same {load.crops} images, all labelled. The "
+        f"x: times that of {REFERENCE} training on the same {load.crops} images, all labeled. The "
         f"others saw {load.describe()}. Network {report.network}{shape}.\n"
         "Predicting: weights that prediction needs; its FLOPs are of one crop. FLOPs: of "
         f"convolutions and matrix products, a multiply-add is 2. Peak: {peak}. Seconds: median of "

@@ -27,7 +27,7 @@ SHOWN = 3  # test cases with pictures
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """The paper's settings for lung vessels, with fewer steps and fewer unlabelled crops."""
+    """The paper's settings for lung vessels, with fewer steps and fewer unlabeled crops."""
 
     steps: int = 350
     seed: int = 0
@@ -72,7 +72,7 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
         summary=[verdict, *protocol(settings)],
         runs=summaries,
         overlays=shown,
-        data=f"{phantom_data.LABELED} labelled, {phantom_data.UNLABELED} unlabelled and "
+        data=f"{phantom_data.LABELED} labeled, {phantom_data.UNLABELED} unlabeled and "
         f"{phantom_data.TEST} test volumes of 64x64x64 voxels, generated from seed "
         f"{settings.seed}.",
         command=f"segpl demo --steps {settings.steps} --seed {settings.seed}",
@@ -129,7 +129,7 @@ def verdict_of(runs: Sequence[RunSummary]) -> str:
 
 def protocol(settings: DemoSettings) -> list[str]:
     return [
-        f"All three have the same network, the same two labelled volumes and {settings.steps} "
+        f"All three have the same network, the same two labeled volumes and {settings.steps} "
         "steps. The last checkpoint is scored; the test cases chose nothing, and the settings were "
         "chosen on volumes of other seeds. One seed and eight cases are a demonstration, not "
         "evidence: another --seed can turn the order round.",

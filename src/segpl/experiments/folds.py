@@ -1,7 +1,7 @@
-"""Cross-validation over the labelled cases: what Dice to expect where no label can be spared.
+"""Cross-validation over the labeled cases: what Dice to expect where no label can be spared.
 
-runs/a/fold-0 ...   a run each, trained on the other labelled cases
-runs/a/folds.csv    fold, case, class, dice: each labelled case by the run that has not seen it
+runs/a/fold-0 ...   a run each, trained on the other labeled cases
+runs/a/folds.csv    fold, case, class, dice: each labeled case by the run that has not seen it
 runs/a/folds.md     the same as a table, and what it says
 """
 
@@ -35,7 +35,7 @@ PARTS = ("labeled", "unlabeled", "validation", "test")
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """A class of a labelled case, by the run that was trained without the case."""
+    """A class of a labeled case, by the run that was trained without the case."""
 
     step: int
     fold: int
@@ -46,11 +46,11 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the labelled cases say of a training, each judged by a run that has not seen it."""
+    """What the labeled cases say of a training, each judged by a run that has not seen it."""
 
     rows: tuple[HeldOut, ...]  # of the last checkpoints
     earlier: dict[int, float]  # step -> mean Dice over cases and classes, the last step included
-    trained_on: tuple[int, ...]  # labelled cases of each fold
+    trained_on: tuple[int, ...]  # labeled cases of each fold
     subjects: int
 
     @property
@@ -115,7 +115,7 @@ class Estimate:
         return Table(
             ["case", "fold", *titles],
             rows,
-            "Dice of each labelled case by the last checkpoint of the fold that was trained "
+            "Dice of each labeled case by the last checkpoint of the fold that was trained "
             "without it, on the grid of the plan.",
         )
 
@@ -132,16 +132,16 @@ def cross_validate(
     resume: bool = False,
     quiet: bool = False,
 ) -> Estimate:
-    """Train `folds` times with a part of the labelled cases held out, and score these.
+    """Train `folds` times with a part of the labeled cases held out, and score these.
 
     Settings, plan and seed are those of the run in `out`, which is written down and not trained:
     `segpl.train(out=out, resume=True)` does that, before or after. The plan is derived once, from
-    all labelled cases.
+    all labeled cases.
 
     Args:
         data: folder of the dataset.
         out: folder of the run, as for `segpl.train`; `out/fold-0` and so on are those of the folds.
-        folds: parts of the labelled subjects, 2 or more.
+        folds: parts of the labeled subjects, 2 or more.
         method: name of a method.
         config: a TOML file of settings.
         settings: sections of settings; they overrule `config`.

@@ -22,7 +22,7 @@ def make_phantom(
 ) -> tuple[Path, Path]:
     """Write scans to `folder` and a plan for them; what is there already is kept.
 
-    `validation` more labelled scans are for a split that holds as many out; all the others are the
+    `validation` more labeled scans are for a split that holds as many out; all the others are the
     same with and without them. Returns the dataset and the plan's file.
     """
     if validation < 0:

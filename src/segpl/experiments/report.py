@@ -104,7 +104,7 @@ def read_run(path: Path, name: str) -> FoundRun:
         validation=attempt("validation scores", lambda: _validation(training.validation), {}),
         scores=attempt("scores", lambda: _scores(path, split), []),
         folds=attempt("cross-validation", lambda: _folds(folder, config), []),
-        trust=attempt("answers on unlabelled cases", lambda: read_trust(folder), None),
+        trust=attempt("answers on unlabeled cases", lambda: read_trust(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=attempt("number of weights", lambda: _parameters(config, plan), 0),

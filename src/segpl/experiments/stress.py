@@ -1,4 +1,4 @@
-"""Runs on disturbed images: artefacts, attacks and other windows, by severity."""
+"""Runs on disturbed images: artifacts, attacks and other windows, by severity."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from segpl.predict.components import note_of_largest
 from segpl.predict.window import predict_windows
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
-from segpl.views.artefacts import ARTEFACTS, corrupted, require_severity
+from segpl.views.artifacts import ARTIFACTS, corrupted, require_severity
 from segpl.views.attacks import fgsm, pgd
 
 ATTACKS = ("fgsm", "pgd")
 # the longest last: what was done before an interruption is kept
-CORRUPTIONS = ("gamma", "fgsm", *(name for name in ARTEFACTS if name != "gamma"), "pgd")
+CORRUPTIONS = ("gamma", "fgsm", *(name for name in ARTIFACTS if name != "gamma"), "pgd")
 TABLE, FACTS, FIGURE = "stress.csv", "stress.json", "stress"
 # what the worst severity is, for the figure
 WORST = {"blur": "3 voxels at 1", "low-resolution": "4 times at 1", "bias-field": "gain 3 at 1"}
@@ -282,7 +282,7 @@ class Sheet:
         predict, overlap = self.subject.run.method.predict, self.settings.overlap
         if corruption in ATTACKS:
             return self._attack(corruption, image, volume)
-        if corruption not in ARTEFACTS:
+        if corruption not in ARTIFACTS:
             return lambda level, plan: predict_windows(image, predict, plan, overlap=overlap)
         # of the case and not of the run: all runs see the same disturbed image
         seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())

@@ -21,7 +21,7 @@ RUN_FILES = ("config.toml", "plan.json", "split.json", "log.csv", "checkpoints")
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run under its name in the table, and the labelled cases it is scored on."""
+    """A run under its name in the table, and the labeled cases it is scored on."""
 
     name: str
     run: Run

@@ -244,7 +244,7 @@ def conditions(dataset: StudyDataset, out: Path, outcomes: Sequence[Outcome]) ->
     splits = [Split.read(run.split) for run in runs.values()]
     split, steps = splits[0], resolve(read_config(next(iter(runs.values())).config)).train.steps
     return (
-        f"{text}; {len(split.labeled)} labelled, {len(split.unlabeled)} unlabelled, "
+        f"{text}; {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
         f"{len(split.validation)} validation and {len(split.test)} test cases; {steps} steps."
         f"{coverage(dataset, splits)}"
     )
@@ -260,7 +260,7 @@ def coverage(dataset: StudyDataset, splits: Sequence[Split]) -> str:
             "about new scans, weights and crops."
         )
     is_drawn = len({frozenset(split.labeled) for split in splits}) > 1
-    varied = "labelled cases, weights and crops" if is_drawn else "weights and crops"
+    varied = "labeled cases, weights and crops" if is_drawn else "weights and crops"
     return (
         " The validation and test cases are the same for all seeds: intervals and p are about new "
         f"draws of {varied}, not about new scans."

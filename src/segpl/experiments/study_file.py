@@ -207,7 +207,7 @@ def check_study(study: Study, source: str) -> None:
                 raise InputError(
                     f"[methods.{label}] has a [{section}] of its own, and all methods of a study "
                     "have the same cases. Leave it out; split.unlabeled alone, for fewer "
-                    "unlabelled cases, is allowed."
+                    "unlabeled cases, is allowed."
                 )
     for dataset in study.datasets:
         study.comparison_on(dataset)

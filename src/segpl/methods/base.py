@@ -22,7 +22,7 @@ from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Unl
 
 @dataclass(frozen=True, slots=True)
 class Thresholded:
-    """What a method with a learnt threshold says of images."""
+    """What a method with a learned threshold says of images."""
 
     probability: Tensor  # (B, K, *S)
     threshold: Distribution  # its tensors broadcast against the probabilities
@@ -32,8 +32,8 @@ class Thresholded:
 class Method(nn.Module, ABC):
     """A training objective and the networks it owns.
 
-    It never sees a file, a loader, an optimiser or a device. Every file of this folder reads as an
-    E-step (what are the labels of the unlabelled voxels?) and then an M-step (what is minimised?).
+    It never sees a file, a loader, an optimizer or a device. Every file of this folder reads as an
+    E-step (what are the labels of the unlabeled voxels?) and then an M-step (what is minimized?).
     """
 
     name: ClassVar[str]
@@ -41,7 +41,7 @@ class Method(nn.Module, ABC):
     needs_unlabeled: ClassVar[bool] = True
     # with several classes each term is the mean of the terms of one class against the rest
     one_vs_rest: ClassVar[bool] = False
-    # terms beside the supervised one that look at labelled images too
+    # terms beside the supervised one that look at labeled images too
     looks_at_labeled: ClassVar[frozenset[str]] = frozenset()
     # terms that no network learns from, but another part of the method, such as a threshold
     spares_networks: ClassVar[frozenset[str]] = frozenset()
@@ -52,7 +52,7 @@ class Method(nn.Module, ABC):
     class Settings:
         """Filled in by each method. `loss` is always the loss of the supervised term.
 
-        `alpha` is always the weight of the unlabelled images, whatever letter a paper gives it.
+        `alpha` is always the weight of the unlabeled images, whatever letter a paper gives it.
         """
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
@@ -67,7 +67,7 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def step(self, batch: Batch, progress: float) -> StepOutput:
-        """The terms to minimise for one batch, at `progress` in [0, 1] of the training.
+        """The terms to minimize for one batch, at `progress` in [0, 1] of the training.
 
         `supervised` is the loss on given labels, `pseudo` the one on labels that the E-step made.
         The names are the same at every step.
@@ -97,7 +97,7 @@ class Method(nn.Module, ABC):
         return None
 
     def after_update(self, steps: int) -> None:
-        """Called after each optimiser step, with how many were taken; teachers move here."""
+        """Called after each optimizer step, with how many were taken; teachers move here."""
 
     def networks(self) -> list[Network]:
         """Those that run in training, for compilation; teachers are among them."""
@@ -179,7 +179,7 @@ def require(settings: Any, low: float, high: float, *names: str) -> None:
 
 
 def alpha_at(settings: Any, progress: float) -> float:
-    """Weight of the unlabelled images: a straight line from `ramp_begin` to `ramp_end`."""
+    """Weight of the unlabeled images: a straight line from `ramp_begin` to `ramp_end`."""
     ramp = linear_ramp(progress, begin=settings.ramp_begin, end=settings.ramp_end)
     return float(settings.alpha * ramp)
 

@@ -51,7 +51,7 @@ class BPL(Method):
     class Settings:
         threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
         calibrate: str = "off"  # `all`: one temperature, fitted on validation crops; `class`: each
-        alpha: float = 0.1  # weight of the unlabelled images
+        alpha: float = 0.1  # weight of the unlabeled images
         ramp_begin: float = 0.3  # progress at which alpha leaves 0
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"
@@ -156,9 +156,9 @@ class BPL(Method):
 
 @torch.no_grad()
 def parts(pseudo: PseudoLabels, inside: Tensor) -> dict[str, Tensor]:
-    """Monitors: shares of what is labelled foreground, background, or left out; they add up to 1.
+    """Monitors: shares of what is labeled foreground, background, or left out; they add up to 1.
 
-    Of all channels, each as far as its weight goes; `kept` is the share that is labelled.
+    Of all channels, each as far as its weight goes; `kept` is the share that is labeled.
     """
     total = inside.expand_as(pseudo.weight).sum().clamp(min=1)
     kept = pseudo.weight.sum() / total

@@ -39,7 +39,7 @@ SURE = 1e-6  # probabilities nearer to 0 or 1 have no finite logit in single pre
 
 
 class BPLMix(Method):
-    r"""Bayesian pseudo-labels of a teacher, learnt on changed and mixed crops.
+    r"""Bayesian pseudo-labels of a teacher, learned on changed and mixed crops.
 
     $$\text{E: } p = p(x_u;\, \theta'), \quad q \leftarrow \arg\max_q F(q), \quad
       (y_u, w_u) = \text{rule}(p, q(T))$$
@@ -48,8 +48,8 @@ class BPLMix(Method):
       (\tilde x, \tilde y, \tilde w) = \text{mix}\big(A(x_u, y_u, w_u), (x_l, y_l, 1)\big)$$
 
     $\theta'$ is the moving average of $\theta$ [TarvainenValpola2017], $A$ changes intensities and
-    moves crop, label and weight alike [Cubuk2020]; mixing pastes boxes of labelled into unlabelled
-    crops and the reverse [Bai2023] and, where asked for, of unlabelled crops into each other
+    moves crop, label and weight alike [Cubuk2020]; mixing pastes boxes of labeled into unlabeled
+    crops and the reverse [Bai2023] and, where asked for, of unlabeled crops into each other
     [Yun2019]. The threshold is that of `bpl`.
 
     Differs from the sources: boxes of any side and place, one for each crop, and one loss for all
@@ -73,8 +73,8 @@ class BPLMix(Method):
         operations: int = 3  # changes that make a strong view; 0: the plain crop
         magnitude: float = 1.0  # greatest amount of a change
         geometry: bool = True  # whether changes may move a crop too, not its intensities alone
-        paste: float = 0.5  # chance of a labelled box in an unlabelled crop; 0: no pasting at all
-        cutmix: float = 0.0  # chance of an unlabelled box in a crop without the former; 0: none
+        paste: float = 0.5  # chance of a labeled box in an unlabeled crop; 0: no pasting at all
+        cutmix: float = 0.0  # chance of an unlabeled box in a crop without the former; 0: none
         predict_by: str = "teacher"  # or `student`
         loss: str = "dice-cross-entropy"
 
@@ -125,15 +125,15 @@ class BPLMix(Method):
         return torch.logit(total / self.settings.views, eps=SURE)
 
     def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
-        """The strong views of unlabelled crops, with their labels."""
+        """The strong views of unlabeled crops, with their labels."""
         strong, moved, _ = strengthened(unlabeled, pseudo, batch, self.settings)
         return Marked(strong, moved.target, moved.weight)
 
     def mix(self, given: Marked, made: Marked, rng: np.random.Generator) -> Marked:
-        """Unlabelled crops with boxes of others; then, if any are pasted, labelled ones too."""
+        """Unlabeled crops with boxes of others; then, if any are pasted, labeled ones too."""
         labeled, unlabeled = given.image.shape[0], made.image.shape[0]
         sides = made.image.shape[2:]
-        sources: list[int] = []  # labelled crops count first
+        sources: list[int] = []  # labeled crops count first
         boxes: list[Box] = []
         for index in range(unlabeled):
             source, box = labeled + index, draw_box(sides, rng)

@@ -58,7 +58,7 @@ class CCT(Method):
     class Settings:
         # kind of perturbation of each auxiliary decoder; a kind can be named several times
         decoders: str = "noise,dropout,objects,contexts,cutouts"
-        alpha: float = 30.0  # weight of the unlabelled images, in the authors' code
+        alpha: float = 30.0  # weight of the unlabeled images, in the authors' code
         ramp_end: float = 0.1  # progress at which alpha is reached, in the authors' code
         loss: str = "dice-cross-entropy"  # of the supervised term; the source has a cross-entropy
 

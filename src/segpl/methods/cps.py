@@ -28,16 +28,16 @@ PREDICTORS = ("first", "both")
 
 
 class CPS(Method):
-    r"""Twins of different initialisation learn from each other's hard labels [Chen2021].
+    r"""Twins of different initialization learn from each other's hard labels [Chen2021].
 
     $$\text{E: } y^{(i)} = \mathbb{1}[p^{(i)} > 0.5], \quad i = 1, 2 \qquad
       \text{M: } \sum_i L_L(p_l^{(i)}, y_l) + \alpha\, L_U(p^{(i)}, y^{(3 - i)})$$
 
-    $L_U$ takes labelled and unlabelled images together, as in the source. The log shows the mean of
+    $L_U$ takes labeled and unlabeled images together, as in the source. The log shows the mean of
     both networks; a weight of 2 makes it the sum, so that each network has the gradient of its own
     whole loss, as if it were alone.
 
-    Differs from the source: each sigmoid channel is labelled on its own, instead of by the highest
+    Differs from the source: each sigmoid channel is labeled on its own, instead of by the highest
     class; `loss` serves both parts, where the source has cross-entropy; $\alpha$ rises linearly,
     where the source keeps it constant from networks that were trained before.
     """
@@ -81,7 +81,7 @@ class CPS(Method):
         answers = [forward_together(network, batch.labeled, unlabeled) for network in networks]
         first, second = (torch.cat([given.logits, other.logits]) for given, other in answers)
         weight_unlabeled = counted(unlabeled, torch.ones_like(answers[0][1].logits))
-        # padding of labelled crops is ignored like any voxel without a given label
+        # padding of labeled crops is ignored like any voxel without a given label
         weight = torch.cat([targets_of(label, self.network.outputs)[1], weight_unlabeled])
         by_first, by_second = self.label(first, weight), self.label(second, weight)
 
@@ -96,7 +96,7 @@ class CPS(Method):
             "pseudo": Term(torch.stack(cross).mean(), 2.0 * alpha),
         }
 
-        # crops of labelled scans are sought out for their foreground: onlookers get the others
+        # crops of labeled scans are sought out for their foreground: onlookers get the others
         count = label.shape[0]
         pseudo = tuple(
             PseudoLabels(whole.target[count:], weight_unlabeled) for whole in (by_first, by_second)

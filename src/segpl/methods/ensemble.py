@@ -17,14 +17,14 @@ from segpl.types import Batch, StepOutput, Term
 
 
 class Ensemble(Method):
-    r"""Networks of different initialisation, trained side by side [Lakshminarayanan2017].
+    r"""Networks of different initialization, trained side by side [Lakshminarayanan2017].
 
     $$L = \sum_{m=1}^{M} L_L(\theta_m(x_l), y_l) \qquad p = \frac{1}{M} \sum_{m=1}^{M} p^{(m)}$$
 
     Each member trains exactly as it would alone: the log shows the mean of their losses, and a
     weight of $M$ makes it the sum.
 
-    Differs from the source: members see the same crops in the same order, so that initialisation
+    Differs from the source: members see the same crops in the same order, so that initialization
     alone sets them apart; no adversarial examples, which the source calls optional.
     """
 

@@ -1,4 +1,4 @@
-"""Entropy minimisation: unlabelled voxels should be answered firmly."""
+"""Entropy minimization: unlabeled voxels should be answered firmly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from segpl.types import Batch, StepOutput, Term
 
 
 class EntropyMinimization(Method):
-    r"""The entropy of unlabelled predictions as a regulariser [GrandvaletBengio2005].
+    r"""The entropy of unlabeled predictions as a regularizer [GrandvaletBengio2005].
 
     $$L = L_L(p_l, y_l) + \alpha\, \frac{1}{|U|} \sum_{v \in U} H(p_v), \quad
       H(p) = -p \log p - (1 - p) \log(1 - p)$$
@@ -37,15 +37,15 @@ class EntropyMinimization(Method):
     """
 
     name: ClassVar[str] = "entropy-minimization"
-    summary: ClassVar[str] = "low entropy on unlabelled images, without labels"
+    summary: ClassVar[str] = "low entropy on unlabeled images, without labels"
     one_vs_rest: ClassVar[bool] = True
 
     @dataclass(frozen=True, slots=True)
     class Settings:
-        alpha: float = 0.1  # lambda, weight of the unlabelled images; ours, as in `segpl`
+        alpha: float = 0.1  # lambda, weight of the unlabeled images; ours, as in `segpl`
         ramp_begin: float = 0.3  # progress at which alpha leaves 0
         ramp_end: float = 0.6  # progress at which alpha is reached
-        loss: str = "dice-cross-entropy"  # of the labelled images
+        loss: str = "dice-cross-entropy"  # of the labeled images
 
         def __post_init__(self) -> None:
             require_ramp(self)

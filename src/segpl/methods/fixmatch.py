@@ -39,12 +39,12 @@ class FixMatch(Method):
     $a$ adds Gaussian noise, $A$ is a RandAugment, as in the comparison of [Xu2024]; $A$ moves label
     and weight as it moves the image, and what it brings in from beyond the crop has weight 0. With
     cross-entropy, $r\,L_U$ is the sum over the certain voxels divided by the number of all, as in
-    the source: the fewer are certain, the less the unlabelled images weigh.
+    the source: the fewer are certain, the less the unlabeled images weigh.
 
-    Differs from the source: each sigmoid channel is labelled and judged on its own; the weak view
-    is noise instead of a flip and a shift, and labelled images have none; no Cutout; the operations
-    are those that scanners vary; the weak view is labelled in evaluation mode, so that one pass
-    alone, of labelled and strong images, moves the statistics of a batch normalisation; the
+    Differs from the source: each sigmoid channel is labeled and judged on its own; the weak view
+    is noise instead of a flip and a shift, and labeled images have none; no Cutout; the operations
+    are those that scanners vary; the weak view is labeled in evaluation mode, so that one pass
+    alone, of labeled and strong images, moves the statistics of a batch normalization; the
     prediction is by the network itself, not by an average of its past weights.
     """
 

@@ -33,8 +33,8 @@ class ThresholdSettings:
     rule: str = "marginal-select"  # from probability and threshold to label: `segpl list rules`
     scope: str = "image"  # who shares a threshold: `segpl list scopes`
     e_step: str = "variational"  # a head learns the posterior; `exact`: Bayes' rule on a grid
-    prior: str = "fixed"  # or learnt: `labeled`, `confidence`
-    prior_mean: float = 0.5  # to begin with, where the prior is learnt
+    prior: str = "fixed"  # or learned: `labeled`, `confidence`
+    prior_mean: float = 0.5  # to begin with, where the prior is learned
     prior_std: float = 0.1
     temperature: float = 0.05  # of the likelihood exp(-loss / temperature)
     yardstick: bool = False  # log the exact posterior beside that of the head
@@ -140,12 +140,12 @@ class LatentThreshold(nn.Module):
     def forward(
         self, answers: Answers, logits: Tensor, features: Tensor, generator: torch.Generator
     ) -> PseudoLabels:
-        """E-step: the labels of unlabelled images.
+        """E-step: the labels of unlabeled images.
 
         Args:
-            answers: what the network says of labelled and unlabelled images.
-            logits: (U, K, *S) of the unlabelled ones, without a gradient.
-            features: (U, F, *S) of the unlabelled ones.
+            answers: what the network says of labeled and unlabeled images.
+            logits: (U, K, *S) of the unlabeled ones, without a gradient.
+            features: (U, F, *S) of the unlabeled ones.
             generator: randomness of the step.
 
         Returns:
@@ -163,7 +163,7 @@ class LatentThreshold(nn.Module):
         if self.head is None:
             found = self.exact(answers.unlabeled, answers.weight)
         else:
-            found = self.learnt(self.head(features), logits.shape[2:])
+            found = self.learned(self.head(features), logits.shape[2:])
         pseudo = RULES[settings.rule](answers.unlabeled, found.posterior, generator)
         weight = pseudo.weight * answers.weight
         loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
@@ -177,7 +177,7 @@ class LatentThreshold(nn.Module):
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
         return PseudoLabels(pseudo.target, weight, terms, monitors)
 
-    def learnt(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
+    def learned(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
         """The posterior that the head's numbers (n, U, k, *coarse) describe."""
         scope, references = self.settings.scope, self.references()
         posterior = self.family.moved(references.start, shared(numbers, scope, sides))
@@ -188,10 +188,10 @@ class LatentThreshold(nn.Module):
 
     @torch.no_grad()
     def posterior(self, probability: Tensor, features: Tensor) -> Distribution:
-        """What is known of the threshold of images (B, K, *S) in prediction; nothing is learnt."""
+        """What is known of the threshold of images (B, K, *S) in prediction; nothing is learned."""
         if self.head is None:
             return self.exact(probability, torch.ones_like(probability)).posterior
-        return self.learnt(self.head(features), probability.shape[2:]).posterior
+        return self.learned(self.head(features), probability.shape[2:]).posterior
 
     @torch.no_grad()
     def exact(self, probability: Tensor, weight: Tensor) -> Inferred:

@@ -32,7 +32,7 @@ class MeanTeacher(Method):
     $e^{-5 (1 - t)^2}$.
 
     Differs from the source, which classifies: the teacher is out of training mode, so that its
-    dropout rests; only unlabelled images are compared and only they are noisy. The numbers are
+    dropout rests; only unlabeled images are compared and only they are noisy. The numbers are
     those of the code for segmentation of [Yu2019].
     """
 
@@ -42,12 +42,12 @@ class MeanTeacher(Method):
 
     @dataclass(frozen=True, slots=True)
     class Settings:
-        alpha: float = 0.1  # weight of the unlabelled images
+        alpha: float = 0.1  # weight of the unlabeled images
         ramp_end: float = 1.0  # progress at which alpha is reached
         decay: float = 0.99  # alpha of the source: what the teacher keeps of itself in a step
-        noise: float = 0.1  # spread of the Gaussian noise, in units of the normalised image
+        noise: float = 0.1  # spread of the Gaussian noise, in units of the normalized image
         predict_by: str = "teacher"  # or `student`
-        loss: str = "dice-cross-entropy"  # of the labelled images
+        loss: str = "dice-cross-entropy"  # of the labeled images
 
         def __post_init__(self) -> None:
             require(self, 0, math.inf, "alpha", "ramp_end", "noise")

@@ -1,4 +1,4 @@
-"""SegPL: pseudo-labels as expectation maximisation."""
+"""SegPL: pseudo-labels as expectation maximization."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SegPL(Method):
     $$\text{E: } y_u = \mathbb{1}[p_u > T] \qquad
       \text{M: } L_L(p_l, y_l) + \alpha\, L_U(p_u, y_u)$$
 
-    One forward pass serves labelled and unlabelled images, so a step costs what a supervised step
+    One forward pass serves labeled and unlabeled images, so a step costs what a supervised step
     on as many images costs. $\alpha$ rises linearly from 0.
     """
 
@@ -41,7 +41,7 @@ class SegPL(Method):
     @dataclass(frozen=True, slots=True)
     class Settings:
         threshold: float = 0.5  # T
-        alpha: float = 0.1  # weight of the unlabelled images; the paper uses 0.002 to 1
+        alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
         ramp_begin: float = 0.3  # progress at which alpha leaves 0
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`

@@ -1,4 +1,4 @@
-"""SegPL-VI: the threshold learnt by variational inference."""
+"""SegPL-VI: the threshold learned by variational inference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from segpl.types import NetOutput, PseudoLabels, Term
 
 
 class SegPLVI(SegPL):
-    r"""Pseudo-labels with a threshold drawn from a learnt distribution [Xu2024, section 4].
+    r"""Pseudo-labels with a threshold drawn from a learned distribution [Xu2024, section 4].
 
     $$\text{E: } T \sim q(T) = \mathcal{N}(\mu, \sigma), \quad
       (\mu, \log\sigma^2) = \phi(\theta(x_u)), \quad y_u = \mathbb{1}[p_u > T]$$
@@ -34,7 +34,7 @@ class SegPLVI(SegPL):
     """
 
     name: ClassVar[str] = "segpl-vi"
-    summary: ClassVar[str] = "pseudo-labels by a threshold learnt with variational inference"
+    summary: ClassVar[str] = "pseudo-labels by a threshold learned with variational inference"
     one_vs_rest: ClassVar[bool] = False  # one threshold for all classes, read off all features
     has_threshold: ClassVar[bool] = True
 
@@ -43,7 +43,7 @@ class SegPLVI(SegPL):
         prior_mean: float = 0.5  # mu_beta; the paper uses 0.4 to 0.9
         prior_std: float = 0.1  # sigma_beta
         kl_weight: float = 1.0
-        alpha: float = 0.1  # weight of the unlabelled images; the paper uses 0.002 to 1
+        alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
         ramp_begin: float = 0.3  # progress at which alpha leaves 0
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
@@ -67,7 +67,7 @@ class SegPLVI(SegPL):
         self.prior = NormalFamily().prior(mean, std)
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
-        """E-step: one draw of the threshold labels every unlabelled image of the batch."""
+        """E-step: one draw of the threshold labels every unlabeled image of the batch."""
         posterior: Normal = self.head(output.features)
         threshold = posterior.sample(generator).detach()
         pseudo = binarize(output.logits.sigmoid(), threshold)

@@ -55,7 +55,7 @@ class SelfLoop(Method):
         tiles: int = 2  # along each axis that is long enough
         permutations: int = 10  # P, fewer where the tiles have fewer
         jigsaw_weight: float = 0.02  # lambda
-        alpha: float = 0.1  # weight of the unlabelled images
+        alpha: float = 0.1  # weight of the unlabeled images
         ramp_begin: float = 0.3  # progress at which alpha leaves 0
         ramp_end: float = 0.6  # progress at which alpha is reached
         loss: str = "dice-cross-entropy"

@@ -1,4 +1,4 @@
-"""The harder view of unlabelled images that an M-step learns on."""
+"""The harder view of unlabeled images that an M-step learns on."""
 
 from __future__ import annotations
 

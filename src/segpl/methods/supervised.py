@@ -1,4 +1,4 @@
-"""Training on the labelled images alone."""
+"""Training on the labeled images alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Supervised(Method):
     """
 
     name: ClassVar[str] = "supervised"
-    summary: ClassVar[str] = "labelled images only; the baseline"
+    summary: ClassVar[str] = "labeled images only; the baseline"
     needs_unlabeled: ClassVar[bool] = False
     one_vs_rest: ClassVar[bool] = True
 

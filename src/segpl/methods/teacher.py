@@ -34,10 +34,10 @@ def follow(teacher: Network, student: Network, decay: float, steps: int) -> None
 
     $$\theta' \leftarrow a\,\theta' + (1 - a)\,\theta, \quad a = \min(1 - 1/(n + 1), \alpha)$$
 
-    with $\alpha$ `decay` and $n$ `steps`, the optimiser steps taken: until it has seen enough of
+    with $\alpha$ `decay` and $n$ `steps`, the optimizer steps taken: until it has seen enough of
     them, the teacher is the plain mean of its students, the beginning included.
 
-    Differs from the source: statistics of batch normalisation are averaged as well, since our
+    Differs from the source: statistics of batch normalization are averaged as well, since our
     teachers never collect their own. Whole numbers, such as a count of batches, are copied.
     """
     decay = min(1 - 1 / (steps + 1), decay)

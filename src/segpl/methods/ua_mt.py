@@ -45,12 +45,12 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     class Settings:
         draws: int = 8  # T
         entropy_share: float = 0.75  # h; of the greatest entropy, at the start; 1 at the end
-        alpha: float = 0.1  # weight of the unlabelled images
+        alpha: float = 0.1  # weight of the unlabeled images
         ramp_end: float = 1.0  # progress at which alpha and the threshold reach their ends
         decay: float = 0.99  # alpha of the source: what the teacher keeps of itself in a step
-        noise: float = 0.1  # spread of the Gaussian noise, in units of the normalised image
+        noise: float = 0.1  # spread of the Gaussian noise, in units of the normalized image
         predict_by: str = "student"  # or `teacher`; the authors' code tests the student
-        loss: str = "dice-cross-entropy"  # of the labelled images
+        loss: str = "dice-cross-entropy"  # of the labeled images
 
         def __post_init__(self) -> None:
             require(self, 1, math.inf, "draws")

@@ -17,7 +17,7 @@ class Branch(nn.Module):
     """A last block and an output layer of its own on the trunk of `network`.
 
     On the U-Net it mirrors what it stands beside. Blocks of other networks are not known: there it
-    reads the features before the last layer, and is a block more than that layer. It normalises
+    reads the features before the last layer, and is a block more than that layer. It normalizes
     each image alone, so that a perturbed image never reaches the statistics of another.
     """
 

@@ -40,7 +40,7 @@ def left_to_torch() -> Iterator[None]:
 class Same(torch.autograd.Function):
     """A convolution of stride 1 over a volume that keeps its size, all sides of the kernel odd.
 
-    Slices with their neighbours as further channels are pictures, and pictures torch convolves
+    Slices with their neighbors as further channels are pictures, and pictures torch convolves
     quickly. It does not differentiate them quickly: the gradient of the image is such a convolution
     too, that of the weights a product of matrices.
     """
@@ -90,7 +90,7 @@ def slices_together(depth: int, width: int, thick: int) -> int:
     """How many slices of a volume become one picture.
 
     Of fewer than 16 filters a picture is convolved no sooner than of 16, so that several slices
-    get theirs at once: they share neighbours, if they have any.
+    get theirs at once: they share neighbors, if they have any.
     """
     return 1 if thick == 1 else max(1, min(16 // width, depth))
 
@@ -110,7 +110,7 @@ def weight_gradient(image: Tensor, gradient: Tensor, sides: torch.Size) -> Tenso
 def products(image: Tensor, gradient: Tensor, sides: torch.Size) -> Iterator[Tensor]:
     """(d * F, h * w * C), of one volume and to be summed, the last slice of the kernel first.
 
-    Each voxel of the image, with its neighbours in the slice, meets the changes that it has a
+    Each voxel of the image, with its neighbors in the slice, meets the changes that it has a
     part in, of its own slice and of those above and below.
     """
     thick, height, length = sides

@@ -17,7 +17,7 @@ POOLED = 4  # voxels that average pooling leaves on each axis
 class ThresholdHead(nn.Module):
     r"""$(\mu, \log\sigma^2) = \phi(\theta(x))$ [Xu2024, eq. 16], one threshold for the whole batch.
 
-    Average pooling, a 3x3(x3) convolution with normalisation and ReLU, two 1x1(x1) convolutions;
+    Average pooling, a 3x3(x3) convolution with normalization and ReLU, two 1x1(x1) convolutions;
     the mean over voxels and images is the answer. It starts at the fixed threshold of SegPL, mean
     0.5, with the spread of the prior.
     """

@@ -27,7 +27,7 @@ class InstanceNorm(nn.Module):
     $$y = \gamma\, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 
     torch's own copies images to another layout before and back after it, which took half of a step
-    on a GPU. Plain sums need neither copy, and a compiler joins them with their neighbours.
+    on a GPU. Plain sums need neither copy, and a compiler joins them with their neighbors.
     """
 
     def __init__(self, width: int, *, affine: bool = True) -> None:
@@ -63,7 +63,7 @@ def two_convolutions(
     stride: Sequence[int] = (),
     kernel: Sequence[int] = (),
 ) -> list[nn.Module]:
-    """Two convolutions, each normalised, with a rectifier between them; the first may stride.
+    """Two convolutions, each normalized, with a rectifier between them; the first may stride.
 
     Without a `stride` none does; without a `kernel` it has 3 voxels along each axis.
     """
@@ -80,7 +80,7 @@ def two_convolutions(
 
 
 class Block(nn.Sequential):
-    """Two convolutions, each normalised and rectified; the first may stride."""
+    """Two convolutions, each normalized and rectified; the first may stride."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class ResidualBlock(nn.Module):
 
     $$y = \phi(N(W_2\, \phi(N(W_1 x))) + s(x))$$
 
-    with $\phi$ the rectifier and $N$ a normalisation. The shortcut $s$ is $x$ itself; where the
+    with $\phi$ the rectifier and $N$ a normalization. The shortcut $s$ is $x$ itself; where the
     block strides, means of its voxels [He2019], and where the width changes, a 1x1(x1) convolution
-    with a normalisation of its own, as in the code of [Isensee2024].
+    with a normalization of its own, as in the code of [Isensee2024].
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
         groups[path.parent, match["case"]][int(match["channel"])] = path
     wanted = len(plan.channels)
     for (_, name), group in groups.items():
-        # a lone _0000 may hold all channels, as colour pictures do; its reader will tell
+        # a lone _0000 may hold all channels, as color pictures do; its reader will tell
         if list(group) == [0] or sorted(group) == list(range(wanted)):
             continue
         if layout != CHANNEL_LAYOUT and max(group) >= wanted:

@@ -110,7 +110,7 @@ def seed_of(seed: int, number: int, case: str, index: int) -> int:
 
 
 def one_by_one(predict: Predict) -> Predict:
-    """Windows one at a time: what is drawn for one must not depend on its neighbours in a batch."""
+    """Windows one at a time: what is drawn for one must not depend on its neighbors in a batch."""
 
     def answer(windows: Tensor) -> Tensor:
         return torch.cat([predict(window) for window in windows.split(1)])  # type: ignore[no-untyped-call]  # torch gives it no types

@@ -2,7 +2,7 @@
 
     trust.json   {"weights": ..., "cases": [...], "classes": {"liver": {"agreement": ...}}, ...}
 
-Networks of one method look at unlabelled cases: how far do they agree, and how sure is what they
+Networks of one method look at unlabeled cases: how far do they agree, and how sure is what they
 predict? It is cheap and needs no label, and says nothing about accuracy.
 """
 
@@ -62,7 +62,7 @@ class ClassTrust:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How far the networks of a method agree on unlabelled cases, and how sure they are."""
+    """How far the networks of a method agree on unlabeled cases, and how sure they are."""
 
     cases: tuple[str, ...]  # that were looked at
     too_large: int  # cases that would have taken too long
@@ -73,7 +73,7 @@ class Trust:
 
 
 def trust_in(folder: RunFolder, volumes: Mapping[str, Resident], model: Model, *, most: int) -> str:
-    """Look at up to `most` unlabelled `volumes`, keep what was seen, and say it in words.
+    """Look at up to `most` unlabeled `volumes`, keep what was seen, and say it in words.
 
     A run whose weights are those that `trust.json` speaks of is not looked at again.
     """
@@ -171,7 +171,7 @@ def is_class(value: object) -> bool:
 
 
 def look_at_unlabeled(volumes: Mapping[str, Resident], model: Model, *, most: int) -> Trust:
-    """Ask all networks of a method about up to `most` of the unlabelled `volumes`.
+    """Ask all networks of a method about up to `most` of the unlabeled `volumes`.
 
     Cases are taken evenly from the list, and passed over where their windows, times the networks,
     would exceed what `most` cases may take.
@@ -282,7 +282,7 @@ def trust_words(trust: Trust) -> str:
     """In sentences: how far networks agree, how sure they are, and what that does not mean."""
     if not trust.cases:
         return (
-            f"How sure it is on unlabelled cases was not asked: {trust.too_large} of them would "
+            f"How sure it is on unlabeled cases was not asked: {trust.too_large} of them would "
             "take too long. A higher train.trust gives it more time."
         )
     classes = trust.classes
@@ -304,7 +304,7 @@ def trust_words(trust: Trust) -> str:
             f" The threshold of the pseudo-labels ended at {trust.threshold:.2f}, with a spread of "
             f"{trust.threshold_std:.2f}."
         )
-    looked = f"On {len(trust.cases)} unlabelled case{'s' if len(trust.cases) > 1 else ''}: "
+    looked = f"On {len(trust.cases)} unlabeled case{'s' if len(trust.cases) > 1 else ''}: "
     return looked + "; ".join(filter(None, sentences)) + "." + threshold + f" {NOTE}"
 
 

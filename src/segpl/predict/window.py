@@ -61,7 +61,7 @@ def window_steps(sides: Sequence[int], patch: Sequence[int], overlap: float) -> 
     """
     if not 0 <= overlap < 1:
         raise InputError(
-            f"overlap is {overlap}, but neighbouring windows can share from 0 to less than 1 of "
+            f"overlap is {overlap}, but neighboring windows can share from 0 to less than 1 of "
             "their size. Try 0.5."
         )
     steps, fewest = [], FEWEST if overlap else 1

@@ -18,7 +18,7 @@ from PIL import Image
 from segpl.errors import InputError
 from segpl.report.runs import RunSummary
 
-# from the palette of Okabe and Ito for colour-blind readers; these three differ in lightness too
+# from the palette of Okabe and Ito for color-blind readers; these three differ in lightness too
 TRUE_POSITIVE = "#F0E442"
 FALSE_POSITIVE = "#D55E00"
 FALSE_NEGATIVE = "#56B4E9"
@@ -27,10 +27,10 @@ MEANINGS = {
     "false positive: wrongly marked": FALSE_POSITIVE,
     "false negative: missed": FALSE_NEGATIVE,
 }
-RUN_COLOURS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
+RUN_COLORS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 
-INK = "#0b0c0d"  # axes and text; a page replaces it by the colour of its own text
-COLOURS = 128  # of a picture with a palette
+INK = "#0b0c0d"  # axes and text; a page replaces it by the color of its own text
+COLORS = 128  # of a picture with a palette
 PANEL = (4.4, 2.7)  # inches, so that the text is readable at the width of a phone
 MOST_STEPS = 7  # between ticks of an axis
 
@@ -53,25 +53,25 @@ def busiest_slice(truth: NDArray[Any]) -> int:
 def overlay(
     image: NDArray[Any], prediction: NDArray[Any], truth: NDArray[Any], *, strength: float = 0.7
 ) -> NDArray[np.uint8]:
-    """The image in grey with right and wrong foreground in three colours (H, W, 3)."""
+    """The image in gray with right and wrong foreground in three colors (H, W, 3)."""
     if not image.shape == prediction.shape == truth.shape or image.ndim != 2:
         raise InputError(
             f"an overlay needs three slices (H, W) of one shape, and got image {image.shape}, "
             f"prediction {prediction.shape}, truth {truth.shape}. Cut one slice at the same place "
             "from each."
         )
-    rgb = np.repeat(grey(image)[..., None].astype(np.float64), 3, axis=-1)
+    rgb = np.repeat(gray(image)[..., None].astype(np.float64), 3, axis=-1)
     predicted, true = prediction != 0, truth != 0
-    for mask, colour in (
+    for mask, color in (
         (predicted & true, TRUE_POSITIVE),
         (predicted & ~true, FALSE_POSITIVE),
         (~predicted & true, FALSE_NEGATIVE),
     ):
-        rgb[mask] = (1 - strength) * rgb[mask] + strength * 255 * np.array(to_rgb(colour))
+        rgb[mask] = (1 - strength) * rgb[mask] + strength * 255 * np.array(to_rgb(color))
     return np.rint(rgb).astype(np.uint8)
 
 
-def grey(image: NDArray[Any]) -> NDArray[np.uint8]:
+def gray(image: NDArray[Any]) -> NDArray[np.uint8]:
     """Black at the first percentile, white at the last but a half."""
     low, high = np.percentile(image, (1, 99.5))
     scaled = (np.asarray(image, np.float64) - low) / max(float(high - low), 1e-9)
@@ -86,10 +86,10 @@ def curves_figure(runs: list[RunSummary], column: str) -> Figure:
         if column not in run.log:
             continue
         values, steps = _where_known(run.log[column], run.log["step"])
-        colour = run_colour(index)
+        color = run_color(index)
         trend = _smooth(values, max(1, len(values) // 25))
-        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(steps, trend, color=colour, linewidth=1.8, label=run.name)
+        axes.plot(steps, values, color=color, alpha=0.25, linewidth=0.8)
+        axes.plot(steps, trend, color=color, linewidth=1.8, label=run.name)
     axes.set_xlabel("step")
     axes.set_title(column, loc="left", fontsize=10, color=INK)
     _legend(axes)
@@ -104,9 +104,9 @@ def threshold_figure(runs: list[RunSummary]) -> Figure | None:
             continue
         spread = run.log.get("threshold_std", [0.0] * len(run.log["step"]))
         mean, std, steps = _where_known(run.log["threshold"], spread, run.log["step"])
-        colour = run_colour(index)
-        axes.fill_between(steps, mean - std, mean + std, color=colour, alpha=0.22, linewidth=0)
-        axes.plot(steps, mean, color=colour, linewidth=1.8, label=run.name)
+        color = run_color(index)
+        axes.fill_between(steps, mean - std, mean + std, color=color, alpha=0.22, linewidth=0)
+        axes.plot(steps, mean, color=color, linewidth=1.8, label=run.name)
     if not axes.lines:
         return None
     axes.set_ylim(0, 1)
@@ -123,7 +123,7 @@ def overlay_figure(cases: list[OverlayCase]) -> Figure:
     figure = Figure(figsize=(width, height), layout="constrained")
     grid = figure.subplots(len(cases), 1 + len(methods), squeeze=False)
     for row, case in zip(grid, cases, strict=True):
-        row[0].imshow(grey(case.image), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        row[0].imshow(gray(case.image), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
         row[0].set_title(case.name, fontsize=9)
         for axes, method in zip(row[1:], methods, strict=True):
             if method in case.predictions:
@@ -132,20 +132,20 @@ def overlay_figure(cases: list[OverlayCase]) -> Figure:
                 axes.set_title(method, fontsize=9)
         for axes in row:
             axes.set_axis_off()
-    handles = [Patch(color=colour, label=meaning) for meaning, colour in MEANINGS.items()]
+    handles = [Patch(color=color, label=meaning) for meaning, color in MEANINGS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
 def with_palette(figure: Figure, *, dpi: int) -> Image.Image:
-    """The figure as a picture with few colours, which is a third of the size."""
+    """The figure as a picture with few colors, which is a third of the size."""
     stored = BytesIO()
     figure.savefig(stored, format="png", dpi=dpi)
-    return Image.open(stored).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    return Image.open(stored).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
 
 
-def run_colour(index: int) -> str:
-    return RUN_COLOURS[index % len(RUN_COLOURS)]
+def run_color(index: int) -> str:
+    return RUN_COLORS[index % len(RUN_COLORS)]
 
 
 def _panel() -> tuple[Figure, Axes]:

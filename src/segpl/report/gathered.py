@@ -35,7 +35,7 @@ MOST_NAMED = 3  # settings in the name of a variant
 
 @dataclass(frozen=True, slots=True)
 class FoldScore:
-    """A class of a labelled case, by the fold that was trained without it."""
+    """A class of a labeled case, by the fold that was trained without it."""
 
     fold: int
     case: str

@@ -11,16 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from segpl.report.figures import INK, MOST_STEPS, PANEL, RUN_COLOURS, make_plain
+from segpl.report.figures import INK, MOST_STEPS, PANEL, RUN_COLORS, make_plain
 
 Log = Mapping[str, Sequence[float]]  # column -> values; `step` is one of them
 Floats = NDArray[np.float64]
 
-# colours come again after six lines, and then with another dash
+# colors come again after six lines, and then with another dash
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
 WORDS = {
-    "pseudo_foreground": "pseudo-labelled foreground",
-    "labeled_foreground": "labelled foreground",
+    "pseudo_foreground": "pseudo-labeled foreground",
+    "labeled_foreground": "labeled foreground",
     "predicted_foreground": "predicted foreground",
     "hidden_dice": "Dice with hidden labels",
     "hidden_kept": "share of voxels that count",
@@ -138,12 +138,10 @@ def draw_panel(
         steps, mean, spread = mean_curve(by_label.get(label, ()), column)
         if not len(steps):
             continue
-        colour = INK if index == 0 else RUN_COLOURS[(index - 1) % len(RUN_COLOURS)]
+        color = INK if index == 0 else RUN_COLORS[(index - 1) % len(RUN_COLORS)]
         dash = DASHES[0] if index == 0 else DASHES[(index - 1) % len(DASHES)]
-        axes.fill_between(
-            steps, mean - spread, mean + spread, color=colour, alpha=0.13, linewidth=0
-        )
-        axes.plot(steps, mean, color=colour, linestyle=dash, linewidth=1.7, label=label)
+        axes.fill_between(steps, mean - spread, mean + spread, color=color, alpha=0.13, linewidth=0)
+        axes.plot(steps, mean, color=color, linestyle=dash, linewidth=1.7, label=label)
     make_plain(axes)
     axes.set_xlabel("step of training", color=INK, fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=MOST_STEPS, integer=True))

@@ -13,7 +13,7 @@ LONGEST = 48  # characters of a name in a legend
 
 
 def dash(index: int) -> Any:
-    """As in curves over seeds: colours come again after six lines, and then with another dash."""
+    """As in curves over seeds: colors come again after six lines, and then with another dash."""
     return DASHES[index % len(DASHES)]
 
 

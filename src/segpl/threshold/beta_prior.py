@@ -60,10 +60,10 @@ class Beta(Distribution):
         # double: the logarithms of a narrow density are large and nearly cancel
         alpha, beta = self.alpha.double(), self.beta.double()
         with torch.no_grad():
-            centre = torch.digamma(alpha) - torch.digamma(beta)
+            center = torch.digamma(alpha) - torch.digamma(beta)
             spread = torch.polygamma(1, alpha) + torch.polygamma(1, beta)
             step = 2 * REACH / CELLS * spread.sqrt()
-            lowest = centre - 0.5 * CELLS * step
+            lowest = center - 0.5 * CELLS * step
         count = torch.arange(CELLS + 1, device=step.device)
         logit = lowest.unsqueeze(-1) + step.unsqueeze(-1) * count  # (..., CELLS + 1)
         log_density = alpha.unsqueeze(-1) * F.logsigmoid(logit)

@@ -15,12 +15,12 @@ LIMIT = math.log(50)  # temperatures from 1/50 to 50
 
 
 class Temperature(nn.Module):
-    r"""Divides logits by one learnt number, or by one for each class.
+    r"""Divides logits by one learned number, or by one for each class.
 
     $$z \mapsto z / \tau, \quad \tau = \exp(\ell \tanh(t / \ell))$$
 
-    $t$ is learnt and starts at 0, where $\tau = 1$; near it $\tau = e^t$. The bound $\ell$ keeps
-    $\tau$ above 0 where a network makes no mistake on its labelled crops, and no finite
+    $t$ is learned and starts at 0, where $\tau = 1$; near it $\tau = e^t$. The bound $\ell$ keeps
+    $\tau$ above 0 where a network makes no mistake on its labeled crops, and no finite
     temperature is the best one.
     """
 

@@ -46,7 +46,7 @@ def copies_for(device: torch.device, voxels: int, cells: int) -> int:
 def places_of(cell: Tensor, copies: int) -> Tensor:
     """Addresses (voxels,) in `copies` private copies of a histogram.
 
-    Each copy is fed by every `copies`-th voxel: neighbours, which run at the same time, add to
+    Each copy is fed by every `copies`-th voxel: neighbors, which run at the same time, add to
     different addresses next to each other.
     """
     place = cell.flatten()  # (B K *S,)

@@ -1,6 +1,6 @@
 """Where the prior of a threshold has its mean and spread from: the user, the labels, the network.
 
-Each is a module with `mean` and `std` as buffers, so that a checkpoint holds what was learnt from
+Each is a module with `mean` and `std` as buffers, so that a checkpoint holds what was learned from
 the data and a resumed run goes on exactly. Nothing here has a gradient or waits for the device.
 """
 
@@ -17,7 +17,7 @@ from segpl.errors import InputError, unknown
 from segpl.losses import EPSILON, targets_of
 from segpl.threshold.histogram import POINTS, sums_above, thresholds, total_of
 
-CROPS = 64  # labelled crops that are remembered, N
+CROPS = 64  # labeled crops that are remembered, N
 RESAMPLES = 100  # of the bootstrap, R
 LEAST_STD = 0.01  # a grid step: a narrower prior would be narrower than what is known
 
@@ -32,9 +32,9 @@ class Answers:
     """What a network said in one step, as probabilities."""
 
     labeled: Tensor  # (B, K, *S)
-    label: Tensor  # (B, *S) of the labelled images
+    label: Tensor  # (B, *S) of the labeled images
     unlabeled: Tensor  # (U, K, *S)
-    weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 where an unlabelled voxel does not count
+    weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 where an unlabeled voxel does not count
 
 
 class PriorNumbers(nn.Module, ABC):
@@ -42,7 +42,7 @@ class PriorNumbers(nn.Module, ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
-    reads_labeled: ClassVar[bool] = False  # looks at the answers to labelled images
+    reads_labeled: ClassVar[bool] = False  # looks at the answers to labeled images
     mean: Tensor  # ()
     std: Tensor  # ()
 
@@ -77,7 +77,7 @@ class FixedPrior(PriorNumbers):
 
 
 class LabeledPrior(PriorNumbers):
-    r"""The threshold that maximises the Dice on labelled crops, with its bootstrap spread.
+    r"""The threshold that maximizes the Dice on labeled crops, with its bootstrap spread.
 
     $$T^* = \arg\max_T \frac{2 \sum_c H_c(T) + \epsilon}{\sum_c (A_c(T) + P_c) + \epsilon}$$
 
@@ -92,7 +92,7 @@ class LabeledPrior(PriorNumbers):
 
     name: ClassVar[str] = "labeled"
     reads_labeled: ClassVar[bool] = True
-    summary: ClassVar[str] = "the threshold of the best labelled Dice, and its bootstrap spread"
+    summary: ClassVar[str] = "the threshold of the best labeled Dice, and its bootstrap spread"
 
     given: Tensor  # (2,) mean and std until there is foreground
     above: Tensor  # (N, G) voxels above each threshold
@@ -170,7 +170,7 @@ def best_thresholds(
 
 
 class ConfidencePrior(PriorNumbers):
-    r"""How certain the network is of the foreground it sees in unlabelled images.
+    r"""How certain the network is of the foreground it sees in unlabeled images.
 
     $$m \leftarrow (1 - \gamma)\, m + \gamma\, \overline{\max(p, 1 - p)}$$
 

@@ -38,7 +38,7 @@ def shared(numbers: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
     """Numbers (n, B, k, *coarse) of a head, as a threshold's distribution takes them.
 
     They come back as (n, b, k, 1...), b being B or 1. With the scope `voxel` they are (n, B, 1,
-    *sides): the coarse places are joined by straight lines, so that neighbouring voxels have nearly
+    *sides): the coarse places are joined by straight lines, so that neighboring voxels have nearly
     the same threshold, and those a place apart are as independent as the head makes them.
     """
     own_image, _ = SCOPES[scope]
@@ -58,7 +58,7 @@ def joined(coarse: Tensor, sides: Sequence[int]) -> Tensor:
 class JoinedDraws(Distribution):
     """Thresholds of voxels that are drawn at coarse places, and joined by straight lines.
 
-    A draw for each voxel on its own would be noise that no neighbour shares. Everything but the
+    A draw for each voxel on its own would be noise that no neighbor shares. Everything but the
     draw is that of the voxels' own distributions; between places a draw spreads less than these.
     """
 

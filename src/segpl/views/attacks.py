@@ -1,6 +1,6 @@
 """Changes of an image that hurt a model most, bounded voxel by voxel.
 
-Both attacks know the weights and the true label. Images are normalised and have no natural range,
+Both attacks know the weights and the true label. Images are normalized and have no natural range,
 so nothing is clipped but the change itself: `epsilon` is in deviations of the image.
 """
 

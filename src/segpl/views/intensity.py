@@ -1,6 +1,6 @@
 """Changes of intensity on the same voxel grid: what differs from scanner to scanner.
 
-Every operation takes one normalised image (C, *S) with mean 0 and deviation 1, an amount in
+Every operation takes one normalized image (C, *S) with mean 0 and deviation 1, an amount in
 [-1, 1], whose sign is ignored where only one direction has a meaning, and a generator. An amount
 of 0 changes nothing.
 """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 BLOCKS = 8  # along each side
-SMALLEST = 4  # voxels along a side of a block; what is thinner can be read off its neighbours
+SMALLEST = 4  # voxels along a side of a block; what is thinner can be read off its neighbors
 
 
 def blocks_along(sides: Sequence[int]) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ def draw_hidden(
 
 
 def without(image: Tensor, hidden: Tensor) -> Tensor:
-    """Crops (B, C, *S) with 0, the mean of a normalised scan, where they are hidden."""
+    """Crops (B, C, *S) with 0, the mean of a normalized scan, where they are hidden."""
     return image.masked_fill(hidden, 0.0)
 
 

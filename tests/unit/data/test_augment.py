@@ -86,7 +86,7 @@ def test_image_without_equal_sides_is_not_turned():
     assert torch.equal(label, crops(4, 6)[1])
 
 
-def test_unlabelled_images_are_turned_without_a_label():
+def test_unlabeled_images_are_turned_without_a_label():
     image, _ = crops(6, 6)
     rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
     turned, label = augment(image, None, plain_crops(flip=1.0), rng, generator)

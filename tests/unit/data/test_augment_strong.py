@@ -202,7 +202,7 @@ def test_crops_are_moved_by_chance_and_each_in_its_own_way():
     assert len(view[moved].flatten(1).unique(dim=0)) == moved.sum()
 
 
-def test_affine_is_a_setting_of_labelled_and_unlabelled_crops():
+def test_affine_is_a_setting_of_labeled_and_unlabeled_crops():
     image, label = blobs(24, 24)
     settings = plain_crops(affine=1.0)
     view, moved = augment(image, label, settings, randomness(), source())
@@ -212,7 +212,7 @@ def test_affine_is_a_setting_of_labelled_and_unlabelled_crops():
 
 
 def test_scanner_is_not_a_change_of_every_crop():
-    """The sampler asks for it, where crops are labelled."""
+    """The sampler asks for it, where crops are labeled."""
     image, label = blobs(24, 24)
     view, moved = augment(image, label, plain_crops(scanner=1.0), randomness(), source())
     assert view is image
@@ -298,13 +298,13 @@ def test_crop_that_no_scanner_changed_stays_as_it_is():
 
 
 def test_noise_comes_last_and_is_drawn_from_the_generator(monkeypatch):
-    """On a blank image: blurred noise would be correlated between neighbours."""
+    """On a blank image: blurred noise would be correlated between neighbors."""
     blank = torch.zeros(8, 1, 32, 32)
     first, same, other = (scanned(blank, 1.0, randomness(), source(s)) for s in (0, 0, 1))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
-    centred = first - first.mean((2, 3), keepdim=True)
-    shared = (centred[..., 1:] * centred[..., :-1]).mean() / (centred**2).mean()
+    centered = first - first.mean((2, 3), keepdim=True)
+    shared = (centered[..., 1:] * centered[..., :-1]).mean() / (centered**2).mean()
     assert abs(shared.item()) < 0.1
 
 

@@ -37,7 +37,7 @@ def inspection(
         for number, case in enumerate(cases)
     }
     dataset = Dataset(Path("my data"), "folders", tuple(cases), channels=("T2",))
-    return Inspection(dataset, 3, {"background": 0, "tumour": 1}, prints, problems)
+    return Inspection(dataset, 3, {"background": 0, "tumor": 1}, prints, problems)
 
 
 def text(inspection: Inspection, width: int = 120) -> str:
@@ -53,7 +53,7 @@ def test_the_page_counts_cases_and_names_what_was_found():
         "1 case of 1 subject",
         "folders, 3D",
         "T2",
-        "tumour (1)",
+        "tumor (1)",
     ):
         assert words in page
 
@@ -75,15 +75,15 @@ def test_the_command_stays_on_one_line_in_a_narrow_terminal():
     assert "segpl train 'my data' --out runs/first" in text(inspection(), 30)
 
 
-def test_a_dataset_that_is_labelled_throughout_is_offered_fewer_labels():
+def test_a_dataset_that_is_labeled_throughout_is_offered_fewer_labels():
     assert "--labeled 4 --out" in text(inspection(labeled=20, unlabeled=0))
 
 
-def test_a_single_labelled_case_is_offered_supervised_training():
+def test_a_single_labeled_case_is_offered_supervised_training():
     assert "--method supervised" in text(inspection(labeled=1, unlabeled=0))
 
 
-def test_no_labelled_case_is_fatal():
+def test_no_labeled_case_is_fatal():
     found = inspection(labeled=0)
     assert has_fatal(found)
     assert "no training case has a label" in text(found)

@@ -19,7 +19,7 @@ def test_chord_is_the_mean_over_all_runs():
     assert mean_chords(label) == {1: (1.0, 2.5)}
 
 
-def test_neighbours_of_another_class_end_a_run():
+def test_neighbors_of_another_class_end_a_run():
     label = np.array([[1, 1, 2, 2, 2, 1]], np.int32)
     assert mean_chords(label) == {1: (1.0, 1.5), 2: (1.0, 3.0)}
 

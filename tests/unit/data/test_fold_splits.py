@@ -1,4 +1,4 @@
-"""Folds of the labelled cases: who is held out, and who is never touched."""
+"""Folds of the labeled cases: who is held out, and who is never touched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dataset(*cases: Case) -> Dataset:
 
 
 def visits(labels: int = 2) -> Dataset:
-    """Six subjects of three visits each, of which the first `labels` are labelled; and a test."""
+    """Six subjects of three visits each, of which the first `labels` are labeled; and a test."""
     return dataset(
         *(
             case(f"s{n}-{visit}", label=visit in "abc"[:labels])
@@ -48,7 +48,7 @@ def folds_of(data: Dataset, count: int, **settings: int) -> list[Split]:
 
 
 @pytest.mark.parametrize("count", [2, 4, 5])
-def test_every_labelled_case_is_held_out_once_and_trained_on_otherwise(count):
+def test_every_labeled_case_is_held_out_once_and_trained_on_otherwise(count):
     whole = split(single(), labeled=5)
     parts = folds_of(single(), count, labeled=5)
     held = [name for part in parts for name in part.validation]
@@ -59,7 +59,7 @@ def test_every_labelled_case_is_held_out_once_and_trained_on_otherwise(count):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_folds_leave_unlabelled_hidden_and_test_cases_as_they_are():
+def test_folds_leave_unlabeled_hidden_and_test_cases_as_they_are():
     whole = split(single(), labeled=5, test=1)
     for part in folds_of(single(), 5, labeled=5, test=1):
         assert part.unlabeled == whole.unlabeled
@@ -70,7 +70,7 @@ def test_folds_leave_unlabelled_hidden_and_test_cases_as_they_are():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_scan_of_a_held_out_subject_is_trained_on(seed):
-    """Neither another labelled visit, nor one without a label, nor one whose label is hidden."""
+    """Neither another labeled visit, nor one without a label, nor one whose label is hidden."""
     for part in folds_of(visits(), 3, labeled=7, test=2, seed=seed):
         held = {name[:2] for name in part.validation}
         assert held
@@ -78,10 +78,10 @@ def test_no_scan_of_a_held_out_subject_is_trained_on(seed):
         assert set(part.hidden) <= set(part.unlabeled)
 
 
-def test_unlabelled_scans_that_a_fold_leaves_out_are_told():
+def test_unlabeled_scans_that_a_fold_leaves_out_are_told():
     part = folds_of(visits(1), 6)[0]
     assert part.notes == (
-        "2 unlabelled cases are of subjects that this fold holds out, and left out.",
+        "2 unlabeled cases are of subjects that this fold holds out, and left out.",
     )
     assert len(part.unlabeled) == 6 * 2 + 1 - 2
 
@@ -111,7 +111,7 @@ def test_a_fold_keeps_as_many_labels_of_a_benchmark_as_the_whole_training():
         assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
 
-def test_more_folds_than_labelled_subjects_are_refused_with_the_most():
+def test_more_folds_than_labeled_subjects_are_refused_with_the_most():
     with pytest.raises(InputError, match=r"--folds 6 needs .* there are 5\. Ask for 5 at most"):
         split(single(), labeled=5, folds=6)
 
@@ -121,7 +121,7 @@ def test_visits_of_one_subject_do_not_count_as_several():
         split(visits(3), folds=7, needs_unlabeled=False)
 
 
-def test_a_single_labelled_subject_cannot_be_dealt_out():
+def test_a_single_labeled_subject_cannot_be_dealt_out():
     with pytest.raises(InputError, match=r"there are 1\. Label more, or leave it out"):
         split(single(), labeled=1, folds=2)
 
@@ -143,9 +143,9 @@ def test_a_fold_without_folds_is_refused():
         split(single(), fold=1)
 
 
-def test_a_fold_that_leaves_nothing_unlabelled_is_refused():
+def test_a_fold_that_leaves_nothing_unlabeled_is_refused():
     data = dataset(case("s0-a"), case("s1-a"), case("s0-b", label=False))
     parts = [split(data, folds=2, fold=n, needs_unlabeled=False) for n in (0, 1)]
     empty = next(n for n, part in enumerate(parts) if not part.unlabeled)
-    with pytest.raises(InputError, match="all 1 unlabelled cases of scans are of the subjects"):
+    with pytest.raises(InputError, match="all 1 unlabeled cases of scans are of the subjects"):
         split(data, folds=2, fold=empty)

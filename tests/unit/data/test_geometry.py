@@ -100,12 +100,12 @@ def test_equal_size_is_not_resampled():
 
 @pytest.mark.parametrize("size", [8, 24, 40])
 def test_a_linear_ramp_stays_a_ramp(size):
-    """Voxel centres of the new grid lie at (i + 0.5) * old / new - 0.5 of the old one."""
+    """Voxel centers of the new grid lie at (i + 0.5) * old / new - 0.5 of the old one."""
     ramp = np.broadcast_to(np.arange(32, dtype=np.float32)[:, None, None], (32, 3, 3))[None]
     new = resized(ramp, (size, 3, 3))[0, :, 1, 1]
-    centres = (np.arange(size) + 0.5) * 32 / size - 0.5
-    inner = slice(2, -2)  # the edges have no neighbour on one side
-    assert new[inner] == pytest.approx(centres[inner], abs=1e-2)
+    centers = (np.arange(size) + 0.5) * 32 / size - 0.5
+    inner = slice(2, -2)  # the edges have no neighbor on one side
+    assert new[inner] == pytest.approx(centers[inner], abs=1e-2)
 
 
 def test_shrinking_averages_what_falls_between_the_new_voxels():
@@ -158,8 +158,8 @@ def test_label_on_a_coarser_grid_stays_where_it_is_and_as_large(factor):
     scale = np.array(places.shape[:3]) / shape
     shifts, sizes = [], []
     for _ in range(40):
-        centre = rng.uniform(14, 34), rng.uniform(14, 34), 12.0
-        label = (np.linalg.norm(places - centre, axis=-1) < rng.uniform(7, 11)).astype(np.int16)
+        center = rng.uniform(14, 34), rng.uniform(14, 34), 12.0
+        label = (np.linalg.norm(places - center, axis=-1) < rng.uniform(7, 11)).astype(np.int16)
         new = resized_label(label, shape)
         shifts.append((np.argwhere(new).mean(0) + 0.5) * scale - np.argwhere(label).mean(0) - 0.5)
         sizes.append(new.sum() * scale.prod() / label.sum())
@@ -180,8 +180,8 @@ def test_image_and_label_keep_the_same_middle():
     image = label[None].astype(np.float32)
     place = np.argwhere(resized_label(label, (31, 33))).mean(axis=0)
     weights = resized(image, (31, 33))[0]
-    centre = [
+    center = [
         (weights.sum(axis=1 - a) * np.arange(n)).sum() / weights.sum()
         for a, n in ((0, 31), (1, 33))
     ]
-    assert place == pytest.approx(np.array(centre), abs=0.5)
+    assert place == pytest.approx(np.array(center), abs=0.5)

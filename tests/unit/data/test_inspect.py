@@ -204,7 +204,7 @@ def test_a_mask_of_many_shades_looks_like_a_picture(folder):
 
 def test_many_shades_in_a_named_dataset_are_one_problem(folder):
     folder.add("jpeg", label=np.arange(720).reshape(SHAPE).astype(np.uint8))
-    inspection = folder.inspect(classes={"background": 0, "tumour": 1})
+    inspection = folder.inspect(classes={"background": 0, "tumor": 1})
     assert [p.case for p in inspection.problems] == ["jpeg"]
 
 
@@ -213,8 +213,8 @@ def test_many_shades_in_a_named_dataset_are_one_problem(folder):
 
 def test_a_number_that_the_dataset_does_not_name_is_given_with_its_count(folder):
     folder.add("odd", label=mask(1, 3))
-    inspection = folder.inspect(classes={"background": 0, "tumour": 1})
-    assert "does not name: 3 (90 voxels); it names 0 background, 1 tumour" in said(
+    inspection = folder.inspect(classes={"background": 0, "tumor": 1})
+    assert "does not name: 3 (90 voxels); it names 0 background, 1 tumor" in said(
         inspection, "odd", fatal=True
     )
 
@@ -274,7 +274,7 @@ def test_one_broken_case_hides_neither_its_own_problems_nor_those_of_others(fold
     broken[0, 0, 0] = np.nan
     folder.add("broken", broken, mask(1, 3))
     folder.add("flat", np.zeros(SHAPE, np.float32))
-    inspection = folder.inspect(classes={"background": 0, "tumour": 1})
+    inspection = folder.inspect(classes={"background": 0, "tumor": 1})
     own = said(inspection, "broken", fatal=True)
     assert "holds 1 voxels that are NaN or infinite" in own
     assert "does not name: 3" in own
@@ -310,7 +310,7 @@ def test_a_spacing_far_from_the_others_is_a_warning(folder):
 
 
 def test_a_class_that_no_label_shows_is_a_warning(folder):
-    classes = {"background": 0, "tumour": 1, "cyst": 2}
+    classes = {"background": 0, "tumor": 1, "cyst": 2}
     assert "class 'cyst' (2) is in none of the 1 labels" in said(
         folder.inspect(classes=classes), "", fatal=False
     )

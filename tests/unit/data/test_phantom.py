@@ -101,20 +101,20 @@ def test_a_dataset_has_labels_for_all_but_the_unlabeled_cases(tmp_path: Path):
     )
     files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.nii.gz"))
     assert files == [
-        "labelled/imgs/labelled_000.nii.gz",
-        "labelled/lbls/labelled_000.nii.gz",
+        "labeled/imgs/labeled_000.nii.gz",
+        "labeled/lbls/labeled_000.nii.gz",
         "test/imgs/test_000.nii.gz",
         "test/lbls/test_000.nii.gz",
-        "unlabelled/imgs/unlabelled_000.nii.gz",
-        "unlabelled/imgs/unlabelled_001.nii.gz",
+        "unlabeled/imgs/unlabeled_000.nii.gz",
+        "unlabeled/imgs/unlabeled_001.nii.gz",
     ]
     assert len(calls) == 4
 
 
 def test_image_and_label_files_share_one_geometry(tmp_path: Path):
     write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=TINY)
-    image = nib.load(tmp_path / "labelled" / "imgs" / "labelled_000.nii.gz")
-    label = nib.load(tmp_path / "labelled" / "lbls" / "labelled_000.nii.gz")
+    image = nib.load(tmp_path / "labeled" / "imgs" / "labeled_000.nii.gz")
+    label = nib.load(tmp_path / "labeled" / "lbls" / "labeled_000.nii.gz")
     assert image.shape == label.shape == (16, 16, 16)
     assert np.array_equal(image.affine, label.affine)
     assert image.header.get_zooms() == pytest.approx((0.7, 0.7, 0.7))
@@ -131,5 +131,5 @@ def test_a_case_does_not_depend_on_how_many_there_are(tmp_path: Path):
 def test_a_picture_dataset_holds_masks_of_0_and_255(tmp_path: Path):
     settings = PhantomSettings(shape=(32, 32))
     write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=settings)
-    mask = np.asarray(Image.open(tmp_path / "labelled" / "lbls" / "labelled_000.png"))
+    mask = np.asarray(Image.open(tmp_path / "labeled" / "lbls" / "labeled_000.png"))
     assert set(np.unique(mask)) == {0, 255}

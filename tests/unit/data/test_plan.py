@@ -49,7 +49,7 @@ def test_edited_plan_is_used_as_edited(path):
     assert (plan.batch, plan.ignore) == (7, 255)
 
 
-def test_edited_normalisation_is_used_as_edited(path):
+def test_edited_normalization_is_used_as_edited(path):
     edit(path, normalization=[{"kind": "zscore"}])
     assert Plan.read(path).normalization == (Normalization("zscore"),)
 

@@ -202,12 +202,12 @@ def test_ct_is_clipped_to_percentiles_of_the_foreground():
 
 
 @pytest.mark.parametrize("foreground", [(), ((),), ((5.0,) * 3,), ((5.0,) * 50,)])
-def test_ct_without_enough_foreground_is_normalised_by_case(foreground):
+def test_ct_without_enough_foreground_is_normalized_by_case(foreground):
     rule = choose_normalization("CT", 0, [fingerprint((9, 9, 9), foreground=foreground)])
     assert rule.kind == "zscore"
 
 
-def test_image_that_is_mostly_zero_is_normalised_where_it_is_not():
+def test_image_that_is_mostly_zero_is_normalized_where_it_is_not():
     brain = fingerprint((9, 9, 9), channel=statistics(zeros=0.6))
     assert choose_normalization("T1", 0, [brain]).kind == "zscore-nonzero"
 

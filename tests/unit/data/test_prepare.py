@@ -181,7 +181,7 @@ def test_restore_undoes_the_resampling():
     assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)
 
 
-def test_probabilities_are_brought_back_between_their_neighbours_and_not_as_labels():
+def test_probabilities_are_brought_back_between_their_neighbors_and_not_as_labels():
     """By hand: voxels twice as large have their middles at 0.5 and 2.5 of the small ones."""
     plan = replace(PLAN, spacing=(1.0, 2.0))
     back = restore(np.array([[[0.2, 0.6]]], np.float32), Grid((1, 4), (1.0, 1.0), None), plan)

@@ -42,7 +42,7 @@ def numbers(one: Sampler, steps: int = 40) -> list[float]:
     return [x for step in range(steps) for x in one.scans(step, 3)[0].image[:, 0, 0, 0].tolist()]
 
 
-def test_crops_come_evenly_from_labelled_and_unlabelled_scans_and_never_from_held_ones():
+def test_crops_come_evenly_from_labeled_and_unlabeled_scans_and_never_from_held_ones():
     seen = numbers(sampler(), steps=400)
     assert set(seen) == {1, 2, 3, 4, 5}
     counts = np.bincount(np.array(seen, int))[1:]
@@ -62,7 +62,7 @@ def test_no_label_and_no_place_of_foreground_is_looked_at():
 
 
 def test_places_are_those_without_sought_foreground():
-    """Where a labelled scan has foreground is knowledge of its label."""
+    """Where a labeled scan has foreground is knowledge of its label."""
     ramp = torch.arange(400.0).reshape(1, 20, 20)
     corner = np.zeros((1, 2), np.int32)
     label = torch.zeros(20, 20, dtype=torch.int16)

@@ -183,7 +183,7 @@ def test_sixteen_bits_of_a_picture_are_kept(tmp_path):
         np.testing.assert_array_equal(read_label(path).array, values)
 
 
-def test_a_palette_picture_gives_colours_as_image_and_numbers_as_label(tmp_path):
+def test_a_palette_picture_gives_colors_as_image_and_numbers_as_label(tmp_path):
     colored = PIL.Image.fromarray(np.array([[0, 1], [2, 1]], np.uint8), mode="P")
     colored.putpalette([0, 0, 0, 250, 10, 10, 10, 10, 250])
     colored.save(tmp_path / "a.png")
@@ -199,16 +199,16 @@ def test_a_mask_of_0_and_255_keeps_its_numbers(tmp_path):
     np.testing.assert_array_equal(label.array, values)
 
 
-def test_a_grey_mask_saved_in_three_colours_is_one_mask(tmp_path):
+def test_a_gray_mask_saved_in_three_colors_is_one_mask(tmp_path):
     values = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[..., None], 3, axis=-1)
     np.testing.assert_array_equal(
         read_label(picture(tmp_path / "a.png", values)).array, values[..., 0]
     )
 
 
-def test_a_coloured_mask_is_refused(tmp_path):
+def test_a_colored_mask_is_refused(tmp_path):
     values = np.array([[[255, 0, 0], [0, 0, 0]]], np.uint8)
-    with pytest.raises(InputError, match="is a colour picture"):
+    with pytest.raises(InputError, match="is a color picture"):
         read_label(picture(tmp_path / "a.png", values))
 
 

@@ -123,7 +123,7 @@ def test_crop_of_a_thin_volume_is_filled_with_ignored_voxels():
 
 @pytest.mark.parametrize("foreground", [0.0, 1.0])
 def test_volume_smaller_than_the_patch_is_shown_whole_and_anywhere_in_it(foreground):
-    """Margins that no labelled scan ever reaches would answer at random where a larger one does."""
+    """Margins that no labeled scan ever reaches would answer at random where a larger one does."""
     plain = sampler([volume((3, 2))], foreground=foreground)
     crops = [plain.batch(step) for step in range(60)]
     corners = set()
@@ -200,24 +200,24 @@ def test_volumes_stay_on_disk_unless_all_of_them_fit():
     assert not any(isinstance(entry.image, torch.Tensor) for entry in tight)
 
 
-def test_label_of_an_unlabelled_case_is_never_touched():
+def test_label_of_an_unlabeled_case_is_never_touched():
     plain = sampler([volume((9, 8))])
     case = Resident(plain.labeled[0].image, Untouchable(), None)
     assert replace(plain, unlabeled=[case], foreground=1.0).batch(0).unlabeled is not None
 
 
-def test_unlabelled_case_needs_no_label():
+def test_unlabeled_case_needs_no_label():
     plain = sampler([volume((9, 8))])
     bare = settle([Volume("b", volume((5, 5)).image, None, None)], CPU, PLENTY)
     assert replace(plain, unlabeled=bare).batch(0).unlabeled.image.max() < 25
 
 
-def test_batch_without_unlabelled_crops_has_none():
+def test_batch_without_unlabeled_crops_has_none():
     assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
 
 
 @pytest.mark.parametrize("turned", [plain_crops(), plain_crops(flip=0.5, rotate=1.0)])
-def test_filling_around_an_unlabelled_scan_is_marked(turned):
+def test_filling_around_an_unlabeled_scan_is_marked(turned):
     """Every voxel of the scan is above 0 here, so the filling can be seen."""
     scan = volume((4, 3, 4))
     scan.image[...] += 1
@@ -236,7 +236,7 @@ def with_hidden(places: list[Volume], labels: list[Volume], **changes: object) -
     "turned", [plain_crops(), plain_crops(flip=0.5, rotate=0.8, intensity=0.1)]
 )
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (9, 3)])
-def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
+def test_hidden_labels_are_those_of_the_unlabeled_crops(shape, turned):
     """The label of a voxel is its place, and so is the image without changes of intensity."""
     cases = [volume(shape), volume(shape, number=1)]
     cases[1].label[...] += 500
@@ -250,7 +250,7 @@ def test_hidden_labels_are_those_of_the_unlabelled_crops(shape, turned):
 
 
 @pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16), (4, 24, 20)])
-def test_hidden_labels_move_within_half_a_voxel_of_the_unlabelled_crops(shape):
+def test_hidden_labels_move_within_half_a_voxel_of_the_unlabeled_crops(shape):
     """Image and label are the place along one axis; the draws of a scanner change neither."""
     patch = tuple(min(side, 12) for side in shape)
     settings = plain_crops(flip=0.5, rotate=0.8, affine=0.7)
@@ -268,7 +268,7 @@ def test_hidden_labels_move_within_half_a_voxel_of_the_unlabelled_crops(shape):
 
 
 @pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16)])
-def test_scanner_changes_labelled_images_alone(shape):
+def test_scanner_changes_labeled_images_alone(shape):
     settings = plain_crops(flip=0.5, rotate=0.8, affine=0.5)
     patch = (12,) * len(shape)
     for step in range(3):
@@ -331,7 +331,7 @@ def test_blur_of_a_scanner_can_be_switched_off(monkeypatch):
 
 
 def test_scanner_comes_after_geometry(monkeypatch):
-    """Noise that was resampled with its image would be the same in neighbouring voxels."""
+    """Noise that was resampled with its image would be the same in neighboring voxels."""
     monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
     blank = volume((64, 64))
     blank.image[...] = 0
@@ -378,8 +378,8 @@ def test_batch_is_the_same_with_and_without_held_crops(shape, turned):
 
 
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
-def test_held_crops_are_as_many_as_the_labelled_ones_and_not_augmented(shape):
-    """Neighbours along the last axis follow each other, and image and label are one."""
+def test_held_crops_are_as_many_as_the_labeled_ones_and_not_augmented(shape):
+    """Neighbors along the last axis follow each other, and image and label are one."""
     for step in range(4):
         crops = with_held(shape, labeled_crops=5).batch(step).held
         assert crops.image.shape == (5, 1, *(4,) * len(shape))
@@ -422,7 +422,7 @@ def test_held_crops_have_draws_of_their_own():
         assert not torch.equal(plain.batch(step).held.label, repeated.label)
 
 
-def test_held_crops_lie_anywhere_as_unlabelled_ones_do():
+def test_held_crops_lie_anywhere_as_unlabeled_ones_do():
     """The one voxel of foreground lies in a quarter of a percent of the scan."""
     label = np.zeros((40, 40), np.int16)
     label[39, 0] = 1
@@ -438,7 +438,7 @@ def test_hidden_labels_need_no_held_crops():
     assert watched.hidden_labels(0).shape == (2, 4, 4)
 
 
-def test_left_and_right_are_exchanged_in_labelled_and_unlabelled_crops():
+def test_left_and_right_are_exchanged_in_labeled_and_unlabeled_crops():
     plain = sampler([volume((4, 4, 4))])
     mirrored = replace(plain, augment=plain_crops(mirror=1.0), mirrors=(0,))
     before, after = plain.batch(3), mirrored.batch(3)

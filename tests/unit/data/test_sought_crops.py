@@ -47,7 +47,7 @@ def balanced(*cases: Volume, **changes: object) -> Sampler:
 
 
 def share_with(crops: Sampler, number: int) -> float:
-    """Labelled crops that show a class, of 300."""
+    """Labeled crops that show a class, of 300."""
     labels = [crops.batch(step).labeled.label for step in range(100)]
     return float((torch.cat(labels) == number).flatten(1).any(1).float().mean())
 
@@ -74,7 +74,7 @@ def test_case_without_foreground_is_cropped_anywhere_with_balance_too(places):
     assert balanced(case).batch(0).labeled.label.shape == (3, 4, 4)
 
 
-def test_balance_opens_no_label_of_an_unlabelled_case():
+def test_balance_opens_no_label_of_an_unlabeled_case():
     (resident,) = settle([replace(uneven(), label=None)], CPU, PLENTY, balance=True)
     assert resident.by_class == ()
 
@@ -89,19 +89,19 @@ def scan(shape: tuple[int, int], *places: tuple[int, int]) -> Volume:
 
 
 def likely(labeled: list[Volume], shape: tuple[int, int], **changes: object) -> Sampler:
-    """Unlabelled crops of one scan of `shape`, all where a labelled scan has foreground."""
+    """Unlabeled crops of one scan of `shape`, all where a labeled scan has foreground."""
     (bare,) = settle([replace(scan(shape), label=None, foreground=None)], CPU, PLENTY)
     given = {"unlabeled_foreground": 1.0, "unlabeled": [bare], **changes}
     return sampler(labeled, **given)
 
 
 def starts(crops: Sampler, width: int) -> set[tuple[int, int]]:
-    """Where the unlabelled crops of 20 steps begin, in a scan of this width."""
+    """Where the unlabeled crops of 20 steps begin, in a scan of this width."""
     firsts = torch.cat([crops.batch(step).unlabeled.image[:, 0, 0, 0] for step in range(20)])
     return {divmod(int(first), width) for first in firsts.unique()}
 
 
-def test_unlabelled_crop_lies_where_a_labelled_scan_has_foreground():
+def test_unlabeled_crop_lies_where_a_labeled_scan_has_foreground():
     """Voxel 5 of 10 is just beyond the middle, and so is voxel 22 of 40; 2 of 20 is an eighth."""
     crops = likely([scan((10, 20), (5, 2))], (40, 80))
     assert starts(crops, 80) == {(22 - 2, 10 - 2)}
@@ -117,11 +117,11 @@ def test_likely_place_is_never_that_of_a_scan_without_foreground():
     assert starts(crops, 80) == {(20, 8)}
 
 
-def test_unlabelled_crops_lie_anywhere_where_no_label_has_foreground():
+def test_unlabeled_crops_lie_anywhere_where_no_label_has_foreground():
     assert len(starts(likely([scan((10, 20))], (40, 80)), 80)) > 30
 
 
-def test_share_of_unlabelled_crops_where_foreground_is_likely_is_as_set():
+def test_share_of_unlabeled_crops_where_foreground_is_likely_is_as_set():
     crops = likely([scan((10, 20), (5, 2))], (40, 80), unlabeled_foreground=0.5)
     firsts = torch.cat([crops.batch(s).unlabeled.image[:, 0, 0, 0] for s in range(100)])
     assert (firsts == 20 * 80 + 8).float().mean() == pytest.approx(0.5, abs=0.12)
@@ -134,13 +134,13 @@ def test_likely_places_of_a_rare_class_are_sought_as_often_with_balance():
     assert (firsts == 10 * 24 + 20).float().mean() == pytest.approx(0.5, abs=0.12)
 
 
-def test_likely_crops_touch_no_label_and_no_foreground_of_the_unlabelled_case():
+def test_likely_crops_touch_no_label_and_no_foreground_of_the_unlabeled_case():
     crops = likely([scan((10, 20), (5, 2))], (40, 80))
     bare = Resident(crops.unlabeled[0].image, Untouchable(), Untouchable())
     assert starts(replace(crops, unlabeled=[bare]), 80) == {(20, 8)}
 
 
-def test_labelled_crops_are_no_others_when_unlabelled_ones_are_sought():
+def test_labeled_crops_are_no_others_when_unlabeled_ones_are_sought():
     case = scan((10, 20), (5, 2))
     plain, sought = likely([case], (40, 80), unlabeled_foreground=0.0), likely([case], (40, 80))
     for step in range(4):
@@ -158,7 +158,7 @@ def test_hidden_labels_are_those_of_likely_crops_too():
         assert torch.equal(watched.hidden_labels(step), wanted)
 
 
-def test_held_crops_lie_where_unlabelled_ones_do():
+def test_held_crops_lie_where_unlabeled_ones_do():
     """Their own foreground, at the other corner, is not sought."""
     held = settle([scan((40, 80), (39, 79))], CPU, PLENTY)
     batch = likely([scan((10, 20), (5, 2))], (40, 80), held=held).batch(0)

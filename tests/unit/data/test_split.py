@@ -51,24 +51,24 @@ def test_labels_beyond_the_budget_are_hidden_and_listed():
     assert all(name.startswith("l") for name in result.hidden)
 
 
-def test_few_unlabelled_cases_are_part_of_more_and_no_label_of_others_is_hidden():
+def test_few_unlabeled_cases_are_part_of_more_and_no_label_of_others_is_hidden():
     parts = [split(mixed(8, 4), labeled=3, unlabeled=count) for count in (2, 6, 0)]
     assert [len(one.unlabeled) for one in parts] == [2, 6, 9]
     assert set(parts[0].unlabeled) < set(parts[1].unlabeled) < set(parts[2].unlabeled)
     assert len({one.labeled for one in parts}) == 1
     assert all(set(one.hidden) <= set(one.unlabeled) for one in parts)
     assert parts[1].hidden
-    assert "3 unlabelled cases are left out, as split.unlabeled asks." in parts[1].notes
+    assert "3 unlabeled cases are left out, as split.unlabeled asks." in parts[1].notes
     assert not any("split.unlabeled" in note for note in parts[2].notes)
 
 
-def test_another_draw_takes_other_unlabelled_cases():
+def test_another_draw_takes_other_unlabeled_cases():
     draws = {split(mixed(1, 20), unlabeled=5, draw=draw).unlabeled for draw in range(4)}
     assert len(draws) == 4
 
 
 @pytest.mark.parametrize("count", [-1, 10])
-def test_more_unlabelled_cases_than_there_are_cannot_be_had(count):
+def test_more_unlabeled_cases_than_there_are_cannot_be_had(count):
     with pytest.raises(InputError, match=rf"split\.unlabeled is {count}, and there are 9"):
         split(mixed(8, 4), labeled=3, unlabeled=count)
 
@@ -116,7 +116,7 @@ def test_subject_is_never_on_both_sides_of_the_test(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_unlabelled_scan_of_a_held_out_subject_is_not_trained_on(seed):
+def test_unlabeled_scan_of_a_held_out_subject_is_not_trained_on(seed):
     """Another visit of a test subject would show the network the anatomy that it is tested on."""
     cases = [case(f"s{n}-a", subject=f"s{n}") for n in range(6)]
     cases += [case(f"s{n}-b", subject=f"s{n}", label=False) for n in range(6)]
@@ -124,13 +124,13 @@ def test_unlabelled_scan_of_a_held_out_subject_is_not_trained_on(seed):
     held = {name[:2] for name in (*result.test, *result.validation)}
     assert not held & {name[:2] for name in result.unlabeled}
     assert len(result.unlabeled) == 3
-    assert any("3 unlabelled" in note for note in result.notes)
+    assert any("3 unlabeled" in note for note in result.notes)
 
 
-def test_held_out_subjects_may_leave_no_unlabelled_case():
+def test_held_out_subjects_may_leave_no_unlabeled_case():
     cases = [case("a1", subject="a"), case("b1"), case("a2", subject="a", label=False)]
     seeds = [n for n in range(20) if held_out(dataset(*cases), seed=n) == ("a1",)]
-    with pytest.raises(InputError, match="needs unlabelled ones"):
+    with pytest.raises(InputError, match="needs unlabeled ones"):
         split(dataset(*cases), test=1, labeled=1, seed=seeds[0])
 
 
@@ -141,14 +141,14 @@ def test_own_test_cases_are_held_out():
     assert "t" not in (*result.labeled, *result.unlabeled)
 
 
-def test_fully_labelled_benchmark_is_split_with_notes():
+def test_fully_labeled_benchmark_is_split_with_notes():
     """Of 20 cases a fifth is tested; of the other 16 labels a fifth is kept."""
     result = split(mixed(20, 0))
     assert len(result.test) == 4
     assert len(result.labeled) == 3
     assert len(result.hidden) == 13
     held_out, hidden = result.notes
-    assert "All 20 cases are labelled: 4 are held out" in held_out
+    assert "All 20 cases are labeled: 4 are held out" in held_out
     assert "3 of 16 training cases keep their label, the other 13 labels are hidden" in hidden
 
 
@@ -170,7 +170,7 @@ def test_dataset_with_own_test_cases_loses_no_other_to_the_test():
     assert split(data).test == ("t",)
 
 
-def test_dataset_with_unlabelled_cases_is_not_taken_for_a_benchmark():
+def test_dataset_with_unlabeled_cases_is_not_taken_for_a_benchmark():
     result = split(mixed(20, 1))
     assert result.test == ()
     assert result.notes == ()
@@ -194,7 +194,7 @@ def test_missing_split_is_named(tmp_path):
 
 
 def test_dataset_without_a_label_is_refused():
-    with pytest.raises(InputError, match=r"no labelled case to train on \(4 images"):
+    with pytest.raises(InputError, match=r"no labeled case to train on \(4 images"):
         split(mixed(0, 4))
 
 
@@ -220,12 +220,12 @@ def test_holding_out_every_label_is_refused():
 
 
 def test_holding_out_more_than_there_are_is_refused():
-    with pytest.raises(InputError, match="3 cases were to be held out, and only 2 labelled ones"):
+    with pytest.raises(InputError, match="3 cases were to be held out, and only 2 labeled ones"):
         split(mixed(8), test=6, validation=3)
 
 
-def test_method_that_needs_unlabelled_cases_refuses_labels_alone():
-    with pytest.raises(InputError, match=r"needs unlabelled ones\. Add images without a label"):
+def test_method_that_needs_unlabeled_cases_refuses_labels_alone():
+    with pytest.raises(InputError, match=r"needs unlabeled ones\. Add images without a label"):
         split(mixed(8, 0))
 
 
@@ -244,7 +244,7 @@ def test_subject_in_training_and_in_the_own_test_is_told():
     assert any("such as 'p1'" in note for note in notes)
 
 
-def test_another_draw_changes_the_labelled_cases_and_no_others():
+def test_another_draw_changes_the_labeled_cases_and_no_others():
     first, second, other = (
         split(mixed(20), labeled=5, validation=3, test=4, draw=draw) for draw in (0, 1, 2)
     )

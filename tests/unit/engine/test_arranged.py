@@ -41,7 +41,7 @@ def test_images_of_all_three_kinds_change_their_order_and_nothing_else_changes(d
     assert batch.generator is plain.generator
 
 
-def test_batch_without_unlabelled_and_held_crops_stays_without_them():
+def test_batch_without_unlabeled_and_held_crops_stays_without_them():
     image, label = torch.ones(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.int64)
     batch = arranged(Batch(Labeled(image, label), None, torch.Generator()))
     assert batch.unlabeled is None

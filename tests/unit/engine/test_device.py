@@ -127,7 +127,7 @@ def test_a_container_gives_no_more_than_its_limit(tmp_path, monkeypatch, text, m
     assert free == most if most else free > 2**20
 
 
-def test_memory_that_a_cpu_cannot_give_is_recognised():
+def test_memory_that_a_cpu_cannot_give_is_recognized():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)

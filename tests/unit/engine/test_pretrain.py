@@ -131,7 +131,7 @@ def test_network_learns_to_fill_in_what_is_hidden(tmp_path, dims):
     assert after < 0.9 * blind
 
 
-def test_body_is_learnt_and_last_layers_stay_as_drawn(tmp_path):
+def test_body_is_learned_and_last_layers_stay_as_drawn(tmp_path):
     method = build("supervised", 2, network=DEEP)
     before = weights(method.network)
     pretrained(tmp_path, method, weight_decay=0.1)
@@ -140,7 +140,7 @@ def test_body_is_learnt_and_last_layers_stay_as_drawn(tmp_path):
     assert len(stayed) == 4
 
 
-def test_optimiser_does_not_hold_last_layers(tmp_path):
+def test_optimizer_does_not_hold_last_layers(tmp_path):
     """Compiled, they have a gradient of zeros, and weight decay would shrink them."""
     one = pretrainer(tmp_path)
     held = {id(weight) for group in one.optimizer.param_groups for weight in group["params"]}
@@ -164,7 +164,7 @@ def test_all_networks_of_a_method_begin_alike_but_for_their_last_layers(tmp_path
     assert all(torch.equal(method.state_dict()[key], value) for key, value in rest.items())
 
 
-def test_statistics_of_batch_normalisation_go_to_the_teacher_too(tmp_path):
+def test_statistics_of_batch_normalization_go_to_the_teacher_too(tmp_path):
     method = build("mean-teacher", 2, network=BATCH)
     before = weights(method.teacher)
     pretrained(tmp_path, method)
@@ -175,7 +175,7 @@ def test_statistics_of_batch_normalisation_go_to_the_teacher_too(tmp_path):
         assert not torch.equal(method.teacher.state_dict()[name], before[name])
 
 
-def test_pre_training_of_a_seed_is_the_same_for_methods_with_and_without_unlabelled_crops(
+def test_pre_training_of_a_seed_is_the_same_for_methods_with_and_without_unlabeled_crops(
     tmp_path,
 ):
     one = pretrained(tmp_path / "a", build("supervised", 2))

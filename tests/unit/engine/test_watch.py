@@ -28,7 +28,7 @@ def test_healthy_foreground_is_passed_in_silence():
     assert said(*[HEALTHY] * 10) == []
 
 
-def test_watch_is_silent_while_nothing_is_learnt_from_pseudo_labels():
+def test_watch_is_silent_while_nothing_is_learned_from_pseudo_labels():
     assert said(*[{**COLLAPSED, "pseudo.weight": 0.0}] * 10) == []
 
 
@@ -36,7 +36,7 @@ def test_method_without_pseudo_labels_is_passed_in_silence():
     assert said(*[{"supervised": 0.3, "labeled_foreground": 0.1}] * 10) == []
 
 
-def test_labelled_crops_without_foreground_are_no_collapse():
+def test_labeled_crops_without_foreground_are_no_collapse():
     assert said(*[{**COLLAPSED, "pseudo_foreground": 0.0, "labeled_foreground": 0.0}] * 10) == []
 
 
@@ -66,7 +66,7 @@ def test_a_method_without_a_threshold_is_not_told_to_change_it():
 
 
 def test_crops_sought_for_their_foreground_raise_no_false_alarm():
-    """A small lesion fills a seventieth of the scan as of the crops that were centred on it."""
+    """A small lesion fills a seventieth of the scan as of the crops that were centered on it."""
     rare = {"pseudo_foreground": 0.001, "labeled_foreground": 0.07, "pseudo.weight": 0.1}
     watch = CollapseWatch(0, expected={"lesion": 0.001})
     assert not any(watch.look(n, rare) for n in range(10))
@@ -181,7 +181,7 @@ def test_class_that_vanishes_is_named_while_half_of_the_foreground_is_left():
     assert [number for number, said in enumerate(words, start=1) if said] == [8]
     assert words[7] == (
         "step 8: the pseudo-labels have lost class 'Posterior': 0.00% against 2.60% in the labels. "
-        "The unlabelled images now teach the network to find none of it. Lower method.alpha or let "
+        "The unlabeled images now teach the network to find none of it. Lower method.alpha or let "
         "it rise later."
     )
 
@@ -219,7 +219,7 @@ def test_class_that_takes_the_whole_scan_is_named():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_class_that_is_in_no_labelled_scan_is_not_watched(share):
+def test_class_that_is_in_no_labeled_scan_is_not_watched(share):
     absent = {"Anterior": 0.053, "Posterior": 0.0}
     rows = [{**FINE, "pseudo_foreground_2": share}] * 10
     assert not any(words_of(*rows, classes=absent))

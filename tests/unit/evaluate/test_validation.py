@@ -105,7 +105,7 @@ def test_table_that_an_older_version_began_keeps_its_columns(tmp_path):
 
 
 def test_component_is_sought_among_ignored_voxels_too(tmp_path):
-    """The prediction is one piece across a gap that nobody has labelled."""
+    """The prediction is one piece across a gap that nobody has labeled."""
     label = np.array([[1, 1, IGNORE, 1, 1, 1]], np.int16)
     answer = np.ones((1, 1, 6), np.float32)
     assert dice_by_class(answer, label, PICTURES, ["vessel"]) == {"vessel": 1.0}

@@ -174,7 +174,7 @@ def test_weights_gradients_both_moments_of_adam_and_crops_live_between_steps():
 
 @pytest.mark.parametrize(("name", "crops"), [("supervised", 3), ("segpl", 1)])
 def test_method_that_wants_crops_of_validation_cases_gets_them(monkeypatch, name, crops):
-    """As many as it has labelled ones; between steps they take memory as those do."""
+    """As many as it has labeled ones; between steps they take memory as those do."""
     config = resolve({"method": {"name": name}, **SMALL})
     bare = Rehearsal(config, workload(labeled=1, unlabeled=2), CPU)
     monkeypatch.setattr(METHODS.get(name), "wants_held", True)
@@ -292,7 +292,7 @@ def test_note_says_what_was_measured_and_on_what():
     note = note_of(report_of(UNIT))
     for words in (
         "the same 3 images",
-        "1 labelled and 2 unlabelled crops of 16x16 voxels",
+        "1 labeled and 2 unlabeled crops of 16x16 voxels",
         "median of 5 steps",
         f"cpu with 2 threads, torch {torch.__version__}, float32, not compiled",
     ):

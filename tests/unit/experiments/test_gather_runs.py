@@ -86,8 +86,8 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
         ("environment.json", "[1]", "no versions"),
         ("validation.csv", "step,case\n1,a\n", "no validation"),
         ("folds.csv", "fold,case\n0,a\n", "no cross-validation"),
-        ("trust.json", "{}", "no answers on unlabelled cases"),
-        ("trust.json", json.dumps(TRUST | {"classes": []}), "no answers on unlabelled cases"),
+        ("trust.json", "{}", "no answers on unlabeled cases"),
+        ("trust.json", json.dumps(TRUST | {"classes": []}), "no answers on unlabeled cases"),
         ("trust.json", '{"weights": ', "--resume` writes it anew; or delete it"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
@@ -103,7 +103,7 @@ def test_file_that_is_missing_or_broken_is_told_and_the_run_kept(tmp_path, file,
     assert told in problems(run)
 
 
-def test_folds_and_answers_on_unlabelled_cases_are_known_where_a_run_has_them(tmp_path):
+def test_folds_and_answers_on_unlabeled_cases_are_known_where_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (found,) = gather([run]).runs
     assert (found.folds, found.trust) == ([], None)

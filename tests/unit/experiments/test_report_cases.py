@@ -17,7 +17,7 @@ from segpl.types import IGNORE
 PLAN = Plan(
     dims=3,
     channels=("CT",),
-    classes={"background": 0, "vessel": 1, "tumour": 4},
+    classes={"background": 0, "vessel": 1, "tumor": 4},
     ignore=9,
     orientation=None,
     spacing=(1.0, 1.0, 1.0),
@@ -42,7 +42,7 @@ def write(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
 
 @pytest.fixture
 def run(tmp_path) -> FoundRun:
-    """One case that was predicted without its tumour."""
+    """One case that was predicted without its tumor."""
     from segpl.config import resolve
 
     data, folder = tmp_path / "data", tmp_path / "run"

@@ -12,12 +12,12 @@ from segpl.experiments.stress import CORRUPTIONS, StressSettings, scores_by_clas
 from segpl.experiments.stress_inputs import parse_patch, run_names, runs_and_data
 from segpl.report.stress.figures import WORDS
 from segpl.types import IGNORE
-from segpl.views.artefacts import ARTEFACTS
+from segpl.views.artifacts import ARTIFACTS
 
 
 def test_all_corruptions_are_measured_unless_some_are_chosen():
     assert StressSettings().corruptions == CORRUPTIONS
-    assert set(CORRUPTIONS) == {*ARTEFACTS, "fgsm", "pgd"}
+    assert set(CORRUPTIONS) == {*ARTIFACTS, "fgsm", "pgd"}
     assert StressSettings(only=("pgd", "gamma")).corruptions == ("gamma", "pgd")
     assert StressSettings(only=("patch",), patches=((16,),)).corruptions == ()
 

@@ -15,13 +15,13 @@ def split(*labeled: str) -> Split:
     return Split(labeled, (), ("v",), ("t",), ())
 
 
-def test_seeds_of_a_dataset_draw_labelled_cases_and_no_new_scans():
+def test_seeds_of_a_dataset_draw_labeled_cases_and_no_new_scans():
     text = coverage(FOLDER, [split("a", "b"), split("b", "c")])
     assert text.startswith(" The validation and test cases are the same for all seeds: ")
-    assert text.endswith("new draws of labelled cases, weights and crops, not about new scans.")
+    assert text.endswith("new draws of labeled cases, weights and crops, not about new scans.")
 
 
-def test_where_all_seeds_have_the_same_labelled_cases_none_are_drawn():
+def test_where_all_seeds_have_the_same_labeled_cases_none_are_drawn():
     text = coverage(FOLDER, [split("a", "b"), split("b", "a")])
     assert "about new draws of weights and crops, not about new scans." in text
 

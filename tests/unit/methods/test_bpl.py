@@ -139,12 +139,12 @@ def test_scope_says_who_shares_a_threshold(scope, classes):
 
 
 @pytest.mark.parametrize("family", ["normal", "logit-normal", "beta"])
-def test_thresholds_drawn_for_neighbouring_voxels_are_nearly_equal_and_for_distant_ones_are_not(
+def test_thresholds_drawn_for_neighboring_voxels_are_nearly_equal_and_for_distant_ones_are_not(
     family,
 ):
     latent = bpl(scope="voxel", family=family).latent
     numbers = torch.zeros(latent.family.numbers, 400, 1, 4, 4)
-    posterior = latent.learnt(numbers, (32, 32)).posterior
+    posterior = latent.learned(numbers, (32, 32)).posterior
     draws = posterior.sample(torch.Generator().manual_seed(0))
     assert draws.shape == (400, 1, 32, 32)
     correlation = torch.corrcoef(draws[:, 0, 12, :].T)
@@ -221,7 +221,7 @@ def test_yardstick_is_logged_beside_a_head_and_changes_nothing():
 
 
 @pytest.mark.parametrize("prior", list(PRIORS))
-def test_prior_is_learnt_where_it_is_asked_to(prior):
+def test_prior_is_learned_where_it_is_asked_to(prior):
     method = bpl(prior=prior, prior_mean=0.3)
     for _ in range(3):
         method.step(make_batch(2), 1.0)
@@ -231,7 +231,7 @@ def test_prior_is_learnt_where_it_is_asked_to(prior):
 
 
 def test_shares_of_foreground_background_and_left_out_add_up():
-    """Half of each crop lies beyond its scan, where nothing is labelled or left out."""
+    """Half of each crop lies beyond its scan, where nothing is labeled or left out."""
     batch = make_batch(2)
     inside = torch.ones(2, 16, 16, dtype=torch.bool)
     inside[:, :, 8:] = False
@@ -268,7 +268,7 @@ def test_temperature_learns_from_validation_crops_and_the_network_does_not():
 
 
 def test_temperature_is_fitted_to_validation_crops_and_no_others():
-    """Labels that are the opposite of the labelled ones ask for the opposite."""
+    """Labels that are the opposite of the labeled ones ask for the opposite."""
     batch = make_batch(2, held=True)
     values = []
     for label in (batch.labeled.label, 1 - batch.labeled.label.clamp(min=0)):
@@ -287,7 +287,7 @@ def test_temperature_comes_before_the_threshold():
 
 
 def test_calibration_is_of_the_network_as_it_predicts():
-    """Statistics of batch normalisation must not learn from validation cases."""
+    """Statistics of batch normalization must not learn from validation cases."""
     method = build_with(
         "bpl",
         lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
@@ -368,12 +368,12 @@ def test_unknown_calibration_is_refused():
 
 
 def test_prior_is_worked_out_anew_when_and_only_when_its_numbers_change():
-    fixed, learnt = bpl(), bpl(prior="confidence")
-    before = [method.latent.references() for method in (fixed, learnt)]
-    for method in (fixed, learnt):
+    fixed, learned = bpl(), bpl(prior="confidence")
+    before = [method.latent.references() for method in (fixed, learned)]
+    for method in (fixed, learned):
         method.step(make_batch(2), 1.0)
     assert fixed.latent.references() is before[0]
-    assert learnt.latent.references() is not before[1]
+    assert learned.latent.references() is not before[1]
     other = bpl(prior_mean=0.9)
     fixed.load_state_dict(other.state_dict())
     assert fixed.latent.references().prior.mean.item() == pytest.approx(0.9, abs=1e-3)

@@ -40,9 +40,9 @@ def crops(labeled: int = 2, unlabeled: int = 5, *, seed: int = 0, side: int = 16
 
 
 def looked_up(method: Method, batch: Batch, pseudo: PseudoLabels) -> tuple[Marked, Tensor]:
-    """What the student saw beside the labelled crops, marked by where each voxel is from.
+    """What the student saw beside the labeled crops, marked by where each voxel is from.
 
-    Also (B, *S) the number of the crop that a voxel is from, labelled ones first.
+    Also (B, *S) the number of the crop that a voxel is from, labeled ones first.
     """
     labeled = batch.labeled.image.shape[0]
     mixed = method.network.body.seen[-1][labeled:]  # (B, 1, *S)
@@ -95,7 +95,7 @@ def test_teacher_rests_while_the_student_is_in_training_mode():
 @pytest.mark.parametrize("loss", list(LOSSES))
 @pytest.mark.parametrize("seed", [0, 2])
 def test_every_voxel_has_label_and_weight_of_the_crop_that_it_is_from(loss, seed):
-    """By hand, for boxes of labelled and of unlabelled crops: the loss of what was looked up."""
+    """By hand, for boxes of labeled and of unlabeled crops: the loss of what was looked up."""
     method, batch = slopes(0.7, -2.0, loss=loss, cutmix=1.0, **STILL), crops(seed=seed)
     output = method.step(batch, 1.0)
     (pseudo,) = output.pseudo
@@ -158,7 +158,7 @@ def test_pseudo_labels_are_told_where_the_teacher_made_them():
     assert torch.equal(pseudo.target, (batch.unlabeled.image > 0).float())
 
 
-def test_box_of_a_labelled_crop_shows_it_without_strong_changes():
+def test_box_of_a_labeled_crop_shows_it_without_strong_changes():
     method, batch = slopes(paste=1.0, operations=4), crops()
     method.step(batch, 1.0)
     mixed = method.network.body.seen[0][2:]  # (7, 1, *S)
@@ -191,7 +191,7 @@ def test_patches_of_unequal_sides_are_trained_on(dims, patch):
 
 
 def image_gradients(method: Method, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Of the pseudo term, with respect to labelled and unlabelled images."""
+    """Of the pseudo term, with respect to labeled and unlabeled images."""
     labeled, unlabeled = (
         part.image.clone().requires_grad_() for part in (batch.labeled, batch.unlabeled)
     )
@@ -266,7 +266,7 @@ def test_threshold_is_inferred_from_the_teacher():
 
 
 @pytest.mark.parametrize("prior", list(PRIORS))
-def test_teacher_is_shown_labelled_crops_only_where_the_prior_reads_them(prior):
+def test_teacher_is_shown_labeled_crops_only_where_the_prior_reads_them(prior):
     method, batch = slopes(threshold=ThresholdSettings(prior=prior)), crops()
     method.step(batch, 1.0)
     (seen,) = method.teacher.body.seen
@@ -327,7 +327,7 @@ def test_views_follow_from_the_seed_of_the_step_alone(settings):
     assert not torch.equal(views[0], views[2])
 
 
-def test_supervised_term_is_the_students_on_plain_labelled_crops():
+def test_supervised_term_is_the_students_on_plain_labeled_crops():
     method, batch = slopes(0.7, -3.0, loss="cross-entropy"), crops()
     value = method.step(batch, 1.0).terms["supervised"].value
     expected = LOSSES["cross-entropy"](

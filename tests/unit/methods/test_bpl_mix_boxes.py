@@ -17,7 +17,7 @@ def constant(numbers: list[int]) -> Marked:
 
 
 def origins(labeled: int, unlabeled: int, draws: int, **settings: float) -> list[list[set[int]]]:
-    """For each draw and mixed crop, the numbers of the crops that it shows; labelled ones first."""
+    """For each draw and mixed crop, the numbers of the crops that it shows; labeled ones first."""
     method = slope_method("bpl-mix", **settings)
     assert isinstance(method, BPLMix)
     given, made = constant([*range(labeled)]), constant([*range(labeled, labeled + unlabeled)])
@@ -29,7 +29,7 @@ def origins(labeled: int, unlabeled: int, draws: int, **settings: float) -> list
     return found
 
 
-def test_labelled_boxes_go_into_unlabelled_crops_and_the_reverse():
+def test_labeled_boxes_go_into_unlabeled_crops_and_the_reverse():
     for mixed in origins(3, 4, 50, paste=1.0, cutmix=1.0):
         assert len(mixed) == 4 + 3
         for number, shown in enumerate(mixed[:4], start=3):
@@ -57,23 +57,23 @@ def test_all_crops_are_sources_equally_often():
 
 
 def test_boxes_are_pasted_as_often_as_asked_for():
-    """By hand: a tenth has a labelled box, and 0.3 of the others one of another unlabelled crop."""
+    """By hand: a tenth has a labeled box, and 0.3 of the others one of another unlabeled crop."""
     shown = [view for mixed in origins(1, 3, 400, paste=0.1, cutmix=0.3) for view in mixed[:3]]
     assert np.mean([0 in view for view in shown]) == pytest.approx(0.1, abs=0.03)
     assert np.mean([len(view) == 2 for view in shown]) == pytest.approx(0.1 + 0.9 * 0.3, abs=0.05)
 
 
-def test_without_pasting_no_labelled_voxel_is_mixed_in():
+def test_without_pasting_no_labeled_voxel_is_mixed_in():
     for mixed in origins(2, 3, 50, paste=0.0, cutmix=1.0):
         assert [len(shown) for shown in mixed] == [2, 2, 2]
         assert not set.union(*mixed) & {0, 1}
 
 
-def test_without_cutmix_unlabelled_crops_are_not_mixed_with_each_other():
+def test_without_cutmix_unlabeled_crops_are_not_mixed_with_each_other():
     for mixed in origins(2, 3, 50, paste=0.5, cutmix=0.0):
         assert all(len(shown & {2, 3, 4}) == 1 for shown in mixed)
 
 
-def test_one_unlabelled_crop_has_no_other_to_be_mixed_with():
+def test_one_unlabeled_crop_has_no_other_to_be_mixed_with():
     for mixed in origins(2, 1, 20, paste=0.0, cutmix=1.0):
         assert mixed == [{2}]

@@ -28,13 +28,13 @@ def twins(first: torch.Tensor, second: torch.Tensor, **settings: Any) -> Method:
 
 
 def known(batch: Batch) -> torch.Tensor:
-    """(4, 1, 16, 16) weights: ignored voxels of labelled images out, unlabelled images whole."""
+    """(4, 1, 16, 16) weights: ignored voxels of labeled images out, unlabeled images whole."""
     labeled = (batch.labeled.label != IGNORE).unsqueeze(1).float()
     return torch.cat([labeled, torch.ones_like(labeled)])
 
 
 def test_each_network_learns_from_the_hard_labels_of_the_other():
-    """By hand, for both directions, and on labelled and unlabelled images alike."""
+    """By hand, for both directions, and on labeled and unlabeled images alike."""
     method, batch = twins(table(1), table(2)), make_batch(2)
     term = method.step(batch, 1.0).terms["pseudo"].value
     ours = torch.autograd.grad(term, [method.network.body.logits, method.twin.body.logits])
@@ -95,7 +95,7 @@ def test_labels_of_a_network_do_not_move_it():
     assert not any(one.target.requires_grad for one in output.pseudo)
 
 
-def test_onlookers_get_the_labels_of_both_networks_for_the_unlabelled_images():
+def test_onlookers_get_the_labels_of_both_networks_for_the_unlabeled_images():
     first, second = twins(table(1), table(2)).step(make_batch(2), 1.0).pseudo
     assert torch.equal(first.target, (table(1)[2:] > 0).float())
     assert torch.equal(second.target, (table(2)[2:] > 0).float())
@@ -118,8 +118,8 @@ def test_ramp_that_ends_at_zero_is_the_constant_weight_of_the_source():
 
 
 @pytest.mark.parametrize("loss", ["dice", "cross-entropy", "dice-cross-entropy"])
-def test_ignored_voxels_of_labelled_images_are_left_out_of_the_cross_term(loss):
-    """Padding of labelled crops is marked so."""
+def test_ignored_voxels_of_labeled_images_are_left_out_of_the_cross_term(loss):
+    """Padding of labeled crops is marked so."""
     batch = make_batch(2)
     ignored = known(batch) == 0
     values = []
@@ -130,7 +130,7 @@ def test_ignored_voxels_of_labelled_images_are_left_out_of_the_cross_term(loss):
 
 
 def test_given_labels_do_not_enter_the_cross_term():
-    """On labelled images too, the other network is the teacher."""
+    """On labeled images too, the other network is the teacher."""
     batch = make_batch(2)
     label = batch.labeled.label
     swapped = torch.where(label == IGNORE, IGNORE, 1 - label)
@@ -140,8 +140,8 @@ def test_given_labels_do_not_enter_the_cross_term():
     assert not torch.equal(*(term["supervised"].value for term in terms))
 
 
-def test_agreement_is_the_share_of_unlabelled_voxels_with_equal_labels():
-    """One row of 16 differs in each unlabelled image; labelled ones do not count."""
+def test_agreement_is_the_share_of_unlabeled_voxels_with_equal_labels():
+    """One row of 16 differs in each unlabeled image; labeled ones do not count."""
     first = torch.full((4, 1, 16, 16), -1.0)
     second = first.clone()
     second[:2] = 1.0

@@ -84,7 +84,7 @@ def test_prediction_is_the_mean_probability_of_all_members():
     assert torch.allclose(with_tables(3).predict(image), expected)
 
 
-def test_unlabelled_images_change_nothing():
+def test_unlabeled_images_change_nothing():
     values = [
         build("ensemble", 2).step(make_batch(2, unlabeled=unlabeled), 0.5).terms["supervised"].value
         for unlabeled in (True, False)

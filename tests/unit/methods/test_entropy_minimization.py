@@ -22,7 +22,7 @@ def with_table(logits: torch.Tensor, **settings: float) -> Method:
     return build_with(NAME, lambda: table_network(logits), settings=settings)
 
 
-def test_entropy_term_is_the_mean_entropy_of_unlabelled_predictions():
+def test_entropy_term_is_the_mean_entropy_of_unlabeled_predictions():
     term = with_table(table()).step(make_batch(2), 1.0).terms["entropy"]
     assert term.value.item() == pytest.approx(Bernoulli(logits=table()[2:]).entropy().mean().item())
 
@@ -33,7 +33,7 @@ def test_entropy_of_several_classes_is_the_mean_over_channels():
     assert term.value.item() == pytest.approx(Bernoulli(logits=logits[2:]).entropy().mean().item())
 
 
-def test_descent_moves_every_unlabelled_answer_away_from_one_half():
+def test_descent_moves_every_unlabeled_answer_away_from_one_half():
     """By hand: the slope of the entropy is -z p (1 - p), so that a step grows each logit."""
     method = with_table(table())
     term = method.step(make_batch(2), 1.0).terms["entropy"]
@@ -44,7 +44,7 @@ def test_descent_moves_every_unlabelled_answer_away_from_one_half():
     assert not ours[:2].any()
 
 
-def test_descent_on_the_term_lowers_the_entropy_of_unlabelled_images():
+def test_descent_on_the_term_lowers_the_entropy_of_unlabeled_images():
     method, batch = build(NAME, 2), make_batch(2)
     optimizer = torch.optim.Adam(trainable(method), lr=0.01)
     values = []
@@ -94,7 +94,7 @@ def test_entropy_reaches_the_whole_network():
         assert moved(term.value, [parameter]), key
 
 
-def test_pseudo_labels_at_one_half_minimise_the_entropy_of_order_infinity():
+def test_pseudo_labels_at_one_half_minimize_the_entropy_of_order_infinity():
     """Cross-entropy with the own hard label is -log max(p, 1 - p), never above the entropy."""
     settings = {"threshold": 0.5, "loss": "cross-entropy"}
     labels = build_with("segpl", lambda: table_network(table()), settings=settings)
@@ -104,7 +104,7 @@ def test_pseudo_labels_at_one_half_minimise_the_entropy_of_order_infinity():
     assert ours < with_table(table()).step(make_batch(2), 1.0).terms["entropy"].value.item()
 
 
-def test_one_pass_serves_labelled_and_unlabelled_images():
+def test_one_pass_serves_labeled_and_unlabeled_images():
     method, calls = build(NAME, 2), []
     method.network.register_forward_pre_hook(lambda _, images: calls.append(images[0].shape[0]))
     method.step(make_batch(2), 1.0)

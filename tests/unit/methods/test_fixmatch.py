@@ -54,7 +54,7 @@ def batch_of(unlabeled: Unlabeled, seed: int = 0) -> Batch:
 
 
 def answering(logits: Tensor, **settings: object) -> Method:
-    """Row by row: to the two weak views, then to two labelled and two strong ones."""
+    """Row by row: to the two weak views, then to two labeled and two strong ones."""
     table = torch.cat([logits, logits.flip(-1).roll(3, -1)])
     return build_with("fixmatch", lambda: table_network(table), settings=settings)
 
@@ -241,14 +241,14 @@ def test_filling_around_a_scan_never_counts_and_stays_where_it_is():
     assert output.monitors["kept"] == 1
 
 
-def test_weak_view_is_labelled_in_evaluation_mode_without_a_gradient():
+def test_weak_view_is_labeled_in_evaluation_mode_without_a_gradient():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
     assert method.network.body.modes == [(False, False), (True, True)]
     assert all(module.training for module in method.modules())
 
 
-def test_one_pass_alone_moves_the_statistics_of_a_batch_normalisation():
+def test_one_pass_alone_moves_the_statistics_of_a_batch_normalization():
     method = build("fixmatch", 2, network=NetworkSettings(norm="batch"))
     method.step(make_batch(2), 1.0)
     counts = [m.num_batches_tracked for m in method.modules() if isinstance(m, nn.BatchNorm2d)]

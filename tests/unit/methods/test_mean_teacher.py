@@ -74,14 +74,14 @@ def test_student_and_teacher_see_the_image_under_different_noise():
     assert (ours - theirs).std() > 0.05
 
 
-def test_each_network_makes_one_pass_and_the_teacher_sees_no_labelled_image():
+def test_each_network_makes_one_pass_and_the_teacher_sees_no_labeled_image():
     method = slopes()
     method.step(make_batch(2, images=3), 1.0)
     assert [image.shape[0] for image in method.network.body.seen] == [6]
     assert [image.shape[0] for image in method.teacher.body.seen] == [3]
 
 
-def test_labelled_images_are_seen_without_noise():
+def test_labeled_images_are_seen_without_noise():
     method, batch = slopes(), make_batch(2)
     method.step(batch, 1.0)
     assert torch.equal(method.network.body.seen[0][:2], batch.labeled.image)

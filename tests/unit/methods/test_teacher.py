@@ -120,7 +120,7 @@ def test_teacher_that_keeps_nothing_becomes_its_student(settings):
         assert torch.equal(ours, theirs), key
 
 
-def test_statistics_of_batch_normalisation_are_averaged():
+def test_statistics_of_batch_normalization_are_averaged():
     student = make()
     teacher = teacher_of(student)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What methods with a learnt threshold tell of it in prediction."""
+"""What methods with a learned threshold tell of it in prediction."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ slopes = partial(slope_method, "ua-mt")
 
 
 def batch_of(image: Tensor, inside: Tensor | None = None) -> Batch:
-    """`image` as the unlabelled ones, and with an empty label as the labelled ones."""
+    """`image` as the unlabeled ones, and with an empty label as the labeled ones."""
     label = torch.zeros((image.shape[0], *image.shape[2:]), dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
     return Batch(Labeled(image, label), Unlabeled(image, inside), generator)

@@ -62,7 +62,7 @@ def test_coarse_trunk_gives_logits_on_the_grid_of_the_image(dims):
 
 @both_dims
 def test_coarse_logits_are_spread_linearly(dims):
-    """Halfway between the centres of two coarse voxels lies their mean."""
+    """Halfway between the centers of two coarse voxels lies their mean."""
     _, branch = network_and_branch(dims, residual=False)
     trunk = torch.randn((1, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
     coarse, fine = branch(trunk, [4] * dims), branch(trunk, [12] * dims)

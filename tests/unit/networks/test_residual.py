@@ -62,14 +62,14 @@ def test_axis_that_is_not_halved_is_not_averaged():
 
 
 @both_dims
-def test_change_of_width_is_projected_voxel_by_voxel_and_normalised(dims):
+def test_change_of_width_is_projected_voxel_by_voxel_and_normalized(dims):
     block = silenced(ResidualBlock(dims, 3, 5, norm="instance"))
     features = noise(2, 3, *[6] * dims)
     weight = block.shortcut[0].weight.flatten(1)  # (5, 3)
     mixed = torch.einsum("oc,bc...->bo...", weight, features)
     axes = tuple(range(2, 2 + dims))
-    centred = mixed - mixed.mean(axes, keepdim=True)
-    normed = centred / (mixed.var(axes, correction=0, keepdim=True) + 1e-5).sqrt()
+    centered = mixed - mixed.mean(axes, keepdim=True)
+    normed = centered / (mixed.var(axes, correction=0, keepdim=True) + 1e-5).sqrt()
     assert torch.allclose(block(features), F.leaky_relu(normed, 0.01), atol=1e-5)
 
 

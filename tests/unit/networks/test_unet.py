@@ -42,7 +42,7 @@ def test_context_reaches_the_output_past_the_skip_connections(dims):
 
 @both_dims
 def test_one_voxel_far_away_changes_the_answer(dims):
-    """Fixed statistics: instance normalisation would carry a change everywhere by itself."""
+    """Fixed statistics: instance normalization would carry a change everywhere by itself."""
     unet = make(dims, norm="batch").eval().double()
     image = noise(dims).double().requires_grad_()
     (gradient,) = torch.autograd.grad(unet(image)[0][(0, 0, *[0] * dims)], [image])
@@ -90,7 +90,7 @@ def test_kernel_of_one_voxel_keeps_slices_apart():
         assert torch.equal(before, after) != is_seen
 
 
-def normalised(features: torch.Tensor, norm: torch.nn.Module) -> list[torch.Tensor]:
+def normalized(features: torch.Tensor, norm: torch.nn.Module) -> list[torch.Tensor]:
     """Values and every gradient."""
     answer = norm(features)
     pull = torch.linspace(-1, 2, answer.numel()).view_as(answer).square()
@@ -99,24 +99,24 @@ def normalised(features: torch.Tensor, norm: torch.nn.Module) -> list[torch.Tens
 
 
 @both_dims
-def test_a_compiled_normalisation_is_that_of_torch(dims, monkeypatch):
+def test_a_compiled_normalization_is_that_of_torch(dims, monkeypatch):
     draws = torch.Generator().manual_seed(1)
     features = (3 + 5 * torch.randn((2, 3, *[6] * dims), generator=draws)).requires_grad_()
     norm = InstanceNorm(3)
     with torch.no_grad():
         norm.weight.copy_(torch.tensor([1.0, -2.0, 0.5]))
         norm.bias.copy_(torch.tensor([0.0, 1.0, -3.0]))
-    plain = normalised(features, norm)
+    plain = normalized(features, norm)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    compiled = normalised(features, norm)
+    compiled = normalized(features, norm)
     kind = {2: torch.nn.InstanceNorm2d, 3: torch.nn.InstanceNorm3d}[dims](3, affine=True)
     kind.load_state_dict(norm.state_dict())
-    for ours, other, theirs in zip(compiled, plain, normalised(features, kind), strict=True):
+    for ours, other, theirs in zip(compiled, plain, normalized(features, kind), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(other, theirs, rtol=0, atol=0)
 
 
-def test_a_normalisation_keeps_the_precision_of_its_input(monkeypatch):
+def test_a_normalization_keeps_the_precision_of_its_input(monkeypatch):
     features = torch.randn((1, 3, 8, 8), generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     coarse = InstanceNorm(3)(features.bfloat16())

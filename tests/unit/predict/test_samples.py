@@ -366,7 +366,7 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            ({"classes": {"background": 0, "tumour": 1}}, "tumour = 1, and .* organ = 1"),
+            ({"classes": {"background": 0, "tumor": 1}}, "tumor = 1, and .* organ = 1"),
             ({"classes": {"organ": 1, "background": 0}}, "organ = 1, background = 0, and"),
             ({"channels": ("T1", "T2")}, "has channels T1, T2, and .*a has CT"),
             ({"dims": 3}, "has dims 3, and .*a has 2"),

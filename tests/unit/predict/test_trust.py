@@ -1,4 +1,4 @@
-"""How far networks agree on unlabelled cases; numbers worked out by hand."""
+"""How far networks agree on unlabeled cases; numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -309,14 +309,14 @@ class TestWords:
     def test_say_that_agreement_is_no_accuracy(self):
         said = trust_words(self.seen("student", "teacher", liver=ClassTrust(2, 0.93, 0.9, 0.95)))
         assert said == (
-            "On 2 unlabelled cases: student and teacher agree on liver with a Dice of 0.93; a "
+            "On 2 unlabeled cases: student and teacher agree on liver with a Dice of 0.93; a "
             "voxel called liver has a probability of 0.95 on average. This is no accuracy: "
             "networks can agree, be sure, and be wrong."
         )
 
     def test_of_a_single_network_name_no_agreement(self):
         said = trust_words(self.seen(liver=ClassTrust(2, None, None, 0.95)))
-        assert said.startswith("On 2 unlabelled cases: a voxel called liver")
+        assert said.startswith("On 2 unlabeled cases: a voxel called liver")
 
     def test_of_several_classes_name_the_lowest_and_the_mean(self):
         said = trust_words(

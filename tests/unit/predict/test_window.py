@@ -71,7 +71,7 @@ def test_the_answer_of_a_half_precision_network_is_float32():
 
 
 def test_the_middle_of_a_window_counts_more_than_its_rim():
-    """Each window answers with its order; a Gaussian must not average neighbours evenly."""
+    """Each window answers with its order; a Gaussian must not average neighbors evenly."""
     order = iter(range(100))
 
     def predict(windows):

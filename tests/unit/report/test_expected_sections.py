@@ -70,9 +70,9 @@ def test_one_network_has_no_agreement_and_a_fixed_threshold_no_spread():
     assert table.rows[0][4:] == ["-", "-", "0.900", "-"]
 
 
-def test_a_learnt_threshold_is_told_with_its_spread():
-    learnt = trust(0.8, threshold=0.52, threshold_std=0.1)
-    table = only(expected_sections(found({"trust": learnt}))).tables[0].table
+def test_a_learned_threshold_is_told_with_its_spread():
+    learned = trust(0.8, threshold=0.52, threshold_std=0.1)
+    table = only(expected_sections(found({"trust": learned}))).tables[0].table
     assert table.rows[0][-1] == "0.520, spread 0.100"
 
 

@@ -25,16 +25,16 @@ def run(name: str, **columns: list[float]) -> RunSummary:
     return RunSummary(name, [], {"step": [1.0, 2.0, 3.0], **columns}, 1.0, 10)
 
 
-def test_each_kind_of_voxel_gets_its_own_colour():
+def test_each_kind_of_voxel_gets_its_own_color():
     image = np.array([[0.0, 1.0, 0.5, 0.5]])
     prediction, truth = np.array([[1, 1, 0, 0]]), np.array([[1, 0, 1, 0]])
     picture = overlay(image, prediction, truth, strength=1.0)
     expected = [TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE]
-    for voxel, colour in zip(picture[0], expected, strict=False):
-        assert voxel / 255 == pytest.approx(to_rgb(colour), abs=0.01)
+    for voxel, color in zip(picture[0], expected, strict=False):
+        assert voxel / 255 == pytest.approx(to_rgb(color), abs=0.01)
 
 
-def test_background_stays_grey():
+def test_background_stays_gray():
     image = np.random.default_rng(0).normal(size=(6, 6))
     nothing = np.zeros((6, 6), int)
     picture = overlay(image, nothing, nothing)
@@ -47,11 +47,11 @@ def test_a_constant_image_is_drawn_without_a_warning():
     assert overlay(np.full((4, 4), 7.0), nothing, nothing).shape == (4, 4, 3)
 
 
-def test_the_three_colours_differ_in_lightness():
-    """So that they can be told apart without seeing any colour."""
+def test_the_three_colors_differ_in_lightness():
+    """So that they can be told apart without seeing any color."""
     weights = np.array([0.2126, 0.7152, 0.0722])
-    colours = (TRUE_POSITIVE, FALSE_NEGATIVE, FALSE_POSITIVE)
-    first, second, third = (float(weights @ to_rgb(colour)) for colour in colours)
+    colors = (TRUE_POSITIVE, FALSE_NEGATIVE, FALSE_POSITIVE)
+    first, second, third = (float(weights @ to_rgb(color)) for color in colors)
     assert first > second + 0.15
     assert second > third + 0.15
 

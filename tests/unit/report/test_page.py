@@ -85,7 +85,7 @@ def test_the_page_has_a_picture_of_the_image_and_of_each_method(page):
     assert captions == ["image", "supervised", "segpl-vi"]
 
 
-def test_drawings_take_the_colour_of_the_text(page):
+def test_drawings_take_the_color_of_the_text(page):
     assert "currentColor" in page
     assert "#0b0c0d" not in page
 

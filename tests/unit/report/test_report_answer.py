@@ -224,21 +224,21 @@ def test_validation_joins_the_log_at_its_steps():
 @pytest.mark.parametrize(
     ("second", "title"),
     [
-        (["background", "gland", "tumour"], "gland"),
+        (["background", "gland", "tumor"], "gland"),
         (["background", "liver", "x"], "gland or liver"),
     ],
 )
 def test_shares_of_classes_are_named_in_the_order_of_the_classes(second, title):
     runs = [found_run("segpl", 0), found_run("segpl", 1)]
     shares = {f"pseudo_foreground_{number}": [0.1] for number in (10, 2, 1)}
-    for run, classes in zip(runs, (["background", "gland", "tumour"], second), strict=True):
+    for run, classes in zip(runs, (["background", "gland", "tumor"], second), strict=True):
         object.__setattr__(run, "log", {"step": [2.0], **shares})
         object.__setattr__(run, "plan", SimpleNamespace(classes=dict.fromkeys(classes, 0)))
     *_, section = curve_sections(together(*runs))
     told = [
         shown.description.removesuffix(" over the steps of training") for shown in section.figures
     ]
-    assert told[0] == f"pseudo-labelled {title}"
+    assert told[0] == f"pseudo-labeled {title}"
     assert told[2] == "pseudo foreground 10"  # the plan knows no such class
     assert [shown.figure.axes[0].get_ylabel() for shown in section.figures] == told
 
@@ -314,7 +314,7 @@ def test_names_are_text_and_never_markup(tmp_path):
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
 
 
-def test_long_log_is_thinned_to_means_of_neighbours():
+def test_long_log_is_thinned_to_means_of_neighbors():
     """By hand: blocks of two rows; a cell without a number counts for nothing."""
     log = {"step": [1.0, 2.0, 3.0, 4.0, 5.0], "total": [1.0, 3.0, np.nan, 5.0, 6.0]}
     assert thinned(log, 3) == {"step": [2.0, 4.0, 5.0], "total": [2.0, 5.0, 6.0]}

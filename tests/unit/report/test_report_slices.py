@@ -83,7 +83,7 @@ def test_picture_has_one_view():
     assert picture(sheets[view.image]).shape == (8, 6, 4)
 
 
-def test_overlay_has_a_colour_for_found_wrong_and_missed():
+def test_overlay_has_a_color_for_found_wrong_and_missed():
     truth = np.array([[1, 1, 0, 0]], np.int16)
     prediction = np.array([[1, 0, 1, 0]], np.int16)
     arrays = CaseArrays("a", np.zeros((1, 4)), truth, prediction, Grid((1, 4), (1.0, 1.0), None))

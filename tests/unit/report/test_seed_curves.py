@@ -76,8 +76,8 @@ def test_legend_of_long_names_stays_inside_of_the_picture():
 def test_no_two_lines_of_seven_look_alike():
     axes = figure_of(["kl"], list("abcdefg")).axes[0]
     looks = {(line.get_color(), str(line.get_linestyle())) for line in axes.lines}
-    colours = {line.get_color() for line in axes.lines}
-    assert len(looks) == len(colours) == 7
+    colors = {line.get_color() for line in axes.lines}
+    assert len(looks) == len(colors) == 7
 
 
 def test_column_that_no_log_has_gets_no_panel():

@@ -66,7 +66,7 @@ def test_sums_of_four_voxels_worked_out_by_hand():
 
 
 @pytest.mark.parametrize("points", [1, 2, 3, 7, 100, 1000, 4097])
-def test_neighbours_of_every_threshold_fall_on_their_own_side(points):
+def test_neighbors_of_every_threshold_fall_on_their_own_side(points):
     """A single rounding error in p G - 1/2 would put some of them on the other."""
     grid = thresholds(points)
     ends = torch.tensor([0.0, 1.0, 1e-45, 1 - 2**-24])

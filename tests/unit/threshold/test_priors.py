@@ -304,6 +304,6 @@ def test_rate_outside_of_its_range_is_refused():
         ConfidencePrior(0.5, 0.1, rate=0)
 
 
-def test_unknown_prior_is_named_with_its_neighbour():
+def test_unknown_prior_is_named_with_its_neighbor():
     with pytest.raises(UnknownNameError, match="Did you mean 'labeled'"):
-        prior_named("labelled")
+        prior_named("labeled")

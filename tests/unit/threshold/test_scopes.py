@@ -51,8 +51,8 @@ def test_thresholds_of_classes_are_apart():
 
 
 @pytest.mark.parametrize("dims", [2, 3])
-def test_thresholds_of_neighbouring_voxels_are_nearly_equal_and_of_distant_ones_are_not(dims):
-    """Coarse places are drawn apart; a voxel is correlated with its neighbour, not with a place."""
+def test_thresholds_of_neighboring_voxels_are_nearly_equal_and_of_distant_ones_are_not(dims):
+    """Coarse places are drawn apart; a voxel is correlated with its neighbor, not with a place."""
     given = torch.randn((1, 400, 1, *[4] * dims), generator=torch.Generator().manual_seed(1))
     row = shared(given, "voxel", (32,) * dims)[0, :, 0].flatten(1)[:, :32]  # along the last axis
     correlation = torch.corrcoef(row.T)

@@ -92,7 +92,7 @@ def test_thin_axis_is_never_moved():
 
 @pytest.mark.parametrize("sides", [(24, 24), (16, 24), (16, 16, 16), (16, 16, 3)])
 def test_image_and_labels_move_alike(sides):
-    """The nearest voxel has an eighth or more of a value that lies between its neighbours."""
+    """The nearest voxel has an eighth or more of a value that lies between its neighbors."""
     image = blocks(6, *sides)
     drawings = [drawn(seed, sides, operations=4).motion for seed in range(60)]
     motions = [motion for motion in drawings if motion is not None][:6]

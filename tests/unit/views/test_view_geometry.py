@@ -23,8 +23,8 @@ def spot(sides: tuple[int, ...], place: tuple[int, ...]) -> torch.Tensor:
     return image
 
 
-def centre(image: torch.Tensor) -> list[float]:
-    """Centre of brightness, in voxels from the middle."""
+def center(image: torch.Tensor) -> list[float]:
+    """Center of brightness, in voxels from the middle."""
     weights = image[0, 0] / image.sum()
     axes = [torch.arange(side) - (side - 1) / 2 for side in weights.shape]
     grids = torch.meshgrid(*axes, indexing="ij")
@@ -74,7 +74,7 @@ def test_rotation_by_30_degrees_is_one_in_voxels_on_a_patch_of_unequal_sides():
     image = spot(sides, (20, 40))  # 10 voxels from the middle, along the second axis
     view = resampled(image, [rotate(1.0, [0, 1], sides)], mode="bilinear")
     expected = [10 * math.sin(math.radians(30)), 10 * math.cos(math.radians(30))]
-    assert centre(view) == pytest.approx(expected, abs=0.1)
+    assert center(view) == pytest.approx(expected, abs=0.1)
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1)])
@@ -94,14 +94,14 @@ def test_scaling_keeps_proportions_on_a_patch_of_unequal_sides():
     factor = math.exp(-0.3)
     for place, offset in (((20, 40), [0, 10 * factor]), ((30, 30), [10 * factor, 0])):
         view = resampled(spot(sides, place), [matrix], mode="bilinear")
-        assert centre(view) == pytest.approx(offset, abs=0.3)
+        assert center(view) == pytest.approx(offset, abs=0.3)
 
 
 def test_shear_slides_along_the_first_axis_with_the_place_on_the_second():
     """By hand: 10 voxels out on the second axis, the image is 3 voxels further on the first."""
     sides = (41, 61)
     view = resampled(spot(sides, (20, 40)), [shear(1.0, [0, 1], sides)], mode="bilinear")
-    assert centre(view) == pytest.approx([-3, 10], abs=0.01)
+    assert center(view) == pytest.approx([-3, 10], abs=0.01)
 
 
 @every_motion
@@ -125,7 +125,7 @@ def test_product_of_matrices_is_one_motion_after_the_other():
     first, second = rotate(1.0, [0, 1], (41, 41)), translate(0.5, [0], (41, 41))
     both = resampled(image, [first @ second], mode="bilinear")
     stepwise = resampled(resampled(image, [first], mode="bilinear"), [second], mode="bilinear")
-    assert centre(both) == pytest.approx(centre(stepwise), abs=0.05)
+    assert center(both) == pytest.approx(center(stepwise), abs=0.05)
 
 
 def test_every_image_is_seen_through_its_own_matrix():

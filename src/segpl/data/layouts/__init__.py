@@ -54,7 +54,7 @@ def _found(root: Path) -> Layout:
         f"{root} holds no dataset in a known layout. Looked for: {needs}. "
         f"It holds {_content(root)}. {_one_below(root, known)}"
         "The smallest layout that works is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: "
-        "a label has the name of its image, and an image without one is used unlabelled."
+        "a label has the name of its image, and an image without one is used unlabeled."
     )
 
 

@@ -145,7 +145,7 @@ def read_description(path: Path) -> dict[str, Any]:
     if not isinstance(description, dict):
         raise InputError(
             f"{path} holds a {type(description).__name__}, and an object such as "
-            '{"labels": {"background": 0, "tumour": 1}} is needed.'
+            '{"labels": {"background": 0, "tumor": 1}} is needed.'
         )
     return description
 
@@ -186,7 +186,7 @@ def _is_number(value: Any) -> bool:
 def _bad_labels(source: Path, found: str) -> InputError:
     return InputError(
         f"{found} in {source}, and each class needs a name and a whole number of its own, as in "
-        '{"labels": {"background": 0, "tumour": 1}}. Correct the file.'
+        '{"labels": {"background": 0, "tumor": 1}}. Correct the file.'
     )
 
 

@@ -22,7 +22,7 @@ class Decathlon(Layout):
     """`dataset.json`, `imagesTr`, `labelsTr`, `imagesTs`; several channels are a 4D file.
 
     The list `training` says which labels are used; an image of `imagesTr` that it leaves out is an
-    unlabelled case. So are the test images, as in the paper, unless `labelsTs` holds their labels.
+    unlabeled case. So are the test images, as in the paper, unless `labelsTs` holds their labels.
     """
 
     name: ClassVar[str] = "decathlon"

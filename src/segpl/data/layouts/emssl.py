@@ -24,7 +24,7 @@ VALIDATION = ("validate", "validation", "val")
 class Emssl(Layout):
     """`labelled/imgs`, `labelled/lbls`, `unlabelled/imgs`, `test/imgs`, `test/lbls`.
 
-    A validation folder beside them holds more labelled cases; masks among the unlabelled images are
+    A validation folder beside them holds more labeled cases; masks among the unlabeled images are
     not looked at.
     """
 

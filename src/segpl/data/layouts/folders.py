@@ -1,4 +1,4 @@
-"""Plain folders of images and labels, alone or inside train, unlabelled and test folders."""
+"""Plain folders of images and labels, alone or inside train, unlabeled and test folders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTS = (
 
 
 class Folders(Layout):
-    """`images/` and `labels/` with equal file names; an image without a label is unlabelled.
+    """`images/` and `labels/` with equal file names; an image without a label is unlabeled.
 
     Classes may be named in a `labels.json` or `dataset.json` as {"labels": {"vessel": 255}};
     otherwise the labels themselves tell.

@@ -24,7 +24,7 @@ _CHANNEL = re.compile(r"(.+)_(\d{4})")
 class NnUnet(Layout):
     """`imagesTr/CASE_0000.nii.gz`, `labelsTr/CASE.nii.gz`, `imagesTs`, `dataset.json`.
 
-    Images without a label, those of `imagesTs` too, are unlabelled training cases; a label in
+    Images without a label, those of `imagesTs` too, are unlabeled training cases; a label in
     `labelsTs` makes a test case. Version 1, which lists `modality`, is read as well.
     """
 

@@ -25,7 +25,7 @@ from segpl.report.comparison.questions import (
 from segpl.report.tables import Table, as_markdown, counted
 
 PAIR = (
-    "A pair is one seed: two trainings with the same labelled cases, the same seed of weights and "
+    "A pair is one seed: two trainings with the same labeled cases, the same seed of weights and "
     "crops, and the same validation cases."
 )
 HOW = (

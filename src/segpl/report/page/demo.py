@@ -53,7 +53,7 @@ def write_page(
             summary=summary,
             table=comparison_table(runs),
             cases=case_table(runs, "iou"),
-            colours=MEANINGS,
+            colors=MEANINGS,
             overlays=[(case.name, _pictures(case)) for case in overlays],
             curves=[svg(curves_figure(runs, term), f"{term} over training") for term in terms],
             threshold=svg(threshold, "threshold over training") if threshold else None,

@@ -25,7 +25,7 @@ def templates() -> Environment:
 
 
 def svg(figure: Figure, description: str) -> Markup:
-    """The figure as an inline drawing that takes the page's font and the colour of its text."""
+    """The figure as an inline drawing that takes the page's font and the color of its text."""
     buffer = io.StringIO()
     # a fixed salt: the same figure gives the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):

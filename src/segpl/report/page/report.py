@@ -14,7 +14,7 @@ from segpl.files import write_text
 from segpl.report.figures import MEANINGS
 from segpl.report.gathered import Gathered
 from segpl.report.page.html import svg, templates
-from segpl.report.page.slices import CLASS_COLOURS, UNSURE, Browser
+from segpl.report.page.slices import CLASS_COLORS, UNSURE, Browser
 from segpl.report.sections.answer import answers
 from segpl.report.sections.repeat import recipes
 from segpl.report.sections.section import Section
@@ -118,7 +118,7 @@ def dataset_name(path: str) -> str:
 
 
 def class_legends(found: Gathered) -> list[tuple[str, dict[str, str]]]:
-    """The colour of each class in truth and prediction; datasets may have classes of their own."""
+    """The color of each class in truth and prediction; datasets may have classes of their own."""
     known: dict[tuple[str, ...], list[str]] = {}
     for run in found.runs:
         if run.plan:
@@ -128,7 +128,7 @@ def class_legends(found: Gathered) -> list[tuple[str, dict[str, str]]]:
     return [
         (
             "truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
-            {name: CLASS_COLOURS[i % len(CLASS_COLOURS)] for i, name in enumerate(classes)},
+            {name: CLASS_COLORS[i % len(CLASS_COLORS)] for i, name in enumerate(classes)},
         )
         for classes, names in known.items()
     ]

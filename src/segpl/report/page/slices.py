@@ -20,16 +20,16 @@ from PIL import Image
 
 from segpl.data.readers import Grid
 from segpl.errors import UserError
-from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE, grey
+from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE, gray
 
 Array = NDArray[Any]
 BUDGET = 11 * 2**20  # bytes of all pictures of a page, as they stand in it
 # slices of an axis and pixels of a side, tried in turn until all pictures fit
 LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
 TOO_LARGE = "The pictures do not fit into this page."
-QUALITY = 60  # of the grey images
+QUALITY = 60  # of the gray images
 # classes, from the palette of Okabe and Ito, those of `ERRORS` last; a ninth begins anew
-CLASS_COLOURS = (
+CLASS_COLORS = (
     "#009E73",
     "#E69F00",
     "#CC79A7",
@@ -199,7 +199,7 @@ def _expected(sheets: dict[str, str], done: int, wanted: Sequence[Wanted]) -> fl
 def _views(
     arrays: CaseArrays, shared: str, key: str, sheets: dict[str, str], slices: int, side: int
 ) -> Iterator[View]:
-    picture = grey(arrays.image)
+    picture = gray(arrays.image)
     painted = list(_layers(arrays))
     for name, turn, (height, width) in planes(arrays.grid):
         truth = turn(arrays.truth)  # (slices, H, W)
@@ -212,12 +212,12 @@ def _views(
         across = math.ceil(math.sqrt(len(places)))
         image = f"{shared}/{name}"
         if image not in sheets:
-            sheets[image] = _grey_address(_sheet(turn(picture), places, size, across))
+            sheets[image] = _gray_address(_sheet(turn(picture), places, size, across))
         layers: dict[str, str] = {}
-        for layer, values, colours in painted:
+        for layer, values, colors in painted:
             pixels = _sheet(turn(values), places, size, across, nearest=layer != "uncertainty")
             layers[layer] = f"{key}/{name}/{layer}"
-            sheets[layers[layer]] = _palette_address(pixels, colours)
+            sheets[layers[layer]] = _palette_address(pixels, colors)
         yield View(
             name=name,
             count=len(places),
@@ -286,8 +286,8 @@ def _layers(arrays: CaseArrays) -> Iterator[tuple[Layer, Array, Sequence[tuple[s
     errors[(prediction != 0) & (prediction == truth)] = 1
     errors[(prediction != 0) & (prediction != truth)] = 2
     errors[(prediction == 0) & (truth != 0)] = 3
-    yield "errors", errors, [(colour, 1.0) for colour in ERRORS]
-    classes = [(CLASS_COLOURS[index % len(CLASS_COLOURS)], 1.0) for index in range(255)]
+    yield "errors", errors, [(color, 1.0) for color in ERRORS]
+    classes = [(CLASS_COLORS[index % len(CLASS_COLORS)], 1.0) for index in range(255)]
     for layer, values in (("truth", truth), ("prediction", prediction)):
         most = int(values.max(initial=0))
         yield layer, np.clip(values, 0, 255).astype(np.uint8), classes[:most]  # type: ignore[misc]
@@ -322,19 +322,19 @@ def _sheet(
     return sheet
 
 
-def _grey_address(sheet: NDArray[np.uint8]) -> str:
+def _gray_address(sheet: NDArray[np.uint8]) -> str:
     buffer = io.BytesIO()
     Image.fromarray(sheet).save(buffer, "jpeg", quality=QUALITY, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _palette_address(sheet: NDArray[np.uint8], colours: Sequence[tuple[str, float]]) -> str:
-    """0 is transparent, and every other number has its colour and its strength."""
+def _palette_address(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
+    """0 is transparent, and every other number has its color and its strength."""
     picture = Image.frombytes("P", sheet.shape[::-1], sheet.tobytes())
     table = [0, 0, 0]
     strengths = [0]
-    for colour, strength in colours:
-        table += [round(255 * part) for part in to_rgb(colour)]
+    for color, strength in colors:
+        table += [round(255 * part) for part in to_rgb(color)]
         strengths.append(round(255 * strength))
     picture.putpalette(table)
     buffer = io.BytesIO()

@@ -26,7 +26,7 @@ SIZE = (10.0, 3.8)  # inches
 DPI = 150
 MEAN, STD = 0.6, 0.1  # of the prior
 BEYOND = 15  # hundredths shown on either side of (0, 1), where only some families go
-# from the palette of Okabe and Ito, as in figures.py; dashes tell the lines apart without colour
+# from the palette of Okabe and Ito, as in figures.py; dashes tell the lines apart without color
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": INK, "linewidth": 2.2},
     {"color": "#0072B2", "linewidth": 2.0, "linestyle": (0, (6, 1.5))},
@@ -78,7 +78,7 @@ def examples_of(family: str) -> list[Example]:
 
 
 def density(threshold: Distribution, edges: Tensor) -> Tensor:
-    r"""Mean density between neighbouring edges, $(F(e_{i+1}) - F(e_i)) / (e_{i+1} - e_i)$."""
+    r"""Mean density between neighboring edges, $(F(e_{i+1}) - F(e_i)) / (e_{i+1} - e_i)$."""
     return threshold.cdf(edges).diff() / edges.diff()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from segpl.evaluate.statistics import Agreement, BySeed, bland_altman, case_means
-from segpl.report.figures import INK, PANEL, make_plain, run_colour
+from segpl.report.figures import INK, PANEL, make_plain, run_color
 from segpl.report.sections.scores import number
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.style import shown_name
@@ -79,7 +79,7 @@ def agreement_figure(found: Agreement, unit: str) -> Figure:
     ):
         if not math.isfinite(bound.value):
             continue
-        axes.axhline(bound.value, color=run_colour(1), linestyle=dash, linewidth=1.4)
+        axes.axhline(bound.value, color=run_color(1), linestyle=dash, linewidth=1.4)
         axes.annotate(
             f"{name} {number(bound.value)}",
             (1, bound.value),
@@ -95,7 +95,7 @@ def agreement_figure(found: Agreement, unit: str) -> Figure:
                 [1.02 + 0.03 * column] * 2,
                 [bound.low, bound.high],
                 "_-",
-                color=run_colour(1),
+                color=run_color(1),
                 linewidth=1.2,
                 transform=axes.get_yaxis_transform(),
                 clip_on=False,

@@ -21,7 +21,7 @@ from segpl.evaluate.uncertainty import (
     questions,
     reliability,
 )
-from segpl.report.figures import INK, PANEL, make_plain, run_colour
+from segpl.report.figures import INK, PANEL, make_plain, run_color
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.style import dash, legend, shown_name
 from segpl.report.tables import Table
@@ -73,7 +73,7 @@ def calibration_section(
                 "or `segpl predict RUN --out RUN/predictions --probabilities --overwrite`.",
             ),
         )
-    colours = {label: run_colour(index) for index, label in enumerate(found)}
+    colors = {label: run_color(index) for index, label in enumerate(found)}
     return Section(
         "calibration",
         "Calibration",
@@ -86,12 +86,12 @@ def calibration_section(
         figures=(
             NamedFigure(
                 "reliability",
-                reliability_figure(known, colours),
+                reliability_figure(known, colors),
                 "how often voxels are foreground, by their probability",
             ),
             NamedFigure(
                 "retention",
-                retention_figure(known, colours),
+                retention_figure(known, colors),
                 "share of wrong voxels among those kept, the most uncertain given away first",
             ),
         ),
@@ -131,7 +131,7 @@ def calibration_table(found: Mapping[str, Sequence[Sequence[CaseCalibration]]]) 
 
 
 def reliability_figure(
-    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colours: Mapping[str, str]
+    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colors: Mapping[str, str]
 ) -> Figure:
     figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.6), layout="constrained")
     axes = figure.subplots()
@@ -148,8 +148,8 @@ def reliability_figure(
             totals[0] / count[where],
             totals[1] / count[where],
             marker="o",
-            linestyle=dash(list(colours).index(label)),
-            color=colours[label],
+            linestyle=dash(list(colors).index(label)),
+            color=colors[label],
             markersize=3.5,
             linewidth=1.6,
             label=shown_name(label),
@@ -164,7 +164,7 @@ def reliability_figure(
 
 
 def retention_figure(
-    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colours: Mapping[str, str]
+    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colors: Mapping[str, str]
 ) -> Figure:
     figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.6), layout="constrained")
     axes = figure.subplots()
@@ -173,8 +173,8 @@ def retention_figure(
         axes.plot(
             100 * curves[0].retained,
             100 * np.mean([curve.error for curve in curves], axis=0),
-            color=colours[label],
-            linestyle=dash(list(colours).index(label)),
+            color=colors[label],
+            linestyle=dash(list(colors).index(label)),
             linewidth=1.6,
             label=shown_name(label),
         )

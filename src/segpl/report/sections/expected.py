@@ -23,9 +23,9 @@ def folds_section(found: Gathered) -> Section:
     runs = [run for run in found.runs if run.folds]
     return Section(
         "folds",
-        "Cross-validation over the labelled cases",
+        "Cross-validation over the labeled cases",
         words=(
-            "Each labelled case by a training that has not seen it and had fewer labels than the "
+            "Each labeled case by a training that has not seen it and had fewer labels than the "
             "run itself. Worst and best are cases, no bounds for new scans.",
         ),
         tables=(NamedTable("folds", folds_table(runs)),) if runs else (),
@@ -71,7 +71,7 @@ def trust_section(found: Gathered) -> Section:
     )
     return Section(
         "trust",
-        "How sure a training is on unlabelled cases",
+        "How sure a training is on unlabeled cases",
         words=(f"Asked where no validation case can judge a training. {NOTE}",),
         tables=(NamedTable("trust", trust_table(found)),) if looked else (),
         missing=(*found.told("no answers on"), *((larger,) if too_large else ())),
@@ -94,7 +94,7 @@ def trust_table(found: Gathered) -> Table:
         rows=rows,
         note="Agreement: Dice between the networks of a method; a single one has nobody to agree "
         "with. Lowest: of any case. Probability: mean over the voxels that are predicted as the "
-        "class. Threshold: of the pseudo-labels in the end, with its spread, where it is learnt.",
+        "class. Threshold: of the pseudo-labels in the end, with its spread, where it is learned.",
     )
 
 

@@ -68,7 +68,7 @@ def settings_table(found: Gathered) -> Table:
 
 def split_table(found: Gathered) -> Table:
     return Table(
-        columns=["run", "data", "labelled", "unlabelled", "validation", "test"],
+        columns=["run", "data", "labeled", "unlabeled", "validation", "test"],
         rows=[
             [
                 run.name,

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
-from segpl.report.figures import INK, PANEL, make_plain, run_colour
+from segpl.report.figures import INK, PANEL, make_plain, run_color
 from segpl.report.gathered import Gathered, mean_of
 from segpl.report.sections.answer import estimates
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
@@ -178,7 +178,7 @@ def box_figure(found: Gathered, metric: str, unit: str) -> Figure:
     axes = figure.subplots()
     shift = np.random.default_rng(0)
     for place, (label, each) in enumerate(values.items()):
-        colour = run_colour(found.labels.index(label))
+        color = run_color(found.labels.index(label))
         axes.boxplot(
             each,
             positions=[place],
@@ -191,7 +191,7 @@ def box_figure(found: Gathered, metric: str, unit: str) -> Figure:
             capprops={"color": INK, "linewidth": 0.9},
         )
         heights = place + shift.uniform(-0.18, 0.18, len(each))
-        axes.plot(each, heights, "o", color=colour, markersize=4, alpha=0.75, markeredgewidth=0)
+        axes.plot(each, heights, "o", color=color, markersize=4, alpha=0.75, markeredgewidth=0)
     make_plain(axes)
     axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.8)
     axes.grid(visible=False, axis="y")

@@ -27,7 +27,7 @@ def stress_section(found: Gathered, rows: Sequence[StressRow] | None) -> Section
     labels = {run.name: run.label for run in found.runs}
     labels |= {run.path.name: run.label for run in found.runs if _is_unique(found, run.path.name)}
     shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
-    # the colours of the other figures, which go by the order of the labels
+    # the colors of the other figures, which go by the order of the labels
     shown.sort(key=lambda row: found.labels.index(row.run))
     strangers = sorted({row.run for row in rows} - labels.keys())
     absent = [label for label in found.labels if label not in {row.run for row in shown}]

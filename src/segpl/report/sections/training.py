@@ -50,14 +50,14 @@ def curve_sections(found: Gathered) -> list[Section]:
     threshold = Section(
         "threshold",
         "Threshold over training",
-        words=("The probability above which an unlabelled voxel is taken for foreground.",),
+        words=("The probability above which an unlabeled voxel is taken for foreground.",),
         figures=panels(logs, THRESHOLD),
     )
     shares = Section(
         "pseudo-labels",
         "Pseudo-labels",
         words=(
-            "How much of the unlabelled crops pseudo-labels call foreground, beside the share in "
+            "How much of the unlabeled crops pseudo-labels call foreground, beside the share in "
             "the labels; and, where train.watch_hidden was on, how well they agree with labels "
             "that were hidden.",
         ),
@@ -73,7 +73,7 @@ def class_titles(found: Gathered) -> dict[str, str]:
         for index, name in enumerate(run.plan.classes if run.plan else ()):
             if (column := f"{SHARE_OF_CLASS}{index}") in run.log:
                 names.setdefault(column, {})[name] = None
-    return {column: f"pseudo-labelled {' or '.join(known)}" for column, known in names.items()}
+    return {column: f"pseudo-labeled {' or '.join(known)}" for column, known in names.items()}
 
 
 def log_of(run: FoundRun) -> Log:
@@ -92,7 +92,7 @@ def log_of(run: FoundRun) -> Log:
 
 
 def thinned(log: Log, most: int = MOST_POINTS) -> Log:
-    """Means of neighbouring rows, so that a long log is a curve of at most `most` points.
+    """Means of neighboring rows, so that a long log is a curve of at most `most` points.
 
     Each block of rows is named by its last step; cells without a number are left out of its mean.
     """

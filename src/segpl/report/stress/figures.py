@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from segpl.report.figures import INK, make_plain, run_colour
+from segpl.report.figures import INK, make_plain, run_color
 from segpl.report.seed_curves import DASHES
 from segpl.report.stress.rows import (
     CLEAN,
@@ -94,16 +94,16 @@ def draw_curve(
     curve = curve_of(rows, run, corruption, metric)
     if not len(curve.severity):
         return
-    colour = run_colour(number)
+    color = run_color(number)
     low, high = (
         np.clip(curve.mean + sign * curve.spread, 0, 1)  # no score lies beyond
         for sign in (-1, 1)
     )
-    axes.fill_between(curve.severity, low, high, color=colour, alpha=0.13, linewidth=0)
+    axes.fill_between(curve.severity, low, high, color=color, alpha=0.13, linewidth=0)
     axes.plot(
         curve.severity,
         curve.mean,
-        color=colour,
+        color=color,
         linestyle=DASHES[number % len(DASHES)],
         marker=MARKERS[number % len(MARKERS)],
         markersize=3.5,
@@ -111,7 +111,7 @@ def draw_curve(
         label=run,
     )
     if corruption == PATCH and (clean := by_case(rows, run, CLEAN, metric).get(0.0)):
-        axes.axhline(float(np.mean(clean)), color=colour, linewidth=0.8, linestyle=":")
+        axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
 
 
 def name_panel(axes: Axes, title: str, corruption: str) -> None:

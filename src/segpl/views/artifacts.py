@@ -1,6 +1,6 @@
 """What scanners do to images, by how badly: severities for tests of robustness.
 
-Every artefact takes one normalised image (C, *S), with a deviation of about 1, a severity $s$ in
+Every artifact takes one normalized image (C, *S), with a deviation of about 1, a severity $s$ in
 [0, 1] and a generator. A severity of 0 gives the image to the bit. The random numbers do not depend
 on the severity: the same generator state gives the same field, ghosts or streaks, stronger or
 weaker, so a curve over severities is that of one and the same disturbance. They are drawn on the
@@ -20,7 +20,7 @@ from segpl.errors import InputError, unknown
 from segpl.views.geometry import wide_axes
 from segpl.views.intensity import extent, smoothed
 
-Artefact = Callable[[Tensor, float, torch.Generator], Tensor]
+Artifact = Callable[[Tensor, float, torch.Generator], Tensor]
 
 CONTRAST = (0.5, 1.0)  # logarithm of the factor of an unseen contrast, up or down
 NOISE = 1.0  # deviation of its noise
@@ -198,7 +198,7 @@ def metal_streaks(image: Tensor, severity: float, generator: torch.Generator) ->
     return image + severity * spread_of(image) * field
 
 
-ARTEFACTS: dict[str, Artefact] = {
+ARTIFACTS: dict[str, Artifact] = {
     "gamma": out_of_distribution,
     "bias-field": bias_field,
     "ghosts": motion_ghosts,
@@ -210,11 +210,11 @@ ARTEFACTS: dict[str, Artefact] = {
 
 
 def corrupted(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
-    """`image` (C, *S) with the artefact of that name."""
-    if name not in ARTEFACTS:
-        raise unknown("artefact", name, ARTEFACTS)
+    """`image` (C, *S) with the artifact of that name."""
+    if name not in ARTIFACTS:
+        raise unknown("artifact", name, ARTIFACTS)
     require_severity(severity)
-    return ARTEFACTS[name](image, severity, generator)
+    return ARTIFACTS[name](image, severity, generator)
 
 
 def require_severity(severity: float) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.errors import InputError
-from segpl.views.artefacts import (
-    ARTEFACTS,
+from segpl.views.artifacts import (
+    ARTIFACTS,
     COARSER,
     bias_field,
     blur,
@@ -23,7 +23,7 @@ from segpl.views.artefacts import (
     spikes,
 )
 
-every_artefact = pytest.mark.parametrize("name", ARTEFACTS)
+every_artifact = pytest.mark.parametrize("name", ARTIFACTS)
 every_shape = pytest.mark.parametrize("sides", [(32, 32), (33, 20), (20, 18, 16), (24, 24, 5)])
 
 
@@ -45,14 +45,14 @@ def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
     return torch.stack([c.square().flatten(1).mean(1).sqrt() for c in changes])
 
 
-@every_artefact
+@every_artifact
 @every_shape
 def test_severity_zero_gives_the_image_to_the_bit(name, sides):
     image = image_of(sides)
     assert torch.equal(corrupted(image, name, 0.0, generator()), image)
 
 
-@every_artefact
+@every_artifact
 @every_shape
 def test_more_severity_moves_every_channel_further_from_the_image(name, sides):
     image = image_of(sides)
@@ -63,7 +63,7 @@ def test_more_severity_moves_every_channel_further_from_the_image(name, sides):
     assert coarse[-1].min() > 0.1
 
 
-@every_artefact
+@every_artifact
 @pytest.mark.parametrize("shape", [(32, 32), (32, 32, 32)])
 def test_more_severity_moves_a_scan_further_from_itself(name, shape):
     scan = torch.from_numpy(vessel_phantom(3, PhantomSettings(shape=shape))[0].copy())[None]
@@ -71,9 +71,9 @@ def test_more_severity_moves_a_scan_further_from_itself(name, shape):
     assert (distances(name, image, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]).diff(dim=0) > 0).all()
 
 
-@every_artefact
+@every_artifact
 @every_shape
-def test_an_artefact_is_that_of_its_generator_and_keeps_shape_and_type(name, sides):
+def test_an_artifact_is_that_of_its_generator_and_keeps_shape_and_type(name, sides):
     image = image_of(sides)
     before = image.clone()
     first, same, other = (corrupted(image, name, 0.6, generator(seed)) for seed in (1, 1, 2))
@@ -92,7 +92,7 @@ def test_half_the_severity_is_half_of_the_same_disturbance(name):
     torch.testing.assert_close(2 * half, whole, rtol=0, atol=1e-5)
 
 
-@every_artefact
+@every_artifact
 def test_a_constant_image_stays_finite(name):
     image = torch.full((1, 16, 16), 0.3)
     assert corrupted(image, name, 1.0, generator()).isfinite().all()
@@ -104,7 +104,7 @@ def test_a_severity_outside_of_its_range_is_refused(severity):
         corrupted(image_of((16, 16)), "blur", severity, generator())
 
 
-def test_an_unknown_artefact_is_answered_with_the_nearest():
+def test_an_unknown_artifact_is_answered_with_the_nearest():
     with pytest.raises(KeyError, match="Did you mean 'ghosts'"):
         corrupted(image_of((16, 16)), "ghost", 0.5, generator())
 
@@ -121,9 +121,9 @@ def test_gamma_of_one_is_a_contrast_never_seen_and_noise_of_one_deviation():
     for seed in range(40):
         changed = out_of_distribution(image, 1.0, generator(seed))
         assert changed.mean().item() == pytest.approx(5, abs=0.05)
-        centred = image - image.mean()
-        factors.append(((changed - 5) * centred).mean().item() / centred.square().mean().item())
-        rest = changed - image.mean() - factors[-1] * centred
+        centered = image - image.mean()
+        factors.append(((changed - 5) * centered).mean().item() / centered.square().mean().item())
+        rest = changed - image.mean() - factors[-1] * centered
         assert rest.std().item() == pytest.approx(1, abs=0.02)
     sizes = np.abs(np.log(factors))
     assert sizes.min() > 0.45

@@ -1,4 +1,4 @@
-"""The picture of the documentation that shows every artefact at three severities.
+"""The picture of the documentation that shows every artifact at three severities.
 
 `make docs-images` draws it anew.
 """
@@ -19,7 +19,7 @@ from torch import Tensor
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK, with_palette
 from segpl.report.stress.figures import WORDS
-from segpl.views.artefacts import ARTEFACTS, corrupted
+from segpl.views.artifacts import ARTIFACTS, corrupted
 
 SIDE = 96
 SEVERITIES = (0.2, 0.6, 1.0)
@@ -31,32 +31,32 @@ TITLES = {"gamma": "contrast, noise"}  # where there is little room
 
 
 def phantom_slice() -> Tensor:
-    """A generated scan (1, H, W), normalised."""
+    """A generated scan (1, H, W), normalized."""
     scan, _ = vessel_phantom(5, PhantomSettings(shape=(SIDE, SIDE), noise=(12.0, 20.0)))
     image = torch.from_numpy(scan.copy())[None]
     return (image - image.mean()) / image.std()
 
 
 def examples(image: Tensor, name: str) -> list[Tensor]:
-    """The image at each severity of one and the same artefact."""
+    """The image at each severity of one and the same artifact."""
     seed = crc32(name.encode())
     return [corrupted(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
 
 
-def artefact_figure() -> Figure:
-    """The scan, then a column for each artefact with a row for each severity."""
+def artifact_figure() -> Figure:
+    """The scan, then a column for each artifact with a row for each severity."""
     image = phantom_slice()
-    size = (CELL * (1 + len(ARTEFACTS)), CELL * len(SEVERITIES) + 0.3)
+    size = (CELL * (1 + len(ARTIFACTS)), CELL * len(SEVERITIES) + 0.3)
     layout = ConstrainedLayoutEngine(w_pad=0.01, h_pad=0.01, wspace=0.01, hspace=0.01)
     figure = Figure(figsize=size, layout=layout, facecolor="white")
-    grid = figure.subplots(len(SEVERITIES), 1 + len(ARTEFACTS))
+    grid = figure.subplots(len(SEVERITIES), 1 + len(ARTIFACTS))
     for axes in grid.flat:
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
     show(grid[0, 0], image)
     grid[0, 0].set_title("the scan", fontsize=7.5, color=INK)
-    for column, name in enumerate(ARTEFACTS, start=1):
+    for column, name in enumerate(ARTIFACTS, start=1):
         for row, shown in enumerate(examples(image, name)):
             show(grid[row, column], shown)
         grid[0, column].set_title(TITLES.get(name, WORDS[name]), fontsize=7.5, color=INK)
@@ -72,7 +72,7 @@ def show(axes: Axes, image: Tensor) -> None:
 
 def write_picture(folder: Path) -> Path:
     path = folder / PICTURE
-    drawn = with_palette(artefact_figure(), dpi=100).convert("RGB")
+    drawn = with_palette(artifact_figure(), dpi=100).convert("RGB")
     drawn.quantize(GREYS, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
