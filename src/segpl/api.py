@@ -23,7 +23,6 @@ from segpl.assembly import (
 from segpl.config import Config, given_content, read_config, resolve
 from segpl.data.cache import load_volumes
 from segpl.data.plan import Plan
-from segpl.data.sampler import Sampler
 from segpl.data.split import Split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.checkpoint import load_weights, read_checkpoint
@@ -34,7 +33,6 @@ from segpl.engine.device import (
     memory_format,
 )
 from segpl.engine.events import require_tensorboard
-from segpl.engine.pretrain import Pretrainer
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
@@ -214,12 +212,6 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
         trainer = prepare_training(run, prospect, quiet=quiet)
     if not is_new:
         trainer.resume()
-    if config.train.pretrain and not trainer.step:
-        fit(
-            prepare_pretraining(run, trainer.sampler, quiet=quiet),
-            run,
-            folder.checkpoint("pretrain"),
-        )
     fit(trainer, run, folder.training.last)
     if isinstance(trainer.validate, Validation):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
@@ -313,15 +305,7 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
     )
 
 
-def prepare_pretraining(run: Run, sampler: Sampler, *, quiet: bool) -> Pretrainer:
-    """What goes before a training that has taken no step yet; some of it may be done already."""
-    folder, settings = run.folder, run.config.train
-    display = TrainingDisplay("pre-training", settings.pretrain, quiet=quiet)
-    last = folder.checkpoint("pretrain")
-    return Pretrainer(run.method, sampler, settings, folder.pretrain_log, last, display)
-
-
-def fit(trainer: Trainer | Pretrainer, run: Run, last: Path) -> None:
+def fit(trainer: Trainer, run: Run, last: Path) -> None:
     """Take all steps that are left; `last` is where the checkpoint is kept."""
     display = trainer.observer
     assert isinstance(display, TrainingDisplay)

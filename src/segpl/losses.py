@@ -5,13 +5,13 @@ All take (B, K, *S) tensors and give one scalar. A weight of 0 leaves a voxel ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from segpl.errors import InputError, unknown
-from segpl.types import IGNORE, NetOutput
+from segpl.types import IGNORE
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -100,53 +100,14 @@ def targets_of(label: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
-    """`loss` against given labels, ignored voxels left out."""
-    return loss(logits, *fitting_targets(logits, label))
-
-
-def fitting_targets(logits: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-    """`targets_of` labels on the grid of the logits."""
+    """`loss` against class labels (B, *S), without the ignored voxels."""
     if label.shape != (logits.shape[0], *logits.shape[2:]):
         raise InputError(
             f"label {tuple(label.shape)} does not fit logits {tuple(logits.shape)}: "
             "a (B, K, *S) prediction needs a (B, *S) label. "
             "If the label has a channel axis, drop it with label.squeeze(1)."
         )
-    return targets_of(label, logits.shape[1])
-
-
-def labeled_loss(output: NetOutput, label: Tensor, loss: Loss) -> Tensor:
-    """`loss_over_levels` of a network against given labels; the supervised term of every method."""
-    target, weight = fitting_targets(output.logits, label)
-    return loss_over_levels(output, target, weight, loss)
-
-
-def loss_over_levels(output: NetOutput, target: Tensor, weight: Tensor, loss: Loss) -> Tensor:
-    r"""Mean of `loss` on the grid of the image and on coarser ones, which count less.
-
-    $$\sum_{i=0}^{n} w_i\, L(z_i, y_i), \quad w_i = \frac{2^{-i}}{\sum_j 2^{-j}}$$
-
-    with $z_0$ the logits, $z_1, \dots, z_n$ those of coarser grids, as many as `network.deep` asks
-    for, and $y_i$ the target there. The weights are those of the code of [Isensee2021].
-    """
-    total = loss(output.logits, target, weight)
-    if not output.coarse:
-        return total
-    for level, logits in enumerate(output.coarse, start=1):
-        there = (coarser(values, logits.shape[2:]) for values in (target, weight))
-        total = total + 0.5**level * loss(logits, *there)
-    return total / (2 - 0.5 ** len(output.coarse))
-
-
-def coarser(values: Tensor, sides: Sequence[int]) -> Tensor:
-    """The first voxel of each part of (B, K, *S) on a grid of `sides`, which divide S.
-
-    A strided convolution is centered on it. A class stays a class, and what is left out stays out.
-    """
-    pairs = list(zip(values.shape[2:], sides, strict=True))
-    assert not any(fine % coarse for fine, coarse in pairs), pairs
-    steps = (slice(None, None, fine // coarse) for fine, coarse in pairs)
-    return values[(slice(None), slice(None), *steps)]
+    return loss(logits, *targets_of(label, logits.shape[1]))
 
 
 def foreground_share(target: Tensor, weight: Tensor) -> Tensor:

@@ -50,17 +50,10 @@ class NetOutput:
     logits: Tensor  # (B, K, *S)
     features: Tensor  # (B, F, *S) before the last layer; some networks keep them coarser
     trunk: Tensor  # (B, G, *S) before the last block, where it is known; else the features
-    # (B, K, *coarser grid) of deeper levels, the finest first; in training, where asked for
-    coarse: tuple[Tensor, ...] = ()
 
     def images(self, which: slice) -> NetOutput:
         """The same of some of the images."""
-        return NetOutput(
-            self.logits[which],
-            self.features[which],
-            self.trunk[which],
-            tuple(logits[which] for logits in self.coarse),
-        )
+        return NetOutput(self.logits[which], self.features[which], self.trunk[which])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ SEGPL = [
     Mutation(
         "segpl detaches the supervised loss",
         "methods/segpl.py",
-        "labeled_loss(on_labeled, batch.labeled.label, self.loss)",
-        "labeled_loss(on_labeled, batch.labeled.label, self.loss).detach()",
+        "supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)",
+        "supervised_loss(on_labeled.logits, batch.labeled.label, self.loss).detach()",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "segpl", **BOTH},
     ),
@@ -115,8 +115,8 @@ SEGPL = [
     Mutation(
         "supervised detaches its loss",
         "methods/supervised.py",
-        "labeled_loss(output, batch.labeled.label, self.loss)",
-        "labeled_loss(output, batch.labeled.label, self.loss).detach()",
+        "supervised_loss(output.logits, batch.labeled.label, self.loss)",
+        "supervised_loss(output.logits, batch.labeled.label, self.loss).detach()",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "supervised", **BOTH},
     ),

@@ -14,7 +14,7 @@ from mutations_bpl import BPL
 from mutations_bpl_mix import BPL_MIX
 from mutations_cct import CCT
 from mutations_fixmatch import VIEWS
-from mutations_network import NETWORK
+from mutations_network import MUTATIONS as NETWORK
 from mutations_segpl import SEGPL
 from mutations_self_loop import SELF_LOOP
 from mutations_teachers import MEAN_TEACHER

@@ -14,7 +14,7 @@ from segpl.networks.network import Network, NetworkSettings
 NETWORKS = {
     "unet": NetworkSettings(),
     "unet with batch norm": NetworkSettings(norm="batch"),
-    "residual unet with coarser levels": NetworkSettings(deep=2, residual=True),
+    "unet without residual blocks": NetworkSettings(residual=False),
     # five levels at a side of 16 leave one voxel, which instance normalization refuses
     "BasicUNet": NetworkSettings("BasicUNet", options={"features": [4] * 6, "norm": "batch"}),
     "DynUNet": NetworkSettings("DynUNet"),

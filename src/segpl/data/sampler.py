@@ -21,7 +21,7 @@ from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory that volumes may take; the rest is for training
 # after seed and step, streams of their own; a 0 there would change no draw
-HELD, SCANNED, PRETRAINED = 1, 2, 3
+HELD, SCANNED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,19 +138,6 @@ class Sampler:
             self.spacing,
         )
         return Unlabeled(scans, inside)
-
-    def scans(self, step: int, crops: int) -> tuple[Unlabeled, torch.Generator]:
-        """Crops of all training scans, and the generator of whatever else is drawn for them.
-
-        No label is looked at, not even for where to crop. The draws are a stream of their own, so
-        that those of `batch` are the same whether or not it was asked for this.
-        """
-        rng = np.random.default_rng([self.seed, step, PRETRAINED])
-        generator = torch.Generator(self.device)
-        generator.manual_seed(int(rng.integers(2**62)))
-        everything = [*self.labeled, *self.unlabeled]
-        blind = replace(self, labeled=(), unlabeled=everything, unlabeled_foreground=0.0)
-        return blind.images_of(crops, rng, generator), generator
 
     def crops_of(
         self,

@@ -55,10 +55,6 @@ class RunFolder:
         return self.path / "folds.csv"
 
     @property
-    def pretrain_log(self) -> Path:
-        return self.path / "pretrain.csv"
-
-    @property
     def lock(self) -> Path:
         return self.path / ".lock"
 

@@ -43,7 +43,6 @@ from segpl.types import Batch
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
     steps: int = 2000
-    pretrain: int = 0  # steps of filling in hidden blocks of all training scans before; 0: none
     lr: float = 0.0  # learning rate at the start; 0: as planned
     lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
     weight_decay: float = 0.0
@@ -68,7 +67,7 @@ class TrainSettings:
         for name in ("steps", "log_every", "checkpoint_every"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
-        counts = ("pretrain", "batch", "ratio", "validate_every", "trust")
+        counts = ("batch", "ratio", "validate_every", "trust")
         for name in (*counts, "lr", "weight_decay", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(

@@ -32,7 +32,6 @@ from segpl.engine.step import optimizer_for, take_step
 from segpl.errors import InputError, nearest
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS, Method
-from segpl.networks.convolution import left_to_torch
 from segpl.report.tables import counted
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -350,7 +349,7 @@ def weights(*modules: nn.Module) -> int:
 
 
 def flops_of(work: Callable[[], None]) -> int:
-    with left_to_torch(), FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         work()
     return int(counter.get_total_flops())
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import InputError, unknown
-from segpl.losses import labeled_loss, loss_named, targets_of
+from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     Thresholded,
@@ -141,7 +141,7 @@ class BPL(Method):
 
         alpha = alpha_at(self.settings, progress)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
             **inferred.terms,
             **fitted.terms,

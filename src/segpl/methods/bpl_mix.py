@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import labeled_loss, loss_named, targets_of
+from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     Thresholded,
@@ -164,7 +164,7 @@ class BPLMix(Method):
 
         on_labeled, on_mixed = forward_together(self.network, labeled, Unlabeled(mixed.image))
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, labeled.label, self.loss)),
             "pseudo": Term(
                 self.loss(on_mixed.logits, mixed.target, mixed.weight),
                 alpha_at(self.settings, progress),

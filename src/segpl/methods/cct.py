@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError, unknown
-from segpl.losses import labeled_loss, loss_named, squared_error
+from segpl.losses import loss_named, squared_error, supervised_loss
 from segpl.methods.base import (
     Method,
     counted,
@@ -103,7 +103,7 @@ class CCT(Method):
         pseudo = self.label(on_unlabeled, unlabeled)
         alpha = self.settings.alpha * sigmoid_ramp(progress, end=self.settings.ramp_end)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term(self.disagreement(on_unlabeled.trunk, pseudo, batch.generator), alpha),
         }
         return StepOutput(terms, shares(batch.labeled.label, pseudo), (pseudo,))

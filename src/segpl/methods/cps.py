@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import labeled_loss, loss_named, targets_of
+from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -86,7 +86,7 @@ class CPS(Method):
         by_first, by_second = self.label(first, weight), self.label(second, weight)
 
         alpha = alpha_at(self.settings, progress)
-        supervised = [labeled_loss(given, label, self.loss) for given, _ in answers]
+        supervised = [supervised_loss(given.logits, label, self.loss) for given, _ in answers]
         cross = [
             self.loss(first, by_second.target, by_second.weight),
             self.loss(second, by_first.target, by_first.weight),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from segpl.losses import labeled_loss, loss_named
+from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import Method, labeled_share, require
 from segpl.networks.network import Network
 from segpl.types import Batch, StepOutput, Term
@@ -56,7 +56,7 @@ class Ensemble(Method):
         label = batch.labeled.label
         losses = torch.stack(
             [
-                labeled_loss(member(batch.labeled.image), label, self.loss)
+                supervised_loss(member(batch.labeled.image).logits, label, self.loss)
                 for member in self.networks()
             ]
         )  # (M,)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from segpl.losses import binary_entropy, foreground_share, labeled_loss, loss_named
+from segpl.losses import binary_entropy, foreground_share, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -62,7 +62,7 @@ class EntropyMinimization(Method):
 
         alpha = alpha_at(self.settings, progress)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, label, self.loss)),
             "entropy": Term(binary_entropy(logits, weight), alpha),
         }
         predicted = binarize(logits.sigmoid(), 0.5).target

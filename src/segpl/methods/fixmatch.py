@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from segpl.losses import labeled_loss, loss_named
+from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -100,7 +100,7 @@ class FixMatch(Method):
         losses = [self.loss(*(p[:, k : k + 1] for p in parts)) for k in range(kept.shape[0])]
         alpha = alpha_at(self.settings, progress)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term((kept * torch.stack(losses)).mean(), alpha),
         }
         monitors = {**shares(batch.labeled.label, pseudo), "kept": kept.mean()}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from segpl.errors import unknown
-from segpl.losses import labeled_loss, loss_named, squared_error
+from segpl.losses import loss_named, squared_error, supervised_loss
 from segpl.methods.base import Method, counted, forward_together, require, shares, unlabeled_of
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
@@ -79,7 +79,7 @@ class MeanTeacher(Method):
         error = squared_error(on_unlabeled.logits, pseudo.target, pseudo.weight)
         alpha = self.settings.alpha * sigmoid_ramp(progress, end=self.settings.ramp_end)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term(error, alpha),
         }
         monitors = {**shares(batch.labeled.label, pseudo), **pseudo.monitors}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from segpl.losses import labeled_loss, loss_named
+from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -70,7 +70,7 @@ class SegPL(Method):
 
         alpha = alpha_at(self.settings, progress)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
             **pseudo.terms,
         }

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import Parameter
 from torch.nn.functional import cross_entropy
 
-from segpl.losses import entropy_of, labeled_loss, loss_named
+from segpl.losses import entropy_of, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -134,7 +134,7 @@ class SelfLoop(Method):
 
         alpha = alpha_at(self.settings, progress)
         terms = {
-            "supervised": Term(labeled_loss(on_labeled, batch.labeled.label, self.loss)),
+            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
             "jigsaw": Term(cross_entropy(scores, number), self.settings.jigsaw_weight),
             "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
         }

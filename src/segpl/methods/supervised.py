@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from segpl.losses import labeled_loss, loss_named
+from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import Method, labeled_share
 from segpl.networks.network import Network
 from segpl.types import Batch, NetOutput, StepOutput, Term
@@ -33,6 +33,6 @@ class Supervised(Method):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         output: NetOutput = self.network(batch.labeled.image)
-        loss = labeled_loss(output, batch.labeled.label, self.loss)
+        loss = supervised_loss(output.logits, batch.labeled.label, self.loss)
         share = labeled_share(batch.labeled.label, self.network.outputs)
         return StepOutput({"supervised": Term(loss)}, {"labeled_foreground": share})

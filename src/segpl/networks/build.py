@@ -11,7 +11,6 @@ from segpl.networks.unet import NORMS, UNet
 INSTEAD = {
     "dropout": "Give MONAI's own argument under [network.options], such as dropout_prob for "
     "SegResNet.",
-    "deep": "Leave it at 0, or use 'unet'.",
     "residual": "Give MONAI's own argument under [network.options], such as res_block for DynUNet.",
 }
 
@@ -39,7 +38,7 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width, network.norm, network.dropout, network.deep and "
+            "network.width, network.max_width, network.norm, network.dropout and "
             "network.residual."
         )
     unet = UNet(
@@ -52,7 +51,6 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         max_width=settings.max_width,
         norm=settings.norm,
         dropout=settings.dropout,
-        deep=settings.deep,
         residual=settings.residual,
     )
     return Network(

@@ -18,7 +18,6 @@ class NetworkSettings:
     max_width: int = 320  # no layer is wider
     norm: str = "instance"  # `instance` or `batch`
     dropout: float = 0.0  # of whole channels, at the deepest block and before the last layer
-    deep: int = 0  # coarser levels of the decoder that learn from the labels too
     residual: bool = True  # each block of the encoder of the U-Net adds its input
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
@@ -31,11 +30,6 @@ class NetworkSettings:
         if not 0 <= self.dropout < 1:
             raise InputError(
                 f"network.dropout is {self.dropout}: a chance lies from 0 to below 1, such as 0.5."
-            )
-        if self.deep < 0:
-            raise InputError(
-                f"network.deep is {self.deep}: it counts coarser levels of the decoder. "
-                "Use 0 for none, or a number such as 2."
             )
 
 
@@ -53,10 +47,7 @@ class NetworkShape:
 
 
 class Network(nn.Module):
-    """A body that gives logits, the features before its last layer, and its trunk.
-
-    In training it may give logits of coarser grids as well, the finest first.
-    """
+    """A body that returns logits, the features before its last layer, and its trunk."""
 
     def __init__(
         self,
@@ -93,5 +84,5 @@ class Network(nn.Module):
     def forward(self, image: Tensor) -> NetOutput:
         # a compiled body is for training: every other shape would be compiled anew, for minutes
         body = self.body if self.is_in_training else self.body.forward
-        logits, features, trunk, *coarse = body(image)
-        return NetOutput(logits.float(), features, trunk, tuple(c.float() for c in coarse))
+        logits, features, trunk = body(image)
+        return NetOutput(logits.float(), features, trunk)

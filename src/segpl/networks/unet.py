@@ -8,10 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import Conv3d
-
 CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: nn.Conv2d, 3: nn.Conv3d}
-QUICK = {**CONVOLUTIONS, 3: Conv3d}  # of the blocks
 UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
     3: nn.ConvTranspose3d,
@@ -67,7 +64,7 @@ def two_convolutions(
 
     Without a `stride` none does; without a `kernel` it has 3 voxels along each axis.
     """
-    convolution, normalization = QUICK[dims], NORMS[norm][dims]
+    convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
     steps, sides = tuple(stride) or (1,) * dims, tuple(kernel) or (3,) * dims
     margin = tuple(side // 2 for side in sides)
     return [
@@ -126,7 +123,7 @@ class ResidualBlock(nn.Module):
         if any(step > 1 for step in stride):
             self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # one call for both dimensions
         if channels != width:
-            self.shortcut.append(QUICK[dims](channels, width, 1, bias=False))
+            self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
             self.shortcut.append(NORMS[norm][dims](width, affine=True))
         self.rectify = nn.LeakyReLU(0.01, inplace=True)
 
@@ -144,8 +141,6 @@ class UNet(nn.Module):
     the chance of a channel to be left out after the deepest block and before the last layer, as in
     the V-Net of [Yu2019]; at 0 there is no such layer.
 
-    In training `deep` coarser levels of the decoder, or as many as there are, answer as well, each
-    through a layer of its own: their loss reaches the deep layers on a shorter way [Lee2015].
     With `residual` the blocks of the encoder add their input.
     """
 
@@ -161,7 +156,6 @@ class UNet(nn.Module):
         norm: str = "instance",
         dropout: float = 0.0,
         kernels: Sequence[Sequence[int]] = (),
-        deep: int = 0,
         residual: bool = False,
     ) -> None:
         super().__init__()
@@ -195,29 +189,18 @@ class UNet(nn.Module):
         # the last block is the deepest where nothing is halved, and drops once
         self.drop_deepest = DROPOUTS[dims](dropout) if dropout and strides else None
         self.drop_last = DROPOUTS[dims](dropout) if dropout else None
-        # the last of all, so that a seed gives the same weights elsewhere with and without them
-        self.sides = nn.ModuleList(
-            CONVOLUTIONS[dims](channels, outputs, 1) for channels in widths[1:-1][:deep]
-        )
 
-    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Logits, the features before the last layer, what the last block reads; coarser logits.
-
-        The last are there in training alone, the finest first.
-        """
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits, the input of the last layer, and the input of the last block."""
         skips = [self.stem(image)]
         for block in self.down:
             skips.append(block(skips[-1]))
         features = trunk = skips.pop()
         if self.drop_deepest is not None:
             features = self.drop_deepest(features)
-        decoded: list[Tensor] = []  # (B, F, *S) of each level, the coarsest first
         for up, merge in zip(self.up, self.merge, strict=True):
             trunk = torch.cat([up(features), skips.pop()], 1)
             features = merge(trunk)
-            if self.training and self.sides:
-                decoded.append(features)
-        coarse = [side(read) for side, read in zip(self.sides, decoded[-2::-1], strict=False)]
         if self.drop_last is not None:
             features = self.drop_last(features)
-        return self.last(features), features, trunk, *coarse
+        return self.last(features), features, trunk
