@@ -20,7 +20,7 @@ from segpl.assembly import (
     settled,
     watched_cases,
 )
-from segpl.config import Config, given_content, read_config, resolve
+from segpl.config import Config, differences, given_content, read_config, resolve
 from segpl.data.cache import load_volumes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
@@ -273,6 +273,12 @@ def describe(run: Run) -> None:
     write_text(folder.config, run.config.as_toml())
     run.split.write(folder.split)
     run.plan.write(folder.plan)
+    # the report needs both, and loads no model
+    changed = [
+        text.split(" ")[0]
+        for text in differences(resolve({"method": {"name": run.config.method}}), run.config)
+    ]
+    write_json(folder.summary, {"parameters": run.parameters, "changed": changed})
     if not folder.environment.exists():
         write_json(folder.environment, describe_environment(run.device))
 

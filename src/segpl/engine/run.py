@@ -17,9 +17,20 @@ from typing import Any
 import torch
 
 import segpl
-from segpl.engine.trainer import Paths
 from segpl.errors import InputError, MissingFileError
 from segpl.files import is_draft, storing
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Files that a training writes."""
+
+    log: Path
+    times: Path
+    validation: Path
+    last: Path
+    best: Path
+    events: Path  # a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,10 @@ class RunFolder:
     @property
     def environment(self) -> Path:
         return self.path / "environment.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
 
     @property
     def postprocessing(self) -> Path:
@@ -129,7 +144,7 @@ class RunFolder:
         """Remove what a run that never began has written, so that the command can be repeated."""
         if not self.path.is_dir():
             return
-        for path in (self.config, self.plan, self.split, self.environment):
+        for path in (self.config, self.plan, self.split, self.environment, self.summary):
             path.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()

@@ -32,6 +32,7 @@ from segpl.engine.events import EventLog
 from segpl.engine.hidden import compared, scored
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
+from segpl.engine.run import Paths
 from segpl.engine.step import optimizer_for, take_step
 from segpl.engine.watch import GUARDS, CollapseWatch
 from segpl.errors import InputError, unknown
@@ -101,16 +102,6 @@ class Observer(Protocol):
     def logged(self, step: int, row: Mapping[str, float]) -> None: ...
     def advanced(self, step: int) -> None: ...
     def warned(self, message: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    log: Path
-    times: Path
-    validation: Path
-    last: Path
-    best: Path
-    events: Path  # a folder
 
 
 class Trainer:

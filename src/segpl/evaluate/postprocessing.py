@@ -8,7 +8,7 @@ One answer for each checkpoint, and for these weights alone. Whoever makes masks
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from segpl.data.plan import Plan
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
+from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_json, write_json
 from segpl.predict.components import largest_component
 
@@ -48,16 +49,13 @@ def verdicts(path: Path, step: int, plan: Plan) -> dict[str, Verdict]:
 
     Nothing where nothing was compared: no such rows, or those of a version that did not.
     """
-    if not path.is_file():
-        return {}
-    with path.open(newline="", encoding="utf-8") as handle:
-        rows = [row for row in csv.DictReader(handle) if row.get("step") == str(step)]
+    rows = [row for row in read_validation(path) if row.step == step]
     found = {}
     for name in list(plan.classes)[1:]:
         pairs = [
-            (float(row["dice"]), float(row["dice_largest"]))
+            (row.dice, row.dice_largest)
             for row in rows
-            if row["class"] == name and row.get("dice_largest")
+            if row.class_name == name and not math.isnan(row.dice_largest)
         ]
         if pairs:
             plain, largest = np.transpose(pairs)  # (N,), (N,)

@@ -5,7 +5,6 @@ They choose the best checkpoint and, in the end, how masks are post-processed; n
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,11 @@ from segpl.data.cache import Volume
 from segpl.data.plan import Plan
 from segpl.engine.log import csv_text
 from segpl.evaluate.metrics import Mask, dice
+from segpl.evaluate.validation_file import COLUMNS
 from segpl.files import append_text
 from segpl.predict.components import largest_component
 from segpl.predict.window import predict_windows
 from segpl.types import IGNORE
-
-COLUMNS = ("step", "case", "class", "dice", "dice_largest")
 
 
 class Model(Protocol):
@@ -64,21 +62,10 @@ class Validation:
                 scores += plain.values()
         finally:
             self.method.train(True)
-        columns = columns_of(self.path)
-        if not columns:
+        if not self.path.exists():
             rows.insert(0, COLUMNS)
-        elif len(columns) < len(COLUMNS):  # begun by a version that had no last column
-            rows = [row[:-1] for row in rows]
         append_text(self.path, csv_text(rows))
         return float(np.mean(scores))
-
-
-def columns_of(path: Path) -> list[str]:
-    """The first row of a table; none where there is no file yet."""
-    if not path.exists():
-        return []
-    with path.open(newline="", encoding="utf-8") as handle:
-        return next(csv.reader(handle), [])
 
 
 def dice_by_class(

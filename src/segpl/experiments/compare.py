@@ -30,7 +30,7 @@ from segpl.files import write_text
 from segpl.methods.base import METHODS
 from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome, outcome_rows
-from segpl.report.runs import read_validation, training_seconds
+from segpl.report.runs import training_seconds, validation_by_case
 
 BASELINE = "supervised"
 FOUND = ("data.layout", "train.device")  # filled in by a run; the device may be another one
@@ -302,7 +302,7 @@ def outcome_from(run: Run, label: str, seed: int) -> Outcome:
         read_scores(run.path / "scores.csv"),
         training_seconds(run.folder.training.times),
         run.parameters,
-        validation=read_validation(run.folder.training.validation),
+        validation=validation_by_case(run.folder.training.validation),
     )
 
 

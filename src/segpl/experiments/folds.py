@@ -7,7 +7,6 @@ runs/a/folds.md     the same as a table, and what it says
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from segpl.engine.device import choose_device
 from segpl.engine.log import csv_text
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
+from segpl.evaluate.validation_file import read_validation
 from segpl.files import write_text
 from segpl.methods.base import METHODS
 from segpl.opening import opened, resumed_config
@@ -266,17 +266,14 @@ def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
 
 def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:
     path = folder.training.validation
-    try:
-        with path.open(newline="", encoding="utf-8") as handle:
-            return [
-                HeldOut(int(row["step"]), fold, row["case"], row["class"], float(row["dice"]))
-                for row in csv.DictReader(handle)
-            ]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    if not path.is_file():
         raise InputError(
-            f"{path} cannot be read: a fold writes it while it trains, with the columns step, "
-            f"case, class and dice. Remove {folder.path} and go on with --resume."
-        ) from error
+            f"{path} does not exist: a fold writes it during training. Delete {folder.path} and "
+            "train again with --resume."
+        )
+    return [
+        HeldOut(row.step, fold, row.case, row.class_name, row.dice) for row in read_validation(path)
+    ]
 
 
 def csv_of(estimate: Estimate) -> str:

@@ -18,6 +18,7 @@ from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
+from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.folds import held_out_rows
 from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
@@ -249,12 +250,9 @@ def _scores(path: Path, split: Split | None) -> list[Score]:
 
 def _validation(path: Path) -> dict[int, float]:
     """Mean Dice over cases and classes at each step; empty without the file."""
-    if not path.is_file():
-        return {}
     groups: dict[int, list[float]] = {}
-    with path.open(encoding="utf-8", newline="") as handle:
-        for row in csv.DictReader(handle):
-            groups.setdefault(int(row["step"]), []).append(float(row["dice"]))
+    for row in read_validation(path):
+        groups.setdefault(row.step, []).append(row.dice)
     return {step: math.fsum(values) / len(values) for step, values in sorted(groups.items())}
 
 

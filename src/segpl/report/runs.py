@@ -9,6 +9,7 @@ from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
+from segpl.evaluate.validation_file import read_validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,12 @@ def training_seconds(path: Path) -> float:
     return read_log(path)["seconds"][-1]
 
 
-def read_validation(path: Path) -> dict[str, float]:
+def validation_by_case(path: Path) -> dict[str, float]:
     """Dice of each validation case at the last step, mean over classes; empty without the file."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows = read_validation(path)
+    last = max((row.step for row in rows), default=0)
     groups: dict[str, list[float]] = {}
-    try:
-        last = max((int(row["step"]) for row in rows), default=0)
-        for row in rows:
-            if int(row["step"]) == last:
-                groups.setdefault(row["case"], []).append(float(row["dice"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path} is no file of validation scores: its columns must be step, case, class and "
-            "dice. The file was edited or cut; train again."
-        ) from error
+    for row in rows:
+        if row.step == last:
+            groups.setdefault(row.case, []).append(row.dice)
     return {case: statistics.fmean(values) for case, values in groups.items()}
