@@ -98,13 +98,13 @@ def make_batch(
     classes: int = 2,
     images: int = 2,
     unlabeled: bool = True,
-    held: bool = False,
+    validation: bool = False,
     patch: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Batch:
     """Noise with bright boxes; every class appears in every image, and the rim is ignored.
 
-    Held crops have the labels of the labeled ones, and other noise.
+    Validation crops have the labels of the labeled ones, and other noise.
     """
     generator = torch.Generator().manual_seed(seed)
     sides = patch or (SIDE,) * dims
@@ -121,7 +121,7 @@ def make_batch(
         Labeled(image, label),
         Unlabeled(others) if unlabeled else None,
         torch.Generator().manual_seed(seed + 1),
-        Labeled(label.clamp(min=0).unsqueeze(1) + 0.5 * noise[1], label) if held else None,
+        Labeled(label.clamp(min=0).unsqueeze(1) + 0.5 * noise[1], label) if validation else None,
     )
 
 

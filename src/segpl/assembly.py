@@ -69,7 +69,7 @@ def watched_cases(config: Config, dataset: Dataset, split: Split) -> list[Case]:
 
 def require_held(method: Method, split: Split) -> None:
     """Refuse a method that wants crops of validation cases where no case is held out."""
-    if method.wants_held and not split.validation:
+    if method.needs_validation and not split.validation:
         raise InputError(
             f"method '{method.name}' is to calibrate on validation cases, and there are none. Hold "
             "some out with --validation N, or leave the calibration out."
@@ -203,7 +203,7 @@ def build_sampler(
 ) -> Sampler:
     named = {volume.name: volume for volume in volumes}
     wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
-    held = list(validation) if method.wants_held else []
+    held = list(validation) if method.needs_validation else []
     settled = settle([*wanted, *held], device, free_memory(device), balance=config.train.balance)
     count = len(split.labeled)
     crops = config.train.batch or plan.batch

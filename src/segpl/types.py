@@ -34,7 +34,7 @@ class Batch:
     labeled: Labeled
     unlabeled: Unlabeled | None
     generator: torch.Generator  # all randomness of one step, on the device of the images
-    held: Labeled | None = None  # crops of validation cases, for calibration alone
+    validation: Labeled | None = None  # crops of validation cases, for calibration only
 
     def choices(self, purpose: str) -> np.random.Generator:
         """Randomness on the host, for choices that must not wait for the device.

@@ -26,7 +26,7 @@ BPL = [
     Mutation(
         "bpl counts what lies beyond a scan",
         METHOD,
-        "counted(unlabeled, everywhere)",
+        "mask_padding(unlabeled, everywhere)",
         "everywhere",
         "test_bpl:test_voxels_that_do_not_count_are_left_out",
         {"rule": "marginal"},
@@ -49,7 +49,7 @@ BPL = [
     Mutation(
         "bpl calibrates on labeled images",
         METHOD,
-        "fitted = self.calibration(batch.held)",
+        "fitted = self.calibration(batch.validation)",
         "fitted = self.calibration(batch.labeled)",
         "test_bpl:test_temperature_is_fitted_to_validation_crops_and_no_others",
     ),

@@ -81,7 +81,7 @@ BPL_MIX = [
     Mutation(
         "bpl-mix counts what lies beyond a scan",
         METHOD,
-        "counted(unlabeled, everywhere)",
+        "mask_padding(unlabeled, everywhere)",
         "everywhere",
         f"{TESTS}:test_what_lies_beyond_a_scan_moves_no_threshold",
     ),

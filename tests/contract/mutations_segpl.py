@@ -47,7 +47,7 @@ SEGPL = [
     Mutation(
         "segpl counts what lies beyond a scan",
         "methods/segpl.py",
-        "weight=counted(unlabeled, pseudo.weight)",
+        "weight=mask_padding(unlabeled, pseudo.weight)",
         "weight=pseudo.weight",
         "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "segpl", "loss": "dice", **BOTH},

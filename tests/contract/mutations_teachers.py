@@ -100,7 +100,7 @@ MEAN_TEACHER = [
     Mutation(
         "mean-teacher counts what lies beyond a scan",
         MT,
-        "counted(unlabeled, torch.ones_like(target))",
+        "mask_padding(unlabeled, torch.ones_like(target))",
         "torch.ones_like(target)",
         "test_mean_teacher:test_voxels_beyond_a_scan_do_not_count",
     ),

@@ -38,7 +38,7 @@ ENTROPY = [
     Mutation(
         "entropy-minimization counts what lies beyond a scan",
         "methods/entropy_minimization.py",
-        "weight = counted(unlabeled, torch.ones_like(logits))",
+        "weight = mask_padding(unlabeled, torch.ones_like(logits))",
         "weight = torch.ones_like(logits)",
         "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "entropy-minimization", "loss": "dice", **BOTH},
@@ -139,7 +139,7 @@ CPS = [
     Mutation(
         "cps counts what lies beyond a scan",
         "methods/cps.py",
-        "counted(unlabeled, torch.ones_like(answers[0][1].logits))",
+        "mask_padding(unlabeled, torch.ones_like(answers[0][1].logits))",
         "torch.ones_like(answers[0][1].logits)",
         "test_methods:test_predictions_beyond_an_unlabeled_scan_change_nothing",
         {"name": "cps", "loss": "dice", **BOTH},

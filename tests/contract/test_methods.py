@@ -154,11 +154,11 @@ def test_no_network_learns_from_a_term_that_spares_it(name, dims, classes):
 @both_dims
 def test_no_term_answers_to_crops_of_validation_cases(name, dims):
     """What a network would learn from them would flow back to their images as well."""
-    batch = make_batch(dims, held=True)
-    image = batch.held.image.clone().requires_grad_()
+    batch = make_batch(dims, validation=True)
+    image = batch.validation.image.clone().requires_grad_()
     settings = {"calibrate": "all"} if name == "bpl" else {}
     method = build(name, dims, settings=settings)
-    output = method.step(replace(batch, held=replace(batch.held, image=image)), 1.0)
+    output = method.step(replace(batch, validation=replace(batch.validation, image=image)), 1.0)
     for key, term in output.terms.items():
         assert not moved(term.value, [image]), f"{key} learns from validation cases"
 

@@ -37,19 +37,19 @@ def test_crops_of_validation_cases_come_only_where_they_are_wanted(
     train, data, tmp_path, batches, monkeypatch
 ):
     train(data, *OPTIONS, "--out", tmp_path / "plain")
-    assert [batch.held for batch in batches] == [None] * 6
+    assert [batch.validation for batch in batches] == [None] * 6
     batches.clear()
-    monkeypatch.setattr(SegPL, "wants_held", True)
+    monkeypatch.setattr(SegPL, "needs_validation", True)
     train(data, *OPTIONS, "--out", tmp_path / "held")
-    assert all(batch.held.image.shape == batch.labeled.image.shape for batch in batches)
-    assert all(batch.held.label.shape == batch.labeled.label.shape for batch in batches)
+    assert all(batch.validation.image.shape == batch.labeled.image.shape for batch in batches)
+    assert all(batch.validation.label.shape == batch.labeled.label.shape for batch in batches)
 
 
 def test_method_that_does_not_look_at_them_trains_to_the_same_weights(
     train, data, tmp_path, monkeypatch
 ):
     train(data, *OPTIONS, "--out", tmp_path / "plain")
-    monkeypatch.setattr(SegPL, "wants_held", True)
+    monkeypatch.setattr(SegPL, "needs_validation", True)
     train(data, *OPTIONS, "--out", tmp_path / "held")
     one, other = (tmp_path / name for name in ("plain", "held"))
     assert (one / "log.csv").read_text() == (other / "log.csv").read_text()
@@ -61,7 +61,7 @@ def test_method_that_does_not_look_at_them_trains_to_the_same_weights(
 def test_wanting_them_without_a_validation_case_is_refused_before_any_preprocessing(
     segpl, data, tmp_path, cache_folder, monkeypatch
 ):
-    monkeypatch.setattr(SegPL, "wants_held", True)
+    monkeypatch.setattr(SegPL, "needs_validation", True)
     answer = segpl("train", *SHORT, data, "--method", "segpl", "--out", tmp_path / "run")
     assert answer.code == 1
     assert "validation cases, and there are none" in answer.err

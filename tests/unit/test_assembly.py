@@ -27,10 +27,10 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
     return Volume(name, image, np.full((side, side), side, np.int8) if labeled else None, None)
 
 
-def sampler(watched: list[Volume], *, wants_held: bool = False, memory: int = 2**40):
+def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: int = 2**40):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
     plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 2.0))
-    method = SimpleNamespace(needs_unlabeled=True, wants_held=wants_held)
+    method = SimpleNamespace(needs_unlabeled=True, needs_validation=needs_validation)
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
     device = torch.device("cpu")
     with pytest.MonkeyPatch.context() as patched:
@@ -62,20 +62,20 @@ def test_nothing_is_watched_unless_it_is_given():
 
 
 def test_validation_cases_are_held_crops_and_nothing_else_where_they_are_wanted():
-    built = sampler([], wants_held=True)
-    seen: dict[str, set[int]] = {"labeled": set(), "unlabeled": set(), "held": set()}
+    built = sampler([], needs_validation=True)
+    seen: dict[str, set[int]] = {"labeled": set(), "unlabeled": set(), "validation": set()}
     for step in range(20):
         batch = built.batch(step)
         for part, values in seen.items():
             values.update(getattr(batch, part).image.long().unique().tolist())
-        assert torch.equal(batch.held.image[:, 0].long(), batch.held.label)
-    assert seen == {"labeled": {4}, "unlabeled": {5, 6, 7}, "held": {8, 9}}
+        assert torch.equal(batch.validation.image[:, 0].long(), batch.validation.label)
+    assert seen == {"labeled": {4}, "unlabeled": {5, 6, 7}, "validation": {8, 9}}
 
 
 def test_validation_cases_are_in_no_batch_unless_they_are_wanted():
     built = sampler([])
     assert len(built.held) == 0
-    assert built.batch(0).held is None
+    assert built.batch(0).validation is None
 
 
 def test_held_cases_share_the_memory_that_volumes_may_take():
@@ -83,7 +83,7 @@ def test_held_cases_share_the_memory_that_volumes_may_take():
     training = 4 * (16 + 25 + 36 + 49) + 16  # bytes of images, and of the one label
     memory = int(training / 0.4) + 1
     assert isinstance(sampler([], memory=memory).labeled[0].image, torch.Tensor)
-    tight = sampler([], wants_held=True, memory=memory)
+    tight = sampler([], needs_validation=True, memory=memory)
     for part in (tight.labeled, tight.unlabeled, tight.held):
         assert not any(isinstance(entry.image, torch.Tensor) for entry in part)
 
@@ -96,7 +96,7 @@ def sought(**settings: object):
     volumes = [Volume("a", image, label, places), Volume("u", image, None, None)]
     classes = {"background": 0, "large": 1, "small": 2}
     plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 1.0), classes=classes)
-    method = SimpleNamespace(needs_unlabeled=True, wants_held=False)
+    method = SimpleNamespace(needs_unlabeled=True, needs_validation=False)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
     config = resolve({"train": settings})
     built = build_sampler(config, plan, split, volumes, torch.device("cpu"), method)
@@ -133,9 +133,9 @@ def test_share_of_crops_beyond_all_or_none_is_refused(name, share):
 def test_method_that_wants_validation_cases_is_refused_without_any():
     bare = replace(SPLIT, validation=())
     with pytest.raises(InputError, match=r"is to calibrate on validation cases.* --validation N"):
-        require_held(SimpleNamespace(name="bpl", wants_held=True), bare)
-    require_held(SimpleNamespace(wants_held=False), bare)
-    require_held(SimpleNamespace(wants_held=True), SPLIT)
+        require_held(SimpleNamespace(name="bpl", needs_validation=True), bare)
+    require_held(SimpleNamespace(needs_validation=False), bare)
+    require_held(SimpleNamespace(needs_validation=True), SPLIT)
 
 
 @pytest.mark.parametrize(

@@ -206,13 +206,18 @@ class Trainer:
 
     def arranged(self, batch: Batch) -> Batch:
         """The same batch in the memory order that the device likes."""
-        order, labeled, unlabeled, held = self.layout, batch.labeled, batch.unlabeled, batch.held
+        order, labeled, unlabeled, held = (
+            self.layout,
+            batch.labeled,
+            batch.unlabeled,
+            batch.validation,
+        )
         return replace(
             batch,
             labeled=replace(labeled, image=labeled.image.to(memory_format=order)),
             unlabeled=unlabeled
             and replace(unlabeled, image=unlabeled.image.to(memory_format=order)),
-            held=held and replace(held, image=held.image.to(memory_format=order)),
+            validation=held and replace(held, image=held.image.to(memory_format=order)),
         )
 
     def keep(self) -> None:

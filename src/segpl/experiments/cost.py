@@ -229,7 +229,7 @@ def random_crops(
 
 def held_crops(method: Method, labeled: Labeled) -> Labeled | None:
     """As many as there are labeled ones, for a method that wants crops of validation cases."""
-    if not method.wants_held:
+    if not method.needs_validation:
         return None
     return Labeled(labeled.image.clone(), labeled.label.clone())
 

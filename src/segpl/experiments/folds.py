@@ -195,7 +195,7 @@ def fold_splits(config: Config, folds: int) -> list[Split]:
 
 def refuse_calibration(run: Run) -> None:
     """Held-out cases that a method calibrates on would be scored by what they have shaped."""
-    if run.method.wants_held:
+    if run.method.needs_validation:
         raise InputError(
             f"--folds: method '{run.method.name}' is to calibrate on validation cases, and those "
             "of a fold are there to be scored. Leave the calibration out, or --folds."

@@ -61,7 +61,7 @@ class Method(nn.Module, ABC):
         self.network = build()
 
     @property
-    def wants_held(self) -> bool:
+    def needs_validation(self) -> bool:
         """Whether batches bring crops of validation cases; no network may learn from them."""
         return False
 
@@ -77,7 +77,7 @@ class Method(nn.Module, ABC):
         """The networks whose mean probability is the prediction."""
         return [self.network]
 
-    def opinions(self) -> dict[str, Network]:
+    def named_networks(self) -> dict[str, Network]:
         """All networks that answer the question, each by a name; how far they agree can be asked.
 
         The mean probability of those that are `predictors` is the prediction.
@@ -139,7 +139,7 @@ def as_in_prediction(network: Network, image: Tensor) -> Tensor:
     return logits
 
 
-def counted(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
+def mask_padding(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
     """`weight` (B, K, *S) with what lies beyond the scans left out."""
     return weight if unlabeled.inside is None else weight * unlabeled.inside.unsqueeze(1)
 

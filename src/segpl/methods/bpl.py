@@ -16,8 +16,8 @@ from segpl.methods.base import (
     Thresholded,
     alpha_at,
     as_in_prediction,
-    counted,
     forward_together,
+    mask_padding,
     require_ramp,
     shares,
     unlabeled_of,
@@ -72,7 +72,7 @@ class BPL(Method):
             )
 
     @property
-    def wants_held(self) -> bool:
+    def needs_validation(self) -> bool:
         return self.temperature is not None
 
     def label(
@@ -87,7 +87,7 @@ class BPL(Method):
         first, second = (self.calibrated(o.logits) for o in (on_labeled, on_unlabeled))
         everywhere = torch.ones_like(second[:, :1])  # (U, 1, *S)
         answers = Answers(
-            first.sigmoid(), labeled.label, second.sigmoid(), counted(unlabeled, everywhere)
+            first.sigmoid(), labeled.label, second.sigmoid(), mask_padding(unlabeled, everywhere)
         )
         pseudo: PseudoLabels = self.latent(answers, second, on_unlabeled.features, generator)
         return replace(pseudo, monitors={**pseudo.monitors, **parts(pseudo, answers.weight)})
@@ -133,7 +133,7 @@ class BPL(Method):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)
-        fitted = self.calibration(batch.held)
+        fitted = self.calibration(batch.validation)
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         inferred = self.label(on_labeled, batch.labeled, on_unlabeled, unlabeled, batch.generator)
         # the labels are facts to the M-step: it must not move the threshold to suit the network

@@ -17,8 +17,8 @@ from segpl.methods.base import (
     Method,
     Thresholded,
     alpha_at,
-    counted,
     forward_together,
+    mask_padding,
     require,
     require_ramp,
     shares,
@@ -105,7 +105,7 @@ class BPLMix(Method):
             on_labeled.logits.sigmoid(),
             labeled.label,
             logits.sigmoid(),
-            counted(unlabeled, everywhere),
+            mask_padding(unlabeled, everywhere),
         )
         pseudo: PseudoLabels = self.latent(answers, logits, on_unlabeled.features, batch.generator)
         return replace(pseudo, monitors={**pseudo.monitors, **parts(pseudo, answers.weight)})
@@ -182,7 +182,7 @@ class BPLMix(Method):
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]
 
-    def opinions(self) -> dict[str, Network]:
+    def named_networks(self) -> dict[str, Network]:
         return {"student": self.network, "teacher": self.teacher}
 
     def thresholded(self, image: Tensor) -> Thresholded:

@@ -14,8 +14,8 @@ from segpl.errors import InputError, unknown
 from segpl.losses import loss_named, squared_error, supervised_loss
 from segpl.methods.base import (
     Method,
-    counted,
     forward_together,
+    mask_padding,
     require,
     shares,
     unlabeled_of,
@@ -84,7 +84,7 @@ class CCT(Method):
     def label(self, output: NetOutput, unlabeled: Unlabeled) -> PseudoLabels:
         """E-step: the main decoder's probabilities are the labels."""
         target = output.logits.detach().sigmoid()
-        return PseudoLabels(target, counted(unlabeled, torch.ones_like(target)))
+        return PseudoLabels(target, mask_padding(unlabeled, torch.ones_like(target)))
 
     def disagreement(
         self, trunk: Tensor, pseudo: PseudoLabels, generator: torch.Generator

@@ -14,8 +14,8 @@ from segpl.losses import loss_named, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     alpha_at,
-    counted,
     forward_together,
+    mask_padding,
     require_ramp,
     shares,
     unlabeled_of,
@@ -68,7 +68,7 @@ class CPS(Method):
     def predictors(self) -> list[Network]:
         return [self.network] if self.settings.predict_by == "first" else [self.network, self.twin]
 
-    def opinions(self) -> dict[str, Network]:
+    def named_networks(self) -> dict[str, Network]:
         return {"first network": self.network, "second network": self.twin}
 
     def label(self, logits: Tensor, weight: Tensor) -> PseudoLabels:
@@ -80,7 +80,7 @@ class CPS(Method):
         networks = (self.network, self.twin)
         answers = [forward_together(network, batch.labeled, unlabeled) for network in networks]
         first, second = (torch.cat([given.logits, other.logits]) for given, other in answers)
-        weight_unlabeled = counted(unlabeled, torch.ones_like(answers[0][1].logits))
+        weight_unlabeled = mask_padding(unlabeled, torch.ones_like(answers[0][1].logits))
         # padding of labeled crops is ignored like any voxel without a given label
         weight = torch.cat([targets_of(label, self.network.outputs)[1], weight_unlabeled])
         by_first, by_second = self.label(first, weight), self.label(second, weight)

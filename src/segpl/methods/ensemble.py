@@ -49,7 +49,7 @@ class Ensemble(Method):
     def predictors(self) -> list[Network]:
         return self.networks()
 
-    def opinions(self) -> dict[str, Network]:
+    def named_networks(self) -> dict[str, Network]:
         return {f"member {number}": one for number, one in enumerate(self.networks(), start=1)}
 
     def step(self, batch: Batch, progress: float) -> StepOutput:

@@ -12,9 +12,9 @@ from segpl.losses import binary_entropy, foreground_share, loss_named, supervise
 from segpl.methods.base import (
     Method,
     alpha_at,
-    counted,
     forward_together,
     labeled_share,
+    mask_padding,
     require_ramp,
     unlabeled_of,
 )
@@ -58,7 +58,7 @@ class EntropyMinimization(Method):
         unlabeled, label = unlabeled_of(self, batch), batch.labeled.label
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         logits = on_unlabeled.logits  # (B, K, *S)
-        weight = counted(unlabeled, torch.ones_like(logits))
+        weight = mask_padding(unlabeled, torch.ones_like(logits))
 
         alpha = alpha_at(self.settings, progress)
         terms = {

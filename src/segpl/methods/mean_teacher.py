@@ -11,7 +11,7 @@ import torch
 
 from segpl.errors import unknown
 from segpl.losses import loss_named, squared_error, supervised_loss
-from segpl.methods.base import Method, counted, forward_together, require, shares, unlabeled_of
+from segpl.methods.base import Method, forward_together, mask_padding, require, shares, unlabeled_of
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
 from segpl.schedules import sigmoid_ramp
@@ -67,7 +67,7 @@ class MeanTeacher(Method):
         """E-step: the teacher's probabilities on a noisy view of its own."""
         view = noisy_clipped(unlabeled.image, self.settings.noise, generator)
         target = self.teacher(view).logits.sigmoid()  # (B, K, *S)
-        return PseudoLabels(target, counted(unlabeled, torch.ones_like(target)))
+        return PseudoLabels(target, mask_padding(unlabeled, torch.ones_like(target)))
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)
@@ -91,5 +91,5 @@ class MeanTeacher(Method):
     def predictors(self) -> list[Network]:
         return [self.teacher if self.settings.predict_by == "teacher" else self.network]
 
-    def opinions(self) -> dict[str, Network]:
+    def named_networks(self) -> dict[str, Network]:
         return {"student": self.network, "teacher": self.teacher}

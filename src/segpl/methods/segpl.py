@@ -12,8 +12,8 @@ from segpl.losses import loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
-    counted,
     forward_together,
+    mask_padding,
     require,
     require_ramp,
     shares,
@@ -66,7 +66,7 @@ class SegPL(Method):
         unlabeled = unlabeled_of(self, batch)
         on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
         pseudo = self.label(on_unlabeled, batch.generator)
-        pseudo = replace(pseudo, weight=counted(unlabeled, pseudo.weight))
+        pseudo = replace(pseudo, weight=mask_padding(unlabeled, pseudo.weight))
 
         alpha = alpha_at(self.settings, progress)
         terms = {

@@ -17,8 +17,8 @@ from segpl.losses import entropy_of, loss_named, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
-    counted,
     forward_together,
+    mask_padding,
     require,
     require_ramp,
     shares,
@@ -115,7 +115,7 @@ class SelfLoop(Method):
         answers = self.loop(unlabeled.image, numbers)
         target = answers.mean(0)  # (B, K, *S)
         certainty = (1 - entropy_of(target) / math.log(2)).clamp(min=0)
-        inside = counted(unlabeled, torch.ones_like(target))
+        inside = mask_padding(unlabeled, torch.ones_like(target))
         spread = answers.std(0, correction=0)
         monitors = {
             "certainty": (certainty * inside).sum() / inside.sum().clamp(min=1),

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.methods.base import counted
+from segpl.methods.base import mask_padding
 from segpl.types import Batch, PseudoLabels, Unlabeled
 from segpl.views.randaugment import Recipe, draw_recipe, strong_view
 
@@ -41,7 +41,7 @@ def changed(unlabeled: Unlabeled, batch: Batch, settings: StrongSettings, purpos
     """Images (B, C, *S) with intensities changed as in a strong view, and nothing moved."""
     recipes = recipes_for(unlabeled, batch.choices(purpose), settings, geometry=False)
     view, _ = strong_view(unlabeled.image, unlabeled.image[:, :0], recipes, batch.generator)
-    inside = counted(unlabeled, torch.ones_like(view[:, :1]))  # (B, 1, *S)
+    inside = mask_padding(unlabeled, torch.ones_like(view[:, :1]))  # (B, 1, *S)
     return torch.where(inside > 0, view, unlabeled.image)
 
 
@@ -55,7 +55,7 @@ def strengthened(
     recipes = recipes_for(
         unlabeled, batch.choices("strong view"), settings, geometry=settings.geometry
     )
-    inside = counted(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
+    inside = mask_padding(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
     known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
     strong, known = strong_view(unlabeled.image, known, recipes, batch.generator)
     # a crop that is larger than its scan keeps its frame of filling

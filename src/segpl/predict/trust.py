@@ -177,9 +177,9 @@ def look_at_unlabeled(volumes: Mapping[str, Resident], model: Model, *, most: in
     would exceed what `most` cases may take.
     """
     method, plan = model.method, model.plan
-    opinions = method.opinions()
-    leading = [n for n, one in opinions.items() if any(one is p for p in method.predictors())]
-    chosen = affordable(volumes, plan, len(opinions), most)
+    networks = method.named_networks()
+    leading = [n for n, one in networks.items() if any(one is p for p in method.predictors())]
+    chosen = affordable(volumes, plan, len(networks), most)
     scores: dict[str, list[Opinion]] = {name: [] for name in list(plan.classes)[1:]}
     was_training = method.training
     method.eval()
@@ -187,7 +187,7 @@ def look_at_unlabeled(volumes: Mapping[str, Resident], model: Model, *, most: in
         for name in chosen:
             image = on_device(volumes[name], model.device)
             labels, answer = {}, torch.zeros(())
-            for title, network in opinions.items():
+            for title, network in networks.items():
                 # side by side: seams do not matter where nobody keeps the masks
                 own = predict_windows(image, probabilities(network), plan, overlap=0)
                 labels[title] = labels_of(own, plan)
@@ -201,7 +201,7 @@ def look_at_unlabeled(volumes: Mapping[str, Resident], model: Model, *, most: in
     return Trust(
         tuple(chosen),
         asked - len(chosen),
-        tuple(opinions),
+        tuple(networks),
         {name: summarized(found) for name, found in scores.items()},
     )
 

@@ -373,15 +373,15 @@ def test_batch_is_the_same_with_and_without_held_crops(shape, turned):
         one, other = plain.batch(step), held.batch(step)
         assert equal(one, other)
         assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
-        assert one.held is None
-        assert other.held is not None
+        assert one.validation is None
+        assert other.validation is not None
 
 
 @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
 def test_held_crops_are_as_many_as_the_labeled_ones_and_not_augmented(shape):
     """Neighbors along the last axis follow each other, and image and label are one."""
     for step in range(4):
-        crops = with_held(shape, labeled_crops=5).batch(step).held
+        crops = with_held(shape, labeled_crops=5).batch(step).validation
         assert crops.image.shape == (5, 1, *(4,) * len(shape))
         assert crops.label.dtype == torch.int64
         assert torch.equal(crops.image[:, 0].long(), crops.label)
@@ -392,13 +392,13 @@ def test_held_crops_are_of_held_cases_and_no_others_are():
     """Voxels of the training case lie below 72, those of the held one from 500 on."""
     for step in range(10):
         batch = with_held((9, 8), augment=plain_crops()).batch(step)
-        assert batch.held.label.min() >= 500
+        assert batch.validation.label.min() >= 500
         assert batch.labeled.label.max() < 72
         assert batch.unlabeled.image.max() < 72
 
 
 def test_held_crops_are_ignored_beyond_their_scan():
-    crops = with_held((9, 3)).batch(0).held
+    crops = with_held((9, 3)).batch(0).validation
     filled = crops.label == IGNORE
     assert filled.sum() == 3 * 4
     assert (crops.image[:, 0][filled] == 0).all()
@@ -407,10 +407,10 @@ def test_held_crops_are_ignored_beyond_their_scan():
 def test_held_crops_are_a_function_of_seed_and_step_alone():
     plain, other = with_held((20, 20)), with_held((20, 20))
     other.batch(7)
-    label = plain.batch(3).held.label
-    assert torch.equal(label, other.batch(3).held.label)
-    assert not torch.equal(label, plain.batch(4).held.label)
-    assert not torch.equal(label, replace(plain, seed=1).batch(3).held.label)
+    label = plain.batch(3).validation.label
+    assert torch.equal(label, other.batch(3).validation.label)
+    assert not torch.equal(label, plain.batch(4).validation.label)
+    assert not torch.equal(label, replace(plain, seed=1).batch(3).validation.label)
 
 
 def test_held_crops_have_draws_of_their_own():
@@ -419,7 +419,7 @@ def test_held_crops_have_draws_of_their_own():
     for step in range(4):
         shared = np.random.default_rng([plain.seed, step])
         repeated = plain.crops_of(plain.held, shared, 0.0)
-        assert not torch.equal(plain.batch(step).held.label, repeated.label)
+        assert not torch.equal(plain.batch(step).validation.label, repeated.label)
 
 
 def test_held_crops_lie_anywhere_as_unlabeled_ones_do():
@@ -428,7 +428,7 @@ def test_held_crops_lie_anywhere_as_unlabeled_ones_do():
     label[39, 0] = 1
     case = Volume("a", label[None].astype(np.float32), label, np.array([[39, 0]], np.int32))
     drawn = sampler([case], held=settle([case], CPU, PLENTY), foreground=1.0)
-    hits = [drawn.batch(s).held.label.flatten(1).any(1).float().mean() for s in range(40)]
+    hits = [drawn.batch(s).validation.label.flatten(1).any(1).float().mean() for s in range(40)]
     assert torch.stack(hits).mean() < 0.05
     assert all(drawn.batch(s).labeled.label.flatten(1).any(1).all() for s in range(5))
 

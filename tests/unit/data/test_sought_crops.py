@@ -162,7 +162,7 @@ def test_held_crops_lie_where_unlabeled_ones_do():
     """Their own foreground, at the other corner, is not sought."""
     held = settle([scan((40, 80), (39, 79))], CPU, PLENTY)
     batch = likely([scan((10, 20), (5, 2))], (40, 80), held=held).batch(0)
-    assert (batch.held.image[:, 0, 0, 0] == 20 * 80 + 8).all()
+    assert (batch.validation.image[:, 0, 0, 0] == 20 * 80 + 8).all()
 
 
 def test_draws_are_those_of_plain_crops_while_nothing_is_sought():

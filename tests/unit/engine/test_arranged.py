@@ -27,17 +27,17 @@ def test_images_of_all_three_kinds_change_their_order_and_nothing_else_changes(d
         Labeled(image, label),
         Unlabeled(image + 1, inside),
         torch.Generator(),
-        held=Labeled(image + 2, other),
+        validation=Labeled(image + 2, other),
     )
     batch = arranged(plain, dims)
-    for part in ("labeled", "unlabeled", "held"):
+    for part in ("labeled", "unlabeled", "validation"):
         before, after = getattr(plain, part).image, getattr(batch, part).image
         assert torch.equal(before, after)
         assert not before.is_contiguous(memory_format=ORDERS[dims])
         assert after.is_contiguous(memory_format=ORDERS[dims])
     assert batch.labeled.label is label
     assert batch.unlabeled.inside is inside
-    assert batch.held.label is other
+    assert batch.validation.label is other
     assert batch.generator is plain.generator
 
 
@@ -45,4 +45,4 @@ def test_batch_without_unlabeled_and_held_crops_stays_without_them():
     image, label = torch.ones(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.int64)
     batch = arranged(Batch(Labeled(image, label), None, torch.Generator()))
     assert batch.unlabeled is None
-    assert batch.held is None
+    assert batch.validation is None

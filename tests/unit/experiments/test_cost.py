@@ -177,12 +177,14 @@ def test_method_that_wants_crops_of_validation_cases_gets_them(monkeypatch, name
     """As many as it has labeled ones; between steps they take memory as those do."""
     config = resolve({"method": {"name": name}, **SMALL})
     bare = Rehearsal(config, workload(labeled=1, unlabeled=2), CPU)
-    monkeypatch.setattr(METHODS.get(name), "wants_held", True)
+    monkeypatch.setattr(METHODS.get(name), "needs_validation", True)
     rehearsal = Rehearsal(config, workload(labeled=1, unlabeled=2), CPU)
     seen = []
     for one in (bare, rehearsal):
         step = one.method.step
-        monkeypatch.setattr(one.method, "step", lambda b, p, s=step: seen.append(b.held) or s(b, p))
+        monkeypatch.setattr(
+            one.method, "step", lambda b, p, s=step: seen.append(b.validation) or s(b, p)
+        )
         one.step()
     assert seen[0] is None
     assert seen[1].image.shape == (crops, 1, 16, 16)

@@ -256,24 +256,24 @@ def calibrated(calibrate: str, classes: int = 2) -> BPL:
 def test_calibration_has_one_temperature_or_one_for_each_class(calibrate, temperatures):
     method = calibrated(calibrate, classes=3)
     assert len(method.temperature.log_temperature) == temperatures
-    assert method.wants_held
-    assert not calibrated("off").wants_held
+    assert method.needs_validation
+    assert not calibrated("off").needs_validation
 
 
 def test_temperature_learns_from_validation_crops_and_the_network_does_not():
     method = calibrated("all")
-    term = method.step(make_batch(2, held=True), 1.0).terms["calibration"].value
+    term = method.step(make_batch(2, validation=True), 1.0).terms["calibration"].value
     assert moved(term, trainable(method.temperature))
     assert not moved(term, trainable(method.network))
 
 
 def test_temperature_is_fitted_to_validation_crops_and_no_others():
     """Labels that are the opposite of the labeled ones ask for the opposite."""
-    batch = make_batch(2, held=True)
+    batch = make_batch(2, validation=True)
     values = []
     for label in (batch.labeled.label, 1 - batch.labeled.label.clamp(min=0)):
         held = Labeled(batch.labeled.image, label)
-        output = calibrated("all").step(replace(batch, held=held), 1.0)
+        output = calibrated("all").step(replace(batch, validation=held), 1.0)
         values.append(output.terms["calibration"].value)
     assert not torch.equal(*values)
 
@@ -281,7 +281,7 @@ def test_temperature_is_fitted_to_validation_crops_and_no_others():
 def test_temperature_comes_before_the_threshold():
     method = calibrated("all")
     torch.nn.init.constant_(method.temperature.log_temperature, -3.0)
-    sharp = method.step(make_batch(2, held=True), 1.0).monitors["kept"]
+    sharp = method.step(make_batch(2, validation=True), 1.0).monitors["kept"]
     plain = build("bpl", 2).step(make_batch(2), 1.0).monitors["kept"]
     assert sharp > plain + 0.1
 
@@ -293,7 +293,7 @@ def test_calibration_is_of_the_network_as_it_predicts():
         lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
         settings={"calibrate": "all"},
     )
-    method.train().step(make_batch(2, held=True), 1.0)
+    method.train().step(make_batch(2, validation=True), 1.0)
     assert method.network.body.modes == [(False, False), (True, True)]  # held crops, then the rest
 
 
@@ -303,7 +303,7 @@ def test_prior_learns_from_calibrated_answers():
         settings = {"calibrate": "all", "threshold": ThresholdSettings(prior="labeled")}
         method = build("bpl", 2, settings=settings)
         torch.nn.init.constant_(method.temperature.log_temperature, number)
-        method.step(make_batch(2, held=True), 1.0)
+        method.step(make_batch(2, validation=True), 1.0)
         means.append(method.latent.prior.above.clone())
     assert not torch.equal(*means)
 
@@ -318,7 +318,7 @@ def test_calibration_lowers_the_error_of_an_overconfident_network():
         Labeled(image, label),
         Unlabeled(image),
         torch.Generator().manual_seed(0),
-        held=Labeled(image, label),
+        validation=Labeled(image, label),
     )
     optimizer = torch.optim.Adam(trainable(method.temperature), lr=0.05)
     for _ in range(150):

@@ -65,7 +65,7 @@ def model(name: str, *shifts: float, plan: Plan = PICTURES, **settings: object) 
         ),
         settings=settings,
     )
-    for network, shift in zip(method.opinions().values(), shifts, strict=True):
+    for network, shift in zip(method.named_networks().values(), shifts, strict=True):
         nn.init.constant_(network.body.shift, shift)
     return Model(method.train(), plan)
 

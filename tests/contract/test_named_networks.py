@@ -11,6 +11,6 @@ from tiny import build
 def test_every_network_has_an_opinion(name, dims):
     """A teacher that is not asked cannot disagree."""
     method = build(name, dims)
-    opinions = list(method.opinions().values())
+    opinions = list(method.named_networks().values())
     assert {id(one) for one in opinions} == {id(one) for one in method.networks()}
     assert {id(one) for one in method.predictors()} <= {id(one) for one in opinions}
