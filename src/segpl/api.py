@@ -13,7 +13,7 @@ from segpl.assembly import (
     Prospect,
     build_method,
     build_sampler,
-    expected_shares,
+    foreground_shares,
     look_ahead,
     open_dataset,
     require_held,
@@ -307,7 +307,7 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
         run.folder.training,
         display,
         validate=validate,
-        foreground=expected_shares(sampler, volumes, plan),
+        foreground=foreground_shares(volumes, plan),
     )
 
 

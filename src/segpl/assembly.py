@@ -17,7 +17,7 @@ from segpl.data.inspect import Inspection, inspect
 from segpl.data.layouts import read_dataset
 from segpl.data.plan import PAPER_LR, Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
-from segpl.data.sampler import Sampler, settle
+from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import bar
 from segpl.engine.device import choose_device, free_memory
@@ -27,8 +27,6 @@ from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
 from segpl.types import IGNORE
-
-LOOKS = 200  # crops that tell how much foreground there is where it is sought
 
 
 def open_dataset(config: Config) -> Dataset:
@@ -145,7 +143,7 @@ def look_ahead(config: Config, folder: RunFolder | None, *, quiet: bool = False)
     if folder and folder.plan.exists():
         return Prospect(dataset, split, cases, Plan.read(folder.plan))  # looked at before
     with bar("looking at the data", len(cases), quiet=quiet) as advance:
-        inspection = inspect(dataset, cases=cases, look_at_labels_of=split.labeled, advance=advance)
+        inspection = inspect(dataset, cases=cases, read_labels_of=split.labeled, advance=advance)
     refuse_problems(inspection)
     return Prospect(dataset, split, cases, choose_plan(config, inspection))
 
@@ -204,13 +202,15 @@ def build_sampler(
     named = {volume.name: volume for volume in volumes}
     wanted = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
     held = list(validation) if method.needs_validation else []
-    settled = settle([*wanted, *held], device, free_memory(device), balance=config.train.balance)
+    placed = place_volumes(
+        [*wanted, *held], device, free_memory(device), balance=config.train.balance
+    )
     count = len(split.labeled)
     crops = config.train.batch or plan.batch
     secrets = hidden_volumes(wanted[count:], watched) if watched else []
     return Sampler(
-        labeled=settled[:count],
-        unlabeled=settled[count : len(wanted)],
+        labeled=placed[:count],
+        unlabeled=placed[count : len(wanted)],
         patch=plan.patch,
         labeled_crops=crops,
         unlabeled_crops=crops * config.train.ratio if method.needs_unlabeled else 0,
@@ -218,10 +218,9 @@ def build_sampler(
         augment=config.augment,
         seed=config.train.seed,
         device=device,
-        hidden=settle(secrets, device, free_memory(device)),
-        held=settled[len(wanted) :],
-        unlabeled_foreground=config.train.unlabeled_foreground,
-        mirrors=plan.mirrors,
+        hidden=place_volumes(secrets, device, free_memory(device)),
+        validation=placed[len(wanted) :],
+        mirror_axes=plan.mirror_axes,
         spacing=plan.spacing,
     )
 
@@ -238,28 +237,8 @@ def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> li
     return volumes
 
 
-def expected_shares(sampler: Sampler, volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
-    """The share of each class but the background that pseudo-labels should find in their crops.
-
-    That of the labeled scans; of crops of them where unlabeled ones seek foreground, since these
-    show more of it.
-    """
-    if not sampler.unlabeled_foreground:
-        return foreground_shares(volumes, plan)
-    rng, labels = np.random.default_rng(sampler.seed), []
-    for _ in range(-(-LOOKS // sampler.labeled_crops)):
-        labels.append(sampler.crops_of(sampler.labeled, rng, 0.0, blindly=True).label)
-    label = torch.cat(labels)
-    known = (label != IGNORE).sum()
-    return {
-        name: float((label == index).sum() / known)
-        for index, name in enumerate(plan.classes)
-        if index
-    }
-
-
 def foreground_shares(volumes: Sequence[Volume], plan: Plan) -> dict[str, float]:
-    """The mean share of each class but the background in the labeled scans."""
+    """Mean fraction of voxels of each foreground class in the labeled scans."""
     labels = [volume.label for volume in volumes if volume.label is not None]
     return {
         name: float(np.mean([np.count_nonzero(label == index) / label.size for label in labels]))

@@ -195,8 +195,11 @@ OPTIONS = {
     ),
     "negative seed": (["--seed", "-1"], ["train.seed is -1: it must lie from 0 to"]),
     "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must lie from 0 to"]),
-    "share above one": (["--set", "train.foreground=7"], ["a share lies from 0 to 1"]),
-    "chance above one": (["--set", "augment.flip=7"], ["augment.flip is 7.0: it must lie from 0"]),
+    "share above one": (["--set", "train.foreground=7"], ["it must be between 0 and 1"]),
+    "probability above one": (
+        ["--set", "augment.mirror=7"],
+        [r"augment.mirror is 7.0: it must be between 0 \(off\) and 1"],
+    ),
     "uneven log": (
         ["--set", "train.checkpoint_every=3"],
         [r"train.checkpoint_every \(3\) .* must be multiples of train.log_every \(2\)"],

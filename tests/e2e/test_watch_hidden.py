@@ -17,7 +17,16 @@ from segpl.engine import trainer
 from segpl.engine.watch import CollapseWatch
 from segpl.methods.base import METHODS
 
-OPTIONS = ("--labeled", 2, "--test", 0, "--set", "augment.flip=0.5", "--set", "augment.rotate=0.5")
+OPTIONS = (
+    "--labeled",
+    2,
+    "--test",
+    0,
+    "--set",
+    "augment.mirror=0.5",
+    "--set",
+    "augment.affine=0.9",
+)
 WATCHED = (*OPTIONS, "--set", "train.watch_hidden=true")
 MONITORS = {"hidden_dice", "hidden_kept"}
 

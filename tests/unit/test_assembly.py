@@ -11,7 +11,7 @@ import torch
 from tiny import plain_crops
 
 from segpl import assembly
-from segpl.assembly import build_sampler, expected_shares, learning_rate, require_held
+from segpl.assembly import build_sampler, foreground_shares, learning_rate, require_held
 from segpl.config import resolve
 from segpl.data.cache import Volume
 from segpl.data.split import Split
@@ -29,7 +29,7 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
 
 def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: int = 2**40):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
-    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 2.0))
+    plan = SimpleNamespace(patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 2.0))
     method = SimpleNamespace(needs_unlabeled=True, needs_validation=needs_validation)
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
     device = torch.device("cpu")
@@ -49,7 +49,7 @@ def test_every_unlabeled_case_is_watched_by_its_own_hidden_label():
 
 
 def test_axes_to_mirror_and_the_spacing_are_those_of_the_plan():
-    assert (sampler([]).mirrors, sampler([]).spacing) == ((1,), (1.0, 2.0))
+    assert (sampler([]).mirror_axes, sampler([]).spacing) == ((1,), (1.0, 2.0))
 
 
 def test_unlabeled_cases_themselves_carry_no_label():
@@ -74,7 +74,7 @@ def test_validation_cases_are_held_crops_and_nothing_else_where_they_are_wanted(
 
 def test_validation_cases_are_in_no_batch_unless_they_are_wanted():
     built = sampler([])
-    assert len(built.held) == 0
+    assert len(built.validation) == 0
     assert built.batch(0).validation is None
 
 
@@ -84,7 +84,7 @@ def test_held_cases_share_the_memory_that_volumes_may_take():
     memory = int(training / 0.4) + 1
     assert isinstance(sampler([], memory=memory).labeled[0].image, torch.Tensor)
     tight = sampler([], needs_validation=True, memory=memory)
-    for part in (tight.labeled, tight.unlabeled, tight.held):
+    for part in (tight.labeled, tight.unlabeled, tight.validation):
         assert not any(isinstance(entry.image, torch.Tensor) for entry in part)
 
 
@@ -95,39 +95,32 @@ def sought(**settings: object):
     image, places = label[None].astype(np.float32), np.argwhere(label).astype(np.int32)
     volumes = [Volume("a", image, label, places), Volume("u", image, None, None)]
     classes = {"background": 0, "large": 1, "small": 2}
-    plan = SimpleNamespace(patch=(4, 4), batch=2, mirrors=(1,), spacing=(1.0, 1.0), classes=classes)
+    plan = SimpleNamespace(
+        patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 1.0), classes=classes
+    )
     method = SimpleNamespace(needs_unlabeled=True, needs_validation=False)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
     config = resolve({"train": settings})
     built = build_sampler(config, plan, split, volumes, torch.device("cpu"), method)
-    return built, expected_shares(built, volumes, plan)
+    return built, foreground_shares(volumes, plan)
 
 
-def test_settings_of_sought_crops_reach_the_sampler():
-    plain, _ = sought()
-    assert (plain.labeled[0].by_class, plain.unlabeled_foreground) == ((), 0.0)
-    built, _ = sought(balance=True, unlabeled_foreground=0.25)
+def test_foreground_settings_reach_the_sampler():
+    assert sought()[0].labeled[0].by_class == ()
+    built, _ = sought(balance=True, foreground=0.25)
     assert [len(places) for places in built.labeled[0].by_class] == [4, 1]
-    assert built.unlabeled_foreground == 0.25
+    assert built.foreground == 0.25
 
 
-def test_watch_expects_the_foreground_of_scans_where_crops_lie_anywhere():
+def test_collapse_watch_expects_the_foreground_fraction_of_the_labeled_scans():
     _, expected = sought()
     assert expected == {"large": 4 / 256, "small": 1 / 256}
 
 
-def test_watch_expects_the_foreground_of_crops_where_these_seek_it():
-    """All crops lie in a corner: half of them show four voxels of 16, the others one."""
-    _, expected = sought(balance=True, unlabeled_foreground=1.0)
-    assert expected["large"] == pytest.approx(0.5 * 4 / 16, rel=0.2)
-    assert expected["small"] == pytest.approx(0.5 * 1 / 16, rel=0.2)
-
-
-@pytest.mark.parametrize("name", ["foreground", "unlabeled_foreground"])
 @pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_share_of_crops_beyond_all_or_none_is_refused(name, share):
-    with pytest.raises(InputError, match=rf"train\.{name} is {share}: a share lies from 0 to 1"):
-        resolve({"train": {name: share}})
+def test_foreground_fraction_outside_0_to_1_is_refused(share):
+    with pytest.raises(InputError, match=rf"train\.foreground is {share}: it must be between"):
+        resolve({"train": {"foreground": share}})
 
 
 def test_method_that_wants_validation_cases_is_refused_without_any():

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         inspection = inspect(
             dataset,
             # every label: this is a check of files, and nothing is learned from it
-            look_at_labels_of=[case.name for case in dataset.cases],
+            read_labels_of=[case.name for case in dataset.cases],
             advance=lambda: progress.advance(task),
         )
     Console().print(report(inspection), crop=False)

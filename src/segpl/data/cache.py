@@ -135,7 +135,7 @@ def _label(
         if array is not None and foreground is not None:
             return array, foreground
     label = readers.read_label(case.label, plan.dims)
-    if difference := readers.same_grid(grid, label.grid):
+    if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
             f"the label {case.label} does not lie on the grid of its image: {difference}. "
             "Resample the label to the image, or correct the header that is wrong."

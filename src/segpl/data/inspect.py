@@ -21,11 +21,11 @@ from segpl.data.readers import (
     Grid,
     Image,
     Label,
+    grid_difference,
     orientation_of,
     read_grid,
     read_image,
     read_label,
-    same_grid,
 )
 from segpl.errors import UserError
 
@@ -84,7 +84,7 @@ def inspect(
     dataset: Dataset,
     *,
     cases: Sequence[Case] | None = None,
-    look_at_labels_of: Collection[str],
+    read_labels_of: Collection[str],
     advance: Callable[[], None] = lambda: None,
 ) -> Inspection:
     """Read every case once, and collect all problems rather than stop at the first.
@@ -92,12 +92,12 @@ def inspect(
     Args:
         dataset: where the cases come from.
         cases: those to read; all of them if not given.
-        look_at_labels_of: names of the cases whose label files may be opened. No other label is,
+        read_labels_of: names of the cases whose label files may be opened. No other label is,
             so that nothing can be learned from the labels of unlabeled, validation or test cases.
         advance: called after each case.
     """
     cases = dataset.cases if cases is None else cases
-    visible = frozenset(look_at_labels_of)
+    visible = frozenset(read_labels_of)
     cases = [case if case.name in visible else case.without_label() for case in cases]
     dims = _dims(cases)
 
@@ -162,7 +162,7 @@ def _look(case: Case, dims: int, ignore: int | None) -> _Look:
 
     statistics = tuple(_statistics(channel) for channel in image.array)
     problems += _constant(case, statistics)
-    difference = same_grid(image.grid, label.grid) if label else None
+    difference = grid_difference(image.grid, label.grid) if label else None
     if difference:
         problems.append(
             Problem(

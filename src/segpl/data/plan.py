@@ -66,7 +66,7 @@ class Plan:
         return any(re.sub(LEFT, lambda found: RIGHT[found[0]], name) in names for name in left)
 
     @property
-    def mirrors(self) -> tuple[int, ...]:
+    def mirror_axes(self) -> tuple[int, ...]:
         """Axes along which a mirrored body is a likely one: left and right, where it is known.
 
         Every axis of a picture; none where sides are classes of their own.

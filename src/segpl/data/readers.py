@@ -74,7 +74,7 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
                     f"expected, since each of the {len(files)} files of the case is one channel",
                     "Store one channel in each file, or all of them in one file.",
                 )
-            if first is not None and (difference := same_grid(first, grid)):
+            if first is not None and (difference := grid_difference(first, grid)):
                 raise UnusableFileError(
                     f"{path} does not lie on the grid of {files[0].name}: {difference}",
                     "Resample the channels of the case to one grid.",
@@ -100,7 +100,7 @@ def read_label(path: Path, dims: int | None = None) -> Label:
         return Label(_whole(path, values), grid)
 
 
-def same_grid(a: Grid, b: Grid) -> str | None:
+def grid_difference(a: Grid, b: Grid) -> str | None:
     """What differs between two grids, with both values; None if nothing does.
 
     A spacing or direction may be off by a thousandth of a voxel and an origin by a hundredth: files

@@ -50,8 +50,7 @@ class TrainSettings:
     batch: int = 0  # labeled crops in a step; 0: as planned
     ratio: int = 2  # unlabeled crops for each labeled one
     foreground: float = 0.33  # share of labeled crops centered on foreground
-    balance: bool = False  # foreground crops seek every class of a case equally often
-    unlabeled_foreground: float = 0.0  # share of unlabeled crops where labeled cases have some
+    balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # of weights, crops and draws; the split has its own
     log_every: int = 10  # steps
     checkpoint_every: int = 100  # steps
@@ -74,11 +73,8 @@ class TrainSettings:
                 raise InputError(
                     f"train.{name} is {getattr(self, name)}: it must be finite and not negative."
                 )
-        for name in ("foreground", "unlabeled_foreground"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"train.{name} is {getattr(self, name)}: a share lies from 0 to 1."
-                )
+        if not 0 <= self.foreground <= 1:
+            raise InputError(f"train.foreground is {self.foreground}: it must be between 0 and 1.")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"train.seed is {self.seed}: it must lie from 0 to {2**32 - 1}.")
         for name, known in (("precision", PRECISIONS), ("compile", COMPILE), ("guard", GUARDS)):

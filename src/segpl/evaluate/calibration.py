@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.readers import read_image, read_label, same_grid
+from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import InputError
 from segpl.evaluate.pairing import MANIFEST, Pairing, pair_cases, some_of
 from segpl.evaluate.region import read_region
@@ -97,7 +97,7 @@ def score_probabilities(
     for case, (probability_file, label_file) in pairing.pairs.items():
         truth = read_label(label_file)
         image = read_image([probability_file], len(truth.grid.shape))
-        if difference := same_grid(image.grid, truth.grid):
+        if difference := grid_difference(image.grid, truth.grid):
             raise InputError(
                 f"case {case}: {probability_file} and {label_file} are not on one grid: "
                 f"{difference}. Predict again from the image that the label was drawn on."

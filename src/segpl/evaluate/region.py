@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.layouts.base import bare_stem, image_files, subfolder
-from segpl.data.readers import Grid, read_label, same_grid, stem_of
+from segpl.data.readers import Grid, grid_difference, read_label, stem_of
 from segpl.errors import InputError, MissingFileError
 
 KNOWN = ("fov",)  # folders beside those of labels that are known to hold regions
@@ -53,7 +53,7 @@ def regions_beside(labels: Iterable[Path]) -> str | None:
 def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
     """True where voxels count: wherever the mask is not 0."""
     region = read_label(path)
-    difference = same_grid(region.grid, grid)
+    difference = grid_difference(region.grid, grid)
     if difference:
         raise InputError(
             f"case {case}: the region {path} does not lie on the grid of the label: {difference}. "

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.readers import Grid, read_label, same_grid
+from segpl.data.readers import Grid, grid_difference, read_label
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
@@ -100,7 +100,7 @@ def score_pairs(
     scores: list[Score] = []
     for case, (prediction_file, label_file) in pairing.pairs.items():
         prediction, truth = read_label(prediction_file), read_label(label_file)
-        difference = same_grid(prediction.grid, truth.grid)
+        difference = grid_difference(prediction.grid, truth.grid)
         if difference:
             raise InputError(
                 f"case {case}: {prediction_file} and {label_file} are not on one grid: "

@@ -15,7 +15,7 @@ from segpl.config import read_config, resolve
 from segpl.data.case import Case
 from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
-from segpl.data.readers import Grid, read_image, read_label, same_grid, stem_of
+from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.evaluate.calibration import class_indices
@@ -86,7 +86,7 @@ class RunCases:
         prediction, other = self.prediction(name)
         image = read_image(self.case(name).images, self.plan.dims)
         for what, found in (("prediction", other), ("image", image.grid)):
-            if difference := same_grid(grid, found):
+            if difference := grid_difference(grid, found):
                 raise InputError(f"case {name}: label and {what} differ in {difference}.")
         path = self.file("samples/uncertainty", "predictions/uncertainty", name=f"{name}_entropy")
         unsure = None
@@ -112,7 +112,7 @@ class RunCases:
             if path is not None:
                 image = read_image([path], self.plan.dims)
                 truth, grid = self.truth(name)
-                if difference := same_grid(grid, image.grid):
+                if difference := grid_difference(grid, image.grid):
                     raise InputError(
                         f"case {name}: label and probabilities differ in {difference}."
                     )

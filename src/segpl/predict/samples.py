@@ -220,7 +220,7 @@ def flips(plan: Plan) -> list[tuple[int, ...]]:
     """
     if plan.has_sides:
         return [()]
-    axes = [2 + axis for axis in plan.mirrors or range(plan.dims)]
+    axes = [2 + axis for axis in plan.mirror_axes or range(plan.dims)]
     return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
 
 

@@ -1,146 +1,333 @@
+"""Mirroring, rotation, scaling, and the intensity changes of other scanners."""
+
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import affine_transform
 from tiny import plain_crops
 
-from segpl.data.augment import AugmentSettings, augment, change_intensity
+from segpl.data import augment as module
+from segpl.data.augment import (
+    SCANNER,
+    AugmentSettings,
+    augment,
+    random_affine,
+    random_motion,
+    simulate_scanner,
+)
 from segpl.errors import InputError
+from segpl.types import IGNORE
 
-both_dims = pytest.mark.parametrize("sides", [(6, 6), (6, 6, 6)])
-
-
-def crops(*sides: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Four images whose voxels are all different, and labels equal to the first channel."""
-    label = torch.arange(4 * int(np.prod(sides))).reshape(4, *sides)
-    image = torch.stack([label, label + 5000], 1).float()
-    return image, label
+every_shape = pytest.mark.parametrize("sides", [(24, 24), (20, 20, 20), (6, 24, 24), (24, 16)])
 
 
-def changed(settings: AugmentSettings, *sides: int, seed: int = 0):
-    image, label = crops(*sides)
-    rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-    return augment(image, label, settings, rng, generator)
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
-def test_crops_are_turned_mirrored_and_scanned_by_default():
-    on = {"affine": 0.5, "scanner": 0.3, "blur": 1.0, "mirror": 0.5}
-    assert asdict(AugmentSettings()) == {"flip": 0.0, "rotate": 0.0, "intensity": 0.0, **on}
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-@both_dims
-def test_nothing_is_changed_when_all_is_off(sides):
-    image, label = crops(*sides)
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    mirrors = range(len(sides))
-    given = augment(image, label, plain_crops(), rng, generator, mirrors)
-    assert given[0] is image
-    assert given[1] is label
+def scan_with(image, *, seed=0, noise=0, **settings):
+    given = plain_crops(**{"scanner": 1.0, **settings})
+    return simulate_scanner(image, given, rng(seed), generator(noise))
 
 
-@both_dims
-@pytest.mark.parametrize(
-    "settings", [plain_crops(flip=1.0), plain_crops(rotate=1.0), plain_crops(flip=0.5, rotate=0.5)]
-)
-def test_image_and_label_move_alike(sides, settings):
-    for seed in range(5):
-        image, label = changed(settings, *sides, seed=seed)
-        assert torch.equal(image[:, 0].long(), label)
-        assert torch.equal(image[:, 1], image[:, 0] + 5000)
-        assert not torch.equal(label, crops(*sides)[1])
+def ramps(count: int, axis: int, sides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels whose values are the position along one axis."""
+    shape = [-1 if a == axis else 1 for a in range(len(sides))]
+    label = torch.arange(sides[axis]).reshape(shape).expand(count, *sides).contiguous()
+    return label[:, None].float(), label
 
 
-@both_dims
-def test_no_voxel_is_lost(sides):
-    _, label = changed(plain_crops(flip=0.5, rotate=0.5), *sides)
-    for moved, original in zip(label, crops(*sides)[1], strict=True):
-        assert sorted(moved.flatten().tolist()) == sorted(original.flatten().tolist())
+def blobs(*sides: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four smooth off-center blobs, and the voxels brighter than a half."""
+    position = torch.stack(torch.meshgrid(*[torch.arange(float(n)) for n in sides], indexing="ij"))
+    middle = torch.tensor([0.4 * n for n in sides]).view(-1, *[1] * len(sides))
+    radius = torch.tensor([0.2 * n for n in sides]).view(-1, *[1] * len(sides))
+    image = (-math.log(2) * (((position - middle) / radius) ** 2).sum(0)).exp()
+    image = image.expand(4, 1, *sides).contiguous()
+    return image, (image[:, 0] > 0.5).long()
 
 
-@both_dims
-def test_certain_flip_mirrors_every_axis(sides):
-    _, label = changed(plain_crops(flip=1.0), *sides)
-    assert torch.equal(label, crops(*sides)[1].flip(*range(1, len(sides) + 1)))
+class TestSettings:
+    def test_defaults_are_those_of_the_recipe(self):
+        on = {"affine": 0.5, "scanner": 0.3, "blur": 1.0, "mirror": 0.5}
+        assert asdict(AugmentSettings()) == on
+
+    @pytest.mark.parametrize(("name", "value"), [("mirror", 1.5), ("affine", -0.1)])
+    def test_value_outside_0_to_1_is_refused_by_name(self, name, value):
+        with pytest.raises(InputError, match=rf"augment\.{name} is {value}: .* between 0 .* 1"):
+            AugmentSettings(**{name: value})
+
+    def test_all_off_changes_nothing_and_draws_nothing(self):
+        image, label = blobs(24, 24)
+        used = rng()
+        assert augment(image, label, plain_crops(), used, (0, 1)) == (image, label)
+        assert used.bit_generator.state == rng().bit_generator.state
 
 
-def test_images_of_a_batch_are_turned_each_in_its_own_way():
-    _, label = changed(plain_crops(flip=0.5, rotate=0.5), 6, 6)
-    moves = {tuple((label[n] - label[n].min()).flatten().tolist()) for n in range(4)}
-    assert len(moves) > 1
+class TestMirror:
+    @pytest.mark.parametrize("axes", [(0,), (1,), (0, 2)])
+    def test_image_and_label_are_mirrored_along_the_given_axes(self, axes):
+        label = torch.arange(4 * 60).reshape(4, 3, 4, 5)
+        image = torch.stack([label, label + 500], 1).float()
+        mirrored, moved = augment(image, label, plain_crops(mirror=1.0), rng(), axes)
+        assert torch.equal(moved, label.flip([1 + axis for axis in axes]))
+        assert torch.equal(mirrored, torch.stack([moved, moved + 500], 1).float())
+
+    def test_each_crop_and_axis_is_mirrored_independently(self):
+        label = torch.arange(16).reshape(4, 4).expand(200, 4, 4)
+        _, moved = augment(label[:, None].float(), label, plain_crops(mirror=0.5), rng(), (0, 1))
+        corners, counts = moved[:, 0, 0].unique(return_counts=True)
+        assert corners.tolist() == [0, 3, 12, 15]
+        assert counts.min() > 25
+
+    def test_images_without_a_label_are_mirrored(self):
+        image = torch.arange(36.0).reshape(1, 1, 6, 6)
+        mirrored, label = augment(image, None, plain_crops(mirror=1.0), rng(), (0, 1))
+        assert label is None
+        assert torch.equal(mirrored, image.flip(2, 3))
 
 
-def test_turns_stay_in_planes_of_equal_sides():
-    for seed in range(10):
-        image, label = changed(plain_crops(rotate=1.0), 4, 6, 6, seed=seed)
-        assert image.shape == (4, 2, 4, 6, 6)
-        # the first axis is in no plane of equal sides, so its slices keep their content
-        for moved, original in zip(label, crops(4, 6, 6)[1], strict=True):
-            assert torch.equal(moved.sum((1, 2)), original.sum((1, 2)))
+class TestAffine:
+    @every_shape
+    def test_label_stays_within_half_a_voxel_of_its_image_along_every_axis(self, sides):
+        for axis in range(len(sides)):
+            image, label = ramps(4, axis, sides)
+            view, moved = random_affine(image, label, 1.0, rng(axis))
+            known = moved != IGNORE
+            assert known.any()
+            assert ((view[:, 0] - moved).abs()[known] <= 0.5 + 1e-3).all()
+
+    @every_shape
+    def test_view_agrees_with_scipy(self, sides):
+        """Scipy takes the matrix in voxels, and the position of the first voxel."""
+        image = torch.randn(2, 1, *sides, generator=generator())
+        label = torch.randint(0, 4, (2, *sides), generator=generator())
+        view, moved = random_affine(image, label, 1.0, rng(3))
+        draws, middle = rng(3), (np.array(sides) - 1) / 2
+        for index in range(2):
+            draws.random()  # whether to move the crop
+            matrix = random_motion(sides, draws)[:-1, :-1]
+            mapping = {"matrix": matrix, "offset": middle - matrix @ middle, "mode": "nearest"}
+            linear = affine_transform(image[index, 0].double().numpy(), **mapping, order=1)
+            nearest = affine_transform(label[index].double().numpy(), **mapping, order=0)
+            known = moved[index] != IGNORE
+            assert torch.allclose(view[index, 0], torch.from_numpy(linear).float(), atol=1e-3)
+            # a position halfway between two voxels may be rounded either way
+            agree = torch.from_numpy(nearest.astype(int)) == moved[index]
+            assert agree[known].float().mean() > 0.98
+
+    def test_labels_are_ignored_and_images_repeat_their_border_outside_the_crop(self, monkeypatch):
+        """At half its size, a crop of 8 voxels fills the middle 4."""
+        monkeypatch.setattr(module, "random_motion", lambda *_: np.diag([2.0, 2.0, 1.0]))
+        image, label = ramps(1, 0, (8, 8))
+        view, moved = random_affine(image, label, 1.0, rng())
+        known = torch.zeros(8, 8, dtype=torch.bool)
+        known[2:6, 2:6] = True
+        assert torch.equal(moved[0] != IGNORE, known)
+        column = [0, 0, 0.5, 2.5, 4.5, 6.5, 7, 7]
+        assert view[0, 0, :, 4].tolist() == pytest.approx(column, abs=1e-4)
+        _, inside = random_affine(image, torch.ones(1, 8, 8, dtype=torch.bool), 1.0, rng())
+        assert inside.dtype == torch.bool
+        assert torch.equal(inside[0], known)
+
+    def test_larger_scale_enlarges_the_body(self, monkeypatch):
+        monkeypatch.setattr(module, "SCALES", (1.4, 1.4))
+        image, label = blobs(40, 40)
+        _, moved = random_affine(image, label, 1.0, rng())
+        assert (moved == 1).sum() / (label == 1).sum() == pytest.approx(1.4**2, rel=0.1)
+
+    @pytest.mark.parametrize("kind", [torch.int8, torch.int16])
+    def test_integer_images_are_moved_like_labels(self, kind):
+        """Hidden labels take the place of images; no class may appear between two others."""
+        label = torch.tensor([0, 3, 7])[torch.randint(3, (4, 24, 24), generator=generator())]
+        view, moved = random_affine(label[:, None].to(kind), label, 1.0, rng())
+        known = moved != IGNORE
+        assert view.dtype == kind
+        assert torch.equal(view[:, 0][known].long(), moved[known])
+        assert set(moved[known].unique().tolist()) == {0, 3, 7}
+
+    def test_short_axes_are_not_rotated_into(self):
+        image, label = ramps(4, 0, (6, 24, 24))
+        view, moved = random_affine(image, label, 1.0, rng())
+        assert torch.allclose(view, image, atol=1e-3)
+        assert torch.equal(moved, torch.where(moved == IGNORE, IGNORE, label))
+        assert (moved == IGNORE).any()
+
+    @pytest.mark.parametrize(("sides", "spacing"), [((8, 24), ()), ((20, 20), (1.0, 3.0))])
+    def test_crop_without_a_plane_to_rotate_in_stays_as_it_is(self, sides, spacing):
+        image, label = blobs(*sides)
+        assert random_affine(image, label, 1.0, rng(), spacing) == (image, label)
+
+    def test_crops_are_moved_independently_with_the_given_probability(self):
+        image = torch.randn(1, 1, 6, 6, generator=generator()).expand(400, -1, -1, -1)
+        view, _ = random_affine(image, None, 0.3, rng())
+        moved = (view != image).flatten(1).any(1)
+        assert moved.float().mean().item() == pytest.approx(0.3, abs=0.1)
+        assert torch.equal(view[~moved], image[~moved])
+        assert len(view[moved].flatten(1).unique(dim=0)) == moved.sum()
+
+    @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+    def test_half_precision_is_kept_but_computed_in_single(self, kind):
+        image, label = blobs(20, 20, 20)
+        view, moved = random_affine(image.to(kind), label, 1.0, rng())
+        exact, expected = random_affine(image.to(kind).float(), label, 1.0, rng())
+        assert view.dtype == kind
+        assert torch.equal(view, exact.to(kind))
+        assert torch.equal(moved, expected)
 
 
-def test_image_without_equal_sides_is_not_turned():
-    _, label = changed(plain_crops(rotate=1.0), 4, 6)
-    assert torch.equal(label, crops(4, 6)[1])
+class TestMotion:
+    def test_images_are_rotated_by_up_to_thirty_degrees(self):
+        motions = [random_motion((24, 24), rng(seed)) for seed in range(300)]
+        angles = [math.degrees(math.atan2(m[1, 0], m[0, 0])) for m in motions]
+        assert -30.001 < min(angles) < -25
+        assert 25 < max(angles) < 30.001
 
+    def test_volumes_are_rotated_in_all_planes_by_as_much_in_total(self):
+        motions = np.array([random_motion((20, 20, 20), rng(seed)) for seed in range(200)])
+        scales = np.cbrt(np.linalg.det(motions[:, :3, :3]))
+        turns = motions[:, :3, :3] / scales[:, None, None]
+        assert np.allclose(turns @ turns.transpose(0, 2, 1), np.eye(3))
+        for plane in ((0, 1), (0, 2), (1, 2)):
+            assert 0.2 < np.abs(turns[(slice(None), *plane)]).max() < 0.6
+        angles = np.degrees(np.arccos((np.trace(turns, axis1=1, axis2=2) - 1) / 2))
+        assert np.sqrt((angles**2).mean()) == pytest.approx(30 / math.sqrt(3), rel=0.2)
 
-def test_unlabeled_images_are_turned_without_a_label():
-    image, _ = crops(6, 6)
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    turned, label = augment(image, None, plain_crops(flip=1.0), rng, generator)
-    assert label is None
-    assert torch.equal(turned, image.flip(2, 3))
-
-
-def test_intensity_changes_the_image_and_never_the_label():
-    image, label = changed(plain_crops(intensity=0.1), 6, 6)
-    assert not torch.equal(image, crops(6, 6)[0])
-    assert torch.equal(label, crops(6, 6)[1])
-
-
-def test_intensity_is_drawn_from_the_generator():
-    image, _ = crops(6, 6)
-    first, same, other = (
-        change_intensity(image, 0.1, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)
+    @pytest.mark.parametrize(
+        ("sides", "wide"), [((24, 24), 2), ((20, 20, 20), 3), ((6, 24, 24), 2)]
     )
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
+    def test_scales_are_balanced_between_smaller_and_larger(self, sides, wide):
+        motions = [random_motion(sides, rng(seed)) for seed in range(300)]
+        scales = np.array([1 / np.linalg.det(m) ** (1 / wide) for m in motions])
+        assert 0.699 < scales.min() < 0.75
+        assert 1.3 < scales.max() < 1.401
+        assert np.median(scales) == pytest.approx(math.sqrt(0.7 * 1.4), rel=0.1)
+
+    def test_rotation_preserves_lengths_in_mm(self):
+        spacing = np.array([0.8, 1.0, 1.5])
+        for seed in range(5):
+            motion = random_motion((20, 20, 20), rng(seed), tuple(spacing))[:-1, :-1]
+            stretches = np.linalg.svd(np.diag(spacing) @ motion @ np.diag(1 / spacing))[1]
+            assert np.ptp(stretches) < 1e-6
+
+    def test_rotation_leaves_thick_slices_alone(self):
+        motion = random_motion((20, 20, 20), rng(), (1.0, 1.0, 3.0))[:-1, :-1]
+        assert motion[2].tolist() == motion[:, 2].tolist() == [0, 0, 1]
+        assert motion[0, 1] != 0
 
 
-def test_spread_of_intensity_is_as_asked():
-    """On a blank image: brightness of spread s for each channel, noise of spread s / 2 on top."""
-    blank = torch.zeros(400, 2, 8, 8)
-    changed = change_intensity(blank, 0.2, torch.Generator().manual_seed(0))
-    brightness = changed.mean((2, 3))
-    noise = changed - brightness[..., None, None]
-    assert brightness.std().item() == pytest.approx(0.2, rel=0.1)
-    assert noise.std().item() == pytest.approx(0.1, rel=0.1)
+class TestScanner:
+    @pytest.fixture
+    def calls(self, monkeypatch) -> list[tuple[str, float]]:
+        """Name and amount of each change; a change adds 1."""
+        found: list[tuple[str, float]] = []
+
+        def stand_in(name):
+            def operation(image, amount, generator):
+                found.append((name, amount))
+                return image + 1
+
+            return operation
+
+        monkeypatch.setattr(module, "INTENSITY", {name: stand_in(name) for name in SCANNER})
+        return found
+
+    def test_probability_1_applies_each_change_once_to_every_channel(self, calls):
+        image = torch.zeros(3, 2, 6, 6)
+        assert torch.equal(scan_with(image), image + len(SCANNER))
+        assert [name for name, _ in calls] == [n for n in SCANNER for _ in range(2)] * 3
+
+    def test_every_change_has_the_given_probability(self, calls):
+        view = scan_with(torch.zeros(400, 1, 2, 2), scanner=0.3)
+        for name in SCANNER:
+            share = sum(called == name for called, _ in calls) / 400
+            assert share == pytest.approx(0.3, abs=0.1)
+        untouched = (view == 0).flatten(1).all(1).float().mean().item()
+        assert untouched == pytest.approx(0.7 ** len(SCANNER), abs=0.1)
+
+    def test_amounts_have_both_signs_and_differ_between_channels(self, calls):
+        scan_with(torch.zeros(40, 2, 2, 2))
+        amounts = np.array([amount for _, amount in calls]).reshape(-1, 2)
+        assert -1 <= amounts.min() < -0.9
+        assert 0.9 < amounts.max() <= 1
+        assert abs(np.corrcoef(amounts.T)[0, 1]) < 0.3
+
+    @pytest.mark.parametrize("blur", [0.0, 0.5])
+    def test_blur_scales_only_the_changes_that_lose_detail(self, blur, calls):
+        image = torch.zeros(20, 1, 2, 2)
+        scan_with(image, scanner=0.5)
+        whole = calls.copy()
+        calls.clear()
+        scan_with(image, scanner=0.5, blur=blur)
+        scales = {name: blur if name in ("blur", "low-resolution") else 1 for name in SCANNER}
+        assert {name for name, _ in whole} == set(SCANNER)
+        assert calls == [(name, amount * scales[name]) for name, amount in whole]
+
+    @pytest.mark.parametrize("sides", [(24, 16), (6, 24, 24)])
+    @pytest.mark.parametrize("name", SCANNER)
+    def test_every_change_alters_the_image(self, name, sides, monkeypatch):
+        monkeypatch.setattr(module, "SCANNER", (name,))
+        image = torch.randn(2, 2, *sides, generator=generator())
+        view = scan_with(image)
+        assert view.shape == image.shape
+        assert view.isfinite().all()
+        assert (view != image).flatten(1).any(1).all()
+        assert torch.equal(scan_with(image, blur=0.0), image) == (name in module.BLURRING)
+
+    def test_noise_comes_last_and_from_the_generator(self):
+        """On a blank image, blurred noise would be correlated between neighbors."""
+        blank = torch.zeros(8, 1, 32, 32)
+        first, same, other = (scan_with(blank, noise=seed) for seed in (0, 0, 1))
+        assert torch.equal(first, same)
+        assert not torch.equal(first, other)
+        centered = first - first.mean((2, 3), keepdim=True)
+        correlation = (centered[..., 1:] * centered[..., :-1]).mean() / (centered**2).mean()
+        assert abs(correlation.item()) < 0.2
+
+    def test_half_precision_is_kept_but_computed_in_single(self):
+        image = blobs(20, 20)[0].bfloat16()
+        assert torch.equal(scan_with(image), scan_with(image.float()).bfloat16())
+
+    def test_augment_leaves_intensities_to_it(self):
+        image, label = blobs(24, 24)
+        assert augment(image, label, plain_crops(scanner=1.0), rng()) == (image, label)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"flip": 1.5}, {"rotate": -0.1}, {"intensity": 2.0}, {"affine": 1.1}, {"scanner": -1.0}],
-)
-def test_setting_outside_of_its_range_is_refused_by_name(settings):
-    (name,) = settings
-    with pytest.raises(InputError, match=rf"augment\.{name} is .* from 0, which is off, to 1"):
-        AugmentSettings(**settings)
+def test_single_slice_of_a_volume_is_augmented_like_a_picture():
+    image = torch.randn((4, 2, 24, 20), generator=generator())
+    label = (image[:, 0] > 0.5).long()
+    turned = plain_crops(affine=1.0)
+    flat, flat_label = augment(image, label, turned, rng(1), (), (0.4, 0.4))
+    thick, thick_label = augment(
+        image[..., None], label[..., None], turned, rng(1), (), (0.4, 0.4, 8.0)
+    )
+    assert (thick_label[..., 0] == flat_label).float().mean() > 0.98
+    assert torch.allclose(thick[..., 0], flat, atol=1e-3)
+    assert not torch.allclose(flat, image, atol=0.1)
+    assert torch.allclose(scan_with(image[..., None])[..., 0], scan_with(image), atol=1e-3)
 
 
-def test_mirror_is_about_the_axes_that_it_is_given():
-    image, label = crops(6, 6, 6)
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    settings = plain_crops(mirror=1.0)
-    mirrored, moved = augment(image, label, settings, rng, generator, mirrors=(1,))
-    assert torch.equal(moved, label.flip(2))
-    assert torch.equal(mirrored[:, 0].long(), moved)
+def test_augmentation_never_waits_for_the_device(monkeypatch):
+    image, label = blobs(6, 24, 24)
 
+    def wait(*_):
+        raise AssertionError("a value was read from the device")
 
-def test_image_that_is_mirrored_twice_is_as_before():
-    image, label = crops(6, 6)
-    rng, generator = np.random.default_rng(0), torch.Generator().manual_seed(0)
-    settings = plain_crops(flip=1.0, mirror=1.0)
-    _, moved = augment(image, label, settings, rng, generator, mirrors=(0,))
-    assert torch.equal(moved, label.flip(2))
+    names = ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__")
+    with monkeypatch.context() as patch:
+        for name in names:
+            patch.setattr(torch.Tensor, name, wait)
+        settings = plain_crops(affine=0.7, mirror=0.5)
+        view, _ = augment(image, label, settings, rng(), (0, 1, 2))
+        changed = scan_with(view)
+    assert not torch.equal(view, image)
+    assert not torch.equal(changed, view)

@@ -45,7 +45,7 @@ class Folder:
     def inspect(self, look=None, **more) -> Inspection:
         dataset = Dataset(self.root, "folders", tuple(self.cases), **more)
         names = [case.name for case in self.cases] if look is None else look
-        return inspect(dataset, look_at_labels_of=names)
+        return inspect(dataset, read_labels_of=names)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_pictures_have_no_chords_as_nobody_knows_the_size_of_their_pixels(tmp_pa
     for suffix in (".npy", ".npz"):
         case = Case("a", (tmp_path / f"a{suffix}",), tmp_path / f"l{suffix}")
         dataset = Dataset(tmp_path, "folders", (case,))
-        found.append(inspect(dataset, look_at_labels_of=["a"]).fingerprints["a"].chords)
+        found.append(inspect(dataset, read_labels_of=["a"]).fingerprints["a"].chords)
     assert found == [{}, {1: (5.0, 20.0)}]
 
 
@@ -144,14 +144,14 @@ def test_every_case_advances_the_progress(folder):
     folder.add("other")
     dataset = Dataset(folder.root, "folders", tuple(folder.cases))
     steps: list[int] = []
-    inspect(dataset, look_at_labels_of=(), advance=lambda: steps.append(1))
+    inspect(dataset, read_labels_of=(), advance=lambda: steps.append(1))
     assert len(steps) == 2
 
 
 def test_only_the_cases_asked_for_are_read(folder):
     folder.add("other")
     dataset = Dataset(folder.root, "folders", tuple(folder.cases))
-    inspection = inspect(dataset, cases=folder.cases[1:], look_at_labels_of=())
+    inspection = inspect(dataset, cases=folder.cases[1:], read_labels_of=())
     assert list(inspection.fingerprints) == ["other"]
 
 
@@ -159,7 +159,7 @@ def test_dims_come_from_the_labels_where_images_have_channels(tmp_path):
     np.save(tmp_path / "a.npy", scan(0, 3, 8, 9))
     np.save(tmp_path / "l.npy", np.eye(8, 9, dtype=np.uint8))
     case = Case("a", (tmp_path / "a.npy",), tmp_path / "l.npy")
-    inspection = inspect(Dataset(tmp_path, "folders", (case,)), look_at_labels_of=["a"])
+    inspection = inspect(Dataset(tmp_path, "folders", (case,)), read_labels_of=["a"])
     assert inspection.dims == 2
     assert len(inspection.fingerprints["a"].channels) == 3
 

@@ -181,11 +181,11 @@ def test_kernels_that_fit_no_level_are_refused(path, rows, words):
 
 @pytest.mark.parametrize(("orientation", "axes"), [("RAS", (0,)), ("PSL", (2,)), (None, ())])
 def test_left_and_right_are_one_axis_where_they_are_known(orientation, axes):
-    assert replace(PLAN, orientation=orientation).mirrors == axes
+    assert replace(PLAN, orientation=orientation).mirror_axes == axes
 
 
 def test_every_axis_of_a_picture_may_be_mirrored():
-    assert replace(PLAN, dims=2, orientation=None).mirrors == (0, 1)
+    assert replace(PLAN, dims=2, orientation=None).mirror_axes == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_nothing_is_mirrored_where_sides_are_classes(names):
     classes = {name: number for number, name in enumerate(("background", *names))}
     plan = replace(PLAN, classes=classes, orientation="RAS")
     assert plan.has_sides
-    assert plan.mirrors == ()
-    assert replace(plan, dims=2, orientation=None).mirrors == ()
+    assert plan.mirror_axes == ()
+    assert replace(plan, dims=2, orientation=None).mirror_axes == ()
 
 
 @pytest.mark.parametrize(

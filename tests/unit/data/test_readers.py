@@ -12,10 +12,10 @@ import pytest
 from segpl.data.readers import (
     SUFFIXES,
     Grid,
+    grid_difference,
     read_grid,
     read_image,
     read_label,
-    same_grid,
     stem_of,
     suffix_of,
 )
@@ -138,7 +138,7 @@ def test_one_scan_reads_identically_from_nifti_and_from_itk_files(tmp_path, suff
     ours, theirs = (read_image([p], dims=3) for p in (path, tmp_path / f"b{suffix}"))
     np.testing.assert_array_equal(ours.array, theirs.array)
     np.testing.assert_allclose(ours.grid.affine, theirs.grid.affine, atol=1e-5)
-    assert same_grid(ours.grid, theirs.grid) is None
+    assert grid_difference(ours.grid, theirs.grid) is None
 
 
 def test_components_of_an_itk_file_are_channels(tmp_path):
@@ -397,7 +397,7 @@ def moved(row: int, column: int, by: float) -> np.ndarray:
     "affine", [moved(0, 0, 0.0005), moved(0, 3, 0.005), moved(2, 2, -0.002), moved(0, 1, 0.0005)]
 )
 def test_rounding_in_an_affine_is_no_difference(affine):
-    assert same_grid(grid(), grid(affine=affine)) is None
+    assert grid_difference(grid(), grid(affine=affine)) is None
 
 
 @pytest.mark.parametrize(
@@ -412,17 +412,17 @@ def test_rounding_in_an_affine_is_no_difference(affine):
 def test_what_differs_between_grids_is_said_with_both_values(other, words):
     import re
 
-    assert re.search(words, same_grid(grid(), other) or "")
+    assert re.search(words, grid_difference(grid(), other) or "")
 
 
 def test_axes_turned_by_a_degree_differ():
     turn = np.radians(1.0)
     rotation = np.eye(4)
     rotation[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
-    difference = same_grid(grid(), grid(affine=rotation @ np.diag([0.7, 0.7, 3.0, 1.0])))
+    difference = grid_difference(grid(), grid(affine=rotation @ np.diag([0.7, 0.7, 3.0, 1.0])))
     assert difference == "axes turned by 1 degrees against each other"
 
 
 def test_a_file_without_geometry_is_compared_by_shape_alone():
-    assert same_grid(grid(), Grid((8, 9, 10), (1, 1, 1), None)) is None
-    assert "shape" in (same_grid(grid(), Grid((8, 9, 9), (1, 1, 1), None)) or "")
+    assert grid_difference(grid(), Grid((8, 9, 10), (1, 1, 1), None)) is None
+    assert "shape" in (grid_difference(grid(), Grid((8, 9, 9), (1, 1, 1), None)) or "")

@@ -8,439 +8,388 @@ import pytest
 import torch
 from tiny import Untouchable, plain_crops
 
-from segpl.data.augment import AugmentSettings, scanned
+from segpl.data.augment import AugmentSettings, simulate_scanner
 from segpl.data.cache import Volume
-from segpl.data.sampler import Resident, Sampler, settle
+from segpl.data.sampler import Resident, Sampler, place_volumes
 from segpl.types import IGNORE, Batch
 
 CPU = torch.device("cpu")
-EVERYTHING = plain_crops(flip=0.5, rotate=0.8, intensity=0.1)
 PLENTY = 2**40
+MOVED = plain_crops(mirror=0.5, affine=0.5)
+EVERYTHING = replace(MOVED, scanner=0.5)
+both_dims = pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
 
 
-def volume(shape: tuple[int, ...], *, number: int = 0, channels: int = 1) -> Volume:
-    """Every voxel of the image tells its place; the label is the image, so crops can be matched."""
-    places = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
-    image = np.stack([places.astype(np.float32) + 1000 * c for c in range(channels)])
-    foreground = np.argwhere(places % 7 == 3).astype(np.int32)
-    return Volume(f"case-{number}", image, places, foreground)
+def volume(shape: tuple[int, ...], *, first: int = 0, channels: int = 1) -> Volume:
+    """Image and label are both the index of the voxel, so that crops can be matched."""
+    label = np.arange(first, first + np.prod(shape), dtype=np.int16).reshape(shape)
+    image = np.stack([label.astype(np.float32) + 1000 * c for c in range(channels)])
+    return Volume(f"from-{first}", image, label, np.argwhere(label % 7 == 3).astype(np.int32))
 
 
 def sampler(volumes: list[Volume], *, memory: int = PLENTY, **changes: object) -> Sampler:
-    residents = settle(volumes, CPU, memory)
+    residents = place_volumes(volumes, CPU, memory)
+    dims = volumes[0].image.ndim - 1
     plain = Sampler(
         labeled=residents,
         unlabeled=residents,
-        patch=(4,) * (volumes[0].image.ndim - 1),
+        patch=(4,) * dims,
         labeled_crops=3,
         unlabeled_crops=2,
         foreground=0.5,
         augment=plain_crops(),
         seed=0,
         device=CPU,
+        mirror_axes=tuple(range(dims)),
     )
     return replace(plain, **changes)
 
 
 def equal(a: Batch, b: Batch) -> bool:
-    assert a.unlabeled is not None
-    assert b.unlabeled is not None
     return (
         torch.equal(a.labeled.image, b.labeled.image)
         and torch.equal(a.labeled.label, b.labeled.label)
         and torch.equal(a.unlabeled.image, b.unlabeled.image)
+        and torch.equal(a.unlabeled.inside, b.unlabeled.inside)
         and torch.equal(a.generator.get_state(), b.generator.get_state())
     )
 
 
-@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
-def test_batch_has_the_crops_that_were_asked_for(shape):
-    batch = sampler([volume(shape, channels=2)]).batch(0)
-    side = (4,) * len(shape)
-    assert batch.labeled.image.shape == (3, 2, *side)
-    assert batch.labeled.image.dtype == torch.float32
-    assert batch.labeled.label.shape == (3, *side)
-    assert batch.labeled.label.dtype == torch.int64
-    assert batch.unlabeled.image.shape == (2, 2, *side)
+class TestRandomness:
+    @pytest.mark.parametrize("augment", [plain_crops(), EVERYTHING])
+    def test_batch_depends_on_seed_and_step_only(self, augment):
+        cases = [volume((9, 8)), volume((12, 6), first=500)]
+        straight, wild = (sampler(cases, augment=augment) for _ in range(2))
+        for step in (5, 0, 5, 2):
+            wild.batch(step)
+        assert equal(straight.batch(3), wild.batch(3))
+        assert not equal(straight.batch(3), straight.batch(4))
+        assert not equal(straight.batch(3), replace(straight, seed=1).batch(3))
+
+    def test_global_random_state_is_left_alone(self):
+        torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+        sampler([volume((9, 8))], augment=plain_crops(mirror=1, affine=1, scanner=1)).batch(0)
+        assert torch.equal(torch_state, torch.get_rng_state())
+        assert np.array_equal(numpy_state, np.random.get_state()[1])
+
+    def test_each_crop_draws_a_case_a_kind_and_a_position(self):
+        """The sequence of draws is part of the promise: recorded batches stay the same."""
+        cases = [volume((9, 12)), replace(volume((9, 12)), foreground=np.zeros((0, 2), np.int32))]
+        for step in range(10):
+            rng = np.random.default_rng([0, step])
+            rng.integers(2**62)
+            labeled, unlabeled = [], []
+            for _ in range(3):
+                case = cases[rng.integers(2)]
+                if rng.random() < 0.5 and len(case.foreground):
+                    y, x = case.foreground[rng.integers(len(case.foreground))] - 2
+                    labeled.append([min(max(y, 0), 5), min(max(x, 0), 8)])
+                else:
+                    labeled.append([rng.integers(6), rng.integers(9)])
+            for _ in range(2):
+                rng.integers(2)
+                unlabeled.append([rng.integers(6), rng.integers(9)])
+            batch = sampler(cases).batch(step)
+            assert batch.labeled.image[:, 0, 0, 0].tolist() == [12 * y + x for y, x in labeled]
+            assert batch.unlabeled.image[:, 0, 0, 0].tolist() == [12 * y + x for y, x in unlabeled]
 
 
-def test_batch_is_a_function_of_seed_and_step_alone():
-    """Asking for other steps before, or twice, changes nothing."""
-    cases = [volume((9, 8), number=0), volume((12, 6), number=1)]
-    straight, wild = sampler(cases), sampler(cases)
-    for step in (5, 0, 5, 2):
-        wild.batch(step)
-    assert equal(straight.batch(3), wild.batch(3))
+class TestCrops:
+    @both_dims
+    def test_batch_has_the_requested_crops(self, shape):
+        side = (4,) * len(shape)
+        batch = sampler([volume(shape, channels=2)]).batch(0)
+        image, label = batch.labeled.image, batch.labeled.label
+        assert (image.shape, image.dtype) == ((3, 2, *side), torch.float32)
+        assert (label.shape, label.dtype) == ((3, *side), torch.int64)
+        assert batch.unlabeled.image.shape == (2, 2, *side)
+        assert torch.equal(image[:, 0] + 1000, image[:, 1])
+
+    def test_batch_without_unlabeled_crops_has_none(self):
+        assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
+
+    @both_dims
+    @pytest.mark.parametrize("augment", [plain_crops(), plain_crops(mirror=0.5)])
+    def test_image_and_label_are_cropped_together(self, shape, augment):
+        for step in range(5):
+            batch = sampler([volume(shape)], augment=augment).batch(step).labeled
+            assert torch.equal(batch.image[:, 0].long(), batch.label)
+
+    def test_crop_of_a_thin_volume_is_padded_and_ignored(self):
+        batch = sampler([volume((9, 3))]).batch(0).labeled
+        padding = batch.label == IGNORE
+        assert padding.sum() == 3 * 4  # one column of four in each of three crops
+        assert (batch.image[:, 0][padding] == 0).all()
+        assert torch.equal(batch.image[:, 0][~padding].long(), batch.label[~padding])
+
+    @pytest.mark.parametrize("foreground", [0.0, 1.0])
+    def test_volume_smaller_than_the_patch_appears_anywhere_in_it(self, foreground):
+        """The network must learn the margins too, where larger volumes have voxels."""
+        plain = sampler([volume((3, 2))], foreground=foreground)
+        crops = [plain.batch(step) for step in range(60)]
+        corners = set()
+        for label in torch.cat([batch.labeled.label for batch in crops]):
+            assert sorted(label[label != IGNORE].tolist()) == list(range(6))
+            corners.add(tuple((label == 0).nonzero()[0].tolist()))
+        everywhere = {(x, y) for x in range(2) for y in range(3)}
+        # foreground crops put the only foreground voxel (1, 1) as close to the center as possible
+        assert corners == (everywhere if foreground == 0 else {(1, 1)})
+        assert torch.stack([batch.unlabeled.inside.any(0) for batch in crops]).any(0).all()
+
+    def test_crops_cover_every_voxel_of_every_case(self):
+        plain = sampler([volume((6, 6)), volume((6, 6), first=36)], foreground=0.0)
+        labels = [plain.batch(step).labeled.label for step in range(100)]
+        assert set(torch.cat(labels).unique().tolist()) == set(range(72))
+
+    @pytest.mark.parametrize("augment", [plain_crops(), plain_crops(mirror=0.5)])
+    def test_padding_of_unlabeled_crops_is_marked(self, augment):
+        scan = volume((4, 3, 4), first=1)  # every voxel of the scan is above 0
+        batch = sampler([scan], patch=(6, 6, 6), unlabeled_crops=4, augment=augment).batch(3)
+        assert torch.equal(batch.unlabeled.inside, batch.unlabeled.image[:, 0] > 0)
+
+    @pytest.mark.parametrize("foreground", [0.0, 1.0])
+    def test_single_slices_are_cropped_from_thick_volumes(self, foreground):
+        """Voxels hold the number of their slice; only slice 3 has foreground."""
+        label = np.zeros((12, 12, 5), np.int8)
+        label[4:6, 4:6, 3] = 1
+        image = np.broadcast_to(np.arange(5, dtype=np.float32), (1, 12, 12, 5)).copy()
+        case = Volume("a", image, label, np.argwhere(label).astype(np.int32))
+        drawn = sampler([case], patch=(16, 8, 1), foreground=foreground)
+        batches = [drawn.batch(step) for step in range(20)]
+        labeled = torch.cat([b.labeled.image[:, 0][b.labeled.label != IGNORE] for b in batches])
+        unlabeled = torch.cat([b.unlabeled.image[:, 0][b.unlabeled.inside] for b in batches])
+        assert batches[0].labeled.image.shape == (3, 1, 16, 8, 1)
+        assert set(unlabeled.unique().tolist()) == {0, 1, 2, 3, 4}
+        assert set(labeled.unique().tolist()) == ({3} if foreground else {0, 1, 2, 3, 4})
 
 
-def test_another_step_or_seed_gives_another_batch():
-    plain = sampler([volume((20, 20))])
-    assert not equal(plain.batch(1), plain.batch(2))
-    assert not equal(plain.batch(1), replace(plain, seed=1).batch(1))
-
-
-def test_augmented_batch_is_a_function_of_seed_and_step_too():
-    settings = replace(EVERYTHING, affine=0.5, scanner=0.5)
-    first, second = (sampler([volume((9, 8))], augment=settings) for _ in range(2))
-    second.batch(7)
-    assert equal(first.batch(3), second.batch(3))
-
-
-def test_batch_draws_nothing_from_global_randomness():
-    plain = sampler([volume((9, 8))], augment=replace(EVERYTHING, affine=1.0, scanner=1.0))
-    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-    plain.batch(0)
-    assert torch.equal(torch_state, torch.get_rng_state())
-    assert np.array_equal(numpy_state, np.random.get_state()[1])
-
-
-@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
-def test_image_and_label_are_cut_at_the_same_place(shape):
-    for step in range(5):
-        batch = sampler([volume(shape)]).batch(step).labeled
-        assert torch.equal(batch.image[:, 0].long(), batch.label)
-
-
-def test_image_and_label_stay_together_when_turned():
-    settings = plain_crops(flip=0.5, rotate=0.8)
-    for step in range(5):
-        batch = sampler([volume((9, 8, 7))], augment=settings).batch(step).labeled
-        assert torch.equal(batch.image[:, 0].long(), batch.label)
-
-
-def test_all_channels_are_cut_at_the_same_place():
-    image = sampler([volume((9, 8), channels=2)]).batch(0).labeled.image
-    assert torch.equal(image[:, 0] + 1000, image[:, 1])
-
-
-def test_crop_of_a_thin_volume_is_filled_with_ignored_voxels():
-    batch = sampler([volume((9, 3))]).batch(0).labeled
-    filled = batch.label == IGNORE
-    assert filled.sum() == 3 * 4  # one column of four in each of three crops
-    assert (batch.image[:, 0][filled] == 0).all()
-    assert torch.equal(batch.image[:, 0][~filled].long(), batch.label[~filled])
-
-
-@pytest.mark.parametrize("foreground", [0.0, 1.0])
-def test_volume_smaller_than_the_patch_is_shown_whole_and_anywhere_in_it(foreground):
-    """Margins that no labeled scan ever reaches would answer at random where a larger one does."""
-    plain = sampler([volume((3, 2))], foreground=foreground)
-    crops = [plain.batch(step) for step in range(60)]
-    corners = set()
-    for label in torch.cat([batch.labeled.label for batch in crops]):
-        assert sorted(label[label != IGNORE].tolist()) == list(range(6))
-        corners.add(tuple((label == 0).nonzero()[0].tolist()))
-    everywhere = {(x, y) for x in range(2) for y in range(3)}
-    # sought out: its one foreground voxel (1, 1) is as near to the middle as it can be
-    assert corners == (everywhere if foreground == 0 else {(1, 1)})
-    unlabeled = torch.stack([batch.unlabeled.inside.any(0) for batch in crops])
-    assert unlabeled.any(0).all()
-
-
-def test_every_foreground_crop_contains_foreground():
-    """Only one voxel in 400 is foreground, and it lies at the rim."""
-    label = np.zeros((20, 20), np.int16)
-    label[19, 0] = 1
-    case = Volume("a", label[None].astype(np.float32), label, np.array([[19, 0]], np.int32))
-    always = sampler([case], foreground=1.0)
-    never = sampler([case], foreground=0.0)
-    assert all(always.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
-    assert not all(never.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
-
-
-@pytest.mark.parametrize("places", [None, np.empty((0, 2), np.int32)])
-def test_case_without_foreground_is_cropped_anywhere(places):
-    label = np.zeros((9, 9), np.int16)
-    case = Volume("a", label[None].astype(np.float32), label, places)
-    assert sampler([case], foreground=1.0).batch(0).labeled.label.shape == (3, 4, 4)
-
-
-def test_crops_reach_every_voxel():
-    seen: set[int] = set()
-    plain = sampler([volume((6, 6))], foreground=0.0)
-    for step in range(60):
-        seen |= set(plain.batch(step).labeled.label.unique().tolist())
-    assert seen == set(range(36))
-
-
-def test_every_case_is_used():
-    cases = [volume((6, 6), number=n) for n in range(3)]
-    for number, case in enumerate(cases):
-        case.label[:] = number
-    plain = sampler(cases)
-    seen = {n for step in range(20) for n in plain.batch(step).labeled.label.unique().tolist()}
-    assert seen == {0, 1, 2}
-
-
-@pytest.mark.parametrize("kind", [np.int8, np.int16])
-def test_mapped_and_resident_volumes_give_the_same_batch(tmp_path: Path, kind):
-    np.save(tmp_path / "image.npy", volume((9, 3)).image)
-    np.save(tmp_path / "label.npy", volume((9, 3)).label.astype(kind))
-    mapped = Volume(
-        "a",
-        np.load(tmp_path / "image.npy", mmap_mode="r"),
-        np.load(tmp_path / "label.npy", mmap_mode="r"),
-        volume((9, 3)).foreground,
-    )
-    resident, on_disk = sampler([mapped]), sampler([mapped], memory=0)
-    assert isinstance(resident.labeled[0].image, torch.Tensor)
-    assert isinstance(on_disk.labeled[0].image, np.memmap)
-    for step in range(3):
-        assert equal(resident.batch(step), on_disk.batch(step))
-
-
-def test_volumes_stay_on_disk_unless_all_of_them_fit():
-    cases = [volume((9, 8)), volume((9, 8), number=1)]
-    size = sum(case.image.nbytes + case.label.nbytes for case in cases)
-    fitting, tight = (
-        settle(cases, CPU, int(size / 0.4) + 1),
-        settle(cases, CPU, int(size / 0.4) - 9),
-    )
-    assert all(isinstance(entry.image, torch.Tensor) for entry in fitting)
-    assert not any(isinstance(entry.image, torch.Tensor) for entry in tight)
-
-
-def test_label_of_an_unlabeled_case_is_never_touched():
-    plain = sampler([volume((9, 8))])
-    case = Resident(plain.labeled[0].image, Untouchable(), None)
-    assert replace(plain, unlabeled=[case], foreground=1.0).batch(0).unlabeled is not None
-
-
-def test_unlabeled_case_needs_no_label():
-    plain = sampler([volume((9, 8))])
-    bare = settle([Volume("b", volume((5, 5)).image, None, None)], CPU, PLENTY)
-    assert replace(plain, unlabeled=bare).batch(0).unlabeled.image.max() < 25
-
-
-def test_batch_without_unlabeled_crops_has_none():
-    assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
-
-
-@pytest.mark.parametrize("turned", [plain_crops(), plain_crops(flip=0.5, rotate=1.0)])
-def test_filling_around_an_unlabeled_scan_is_marked(turned):
-    """Every voxel of the scan is above 0 here, so the filling can be seen."""
-    scan = volume((4, 3, 4))
-    scan.image[...] += 1
-    batch = sampler([scan], patch=(6, 6, 6), unlabeled_crops=4, augment=turned).batch(3)
-    assert batch.unlabeled is not None
-    assert batch.unlabeled.inside is not None
-    assert torch.equal(batch.unlabeled.inside, batch.unlabeled.image[:, 0] > 0)
-
-
-def with_hidden(places: list[Volume], labels: list[Volume], **changes: object) -> Sampler:
-    residents = settle([replace(v, image=v.label[None], label=None) for v in labels], CPU, PLENTY)
-    return sampler(places, hidden=residents, **changes)
-
-
-@pytest.mark.parametrize(
-    "turned", [plain_crops(), plain_crops(flip=0.5, rotate=0.8, intensity=0.1)]
-)
-@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (9, 3)])
-def test_hidden_labels_are_those_of_the_unlabeled_crops(shape, turned):
-    """The label of a voxel is its place, and so is the image without changes of intensity."""
-    cases = [volume(shape), volume(shape, number=1)]
-    cases[1].label[...] += 500
-    cases[1].image[...] += 500
-    watched = with_hidden(cases, cases, augment=turned, unlabeled_crops=4)
-    still = replace(watched, augment=replace(turned, intensity=0.0))
-    for step in range(4):
-        crops = still.batch(step).unlabeled
-        wanted = torch.where(crops.inside, crops.image[:, 0].long(), IGNORE)
-        assert torch.equal(watched.hidden_labels(step), wanted)
-
-
-@pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16), (4, 24, 20)])
-def test_hidden_labels_move_within_half_a_voxel_of_the_unlabeled_crops(shape):
-    """Image and label are the place along one axis; the draws of a scanner change neither."""
-    patch = tuple(min(side, 12) for side in shape)
-    settings = plain_crops(flip=0.5, rotate=0.8, affine=0.7)
-    for axis in range(len(shape)):
-        case = volume(shape)
-        case.label[...] = np.indices(shape)[axis]
-        case.image[...] = case.label
-        still = with_hidden([case], [case], augment=settings, patch=patch, unlabeled_crops=4)
-        watched = replace(still, augment=replace(settings, intensity=0.1, scanner=0.5))
+class TestMemory:
+    @pytest.mark.parametrize("kind", [np.int8, np.int16])
+    def test_mapped_and_resident_volumes_give_the_same_batch(self, tmp_path: Path, kind):
+        case = volume((9, 3))
+        np.save(tmp_path / "image.npy", case.image)
+        np.save(tmp_path / "label.npy", case.label.astype(kind))
+        image, label = (
+            np.load(tmp_path / f"{part}.npy", mmap_mode="r") for part in ("image", "label")
+        )
+        mapped = Volume("a", image, label, case.foreground)
+        resident, on_disk = sampler([mapped]), sampler([mapped], memory=0)
+        assert isinstance(resident.labeled[0].image, torch.Tensor)
+        assert isinstance(on_disk.labeled[0].image, np.memmap)
         for step in range(3):
-            crops, labels = still.batch(step).unlabeled, watched.hidden_labels(step)
-            assert torch.equal(labels == IGNORE, ~crops.inside)
-            assert not crops.inside.all()
-            assert ((crops.image[:, 0] - labels).abs()[crops.inside] <= 0.5 + 1e-3).all()
+            assert equal(resident.batch(step), on_disk.batch(step))
+
+    def test_volumes_stay_on_disk_unless_all_of_them_fit(self):
+        cases = [volume((9, 8)), volume((9, 8), first=500)]
+        size = sum(case.image.nbytes + case.label.nbytes for case in cases)
+        for memory, fits in ((3 * size, True), (2 * size, False)):
+            placed = place_volumes(cases, CPU, memory)
+            assert [isinstance(entry.image, torch.Tensor) for entry in placed] == [fits, fits]
 
 
-@pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16)])
-def test_scanner_changes_labeled_images_alone(shape):
-    settings = plain_crops(flip=0.5, rotate=0.8, affine=0.5)
-    patch = (12,) * len(shape)
-    for step in range(3):
-        plain, changed = (
-            sampler([volume(shape)], patch=patch, augment=replace(settings, scanner=chance))
-            for chance in (0.0, 0.9)
+class TestForeground:
+    def test_every_foreground_crop_contains_foreground(self):
+        """Only one voxel in 400 is foreground, and it lies in a corner."""
+        label = np.zeros((20, 20), np.int16)
+        label[19, 0] = 1
+        case = Volume("a", label[None].astype(np.float32), label, np.array([[19, 0]], np.int32))
+        always, never = (sampler([case], foreground=share) for share in (1.0, 0.0))
+        assert all(always.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
+        assert not all(never.batch(s).labeled.label.flatten(1).any(1).all() for s in range(10))
+
+    @pytest.mark.parametrize("balance", [False, True])
+    @pytest.mark.parametrize("positions", [None, np.empty((0, 2), np.int32)])
+    def test_case_without_foreground_is_cropped_anywhere(self, positions, balance):
+        label = np.zeros((9, 9), np.int16)
+        case = Volume("a", label[None].astype(np.float32), label, positions)
+        placed = place_volumes([case], CPU, PLENTY, balance=balance)
+        batch = sampler([case], labeled=placed, foreground=1.0).batch(0)
+        assert batch.labeled.label.shape == (3, 4, 4)
+
+    def uneven(self) -> Volume:
+        """192 voxels of class 1 on the left, one voxel of class 3 on the right."""
+        label = np.zeros((24, 24), np.int8)
+        label[:, :8] = 1
+        label[12, 23] = 3
+        image = label[None].astype(np.float32)
+        return Volume("a", image, label, np.argwhere(label).astype(np.int32))
+
+    def test_balance_centers_crops_on_every_class_equally_often(self):
+        def share_of_rare(balance: bool) -> float:
+            placed = place_volumes([self.uneven()], CPU, PLENTY, balance=balance)
+            crops = sampler([self.uneven()], labeled=placed, foreground=1.0, labeled_crops=50)
+            labels = torch.cat([crops.batch(step).labeled.label for step in range(4)])
+            return float((labels == 3).flatten(1).any(1).float().mean())
+
+        assert share_of_rare(balance=False) < 0.1
+        assert share_of_rare(balance=True) == pytest.approx(0.5, abs=0.15)
+
+    @pytest.mark.parametrize("memory", [PLENTY, 0])
+    def test_balance_groups_positions_by_the_classes_of_the_case(self, memory):
+        labeled, bare = place_volumes(
+            [self.uneven(), replace(self.uneven(), label=None)], CPU, memory, balance=True
         )
-        one, other = plain.batch(step), changed.batch(step)
-        assert not torch.equal(one.labeled.image, other.labeled.image)
-        assert torch.equal(one.labeled.label, other.labeled.label)
-        assert torch.equal(one.unlabeled.image, other.unlabeled.image)
-        assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
+        assert [len(positions) for positions in labeled.by_class] == [192, 1]
+        assert labeled.by_class[1].tolist() == [[12, 23]]
+        assert bare.by_class == ()
 
 
-def seen_in_crops(**changes: float) -> dict[str, bool]:
-    """What the default settings, changed, do to crops whose voxels are their rows."""
-    case = volume((24, 24))
-    case.label[...] = np.indices((24, 24))[0]
-    case.image[...] = case.label
-    settings = AugmentSettings(**changes)
-    drawn = sampler([case], patch=(12, 12), augment=settings, mirrors=(0,))
-    batches = [drawn.batch(step).labeled for step in range(10)]
-    image = torch.cat([batch.image[:, 0] for batch in batches])  # (B, *S)
-    label = torch.cat([batch.label for batch in batches])
-    known = label != IGNORE
-    return {
-        "affine": bool(label.diff(dim=-1).any()),
-        "scanner": bool(((image - label).abs()[known] > 0.5 + 1e-3).any()),
-        "mirror": bool((image[:, 0, 6] > image[:, -1, 6]).any()),
-    }
+class TestAugmentation:
+    def test_mirror_applies_to_labeled_and_unlabeled_crops(self):
+        plain = sampler([volume((4, 4, 4))], mirror_axes=(0,))
+        before = plain.batch(3)
+        after = replace(plain, augment=plain_crops(mirror=1.0)).batch(3)
+        assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
+        assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
+
+    @both_dims
+    def test_scanner_changes_labeled_images_only(self, shape):
+        plain = sampler([volume(shape)], augment=MOVED)
+        harder = replace(plain, augment=replace(MOVED, scanner=0.9))
+        for step in range(3):
+            one, other = plain.batch(step), harder.batch(step)
+            assert not torch.equal(one.labeled.image, other.labeled.image)
+            assert torch.equal(one.labeled.label, other.labeled.label)
+            assert torch.equal(one.unlabeled.image, other.unlabeled.image)
+            assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
+
+    def test_each_default_can_be_disabled_on_its_own(self):
+        """Voxels are their rows: a mirror reverses them, a rotation tilts them."""
+        case = volume((24, 24))
+        case.label[...] = np.indices((24, 24))[0]
+        case.image[...] = case.label
+
+        def seen(**changes: float) -> dict[str, bool]:
+            settings = AugmentSettings(**changes)
+            drawn = sampler([case], patch=(12, 12), augment=settings, mirror_axes=(0,))
+            batches = [drawn.batch(step).labeled for step in range(10)]
+            image = torch.cat([batch.image[:, 0] for batch in batches])  # (B, *S)
+            label = torch.cat([batch.label for batch in batches])
+            known = label != IGNORE
+            return {
+                "affine": bool(label.diff(dim=-1).any()),
+                "scanner": bool(((image - label).abs()[known] > 0.6).any()),
+                "mirror": bool((image[:, 0, 6] > image[:, -1, 6]).any()),
+            }
+
+        names = ("affine", "scanner", "mirror")
+        assert seen() == dict.fromkeys(names, True)
+        for off in names:
+            assert seen(**{off: 0.0}) == {name: name != off for name in names}
+
+    def test_scanner_has_its_own_random_stream(self, monkeypatch):
+        monkeypatch.setattr("segpl.data.augment.SCANNER", ("brightness",))
+        settings = plain_crops(scanner=0.9)
+        plain = sampler([volume((9, 8))], augment=settings)
+        still = replace(plain, augment=plain_crops()).batch(3).labeled.image
+        shared = simulate_scanner(still, settings, np.random.default_rng([0, 3]), torch.Generator())
+        assert not torch.allclose(plain.batch(3).labeled.image, shared)
+
+    def test_scanner_follows_the_geometry(self, monkeypatch):
+        """Noise that was resampled would be correlated between neighboring voxels."""
+        monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
+        blank = volume((64, 64))
+        blank.image[...] = 0
+        settings = plain_crops(affine=1.0, scanner=1.0)
+        noise = sampler([blank], patch=(48, 48), augment=settings).batch(0).labeled.image
+        correlation = (noise[..., 1:] * noise[..., :-1]).mean() / (noise**2).mean()
+        assert noise.std() > 0.01
+        assert abs(correlation.item()) < 0.2
 
 
-def test_each_change_that_is_on_by_default_can_be_switched_off_by_itself():
-    names = ("affine", "scanner", "mirror")
-    assert seen_in_crops() == dict.fromkeys(names, True)
-    for off in names:
-        assert seen_in_crops(**{off: 0.0}) == {name: name != off for name in names}
+class TestHiddenLabels:
+    def watched(self, cases: list[Volume], **changes: object) -> Sampler:
+        labels = [replace(case, image=case.label[None], label=None) for case in cases]
+        return sampler(cases, hidden=place_volumes(labels, CPU, PLENTY), **changes)
+
+    def test_label_of_an_unlabeled_case_is_never_touched(self):
+        plain = sampler([volume((9, 8))])
+        secret = Resident(plain.labeled[0].image, Untouchable(), Untouchable())
+        batch = replace(plain, unlabeled=[secret], foreground=1.0, hidden=[Untouchable()]).batch(0)
+        assert batch.unlabeled.image.shape == (2, 1, 4, 4)
+
+    @pytest.mark.parametrize("augment", [plain_crops(), plain_crops(mirror=0.5, scanner=0.5)])
+    @pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7), (9, 3)])
+    def test_hidden_labels_belong_to_the_unlabeled_crops(self, shape, augment):
+        cases = [volume(shape), volume(shape, first=1000)]
+        watched = self.watched(cases, augment=augment, unlabeled_crops=4)
+        for step in range(4):
+            crops = watched.batch(step).unlabeled
+            expected = torch.where(crops.inside, crops.image[:, 0].long(), IGNORE)
+            assert torch.equal(watched.hidden_labels(step), expected)
+
+    @pytest.mark.parametrize("shape", [(24, 20), (20, 18, 16), (4, 24, 20)])
+    def test_hidden_labels_stay_within_half_a_voxel_of_rotated_crops(self, shape):
+        patch = tuple(min(side, 12) for side in shape)
+        settings = plain_crops(mirror=0.5, affine=0.9, scanner=0.5)
+        for axis in range(len(shape)):
+            case = volume(shape)
+            case.label[...] = np.indices(shape)[axis]
+            case.image[...] = case.label
+            watched = self.watched([case], augment=settings, patch=patch, unlabeled_crops=4)
+            for step in range(3):
+                crops, labels = watched.batch(step).unlabeled, watched.hidden_labels(step)
+                assert torch.equal(labels == IGNORE, ~crops.inside)
+                assert ((crops.image[:, 0] - labels).abs()[crops.inside] <= 0.5 + 1e-3).all()
+
+    def test_watching_changes_no_batch(self):
+        cases = [volume((9, 8)), volume((12, 6), first=500)]
+        plain, watched = sampler(cases, augment=EVERYTHING), self.watched(cases, augment=EVERYTHING)
+        for step in range(4):
+            watched.hidden_labels(step)
+            assert equal(plain.batch(step), watched.batch(step))
+
+    def test_validation_cases_are_not_touched(self):
+        watched = self.watched([volume((9, 8))], validation=[Untouchable()])
+        assert watched.hidden_labels(0).shape == (2, 4, 4)
 
 
-def test_scanner_has_draws_of_its_own(monkeypatch):
-    monkeypatch.setattr("segpl.data.augment.SCANNER", ("brightness",))
-    plain = sampler([volume((9, 8))], augment=plain_crops(scanner=0.9))
-    still = replace(plain, augment=plain_crops()).batch(3).labeled.image
-    shared = scanned(still, 0.9, np.random.default_rng([0, 3]), torch.Generator())
-    assert not torch.equal(plain.batch(3).labeled.image, shared)
+class TestValidation:
+    def validated(self, shape: tuple[int, ...], **changes: object) -> Sampler:
+        """A training case whose voxels are below 504, a validation case with voxels from 1000."""
+        placed = place_volumes([volume(shape, first=1000)], CPU, PLENTY)
+        return sampler([volume((9, 8, 7)[: len(shape)])], validation=placed, **changes)
 
+    @both_dims
+    def test_validation_crops_change_nothing_else(self, shape):
+        with_crops = self.validated(shape, augment=EVERYTHING)
+        without = replace(with_crops, validation=())
+        for step in range(4):
+            assert equal(with_crops.batch(step), without.batch(step))
+            assert without.batch(step).validation is None
 
-def test_blur_of_a_scanner_can_be_switched_off(monkeypatch):
-    monkeypatch.setattr("segpl.data.augment.SCANNER", ("blur", "low-resolution"))
-    plain, sharp, blurred = (
-        sampler([volume((24, 20))], patch=(12, 12), augment=settings).batch(0).labeled.image
-        for settings in (
-            plain_crops(),
-            plain_crops(scanner=1.0, blur=0.0),
-            plain_crops(scanner=1.0),
-        )
-    )
-    assert torch.equal(sharp, plain)
-    assert not torch.equal(blurred, plain)
+    @both_dims
+    def test_validation_crops_are_not_augmented_and_come_from_validation_cases(self, shape):
+        """Neighbors along the last axis differ by 1."""
+        drawn = self.validated(shape, augment=EVERYTHING, labeled_crops=5)
+        for step in range(4):
+            batch = drawn.batch(step)
+            assert batch.validation.image.shape == (5, 1, *(4,) * len(shape))
+            assert torch.equal(batch.validation.image[:, 0].long(), batch.validation.label)
+            assert (batch.validation.label.diff(dim=-1) == 1).all()
+            assert batch.validation.label.min() >= 1000
+            assert batch.labeled.label.max() < 504
 
+    def test_validation_crops_are_padded_and_ignored(self):
+        crops = self.validated((9, 3)).batch(0).validation
+        padding = crops.label == IGNORE
+        assert padding.sum() == 3 * 4
+        assert (crops.image[:, 0][padding] == 0).all()
 
-def test_scanner_comes_after_geometry(monkeypatch):
-    """Noise that was resampled with its image would be the same in neighboring voxels."""
-    monkeypatch.setattr("segpl.data.augment.SCANNER", ("noise",))
-    blank = volume((64, 64))
-    blank.image[...] = 0
-    settings = plain_crops(affine=1.0, scanner=1.0)
-    noise = sampler([blank], patch=(48, 48), augment=settings).batch(0).labeled.image
-    shared = (noise[..., 1:] * noise[..., :-1]).mean() / (noise**2).mean()
-    assert noise.std() > 0.01
-    assert abs(shared.item()) < 0.1
+    def test_validation_crops_have_their_own_random_stream(self):
+        drawn = self.validated((20, 20))
+        for step in range(4):
+            shared = np.random.default_rng([drawn.seed, step])
+            repeated = drawn.labeled_batch(drawn.validation, shared, 0.0)
+            assert not torch.equal(drawn.batch(step).validation.label, repeated.label)
+            assert torch.equal(
+                drawn.batch(step).validation.label, drawn.batch(step).validation.label
+            )
 
-
-def test_batch_is_the_same_with_and_without_hidden_labels():
-    settings = replace(EVERYTHING, affine=0.5, scanner=0.5)
-    cases = [volume((9, 8)), volume((12, 6), number=1)]
-    plain, watched = sampler(cases, augment=settings), with_hidden(cases, cases, augment=settings)
-    for step in range(4):
-        watched.hidden_labels(step)
-        assert equal(plain.batch(step), watched.batch(step))
-
-
-def test_batch_touches_no_hidden_label():
-    plain = sampler([volume((9, 8))], hidden=[Untouchable()])
-    assert plain.batch(0).unlabeled is not None
-
-
-def with_held(shape: tuple[int, ...], *, first: int = 500, **changes: object) -> Sampler:
-    """One training case, and a held one whose voxels begin at `first`."""
-    case = volume(shape, number=1)
-    case.label[...] += first
-    case.image[...] += first
-    given = {"augment": EVERYTHING, **changes}
-    return sampler([volume((9, 8, 7)[: len(shape)])], held=settle([case], CPU, PLENTY), **given)
-
-
-@pytest.mark.parametrize("turned", [plain_crops(), EVERYTHING])
-@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
-def test_batch_is_the_same_with_and_without_held_crops(shape, turned):
-    plain, held = sampler([volume(shape)], augment=turned), with_held(shape, augment=turned)
-    for step in range(4):
-        one, other = plain.batch(step), held.batch(step)
-        assert equal(one, other)
-        assert torch.equal(one.unlabeled.inside, other.unlabeled.inside)
-        assert one.validation is None
-        assert other.validation is not None
-
-
-@pytest.mark.parametrize("shape", [(9, 8), (9, 8, 7)])
-def test_held_crops_are_as_many_as_the_labeled_ones_and_not_augmented(shape):
-    """Neighbors along the last axis follow each other, and image and label are one."""
-    for step in range(4):
-        crops = with_held(shape, labeled_crops=5).batch(step).validation
-        assert crops.image.shape == (5, 1, *(4,) * len(shape))
-        assert crops.label.dtype == torch.int64
-        assert torch.equal(crops.image[:, 0].long(), crops.label)
-        assert (crops.label.diff(dim=-1) == 1).all()
-
-
-def test_held_crops_are_of_held_cases_and_no_others_are():
-    """Voxels of the training case lie below 72, those of the held one from 500 on."""
-    for step in range(10):
-        batch = with_held((9, 8), augment=plain_crops()).batch(step)
-        assert batch.validation.label.min() >= 500
-        assert batch.labeled.label.max() < 72
-        assert batch.unlabeled.image.max() < 72
-
-
-def test_held_crops_are_ignored_beyond_their_scan():
-    crops = with_held((9, 3)).batch(0).validation
-    filled = crops.label == IGNORE
-    assert filled.sum() == 3 * 4
-    assert (crops.image[:, 0][filled] == 0).all()
-
-
-def test_held_crops_are_a_function_of_seed_and_step_alone():
-    plain, other = with_held((20, 20)), with_held((20, 20))
-    other.batch(7)
-    label = plain.batch(3).validation.label
-    assert torch.equal(label, other.batch(3).validation.label)
-    assert not torch.equal(label, plain.batch(4).validation.label)
-    assert not torch.equal(label, replace(plain, seed=1).batch(3).validation.label)
-
-
-def test_held_crops_have_draws_of_their_own():
-    """A stream that begins as that of all others would repeat its numbers."""
-    plain = with_held((20, 20))
-    for step in range(4):
-        shared = np.random.default_rng([plain.seed, step])
-        repeated = plain.crops_of(plain.held, shared, 0.0)
-        assert not torch.equal(plain.batch(step).validation.label, repeated.label)
-
-
-def test_held_crops_lie_anywhere_as_unlabeled_ones_do():
-    """The one voxel of foreground lies in a quarter of a percent of the scan."""
-    label = np.zeros((40, 40), np.int16)
-    label[39, 0] = 1
-    case = Volume("a", label[None].astype(np.float32), label, np.array([[39, 0]], np.int32))
-    drawn = sampler([case], held=settle([case], CPU, PLENTY), foreground=1.0)
-    hits = [drawn.batch(s).validation.label.flatten(1).any(1).float().mean() for s in range(40)]
-    assert torch.stack(hits).mean() < 0.05
-    assert all(drawn.batch(s).labeled.label.flatten(1).any(1).all() for s in range(5))
-
-
-def test_hidden_labels_need_no_held_crops():
-    watched = with_hidden([volume((9, 8))], [volume((9, 8))], held=[Untouchable()])
-    assert watched.hidden_labels(0).shape == (2, 4, 4)
-
-
-def test_left_and_right_are_exchanged_in_labeled_and_unlabeled_crops():
-    plain = sampler([volume((4, 4, 4))])
-    mirrored = replace(plain, augment=plain_crops(mirror=1.0), mirrors=(0,))
-    before, after = plain.batch(3), mirrored.batch(3)
-    assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
-    assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
+    def test_validation_crops_do_not_seek_foreground(self):
+        label = np.zeros((40, 40), np.int16)
+        label[39, 0] = 1
+        case = Volume("a", label[None].astype(np.float32), label, np.array([[39, 0]], np.int32))
+        drawn = sampler([case], validation=place_volumes([case], CPU, PLENTY), foreground=1.0)
+        hits = [drawn.batch(s).validation.label.flatten(1).any(1).float().mean() for s in range(20)]
+        assert torch.stack(hits).mean() < 0.1

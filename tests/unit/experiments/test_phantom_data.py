@@ -59,9 +59,9 @@ def test_plan_of_a_phantom_looks_at_no_validation_case(tmp_path, monkeypatch):
     seen = []
     inspect = assembly.inspect
 
-    def watched(dataset, *, cases, look_at_labels_of, advance):
-        seen.extend([[case.name for case in cases], list(look_at_labels_of)])
-        return inspect(dataset, cases=cases, look_at_labels_of=look_at_labels_of, advance=advance)
+    def watched(dataset, *, cases, read_labels_of, advance):
+        seen.extend([[case.name for case in cases], list(read_labels_of)])
+        return inspect(dataset, cases=cases, read_labels_of=read_labels_of, advance=advance)
 
     monkeypatch.setattr(assembly, "inspect", watched)
     settings = CompareSettings(("segpl",), (0,), {"split": {"validation": 2}})

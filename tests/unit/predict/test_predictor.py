@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from segpl.data.plan import Normalization, Plan
-from segpl.data.readers import read_image, read_label, same_grid
+from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
 from segpl.predict import predictor
 from segpl.predict.inputs import Job, find_inputs
@@ -114,7 +114,7 @@ def test_an_mha_comes_back_in_its_place(tmp_path):
     (written,) = predict([source], PLAN, tmp_path / "out")
     label = read_label(written)
     assert np.array_equal(label.array, (blob() > 0) * 4)
-    assert same_grid(label.grid, read_image([source], 3).grid) is None
+    assert grid_difference(label.grid, read_image([source], 3).grid) is None
 
 
 def test_an_image_smaller_than_the_patch_is_predicted(tmp_path):

@@ -28,7 +28,13 @@ def plan_for(patch: tuple[int, ...]) -> Plan:
 
 @pytest.mark.parametrize(
     ("shape", "patch"),
-    [((20, 17), (8, 8)), ((5, 30), (8, 16)), ((12, 9, 11), (8, 8, 8)), ((3, 4, 2), (8, 8, 8))],
+    [
+        ((20, 17), (8, 8)),
+        ((5, 30), (8, 16)),
+        ((12, 9, 11), (8, 8, 8)),
+        ((3, 4, 2), (8, 8, 8)),
+        ((20, 18, 5), (16, 16, 1)),
+    ],
 )
 def test_a_pointwise_network_is_reproduced_on_the_grid_of_the_image(shape, patch):
     """Blending weights add up to 1, so windows must not change what needs no context."""

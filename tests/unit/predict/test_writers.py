@@ -9,7 +9,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from PIL import Image
 
-from segpl.data.readers import read_image, read_label, same_grid
+from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import InputError, StorageError
 from segpl.predict.writers import (
     output_name,
@@ -159,7 +159,7 @@ def test_itk_labels_lie_where_the_image_lies(tmp_path, suffix):
     write_labels(tmp_path / f"labels{suffix}", asymmetric(), like)
     label = read_label(tmp_path / f"labels{suffix}")
     assert np.array_equal(label.array, asymmetric())
-    assert same_grid(label.grid, read_image([like], 3).grid) is None
+    assert grid_difference(label.grid, read_image([like], 3).grid) is None
     assert sitk.ReadImage(str(tmp_path / f"labels{suffix}")).GetPixelID() == sitk.sitkUInt8
 
 
