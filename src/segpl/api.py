@@ -22,6 +22,7 @@ from segpl.assembly import (
 )
 from segpl.config import Config, differences, given_content, read_config, resolve
 from segpl.data.cache import load_volumes
+from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.display import TrainingDisplay, bar, say
@@ -36,16 +37,16 @@ from segpl.engine.events import require_tensorboard
 from segpl.engine.run import RunFolder, describe_environment
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError
-from segpl.evaluate.postprocessing import advised_classes, write_advice
-from segpl.evaluate.validation import Validation
+from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_json, write_text
 from segpl.methods.base import Method
 from segpl.opening import opened
-from segpl.predict.components import classes_asked_for
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import note_of, samplers_for
-from segpl.predict.trust import trust_in
+from segpl.validate.agreement import network_agreement
+from segpl.validate.postprocessing import advised_classes, write_advice
+from segpl.validate.validator import Validator
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Run:
         """Classes in one piece: those asked for, else those that all runs advise, said aloud."""
         advice = [run.largest for run in ensemble]
         advised = [name for name in self.largest if all(name in one for one in advice)]
-        kept = classes_asked_for(advised if asked is None else asked, list(self.plan.classes))
+        kept = select_classes(advised if asked is None else asked, list(self.plan.classes))
         if kept and asked is None and not self.quiet:
             say(
                 f"Only the largest component of {', '.join(kept)} is kept, as the validation cases "
@@ -213,11 +214,11 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
     if not is_new:
         trainer.resume()
     fit(trainer, run, folder.training.last)
-    if isinstance(trainer.validate, Validation):
+    if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
         write_advice(run.folder, run.plan, steps, trainer.validate.labels)
-    elif run.split.unlabeled and config.train.trust:
-        tell_trust(run, trainer)
+    elif run.split.unlabeled and config.train.agreement:
+        say_agreement(run, trainer)
     return run
 
 
@@ -253,15 +254,16 @@ def announce(run: Run, prospect: Prospect) -> None:
         say(f"Classes, as seen in the labels in use: {', '.join(plan.classes)}.")
 
 
-def tell_trust(run: Run, trainer: Trainer) -> None:
-    """Say how sure a run without validation cases is on unlabeled ones."""
+def say_agreement(run: Run, trainer: Trainer) -> None:
+    """Measure and print how well the networks of a run agree on unlabeled cases."""
     volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
     try:
-        words = trust_in(run.folder, volumes, run, most=run.config.train.trust)
+        limit = run.config.train.agreement
+        words = agreement_summary(network_agreement(run.folder, volumes, run, limit=limit))
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        words = f"The {run.device} has no memory left to look at unlabeled cases (train.trust)."
+        words = f"Agreement on unlabeled cases was not measured: the {run.device} is out of memory."
     if not run.quiet:
         say(words)
 
@@ -298,7 +300,7 @@ def prepare_training(run: Run, prospect: Prospect, *, quiet: bool) -> Trainer:
     display = TrainingDisplay(config.method, config.train.steps, quiet=quiet)
     path = run.folder.training.validation
     validate = (
-        Validation(validation, run.method, plan, run.device, path, volumes) if validation else None
+        Validator(validation, run.method, plan, run.device, path, volumes) if validation else None
     )
     return Trainer(
         run.method,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from segpl.errors import InputError, MissingFileError, StorageError, UserError
 
+T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 MISPLACED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
@@ -93,3 +96,22 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_record(path: Path, kind: type[T]) -> T:
+    """Decode a JSON file into the dataclass `kind`; unknown keys are ignored."""
+    import msgspec
+
+    if not path.is_file():
+        raise MissingFileError(f"{path} does not exist.")
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Rows as lines of CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

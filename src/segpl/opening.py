@@ -14,7 +14,7 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 
-FREE = ("train.steps", "train.device", "train.track", "train.trust")  # may be given anew
+FREE = ("train.steps", "train.device", "train.track", "train.agreement")  # may be given anew
 
 
 @contextmanager

@@ -331,4 +331,7 @@ def test_a_report_shows_what_the_folds_say_and_how_sure_the_run_is(segpl, run, t
     page = (tmp_path / "page.html").read_text()
     mean = np.mean([float(row["dice"]) for row in rows_of(run / "folds.csv")])
     assert f"{mean:.3f} ±" in page.partition('<section id="folds">')[2].partition("</section>")[0]
-    assert "no accuracy" in page.partition('<section id="trust">')[2].partition("</section>")[0]
+    assert (
+        "not accuracy"
+        in page.partition('<section id="network-agreement">')[2].partition("</section>")[0]
+    )

@@ -14,8 +14,8 @@ from PIL import Image
 
 from segpl.api import load_run
 from segpl.cli.main import main
+from segpl.data.masks import largest_component
 from segpl.experiments.scoring import score_run
-from segpl.predict.components import largest_component
 
 SIDE = 32
 LONGER = ("--steps", "40", "--set", "train.log_every=20", "--set", "train.checkpoint_every=40")

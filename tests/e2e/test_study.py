@@ -11,9 +11,9 @@ from conftest import Answer, Command, make_dataset
 from PIL import Image
 
 from segpl.data.split import Split
+from segpl.engine.log import read_log
 from segpl.experiments import compare
 from segpl.methods.segpl import SegPL
-from segpl.report.runs import read_log
 
 STUDY = """
 title = "Thresholds"

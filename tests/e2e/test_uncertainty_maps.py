@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import make_dataset, read_volume
 
+from segpl.data.masks import voxel_entropy
 from segpl.evaluate.calibration import calibration_scores
-from segpl.evaluate.uncertainty import binary_entropy
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_maps_lie_beside_the_labels_in_their_geometry(segpl, dropping, tmp_path,
         read_volume(out / f"uncertainty/t0_{kind}.nii.gz") for kind in ("entropy", "std")
     )
     assert np.array_equal(label, mean > 0.5)
-    assert entropy == pytest.approx(binary_entropy(mean), abs=1e-6)
+    assert entropy == pytest.approx(voxel_entropy(mean), abs=1e-6)
     assert entropy.dtype == std.dtype == np.float32
     assert 0 < std.max() <= 0.5 + 1e-6
     if way == "thresholds":

@@ -18,7 +18,9 @@ LAYERS = [
     {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
     {"engine"},
-    {"predict", "evaluate", "report"},
+    {"evaluate"},
+    {"predict", "report"},
+    {"validate"},
     {"config", "opening", "assembly", "api"},
     {"experiments"},
     {"cli", "__init__", "__main__"},
@@ -99,7 +101,16 @@ def test_package_itself_is_imported_for_its_version_only(path):
 
 @pytest.mark.parametrize(
     ("path", "absent"),
-    [("methods", "segpl.data"), ("report", "segpl.methods"), ("evaluate", "segpl.methods")],
+    [
+        ("methods", "segpl.data"),
+        ("report", "segpl.methods"),
+        ("report", "segpl.predict"),
+        ("evaluate", "segpl.engine"),
+        ("evaluate", "segpl.methods"),
+        ("evaluate", "segpl.networks"),
+        ("predict", "segpl.evaluate"),
+        ("predict", "segpl.report"),
+    ],
 )
 def test_parts_that_must_not_know_each_other(path, absent):
     """A method sees no file; a report and a score need no model."""

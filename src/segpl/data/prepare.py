@@ -89,20 +89,6 @@ def restore(probabilities: NDArray[np.float32], grid: Grid, plan: Plan) -> NDArr
     return np.ascontiguousarray(turned_back(array, grid.affine, plan.orientation))
 
 
-def labels_of(
-    probabilities: NDArray[np.float32], plan: Plan
-) -> NDArray[np.uint8] | NDArray[np.int32]:
-    """The numbers of the label files (*S) that probabilities (K, *S) stand for."""
-    if len(probabilities) == 1:
-        index: NDArray[Any] = (probabilities[0] > 0.5).astype(np.intp)
-    else:
-        index = probabilities.argmax(axis=0)
-    values = list(plan.classes.values())
-    if min(values) >= 0 and max(values) <= 255:
-        return np.take(np.array(values, np.uint8), index)
-    return np.take(np.array(values, np.int32), index)
-
-
 def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:
     shape = turned_axes(grid.shape, grid.affine, plan.orientation)
     spacing = turned_axes(grid.spacing, grid.affine, plan.orientation)

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from segpl.files import append_text, write_text
-
-
-def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines, with quotes around names that hold a comma."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+from segpl.errors import InputError, MissingFileError
+from segpl.files import append_text, csv_text, write_text
 
 
 class CsvLog:
@@ -62,3 +55,28 @@ class CsvLog:
         assert set(row) == set(self.columns), "a log keeps its columns"
         line = ",".join(repr(row[name]) for name in self.columns) + "\n"
         append_text(self.path, ",".join(self.columns) + "\n" + line if is_new else line)
+
+
+def read_log(path: Path) -> dict[str, list[float]]:
+    """The columns of a `log.csv` or `times.csv`; an empty cell is nan."""
+    if not path.is_file():
+        raise MissingFileError(f"{path} does not exist. Training writes it.")
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = csv.reader(handle)
+        header = next(rows, [])
+        if not header or header[0] != "step":
+            raise InputError(
+                f"{path} is not a training log: its first column is not 'step' but "
+                f"'{','.join(header)}'. Use the log.csv of a run folder."
+            )
+        log: dict[str, list[float]] = {column: [] for column in header}
+        for row in rows:
+            try:
+                for column, cell in zip(header, row, strict=True):
+                    log[column].append(float(cell) if cell else float("nan"))
+            except ValueError as error:
+                raise InputError(
+                    f"{path}, line {rows.line_num}: '{','.join(row)}' does not match the columns "
+                    f"{', '.join(header)}. The file is damaged: delete the line, or train again."
+                ) from error
+    return log

@@ -62,8 +62,8 @@ class RunFolder:
         return self.path / "postprocessing.json"
 
     @property
-    def trust(self) -> Path:
-        return self.path / "trust.json"
+    def agreement(self) -> Path:
+        return self.path / "agreement.json"
 
     @property
     def folds(self) -> Path:

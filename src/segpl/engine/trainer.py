@@ -59,7 +59,7 @@ class TrainSettings:
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
     compile: str = "auto"  # `on` or `off`; auto: on a GPU
     guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
-    trust: int = 10  # unlabeled cases that tell how sure it is, without validation cases; 0: none
+    agreement: int = 10  # unlabeled cases to measure agreement on, without validation; 0: none
     watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
     track: bool = False  # write TensorBoard events too; needs `segpl[track]`
 
@@ -67,7 +67,7 @@ class TrainSettings:
         for name in ("steps", "log_every", "checkpoint_every"):
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
-        counts = ("batch", "ratio", "validate_every", "trust")
+        counts = ("batch", "ratio", "validate_every", "agreement")
         for name in (*counts, "lr", "weight_decay", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(

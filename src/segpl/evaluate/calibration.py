@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.manifest import MANIFEST, Manifest
 from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import InputError
-from segpl.evaluate.pairing import MANIFEST, Pairing, pair_cases, some_of
+from segpl.evaluate.pairing import Pairing, pair_cases, read_class_numbers, some_of
 from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
@@ -25,7 +25,6 @@ from segpl.evaluate.uncertainty import (
     negative_log_likelihood,
     questions,
 )
-from segpl.files import read_json
 from segpl.types import IGNORE
 
 # the lower the better, all of them
@@ -77,15 +76,18 @@ def pair_probabilities(
             f"{predictions} --probabilities`, with --samples N too for the mean of N samples."
         )
     pairing = pair_cases(folder, labels, region=region)
-    classes, ignore, made = _meaning(folder)
-    stale = [case for case in pairing.pairs if case in made and PROBABILITIES not in made[case]]
+    manifest = _manifest_of(folder)
+    made = manifest.files
+    stale = [
+        case for case in pairing.pairs if case in made and PROBABILITIES not in made[case].maps
+    ]
     if stale:
         raise InputError(
             f"the probabilities of {some_of(stale)} in {folder} are older than the masks beside "
             f"them: {MANIFEST} knows nothing of them. Write both with `segpl predict RUN --out "
             f"{folder.parent} --probabilities --overwrite`."
         )
-    return replace(pairing, classes=classes, ignore=ignore)
+    return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
 
 
 def score_probabilities(
@@ -149,17 +151,12 @@ def class_indices(
     return index
 
 
-def _meaning(folder: Path) -> tuple[dict[str, int], int | None, dict[str, Any]]:
-    """Classes in the order of the channels, the number of what nobody knows, and what was made."""
-    places = [folder.parent / MANIFEST, folder / MANIFEST]
-    source = next((path for path in places if path.is_file()), None)
-    content = {} if source is None else read_json(source)
-    classes = content.get("classes") if isinstance(content, dict) else None
-    if not isinstance(classes, dict) or len(classes) < 2:
+def _manifest_of(folder: Path) -> Manifest:
+    manifest = read_class_numbers(folder.parent) or read_class_numbers(folder)
+    if manifest is None or len(manifest.classes) < 2:
         raise InputError(
             f"{folder} does not say which channel is which class: there is no {MANIFEST} with "
             "classes beside it. Write it with `segpl predict RUN --probabilities --out DIR`, and "
-            "name DIR."
+            "evaluate DIR."
         )
-    files = content.get("files")
-    return classes, content.get("ignore"), files if isinstance(files, dict) else {}
+    return manifest

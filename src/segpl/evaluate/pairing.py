@@ -8,12 +8,10 @@ from pathlib import Path
 
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
+from segpl.data.manifest import Manifest, read_manifest
 from segpl.data.readers import stem_of
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.region import find_regions
-from segpl.files import read_json
-
-MANIFEST = "predictions.json"  # prediction leaves it beside the masks: what their numbers mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,8 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             f"holds {some_of(known)}. A label is found by the name of its case: rename the files, "
             "or point to the labels of these cases."
         )
-    manifest = predictions / MANIFEST
-    if manifest.is_file():
-        classes, ignore = _manifest(manifest)
+    if manifest := read_class_numbers(predictions):
+        classes, ignore = manifest.classes, manifest.ignore
     return Pairing(
         pairs={case: (predicted[case], known[case]) for case in shared},
         without_label=sorted(predicted.keys() - known.keys()),
@@ -86,21 +83,15 @@ def _labels(folder: Path) -> tuple[dict[str, Path], dict[str, int] | None, int |
     return known, dataset.classes, dataset.ignore
 
 
-def _manifest(path: Path) -> tuple[dict[str, int], int | None]:
-    content = read_json(path)
-    classes = content.get("classes") if isinstance(content, dict) else None
-    ignore = content.get("ignore") if isinstance(content, dict) else None
-    if (
-        not isinstance(classes, dict)
-        or not all(isinstance(number, int) for number in classes.values())
-        or not isinstance(ignore, int | None)
-    ):
+def read_class_numbers(folder: Path) -> Manifest | None:
+    """The manifest of a folder of predictions; None without one."""
+    try:
+        return read_manifest(folder)
+    except InputError as error:
         raise InputError(
-            f'{path} does not say what the numbers mean: it needs {{"classes": {{name: number}}, '
-            '"ignore": number or null}. Correct it, or remove it to take every number in the '
-            "labels for a class."
-        )
-    return dict(classes), ignore
+            f'{error} It needs {{"classes": {{name: number}}, "ignore": number or null}}. Correct '
+            "it, or remove it to score every number in the labels as a class."
+        ) from error
 
 
 def some_of(names: Iterable[str], most: int = 3) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.manifest import MANIFEST
 from segpl.data.readers import Grid, grid_difference, read_label
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import (
@@ -27,7 +28,7 @@ from segpl.evaluate.metrics import (
     known_metrics,
     unit_of,
 )
-from segpl.evaluate.pairing import MANIFEST, Pairing, pair_cases, some_of
+from segpl.evaluate.pairing import Pairing, pair_cases, some_of
 from segpl.evaluate.region import read_region
 from segpl.files import write_text
 

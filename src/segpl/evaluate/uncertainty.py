@@ -166,47 +166,6 @@ def error_retention(uncertainty: Floats, error: NDArray[Any], *, points: int = 1
     return Retention(share, np.concatenate([[total[1] / mass[1]], rest]))
 
 
-def binary_entropy(probability: Floats) -> Floats:
-    r"""Entropy of every voxel and channel in nats, from 0 to $\log 2$.
-
-    $$H(p) = -p \log p - (1 - p) \log(1 - p)$$
-    """
-    from scipy.special import entr
-
-    p = probability.clip(0, 1)
-    entropy: Floats = entr(p) + entr(1 - p)
-    return entropy
-
-
-class SampleMaps:
-    r"""Mean and standard deviation of predictions that come one at a time, voxel by voxel.
-
-    $$\bar p = \frac{1}{n} \sum_i p_i, \quad s = \sqrt{\frac{1}{n} \sum_i (p_i - \bar p)^2}$$
-
-    The deviation is that of these samples, 0 for a single one and at most 0.5. Sums are moved from
-    sample to sample, so that memory does not grow with their number and equal samples give exactly
-    themselves and 0.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean: NDArray[np.float32] = np.zeros(0, np.float32)
-        self.squares: NDArray[np.float32] = np.zeros(0, np.float32)
-
-    def add(self, sample: NDArray[np.float32]) -> None:
-        if not self.count:
-            self.mean, self.squares = np.zeros_like(sample), np.zeros_like(sample)
-        self.count += 1
-        before = sample - self.mean
-        self.mean += before / np.float32(self.count)
-        self.squares += before * (sample - self.mean)
-
-    @property
-    def std(self) -> NDArray[np.float32]:
-        result: NDArray[np.float32] = np.sqrt(self.squares / np.float32(max(self.count, 1)))
-        return result
-
-
 def _paired(probability: Floats, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
     if probability.shape != truth.shape:
         raise InputError(

@@ -18,7 +18,6 @@ from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
-from segpl.engine.log import csv_text
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError, nearest, unknown
 from segpl.evaluate.scores import read_scores
@@ -26,7 +25,7 @@ from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
-from segpl.files import write_text
+from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
 from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome, outcome_rows

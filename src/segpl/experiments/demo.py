@@ -13,13 +13,14 @@ from segpl.api import Run, train
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, stem_of
+from segpl.engine.log import read_log
 from segpl.experiments import phantom_data
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.files import write_whole
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page.demo import write_page
-from segpl.report.runs import RunSummary, read_log, training_seconds
+from segpl.report.runs import RunSummary, training_seconds
 
 METHODS = ("supervised", "segpl", "segpl-vi")
 SHOWN = 3  # test cases with pictures

@@ -20,11 +20,10 @@ from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
-from segpl.engine.log import csv_text
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
-from segpl.files import write_text
+from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
 from segpl.opening import opened, resumed_config
 from segpl.report.tables import Table, as_markdown, counted
@@ -266,14 +265,12 @@ def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
 
 def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:
     path = folder.training.validation
-    if not path.is_file():
+    scores = read_validation(path)
+    if not scores:
         raise InputError(
-            f"{path} does not exist: a fold writes it during training. Delete {folder.path} and "
-            "train again with --resume."
+            f"{path} is missing: training writes it. Remove {folder.path} and resume with --resume."
         )
-    return [
-        HeldOut(row.step, fold, row.case, row.class_name, row.dice) for row in read_validation(path)
-    ]
+    return [HeldOut(one.step, fold, one.case, one.class_name, one.dice) for one in scores]
 
 
 def csv_of(estimate: Estimate) -> str:

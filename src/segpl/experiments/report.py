@@ -14,6 +14,7 @@ from segpl.config import Config, read_config, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.display import bar, say
+from segpl.engine.log import read_log
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.evaluate.metrics import METRICS
@@ -22,12 +23,10 @@ from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.folds import held_out_rows
 from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
-from segpl.predict.trust import read_trust
 from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped, short_paths
 from segpl.report.page.assets import write_assets
 from segpl.report.page.report import write_report
 from segpl.report.page.slices import BUDGET, browse
-from segpl.report.runs import read_log
 from segpl.report.sections.agreement import agreement_section
 from segpl.report.sections.answer import ranked
 from segpl.report.sections.calibration import calibration_section
@@ -38,6 +37,7 @@ from segpl.report.sections.section import Section
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import cost_section, curve_sections
 from segpl.report.stress.rows import StressRow, read_stress
+from segpl.validate.agreement import current_agreement
 
 T = TypeVar("T")
 # what reading a file that was cut, edited or replaced by something else can raise
@@ -105,7 +105,7 @@ def read_run(path: Path, name: str) -> FoundRun:
         validation=attempt("validation scores", lambda: _validation(training.validation), {}),
         scores=attempt("scores", lambda: _scores(path, split), []),
         folds=attempt("cross-validation", lambda: _folds(folder, config), []),
-        trust=attempt("answers on unlabeled cases", lambda: read_trust(folder), None),
+        agreement=attempt("agreement", lambda: current_agreement(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=attempt("number of weights", lambda: _parameters(config, plan), 0),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from segpl.data.cache import Volume, load_volumes
+from segpl.data.masks import largest_note
 from segpl.data.plan import Plan
 from segpl.display import bar, say
 from segpl.engine.device import is_out_of_memory
@@ -26,7 +27,6 @@ from segpl.evaluate.validation import masks_by_class
 from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import Subject, load_subjects, plan_with_patch
 from segpl.files import read_json, write_json, write_whole
-from segpl.predict.components import note_of_largest
 from segpl.predict.window import predict_windows
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
@@ -187,7 +187,7 @@ def opened(out: Path, subjects: Sequence[Subject], settings: StressSettings) -> 
         "classes": first.run.plan.classes,
         "cases": {case.name: str(case.images[0].resolve()) for case in first.cases},
         "settings": settings.facts(),
-        "runs": {one.name: one.run.identity + note_of_largest(one.run.largest) for one in subjects},
+        "runs": {one.name: one.run.identity + largest_note(one.run.largest) for one in subjects},
     }
     path, rows = out / FACTS, []
     if path.exists():

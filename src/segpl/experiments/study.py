@@ -11,18 +11,17 @@ from matplotlib.figure import Figure
 from segpl.api import load_run
 from segpl.config import merged, read_config, resolve
 from segpl.data.split import Split
-from segpl.engine.log import csv_text
+from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError
 from segpl.experiments.compare import FOUND, carry_out, outcome_from, prepare, run_folder
 from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
-from segpl.files import write_text, write_whole
+from segpl.files import csv_text, write_text, write_whole
 from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import Question
 from segpl.report.comparison.study import StudyResults, study_rows, study_text
 from segpl.report.figures import with_palette
-from segpl.report.runs import read_log
 from segpl.report.seed_curves import Log, last_number, seed_curves_figure
 from segpl.report.tables import counted
 

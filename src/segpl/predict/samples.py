@@ -18,10 +18,10 @@ from torch import Tensor
 
 from segpl.data.plan import Plan
 from segpl.errors import InputError, unknown
-from segpl.evaluate.uncertainty import SampleMaps
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS, with_dropout
 from segpl.networks.network import Network
+from segpl.predict.sample_maps import SampleMaps
 from segpl.types import NetOutput
 
 # in the order in which one is chosen
@@ -168,13 +168,16 @@ def by_networks(
 ) -> Iterator[tuple[Maps, Maps]]:
     """The answers of the networks whose mean is the plain prediction."""
     for network in sampler.method.predictors()[: len(seeds)]:
-
-        def predict(windows: Tensor, network: Network = network) -> Tensor:
-            output: NetOutput = network(windows)
-            return output.logits.sigmoid()
-
-        answer = whole(image, predict, sampler.plan, sampler.plan.outputs)
+        answer = whole(image, probabilities_by(network), sampler.plan, sampler.plan.outputs)
         yield answer, answer
+
+
+def probabilities_by(network: Network) -> Predict:
+    def predict(windows: Tensor) -> Tensor:
+        output: NetOutput = network(windows)
+        return output.logits.sigmoid()
+
+    return predict
 
 
 def by_dropout(

@@ -11,10 +11,10 @@ from typing import Any
 
 from segpl.data.plan import Plan
 from segpl.data.split import Split
+from segpl.evaluate.agreement import NetworkAgreement
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score
 from segpl.evaluate.statistics import BySeed
-from segpl.predict.trust import Trust
 
 # settings in which the runs of one method may differ: where it ran, and what a seed draws
 FREE = frozenset(
@@ -61,7 +61,7 @@ class FoundRun:
     validation: Mapping[int, float] = field(default_factory=dict)  # step -> mean Dice
     scores: Sequence[Score] = ()
     folds: Sequence[FoldScore] = ()
-    trust: Trust | None = None
+    agreement: NetworkAgreement | None = None
     seconds: float = math.nan
     peak_bytes: float = math.nan
     parameters: int = 0  # 0: not known

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.errors import InputError, MissingFileError
+from segpl.engine.log import read_log
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import read_validation
 
@@ -24,32 +23,6 @@ class RunSummary:
     def terms(self) -> list[str]:
         """Names of the loss terms: the columns that come with a weight."""
         return [column for column in self.log if f"{column}.weight" in self.log]
-
-
-def read_log(path: Path) -> dict[str, list[float]]:
-    """The columns of a `log.csv`; an empty cell is nan."""
-    if not path.is_file():
-        raise MissingFileError(f"{path} does not exist: a run writes it while it trains.")
-    with path.open(encoding="utf-8", newline="") as handle:
-        rows = csv.reader(handle)
-        header = next(rows, [])
-        if not header or header[0] != "step":
-            raise InputError(
-                f"{path} starts with '{','.join(header)}' and is no training log: its first column "
-                "must be 'step'. Give the log.csv of a run folder."
-            )
-        log: dict[str, list[float]] = {column: [] for column in header}
-        for row in rows:
-            try:
-                for column, cell in zip(header, row, strict=True):
-                    log[column].append(float(cell) if cell else float("nan"))
-            except ValueError as error:
-                raise InputError(
-                    f"{path}, line {rows.line_num}: '{','.join(row)}' does not fit the columns "
-                    f"{', '.join(header)}. The file was edited or cut; train again, or remove "
-                    "the line."
-                ) from error
-    return log
 
 
 def training_seconds(path: Path) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from segpl.data.plan import Normalization, Plan
-from segpl.data.prepare import labels_of, prepare_image, prepare_label, restore
+from segpl.data.prepare import prepare_image, prepare_label, restore
 from segpl.data.readers import Grid, Image, Label
 from segpl.errors import InputError, UnknownNameError
 
@@ -186,14 +186,3 @@ def test_probabilities_are_brought_back_between_their_neighbors_and_not_as_label
     plan = replace(PLAN, spacing=(1.0, 2.0))
     back = restore(np.array([[[0.2, 0.6]]], np.float32), Grid((1, 4), (1.0, 1.0), None), plan)
     assert back[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.6])
-
-
-def test_a_binary_label_starts_above_one_half():
-    labels = labels_of(np.array([[[0.2, 0.5, 0.51]]], np.float32), PLAN)
-    assert labels.tolist() == [[0, 0, 3]]
-
-
-def test_the_largest_of_several_classes_wins():
-    plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 400})
-    probabilities = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)
-    assert labels_of(probabilities[:, None], plan).tolist() == [[0, 9, 400]]

@@ -160,10 +160,12 @@ def test_probabilities_that_other_masks_have_outlived_are_refused(tmp_path):
     """Masks of another run replace those of the first, and leave its probabilities behind."""
     write_case(tmp_path, ".npy", TWO)
     manifest = tmp_path / "out" / "predictions.json"
-    content = json.loads(manifest.read_text()) | {"files": {"a": {"labels": "a.npy"}}}
+    content = json.loads(manifest.read_text()) | {
+        "files": {"a": {"images": ["a.npy"], "labels": "a.npy"}}
+    }
     manifest.write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"probabilities of a in .* are older than the masks"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
-    content["files"]["a"]["probabilities"] = "probabilities/a.npy"
+    content["files"]["a"]["maps"] = {"probabilities": "probabilities/a.npy"}
     manifest.write_text(json.dumps(content))
     assert calibration_scores(tmp_path / "out", tmp_path / "labels")

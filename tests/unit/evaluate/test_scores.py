@@ -117,7 +117,7 @@ def test_predictions_json_names_the_number_to_leave_out(folders):
 def test_a_predictions_json_without_classes_is_refused(folders, content):
     predictions, labels = folders
     (predictions / "predictions.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="does not say what the numbers mean"):
+    with pytest.raises(InputError, match=r"predictions.json is damaged: .* It needs"):
         evaluate_folders(predictions, labels)
 
 

@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from segpl.data.masks import voxel_entropy
 from segpl.errors import InputError
 from segpl.evaluate.uncertainty import (
-    SampleMaps,
     adaptive_calibration_error,
-    binary_entropy,
     brier,
     error_retention,
     expected_calibration_error,
@@ -23,6 +22,7 @@ from segpl.evaluate.uncertainty import (
     reliability,
 )
 from segpl.losses import targets_of
+from segpl.predict.sample_maps import SampleMaps
 from segpl.threshold.calibration import expected_calibration_error as in_training
 from segpl.types import IGNORE
 
@@ -108,9 +108,9 @@ class TestByHand:
         assert curve.area == pytest.approx((0 + 0 + 1 / 6 + 7 / 24) / 4)
 
     def test_entropy_of_a_coin_and_of_certainty(self):
-        assert binary_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
+        assert voxel_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
-        assert binary_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
+        assert voxel_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
 
 
 class TestBySecondSource:
@@ -171,7 +171,7 @@ class TestAlways:
         for measure in BOUNDED:
             assert 0 <= measure(*prediction) <= 1 + 1e-12
         assert 0 <= negative_log_likelihood(*prediction) <= 16.2
-        curve = error_retention(binary_entropy(prediction[0]), prediction[1], points=7)
+        curve = error_retention(voxel_entropy(prediction[0]), prediction[1], points=7)
         assert ((curve.error >= 0) & (curve.error <= 1 + 1e-12)).all()
         assert 0 <= curve.area <= 1 + 1e-12
 
@@ -212,7 +212,7 @@ class TestAlways:
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
     def test_entropy_lies_between_nothing_and_a_coin(self, kind):
-        found = binary_entropy(np.linspace(0, 1, 101).astype(kind))
+        found = voxel_entropy(np.linspace(0, 1, 101).astype(kind))
         assert ((found >= 0) & (found <= math.log(2) + 1e-6)).all()
         assert found == pytest.approx(found[::-1], abs=1e-6)
 

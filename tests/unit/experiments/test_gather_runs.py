@@ -13,16 +13,15 @@ from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.report import gather, make_report
 from segpl.report.gathered import FoldScore
 
-TRUST = {
+AGREEMENT = {
     "weights": "0123",
-    "asked": 10,
+    "limit": 10,
     "cases": ["u0", "u1"],
     "too_large": 0,
     "networks": ["student", "teacher"],
     "classes": {"x": {"found": 2, "agreement": 0.75, "lowest": 0.5, "confidence": 0.9}},
     "threshold": None,
     "threshold_std": None,
-    "words": "",
 }
 
 
@@ -86,9 +85,9 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
         ("environment.json", "[1]", "no versions"),
         ("validation.csv", "step,case\n1,a\n", "no validation"),
         ("folds.csv", "fold,case\n0,a\n", "no cross-validation"),
-        ("trust.json", "{}", "no answers on unlabeled cases"),
-        ("trust.json", json.dumps(TRUST | {"classes": []}), "no answers on unlabeled cases"),
-        ("trust.json", '{"weights": ', "--resume` writes it anew; or delete it"),
+        ("agreement.json", "{}", "no agreement"),
+        ("agreement.json", json.dumps(AGREEMENT | {"classes": []}), "no agreement"),
+        ("agreement.json", '{"weights": ', "--resume` writes it again; or delete it"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
         ("scores.csv", "case,class,metric,value,unit,empty\n", "holds no row"),
@@ -106,13 +105,13 @@ def test_file_that_is_missing_or_broken_is_told_and_the_run_kept(tmp_path, file,
 def test_folds_and_answers_on_unlabeled_cases_are_known_where_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (found,) = gather([run]).runs
-    assert (found.folds, found.trust) == ([], None)
+    assert (found.folds, found.agreement) == ([], None)
     (run / "folds.csv").write_text("fold,case,class,dice\n1,a,x,0.25\n")
-    (run / "trust.json").write_text(json.dumps(TRUST))
+    (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (found,) = gather([run]).runs
     assert found.folds == [FoldScore(1, "a", "x", 0.25)]
-    assert found.trust.cases == ("u0", "u1")
-    assert found.trust.classes["x"].agreement == 0.75
+    assert found.agreement.cases == ("u0", "u1")
+    assert found.agreement.classes["x"].agreement == 0.75
 
 
 def make_fold(run: Path, *, steps: int, **dice: float) -> None:
@@ -121,8 +120,10 @@ def make_fold(run: Path, *, steps: int, **dice: float) -> None:
     fold.mkdir()
     content = {"method": {"name": "segpl"}, "train": {"steps": steps}}
     (fold / "config.toml").write_text(resolve(content).as_toml())
-    rows = [f"{step.removeprefix('step_')},a,x,{value}" for step, value in dice.items()]
-    (fold / "validation.csv").write_text("\n".join(["step,case,class,dice", *rows, ""]))
+    rows = [f"{step.removeprefix('step_')},a,x,{value},{value}" for step, value in dice.items()]
+    (fold / "validation.csv").write_text(
+        "\n".join(["step,case,class,dice,dice_largest", *rows, ""])
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,11 +154,11 @@ def test_cross_validation_of_trainings_as_long_as_the_run_is_shown(tmp_path):
 
 def test_answers_of_weights_that_were_trained_on_are_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
-    (run / "trust.json").write_text(json.dumps(TRUST))
+    (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "last.safetensors").write_bytes(b"newer")
-    assert gather([run]).runs[0].trust is None
-    assert "other weights" in problems(run)
+    assert gather([run]).runs[0].agreement is None
+    assert "older weights" in problems(run)
 
 
 def test_run_without_test_cases_says_how_to_have_some(tmp_path):

@@ -218,7 +218,7 @@ def test_the_manifest_says_what_the_numbers_mean(tmp_path):
         "run": "runs/a",
         "classes": {"background": 0, "organ": 4},
         "ignore": None,
-        "files": {"scan": {"images": [str(source.resolve())], "labels": "scan.nii.gz"}},
+        "files": {"scan": {"images": [str(source.resolve())], "labels": "scan.nii.gz", "maps": {}}},
     }
 
 
@@ -233,7 +233,7 @@ def test_the_manifest_keeps_what_the_same_run_wrote_before(tmp_path):
 def test_predictions_of_another_run_are_not_taken_for_ours(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     predict([source], PLAN, tmp_path / "out", run="runs/a")
-    with pytest.raises(InputError, match=r"another run or other weights, runs/a.*--overwrite"):
+    with pytest.raises(InputError, match=r"another run or of other weights .runs/a.*--overwrite"):
         predict([source], PLAN, tmp_path / "out", run="runs/b")
     predict([source], PLAN, tmp_path / "out", run="runs/b", overwrite=True)
     assert json.loads((tmp_path / "out" / "predictions.json").read_text())["run"] == "runs/b"
@@ -246,7 +246,7 @@ def test_a_file_that_no_run_predicted_is_neither_skipped_nor_replaced(tmp_path):
     label = write_nifti(tmp_path / "labels" / "scan.nii.gz", blob())
     before = label.read_bytes()
     for overwrite in (False, True):
-        with pytest.raises(InputError, match="no run of segpl has predicted it"):
+        with pytest.raises(InputError, match="was not predicted by segpl"):
             predict([source], PLAN, tmp_path / "labels", overwrite=overwrite)
     assert label.read_bytes() == before
     assert not (tmp_path / "labels" / "predictions.json").exists()
@@ -260,7 +260,7 @@ def test_an_output_folder_that_would_lose_the_inputs_is_refused(tmp_path):
 
 def test_an_output_that_is_a_file_is_refused(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
-    with pytest.raises(InputError, match="is a file, but predictions need a folder"):
+    with pytest.raises(InputError, match="is a file, not a folder"):
         predict([source], PLAN, source)
 
 
@@ -270,14 +270,14 @@ def test_the_next_image_is_read_before_this_one_is_predicted(tmp_path, monkeypat
     for name in "ab":
         write_nifti(folder / f"{name}.nii.gz", blob()[:4, 7:11, :4])
     second = threading.Event()
-    load = predictor._load
+    load = predictor._load_job
 
     def watched(job, plan):
         if job.name == "b":
             second.set()
         return load(job, plan)
 
-    monkeypatch.setattr(predictor, "_load", watched)
+    monkeypatch.setattr(predictor, "_load_job", watched)
 
     def network(windows):
         assert second.wait(5), "the second image waits for the first"
@@ -408,5 +408,5 @@ def test_a_folder_holds_the_masks_of_one_run(tmp_path):
     first = write_nifti(tmp_path / "first.nii.gz", blob())
     second = write_nifti(tmp_path / "second.nii.gz", blob())
     predict([first], PLAN, tmp_path / "out", run="runs/a")
-    with pytest.raises(InputError, match="another run or other weights, runs/a"):
+    with pytest.raises(InputError, match=r"another run or of other weights .runs/a"):
         predict([second], PLAN, tmp_path / "out", run="runs/b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from segpl.predict.trust import ClassTrust, Trust
+from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped
 from segpl.report.sections.expected import expected_sections
 from segpl.report.sections.section import Section
@@ -26,9 +26,9 @@ def found(*parts: dict[str, object]) -> Gathered:
     return grouped(runs, {})
 
 
-def trust(agreement: float | None, *, lowest: float | None = None, **more: object) -> Trust:
-    known = {"x": ClassTrust(2, agreement, lowest, 0.9)}
-    return Trust(("u0", "u1", "u2"), 0, ("student", "teacher"), known, **more)
+def record(dice: float | None, *, lowest: float | None = None, **more: object) -> NetworkAgreement:
+    known = {"x": ClassAgreement(2, dice, lowest, 0.9)}
+    return NetworkAgreement(10, ("u0", "u1", "u2"), 0, ("student", "teacher"), known, **more)
 
 
 def only(sections: list[Section]) -> Section:
@@ -57,40 +57,40 @@ def test_a_case_of_several_classes_counts_by_their_mean():
 
 
 def test_agreement_is_the_mean_over_seeds_and_the_lowest_that_of_any():
-    both = [{"trust": trust(0.8, lowest=0.4)}, {"trust": trust(0.6, lowest=0.5)}]
+    both = [{"agreement": record(0.8, lowest=0.4)}, {"agreement": record(0.6, lowest=0.5)}]
     section = only(expected_sections(found(*both)))
     (row,) = section.tables[0].table.rows
     assert row[:4] == ["segpl", "x", "student, teacher", "4 of 6"]
     assert row[4:6] == ["0.700 ± 0.141", "0.400"]
-    assert "no accuracy" in section.words[0]
+    assert "not accuracy" in section.words[0]
 
 
 def test_one_network_has_no_agreement_and_a_fixed_threshold_no_spread():
-    table = only(expected_sections(found({"trust": trust(None)}))).tables[0].table
+    table = only(expected_sections(found({"agreement": record(None)}))).tables[0].table
     assert table.rows[0][4:] == ["-", "-", "0.900", "-"]
 
 
 def test_a_learned_threshold_is_told_with_its_spread():
-    learned = trust(0.8, threshold=0.52, threshold_std=0.1)
-    table = only(expected_sections(found({"trust": learned}))).tables[0].table
+    learned = record(0.8, threshold=0.52, threshold_std=0.1)
+    table = only(expected_sections(found({"agreement": learned}))).tables[0].table
     assert table.rows[0][-1] == "0.520, spread 0.100"
 
 
 def test_cases_that_were_too_large_are_told_and_make_no_table_alone():
-    nothing = Trust((), 3, ("network",), {"x": ClassTrust(0, None, None, None)})
-    section = only(expected_sections(found({"trust": nothing})))
+    nothing = NetworkAgreement(10, (), 3, ("network",), {"x": ClassAgreement(0, None, None, None)})
+    section = only(expected_sections(found({"agreement": nothing})))
     assert not section.tables
     assert section.missing[0].startswith("3 cases would have taken too long")
 
 
 def test_cases_that_were_too_large_for_several_seeds_are_not_counted_once_for_each():
-    several = [{"trust": replace(trust(0.8), too_large=count)} for count in (2, 3, 0)]
+    several = [{"agreement": replace(record(0.8), too_large=count)} for count in (2, 3, 0)]
     section = only(expected_sections(found(*several)))
     assert section.missing[0].startswith("Up to 3 cases of a run would have taken too long")
 
 
 def test_nothing_is_said_of_size_where_no_case_was_too_large():
-    assert only(expected_sections(found({"trust": trust(0.8)}))).missing == ()
+    assert only(expected_sections(found({"agreement": record(0.8)}))).missing == ()
 
 
 def test_what_could_not_be_read_is_told():

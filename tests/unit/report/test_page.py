@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
 from segpl.report.figures import OverlayCase
 from segpl.report.page.demo import write_page
-from segpl.report.runs import RunSummary, read_log
+from segpl.report.runs import RunSummary
 from segpl.report.tables import comparison_table
 
 
@@ -142,14 +143,16 @@ def test_an_empty_cell_of_a_log_is_unknown(tmp_path):
 
 def test_a_file_that_is_no_log_is_refused(tmp_path):
     (tmp_path / "log.csv").write_text("case,class\n")
-    with pytest.raises(InputError, match="is no training log"):
+    with pytest.raises(InputError, match="is not a training log"):
         read_log(tmp_path / "log.csv")
 
 
 @pytest.mark.parametrize("line", ["2,x", "2", "2,1,1"])
 def test_a_broken_line_of_a_log_is_named(tmp_path, line):
     (tmp_path / "log.csv").write_text(f"step,total\n1,0.5\n{line}\n")
-    with pytest.raises(InputError, match=f"line 3: '{line}' does not fit the columns step, total"):
+    with pytest.raises(
+        InputError, match=f"line 3: '{line}' does not match the columns step, total"
+    ):
         read_log(tmp_path / "log.csv")
 
 

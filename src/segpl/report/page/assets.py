@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segpl.engine.log import csv_text
-from segpl.files import write_text, write_whole
+from segpl.files import csv_text, write_text, write_whole
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 

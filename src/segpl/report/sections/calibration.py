@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from segpl.data.masks import voxel_entropy
 from segpl.evaluate.uncertainty import (
     Reliability,
     Retention,
     adaptive_calibration_error,
-    binary_entropy,
     brier,
     error_retention,
     negative_log_likelihood,
@@ -54,7 +54,7 @@ def calibration_of(
         negative_log_likelihood(p, y),
         adaptive_calibration_error(p, y),
         reliability(p, y),
-        error_retention(binary_entropy(p), (p > 0.5) != y, points=POINTS),
+        error_retention(voxel_entropy(p), (p > 0.5) != y, points=POINTS),
     )
 
 

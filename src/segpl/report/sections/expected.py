@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from segpl.predict.trust import NOTE, ClassTrust, Trust
+from segpl.evaluate.agreement import NOTE, ClassAgreement, NetworkAgreement
 from segpl.report.gathered import FoundRun, Gathered
 from segpl.report.sections.scores import number, spread
 from segpl.report.sections.section import NamedTable, Section
@@ -15,7 +15,7 @@ from segpl.report.tables import Table, counted
 
 def expected_sections(found: Gathered) -> list[Section]:
     """Those that some run has a file for."""
-    sections = [folds_section(found), trust_section(found)]
+    sections = [folds_section(found), network_agreement_section(found)]
     return [section for section in sections if section.tables or section.missing]
 
 
@@ -59,33 +59,33 @@ def folds_table(runs: Sequence[FoundRun]) -> Table:
     )
 
 
-def trust_section(found: Gathered) -> Section:
-    known = [(run, run.trust) for run in found.runs if run.trust]
-    looked = any(trust.cases for _, trust in known)
+def network_agreement_section(found: Gathered) -> Section:
+    known = [(run, run.agreement) for run in found.runs if run.agreement]
+    looked = any(record.cases for _, record in known)
     # no sum: those of several runs may be the same cases
-    too_large = max((trust.too_large for _, trust in known), default=0)
+    too_large = max((record.too_large for _, record in known), default=0)
     cases = counted(too_large, "case")
     larger = (
-        f"{cases if len(known) == 1 else f'Up to {cases} of a run'} would have taken too long; a "
-        "higher train.trust looks at larger ones."
+        f"{cases if len(known) == 1 else f'Up to {cases} of a run'} would have taken too long; "
+        "raise train.agreement to include them."
     )
     return Section(
-        "trust",
-        "How sure a training is on unlabeled cases",
-        words=(f"Asked where no validation case can judge a training. {NOTE}",),
-        tables=(NamedTable("trust", trust_table(found)),) if looked else (),
-        missing=(*found.told("no answers on"), *((larger,) if too_large else ())),
+        "network-agreement",
+        "Agreement on unlabeled cases",
+        words=(f"Measured in runs without validation cases. {NOTE}",),
+        tables=(NamedTable("network-agreement", network_agreement_table(found)),) if looked else (),
+        missing=(*found.told("no agreement"), *((larger,) if too_large else ())),
     )
 
 
-def trust_table(found: Gathered) -> Table:
+def network_agreement_table(found: Gathered) -> Table:
     """A row for each method and class: mean and deviation over seeds."""
     rows = []
     for label in found.labels:
-        known = [run.trust for run in found.of(label) if run.trust and run.trust.cases]
-        for name in dict.fromkeys(name for trust in known for name in trust.classes):
-            each = [(trust, trust.classes[name]) for trust in known if name in trust.classes]
-            rows.append([label, name, *trust_cells(each)])
+        known = [run.agreement for run in found.of(label) if run.agreement and run.agreement.cases]
+        for name in dict.fromkeys(name for record in known for name in record.classes):
+            each = [(record, record.classes[name]) for record in known if name in record.classes]
+            rows.append([label, name, *network_agreement_cells(each)])
     return Table(
         columns=[
             *("method", "class", "networks", "found in"),
@@ -98,16 +98,16 @@ def trust_table(found: Gathered) -> Table:
     )
 
 
-def trust_cells(each: Sequence[tuple[Trust, ClassTrust]]) -> list[str]:
+def network_agreement_cells(each: Sequence[tuple[NetworkAgreement, ClassAgreement]]) -> list[str]:
     lowest = [one.lowest for _, one in each if one.lowest is not None]
-    thresholds = [trust for trust, _ in each if trust.threshold is not None]
+    thresholds = [record for record, _ in each if record.threshold is not None]
     threshold, deviation = (
-        over_seeds([getattr(trust, name) for trust in thresholds])
+        over_seeds([getattr(record, name) for record in thresholds])
         for name in ("threshold", "threshold_std")
     )
     return [
-        ", ".join(dict.fromkeys(name for trust, _ in each for name in trust.networks)),
-        f"{sum(one.found for _, one in each)} of {sum(len(trust.cases) for trust, _ in each)}",
+        ", ".join(dict.fromkeys(name for record, _ in each for name in record.networks)),
+        f"{sum(one.found for _, one in each)} of {sum(len(record.cases) for record, _ in each)}",
         over_seeds([one.agreement for _, one in each]),
         number(min(lowest, default=math.nan)),
         over_seeds([one.confidence for _, one in each]),

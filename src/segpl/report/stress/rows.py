@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.engine.log import csv_text
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import EMPTY_POLICY
-from segpl.files import write_text
+from segpl.files import csv_text, write_text
 from segpl.report.tables import Table, counted
 
 CLEAN = "clean"  # the images as they are; severity 0 of every corruption

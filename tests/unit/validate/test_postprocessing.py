@@ -10,7 +10,7 @@ from tiny import PICTURES
 
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
-from segpl.evaluate.postprocessing import (
+from segpl.validate.postprocessing import (
     Verdict,
     advised_classes,
     is_in_parts,
@@ -140,13 +140,6 @@ def test_advice_is_for_the_weights_that_were_judged_and_no_others(folder):
 def test_nothing_is_advised_without_validation(tmp_path):
     assert advised_classes(RunFolder(tmp_path), "last") == ()
     assert verdicts(tmp_path / "validation.csv", 20, PLAN) == {}
-
-
-def test_nothing_is_advised_on_rows_that_compared_nothing(folder):
-    """Those of a run that an older version began."""
-    folder.training.validation.write_text("step,case,class,dice\n20,a,liver,0.5\n")
-    write_advice(folder, PLAN, {"last": 20}, [])
-    assert advised_classes(folder, "last") == ()
 
 
 def test_advice_that_no_longer_holds_is_taken_back(folder):

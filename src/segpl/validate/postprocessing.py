@@ -8,7 +8,6 @@ One answer for each checkpoint, and for these weights alone. Whoever makes masks
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.masks import largest_component
 from segpl.data.plan import Plan
 from segpl.engine.run import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_json, write_json
-from segpl.predict.components import largest_component
 
 MARGIN = 0.001  # of mean Dice; less is chance, and not worth a part of somebody's prediction
 APART = 0.05  # of the voxels of a label
@@ -45,18 +44,11 @@ class Verdict:
 
 
 def verdicts(path: Path, step: int, plan: Plan) -> dict[str, Verdict]:
-    """What the `validation.csv` in `path` says at a step, class by class.
-
-    Nothing where nothing was compared: no such rows, or those of a version that did not.
-    """
+    """What the `validation.csv` in `path` says at a step, class by class."""
     rows = [row for row in read_validation(path) if row.step == step]
     found = {}
     for name in list(plan.classes)[1:]:
-        pairs = [
-            (row.dice, row.dice_largest)
-            for row in rows
-            if row.class_name == name and not math.isnan(row.dice_largest)
-        ]
+        pairs = [(row.dice, row.dice_largest) for row in rows if row.class_name == name]
         if pairs:
             plain, largest = np.transpose(pairs)  # (N,), (N,)
             found[name] = Verdict(

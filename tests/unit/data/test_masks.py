@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from tiny import PICTURES
 
-from segpl.errors import UnknownNameError
-from segpl.predict.components import (
-    classes_asked_for,
-    kept_largest,
+from segpl.data.masks import (
+    keep_largest,
+    label_values,
     largest_component,
-    note_of_largest,
+    largest_note,
+    select_classes,
 )
+from segpl.errors import UnknownNameError
 
 CLASSES = {"background": 0, "liver": 7, "spleen": 9}
 
@@ -57,12 +61,12 @@ LABELS.flags.writeable = False
 
 
 def test_named_classes_lose_their_smaller_pieces_to_the_background():
-    assert kept_largest(LABELS, CLASSES, ["liver"]).tolist() == [
+    assert keep_largest(LABELS, CLASSES, ["liver"]).tolist() == [
         [0, 0, 9, 7],
         [0, 0, 0, 7],
         [0, 9, 9, 7],
     ]
-    assert kept_largest(LABELS, CLASSES, ["liver", "spleen"]).tolist() == [
+    assert keep_largest(LABELS, CLASSES, ["liver", "spleen"]).tolist() == [
         [0, 0, 0, 7],
         [0, 0, 0, 7],
         [0, 9, 9, 7],
@@ -71,14 +75,14 @@ def test_named_classes_lose_their_smaller_pieces_to_the_background():
 
 def test_labels_keep_their_type_and_are_not_changed_in_place():
     given = LABELS.copy()
-    assert kept_largest(given, CLASSES, ["liver"]).dtype == np.uint8
+    assert keep_largest(given, CLASSES, ["liver"]).dtype == np.uint8
     assert np.array_equal(given, LABELS)
-    assert kept_largest(LABELS, CLASSES, []) is LABELS
+    assert keep_largest(LABELS, CLASSES, []) is LABELS
 
 
 def test_background_need_not_be_zero():
     labels = np.array([[1, 3, 1, 3, 3]], np.int32)
-    assert kept_largest(labels, {"rest": 1, "organ": 3}, ["organ"]).tolist() == [[1, 1, 1, 3, 3]]
+    assert keep_largest(labels, {"rest": 1, "organ": 3}, ["organ"]).tolist() == [[1, 1, 1, 3, 3]]
 
 
 @pytest.mark.parametrize(
@@ -94,15 +98,27 @@ def test_background_need_not_be_zero():
     ],
 )
 def test_classes_are_meant_by_name_or_by_a_word(asked, meant):
-    assert classes_asked_for(asked, list(CLASSES)) == meant
+    assert select_classes(asked, list(CLASSES)) == meant
 
 
 @pytest.mark.parametrize("asked", ["background", ["liver", "all"], "livre"])
 def test_name_of_no_foreground_class_is_refused(asked):
     with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
-        classes_asked_for(asked, list(CLASSES))
+        select_classes(asked, list(CLASSES))
 
 
 def test_masks_that_keep_less_have_another_name():
-    assert note_of_largest(()) == ""
-    assert note_of_largest(("liver", "spleen")) == " (largest component of liver, spleen)"
+    assert largest_note(()) == ""
+    assert largest_note(("liver", "spleen")) == " (largest component of liver, spleen)"
+
+
+def test_a_single_channel_is_foreground_above_one_half():
+    plan = replace(PICTURES, classes={"background": 0, "organ": 3})
+    labels = label_values(np.array([[[0.2, 0.5, 0.51]]], np.float32), plan)
+    assert labels.tolist() == [[0, 0, 3]]
+
+
+def test_the_most_likely_of_several_classes_wins():
+    plan = replace(PICTURES, classes={"background": 0, "b": 9, "a": 400})
+    probabilities = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)
+    assert label_values(probabilities[:, None], plan).tolist() == [[0, 9, 400]]

@@ -1,0 +1,35 @@
+"""`predictions.json`: which run wrote the masks beside it, and what their numbers mean."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from segpl.files import read_record, write_json
+
+MANIFEST = "predictions.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCase:
+    images: tuple[str, ...]  # resolved paths of the input
+    labels: str  # path of the mask, relative to the manifest, like the maps
+    maps: dict[str, str] = field(default_factory=dict)  # 'probabilities', 'entropy', 'std' -> path
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    classes: dict[str, int]  # name -> number, in the order of the channels, background first
+    ignore: int | None = None  # number of unknown voxels
+    run: str | None = None  # identity of the run; None: written by hand for `segpl evaluate`
+    files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder of predictions; None without one."""
+    path = folder / MANIFEST
+    return read_record(path, Manifest) if path.is_file() else None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    write_json(folder / MANIFEST, asdict(manifest))

@@ -1,0 +1,98 @@
+"""From probabilities to masks: classes, entropy, and the largest connected component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+from scipy.special import entr
+
+from segpl.data.plan import Plan
+from segpl.errors import unknown
+
+ALL, NONE = "all", "none"
+Mask = NDArray[np.bool_]
+
+
+def class_index(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
+    """Index (*S) of the most likely class, from probabilities (K, *S).
+
+    A single channel is the probability of class 1.
+    """
+    if len(probabilities) == 1:
+        index: NDArray[np.intp] = (probabilities[0] > 0.5).astype(np.intp)
+    else:
+        index = probabilities.argmax(axis=0)
+    return index
+
+
+def label_values(
+    probabilities: NDArray[np.float32], plan: Plan
+) -> NDArray[np.uint8] | NDArray[np.int32]:
+    """The most likely class (*S) as the number that the dataset's label files use."""
+    values = list(plan.classes.values())
+    kind = np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32
+    return np.take(np.array(values, kind), class_index(probabilities))
+
+
+def voxel_entropy(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    r"""Binary entropy of every voxel and channel in nats, from 0 to $\log 2$.
+
+    $$H(p) = -p \log p - (1 - p) \log(1 - p)$$
+    """
+    p = probabilities.clip(0, 1)
+    entropy: NDArray[np.floating[Any]] = entr(p) + entr(1 - p)
+    return entropy
+
+
+def largest_component(mask: Mask) -> Mask:
+    """The largest connected component of a mask (*S); ties go to the first one.
+
+    Voxels that touch at a corner are connected, so thin structures stay whole.
+    """
+    (box,) = ndimage.find_objects(mask.view(np.int8)) or (None,)
+    kept = np.zeros_like(mask)
+    if box is None:
+        return kept
+    pieces, _ = ndimage.label(mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim))
+    sizes = np.bincount(pieces.reshape(-1))
+    sizes[0] = 0
+    kept[box] = pieces == sizes.argmax()
+    return kept
+
+
+def keep_largest(
+    labels: NDArray[Any], classes: Mapping[str, int], names: Sequence[str]
+) -> NDArray[Any]:
+    """Reduce each named class in `labels` (*S) to its largest component.
+
+    The other components become background, which is the first of `classes` (name -> number).
+    """
+    background = next(iter(classes.values()))
+    result = labels.copy() if names else labels
+    for name in names:
+        mask = labels == classes[name]
+        result[mask & ~largest_component(mask)] = background
+    return result
+
+
+def select_classes(selection: str | Sequence[str], classes: Sequence[str]) -> tuple[str, ...]:
+    """Resolve 'all', 'none' or class names; the first of `classes` is the background."""
+    names = [selection] if isinstance(selection, str) else list(selection)
+    known = classes[1:]
+    if names == [ALL]:
+        return tuple(known)
+    if names == [NONE]:
+        return ()
+    for name in names:
+        if name not in known:
+            raise unknown("foreground class", name, [*known, ALL, NONE])
+    return tuple(name for name in known if name in names)
+
+
+def largest_note(names: Sequence[str]) -> str:
+    """Suffix for the identity of a run: its masks differ from those with all components."""
+    return f" (largest component of {', '.join(names)})" if names else ""

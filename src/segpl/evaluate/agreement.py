@@ -1,0 +1,103 @@
+"""Agreement of a run's networks on unlabeled cases: the record in `agreement.json`, and a summary.
+
+It needs no labels, so it is all that a run without validation cases can report. It does not
+measure accuracy.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segpl.errors import InputError
+from segpl.files import read_record
+
+NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAgreement:
+    """One foreground class over all measured cases; None if the class was never found."""
+
+    found: int  # cases in which the prediction contains the class
+    agreement: float | None  # mean Dice between networks, over cases where one finds the class
+    lowest: float | None  # lowest Dice of these cases
+    confidence: float | None  # mean probability of the voxels predicted as this class
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAgreement:
+    """How well the networks of a method agree on unlabeled cases, and how confident they are."""
+
+    limit: int  # train.agreement of the measurement
+    cases: tuple[str, ...]  # names of the measured cases
+    too_large: int  # cases skipped because they would have taken too long
+    networks: tuple[str, ...]  # names of the networks; a single one has nothing to agree with
+    classes: dict[str, ClassAgreement]  # foreground only
+    threshold: float | None = None  # final pseudo-label threshold, if it is learned
+    threshold_std: float | None = None
+    weights: str = ""  # hash of the measured checkpoint
+
+
+def read_agreement(path: Path) -> NetworkAgreement:
+    try:
+        return read_record(path, NetworkAgreement)
+    except InputError as error:
+        raise InputError(
+            f"{error} `segpl train --out {path.parent} --resume` writes it again; or delete it."
+        ) from error
+
+
+def agreement_summary(record: NetworkAgreement) -> str:
+    """A short paragraph: agreement, confidence, and what they do not show."""
+    if not record.cases:
+        return (
+            f"Agreement on unlabeled cases was not measured: {record.too_large} of them would take "
+            "too long. Raise train.agreement to allow more time."
+        )
+    count = len(record.cases)
+    findings = [
+        _agreement(record),
+        _lowest_and_mean(
+            "voxels predicted as {name} have a mean probability of {value:.2f}",
+            {name: one.confidence for name, one in record.classes.items()},
+        ),
+        *(
+            f"{name} was found in {one.found or 'none'} of them"
+            for name, one in record.classes.items()
+            if one.found < count
+        ),
+    ]
+    text = f"On {count} unlabeled case{'s' if count > 1 else ''}: "
+    text += "; ".join(filter(None, findings)) + "."
+    if record.threshold is not None:
+        text += (
+            f" The pseudo-label threshold ended at {record.threshold:.2f} "
+            f"(standard deviation {record.threshold_std:.2f})."
+        )
+    return f"{text} {NOTE}"
+
+
+def _agreement(record: NetworkAgreement) -> str:
+    names = record.networks
+    if len(names) == 1:
+        return ""
+    who = " and ".join(names) if len(names) == 2 else f"the {len(names)} networks"
+    return _lowest_and_mean(
+        who + " agree on {name} with Dice {value:.2f}",
+        {name: one.agreement for name, one in record.classes.items()},
+    )
+
+
+def _lowest_and_mean(sentence: str, values: Mapping[str, float | None]) -> str:
+    """`sentence` about the class with the lowest value, followed by the mean over classes."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if not known:
+        return ""
+    lowest = min(known, key=lambda name: known[name])
+    text = sentence.format(name=lowest, value=known[lowest])
+    if len(known) == 1:
+        return text
+    return f"{text} (lowest of {len(known)} classes; mean {statistics.fmean(known.values()):.2f})"

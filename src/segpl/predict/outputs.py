@@ -1,0 +1,129 @@
+"""The output folder of a prediction: file names, skipping, overwriting, and the manifest.
+
+A folder holds the masks of one run, because one manifest says what their numbers mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from segpl.data.manifest import MANIFEST, Manifest, PredictedCase, read_manifest, write_manifest
+from segpl.data.plan import Plan
+from segpl.errors import InputError
+from segpl.files import storing
+from segpl.predict.inputs import Job
+from segpl.predict.writers import output_name, probabilities_name
+
+PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
+UNCERTAINTY = (ENTROPY, STD)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFiles:
+    """Files to write for one image."""
+
+    labels: Path
+    maps: dict[str, Path]  # float maps by kind
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.labels, *self.maps.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFolder:
+    path: Path
+    plan: Plan
+    run: str  # identity of the run that predicts
+
+    def files(self, job: Job, kinds: Sequence[str]) -> OutputFiles:
+        """Where the labels and the maps of these `kinds` go."""
+        image, outputs = job.images[0], self.plan.outputs
+        maps = {}
+        for kind in kinds:
+            folder = PROBABILITIES if kind == PROBABILITIES else "uncertainty"
+            name = job.name if kind == PROBABILITIES else f"{job.name}_{kind}"
+            maps[kind] = self.path / folder / probabilities_name(name, image, outputs)
+        return OutputFiles(self.path / output_name(job.name, image), maps)
+
+    def manifest(self) -> Manifest | None:
+        manifest = read_manifest(self.path)
+        if manifest is not None and manifest.run is None:
+            raise InputError(
+                f"{self.path / MANIFEST} was not written by `segpl predict`. Choose another --out."
+            )
+        return manifest
+
+    def claim(self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool) -> None:
+        """Check that nothing foreign is skipped or lost; remove what `overwrite` replaces."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
+        self._protect_inputs(jobs, kinds)
+        manifest = self.manifest()
+        files = {} if manifest is None else manifest.files
+        for job in jobs:
+            found = [path for path in self.files(job, kinds).paths if path.exists()]
+            if found and job.name not in files:
+                raise InputError(
+                    f"{found[0]} exists but was not predicted by segpl. It may be a label, so it "
+                    "is neither skipped nor replaced. Choose another --out."
+                )
+        is_foreign = manifest is not None and manifest.run != self.run
+        if overwrite:
+            self._remove(jobs, kinds, files if is_foreign else {})
+        elif manifest is not None and is_foreign and files:
+            raise InputError(
+                f"{self.path} holds predictions of another run or of other weights "
+                f"({manifest.run}), for example of {next(iter(files))}. Choose another --out, or "
+                "replace them with --overwrite."
+            )
+
+    def record(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
+        """Write the manifest: these jobs, and what the same run has predicted before."""
+        manifest = self.manifest()
+        files: dict[str, PredictedCase] = {}
+        if manifest is not None and manifest.run == self.run:
+            files = {
+                name: entry
+                for name, entry in manifest.files.items()
+                if (self.path / entry.labels).exists()
+            }
+        for job in jobs:
+            wanted = self.files(job, kinds)
+            maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
+            entry = PredictedCase(
+                tuple(str(path.resolve()) for path in job.images), self._relative(wanted.labels)
+            )
+            known = files.get(job.name, entry).maps
+            files[job.name] = replace(entry, maps=known | maps)
+        write_manifest(self.path, Manifest(self.plan.classes, self.plan.ignore, self.run, files))
+
+    def _relative(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    def _protect_inputs(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
+        images = {path.resolve() for job in jobs for path in job.images}
+        for job in jobs:
+            for path in self.files(job, kinds).paths:
+                if path.resolve() in images:
+                    raise InputError(
+                        f"the prediction of {job.name} would overwrite the image {path}. Choose "
+                        "an --out that does not contain the inputs."
+                    )
+
+    def _remove(
+        self, jobs: Sequence[Job], kinds: Sequence[str], foreign: Mapping[str, PredictedCase]
+    ) -> None:
+        """Remove the files to replace: after an interruption they would pass for this run's.
+
+        Maps of another run go too, even if they are not predicted now.
+        """
+        for job in jobs:
+            paths = set(self.files(job, kinds).paths)
+            if job.name in foreign:
+                paths |= {self.path / path for path in foreign[job.name].maps.values()}
+            for path in paths:
+                with storing(path):
+                    path.unlink(missing_ok=True)

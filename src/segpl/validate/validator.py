@@ -1,0 +1,65 @@
+"""Validation during training.
+
+The scores select the best checkpoint and, at the end, the post-processing. Nothing else uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segpl.data.cache import Volume
+from segpl.data.plan import Plan
+from segpl.evaluate.validation import dice_by_class
+from segpl.evaluate.validation_file import ValidationRow, append_validation
+from segpl.predict.window import predict_windows
+
+
+class ValidatedModel(Protocol):
+    def predict(self, image: Tensor) -> Tensor: ...
+    def train(self, mode: bool = True) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Validator:
+    """Score every validation case on the plan's grid; `validator(step)` returns the mean Dice."""
+
+    volumes: Sequence[Volume]
+    method: ValidatedModel
+    plan: Plan
+    device: torch.device
+    path: Path  # validation.csv
+    training: Sequence[Volume] = ()
+
+    @property
+    def labels(self) -> list[NDArray[Any]]:
+        """Labels (*S) of the training and validation cases."""
+        return [v.label for v in (*self.training, *self.volumes) if v.label is not None]
+
+    def __call__(self, step: int) -> float:
+        scores: list[ValidationRow] = []
+        self.method.train(False)
+        try:
+            for volume in self.volumes:
+                scores += self._score(step, volume)
+        finally:
+            self.method.train(True)
+        append_validation(self.path, scores)
+        return float(np.mean([score.dice for score in scores]))
+
+    def _score(self, step: int, volume: Volume) -> list[ValidationRow]:
+        assert volume.label is not None
+        image = torch.from_numpy(np.array(volume.image)).to(self.device)
+        probabilities = predict_windows(image, self.method.predict, self.plan).cpu().numpy()
+        every = dice_by_class(probabilities, volume.label, self.plan)
+        largest = dice_by_class(probabilities, volume.label, self.plan, list(every))
+        return [
+            ValidationRow(step, volume.name, name, every[name], largest[name]) for name in every
+        ]

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny import PICTURES
+
+from segpl.data.cache import Volume
+from segpl.engine.log import CsvLog
+from segpl.validate.validator import Validator
+
+CPU = torch.device("cpu")
+
+
+class Echo:
+    """Predicts the image itself, and remembers in which mode it was asked."""
+
+    def __init__(self) -> None:
+        self.is_training = True
+        self.asked_in_training = False
+
+    def predict(self, image: torch.Tensor) -> torch.Tensor:
+        self.asked_in_training |= self.is_training
+        return image
+
+    def train(self, mode: bool = True) -> object:
+        self.is_training = mode
+        return self
+
+
+class Broken(Echo):
+    def predict(self, image: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no")
+
+
+def volume(name: str, hit: int) -> Volume:
+    """Four foreground voxels, of which the image shows `hit`."""
+    label = np.zeros((4, 6), np.int16)
+    label[1, :4] = 1
+    image = np.zeros((1, 4, 6), np.float32)
+    image[0, 1, :hit] = 1
+    return Volume(name, image, label, None)
+
+
+def validation(path: Path, *volumes: Volume, method: Echo | None = None) -> Validator:
+    return Validator(volumes, method or Echo(), PICTURES, CPU, path)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_score_is_the_mean_dice_of_cases(tmp_path):
+    """Half of the voxels found is 2 * 2 / (2 + 4); all of them is 1."""
+    validate = validation(tmp_path / "v.csv", volume("a", 2), volume("b", 4))
+    assert validate(10) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_every_case_and_class_has_a_row_for_each_step(tmp_path):
+    validate = validation(tmp_path / "v.csv", volume("a", 2), volume("b", 4))
+    validate(10)
+    validate(20)
+    found = [(row["step"], row["case"], row["class"]) for row in rows(tmp_path / "v.csv")]
+    assert found == [(s, c, "vessel") for s in ("10", "20") for c in ("a", "b")]
+
+
+def test_case_with_a_comma_in_its_name_keeps_its_row_on_resume(tmp_path):
+    path = tmp_path / "v.csv"
+    validate = validation(path, volume("left, upper", 4))
+    validate(10)
+    validate(20)
+    CsvLog(path).cut_after(10)
+    (row,) = rows(path)
+    expected = {"step": "10", "case": "left, upper", "class": "vessel", "dice": "1.0"}
+    assert row == {**expected, "dice_largest": "1.0"}
+
+
+def scattered() -> Volume:
+    """Three of four foreground voxels, and far from them one that is none."""
+    case = volume("a", 3)
+    case.image[0, 3, 5] = 1
+    return case
+
+
+def test_largest_component_is_scored_beside_all_of_them(tmp_path):
+    """2 * 3 / (4 + 4) with the stray voxel, 2 * 3 / (3 + 4) without; the mean is of the former."""
+    score = validation(tmp_path / "v.csv", scattered())(10)
+    (row,) = rows(tmp_path / "v.csv")
+    assert float(row["dice"]) == score == pytest.approx(6 / 8)
+    assert float(row["dice_largest"]) == pytest.approx(6 / 7)
+
+
+def test_labels_are_those_of_training_and_validation_cases(tmp_path):
+    known = [volume("b", 1), replace(volume("u", 1), label=None)]
+    validate = replace(validation(tmp_path / "v.csv", volume("a", 2)), training=known)
+    wanted = [known[0].label, validate.volumes[0].label]
+    assert [label is one for label, one in zip(validate.labels, wanted, strict=True)] == [True] * 2
+
+
+def test_method_predicts_in_evaluation_and_goes_on_training(tmp_path):
+    method = Echo()
+    validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
+    assert not method.asked_in_training
+    assert method.is_training
+
+
+def test_method_goes_on_training_after_a_failure_too(tmp_path):
+    method = Broken()
+    with pytest.raises(RuntimeError, match="no"):
+        validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
+    assert method.is_training
