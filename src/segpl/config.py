@@ -14,7 +14,7 @@ import tomli_w
 from segpl.data.augment import AugmentSettings
 from segpl.data.split import SplitSettings
 from segpl.engine.trainer import TrainSettings
-from segpl.errors import InputError, MissingFileError, nearest
+from segpl.errors import InputError, MissingFileError, did_you_mean
 from segpl.methods.base import METHODS
 from segpl.networks.network import NetworkSettings
 
@@ -100,7 +100,7 @@ def check_sections(content: Mapping[str, Any], source: str) -> None:
     known = [*SECTIONS, "method"]
     for name, section in content.items():
         if name not in known:
-            raise InputError(f"{source}: no section named '{name}'. {nearest(name, known)}")
+            raise InputError(f"{source}: no section named '{name}'. {did_you_mean(name, known)}")
         if not isinstance(section, Mapping):
             raise InputError(
                 f"{source}: '{name}' is {section!r}, and a section is needed. Write [{name}] on a "
@@ -116,7 +116,7 @@ def fill(kind: Any, values: Mapping[str, Any], section: str, source: str) -> Any
     for key, value in values.items():
         if key not in known:
             names = {*known, "name"} if section == "method" else known
-            raise InputError(f"{source}: no setting '{section}.{key}'. {nearest(key, names)}")
+            raise InputError(f"{source}: no setting '{section}.{key}'. {did_you_mean(key, names)}")
         given[key] = fitted(value, hints[key], f"{section}.{key}", source)
     return kind(**given)
 

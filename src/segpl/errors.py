@@ -38,7 +38,7 @@ class DivergedError(UserError, FloatingPointError):
     """Training produced a number that is not finite."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """'Did you mean ...? Known: ...', for the end of a message about an unknown name."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -47,4 +47,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    return UnknownNameError(f"no {kind} named '{name}'. {nearest(name, known)}")
+    return UnknownNameError(f"no {kind} named '{name}'. {did_you_mean(name, known)}")

@@ -20,14 +20,14 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 MISPLACED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file beside `path`, then put it in place in one move.
 
     A process killed at any moment leaves the old file or the new one, never a part. The temporary
     name keeps the suffix of `path`, since many writers choose the format by it.
     """
     draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
-    with storing(path):
+    with storage_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(draft)
@@ -42,18 +42,18 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             raise
 
 
-def is_draft(path: Path) -> bool:
+def is_partial(path: Path) -> bool:
     """Whether a killed process left this file half-written."""
     return path.name.startswith(".") and ".draft." in path.name
 
 
 def append_text(path: Path, text: str) -> None:
-    with storing(path), path.open("a", encoding="utf-8") as handle:
+    with storage_errors(path), path.open("a", encoding="utf-8") as handle:
         handle.write(text)
 
 
 @contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storage_errors(path: Path) -> Iterator[None]:
     """Turn what the disk refuses into an error that names `path` and the way out."""
     try:
         yield
@@ -82,7 +82,7 @@ def write_text(path: Path, text: str) -> None:
     def write(draft: Path) -> None:
         draft.write_text(text, encoding="utf-8")
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def write_json(path: Path, value: Any) -> None:

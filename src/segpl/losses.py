@@ -46,7 +46,7 @@ def dice_cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor
     return 0.5 * dice_loss(logits, target, weight) + 0.5 * cross_entropy(logits, target, weight)
 
 
-def binary_entropy(logits: Tensor, weight: Tensor) -> Tensor:
+def entropy_loss(logits: Tensor, weight: Tensor) -> Tensor:
     r"""Entropy of every channel's answer in nats, averaged over the voxels that count.
 
     $$H(p) = -p \log p - (1 - p) \log(1 - p) =
@@ -59,7 +59,7 @@ def binary_entropy(logits: Tensor, weight: Tensor) -> Tensor:
     return (voxelwise * weight).sum() / weight.sum().clamp(min=1)
 
 
-def entropy_of(probability: Tensor) -> Tensor:
+def voxelwise_entropy(probability: Tensor) -> Tensor:
     """Entropy of a yes or no in nats, voxel by voxel, ln 2 at most."""
     nats: Tensor = torch.special.entr(probability) + torch.special.entr(1 - probability)
     return nats
@@ -79,7 +79,7 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def loss_named(name: str) -> Loss:
+def get_loss(name: str) -> Loss:
     if name not in LOSSES:
         raise unknown("loss", name, LOSSES)
     return LOSSES[name]
@@ -110,7 +110,7 @@ def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
     return loss(logits, *targets_of(label, logits.shape[1]))
 
 
-def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
+def foreground_fraction(target: Tensor, weight: Tensor) -> Tensor:
     """Share of voxels that a (B, K, *S) target calls foreground.
 
     With several channels the first one is background. A voxel counts as far as any of its channels.
@@ -120,12 +120,12 @@ def foreground_share(target: Tensor, weight: Tensor) -> Tensor:
     return foreground.sum() / weight.amax(1).sum().clamp(min=1)
 
 
-def channel_shares(target: Tensor, weight: Tensor) -> Tensor:
+def class_fractions(target: Tensor, weight: Tensor) -> Tensor:
     r"""Share (K,) of the voxels that count which a (B, K, *S) target gives to each class.
 
     $$s_k = \frac{\sum_n w_{kn}\, y_{kn}}{\max(1, \sum_n \max_j w_{jn})}$$
 
-    The voxels that count are those of `foreground_share`, so that the shares are parts of it.
+    The voxels that count are those of `foreground_fraction`, so that the shares are parts of it.
     """
     axes = (0, *range(2, target.dim()))
     return (target * weight).sum(axes) / weight.amax(1).sum().clamp(min=1)

@@ -95,7 +95,7 @@ BPL = [
     Mutation(
         "every rule has the threshold of binarize",
         LATENT,
-        "selects=settings.rule in SELECTING,",
+        "selects=settings.rule in SELECTING_RULES,",
         "selects=False,",
         "test_bpl:test_exact_threshold_is_that_of_bayes_rule",
         {"rule": "select", "scope": "image"},
@@ -103,8 +103,8 @@ BPL = [
     Mutation(
         "the exact E-step forgets the prior",
         LATENT,
-        "posterior_of(dice, prior_log, temperature",
-        "posterior_of(dice, torch.zeros_like(prior_log), temperature",
+        "grid_posterior(dice, prior_log, temperature",
+        "grid_posterior(dice, torch.zeros_like(prior_log), temperature",
         "test_bpl:test_exact_threshold_is_that_of_bayes_rule",
         {"rule": "marginal", "scope": "image"},
     ),

@@ -42,7 +42,7 @@ VIEWS = [
     Mutation(
         "fixmatch labels the image without noise",
         FIXMATCH,
-        "self.label(noisy(unlabeled.image, self.settings.noise, batch.generator))",
+        "self.label(add_noise(unlabeled.image, self.settings.noise, batch.generator))",
         "self.label(unlabeled.image)",
         "test_fixmatch:test_weak_view_is_the_image_with_noise",
     ),

@@ -62,9 +62,9 @@ MEAN_TEACHER = [
     Mutation(
         "mean-teacher shows both networks the same view",
         MT,
-        "        view = noisy_clipped(unlabeled.image, self.settings.noise, batch.generator)",
+        "        view = add_clipped_noise(unlabeled.image, self.settings.noise, batch.generator)",
         "        again = torch.Generator().manual_seed(batch.generator.initial_seed())\n"
-        "        view = noisy_clipped(unlabeled.image, self.settings.noise, again)",
+        "        view = add_clipped_noise(unlabeled.image, self.settings.noise, again)",
         "test_mean_teacher:test_student_and_teacher_see_the_image_under_different_noise",
     ),
     Mutation(
@@ -198,8 +198,8 @@ MEAN_TEACHER = [
     Mutation(
         "ua-mt repeats one view",
         UA,
-        "noisy_clipped(torch.cat([image] * count), self.settings.noise, generator)",
-        "torch.cat([noisy_clipped(image, self.settings.noise, generator)] * count)",
+        "add_clipped_noise(copies, self.settings.noise, generator)",
+        "torch.cat([add_clipped_noise(image, self.settings.noise, generator)] * count)",
         "test_ua_mt:test_every_pass_sees_noise_of_its_own",
     ),
     Mutation(

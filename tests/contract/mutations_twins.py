@@ -15,7 +15,7 @@ ENTROPY = [
     Mutation(
         "entropy-minimization drops its term",
         "methods/entropy_minimization.py",
-        '            "entropy": Term(binary_entropy(logits, weight), alpha),\n',
+        '            "entropy": Term(entropy_loss(logits, weight), alpha),\n',
         "",
         "test_methods:test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared",
         {"name": "entropy-minimization", **BOTH},
@@ -23,8 +23,8 @@ ENTROPY = [
     Mutation(
         "entropy-minimization detaches the entropy",
         "methods/entropy_minimization.py",
-        "Term(binary_entropy(logits, weight)",
-        "Term(binary_entropy(logits.detach(), weight)",
+        "Term(entropy_loss(logits, weight)",
+        "Term(entropy_loss(logits.detach(), weight)",
         "test_methods:test_every_term_moves_some_weight",
         {"name": "entropy-minimization", **BOTH},
     ),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributions import Bernoulli
 
-from segpl.losses import binary_entropy
+from segpl.losses import entropy_loss
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -21,18 +21,18 @@ def logit(*probabilities: float) -> torch.Tensor:
 
 
 def test_entropy_of_an_undecided_voxel_is_one_bit():
-    assert binary_entropy(logit(0.5), torch.ones(1, 1, 1)).item() == pytest.approx(math.log(2))
+    assert entropy_loss(logit(0.5), torch.ones(1, 1, 1)).item() == pytest.approx(math.log(2))
 
 
 def test_entropy_of_two_voxels_is_the_number_on_paper():
     """At 0.75, 2 log 2 - 0.75 log 3; at 0.5, log 2."""
     expected = (2 * math.log(2) - 0.75 * math.log(3) + math.log(2)) / 2
-    assert binary_entropy(logit(0.75, 0.5), torch.ones(1, 1, 2)).item() == pytest.approx(expected)
+    assert entropy_loss(logit(0.75, 0.5), torch.ones(1, 1, 2)).item() == pytest.approx(expected)
 
 
 def test_entropy_is_the_same_for_an_answer_and_its_opposite():
     weight = torch.ones(1, 1, 1)
-    one, other = (binary_entropy(logit(p), weight).item() for p in (0.2, 0.8))
+    one, other = (entropy_loss(logit(p), weight).item() for p in (0.2, 0.8))
     assert one == pytest.approx(other)
 
 
@@ -40,23 +40,23 @@ def test_entropy_is_the_same_for_an_answer_and_its_opposite():
 def test_entropy_agrees_with_torch(channels):
     logits = noise(2, channels, 5, 6, 7)
     theirs = Bernoulli(logits=logits).entropy().mean()
-    assert binary_entropy(logits, torch.ones_like(logits)).item() == pytest.approx(theirs.item())
+    assert entropy_loss(logits, torch.ones_like(logits)).item() == pytest.approx(theirs.item())
 
 
 def test_entropy_is_the_mean_over_voxels_that_count():
     weight = torch.tensor([[[1.0, 0.0, 1.0]]])
     expected = Bernoulli(torch.tensor([0.1, 0.3])).entropy().mean()
-    value = binary_entropy(logit(0.1, 0.5, 0.3), weight)
+    value = entropy_loss(logit(0.1, 0.5, 0.3), weight)
     assert value.item() == pytest.approx(expected.item())
 
 
 def test_entropy_without_any_voxel_is_zero():
-    assert binary_entropy(noise(1, 1, 4), torch.zeros(1, 1, 4)).item() == 0
+    assert entropy_loss(noise(1, 1, 4), torch.zeros(1, 1, 4)).item() == 0
 
 
 def test_entropy_of_certain_answers_is_zero_with_a_finite_gradient():
     logits = torch.tensor([[[-1e4, -200.0, 200.0, 1e4]]], requires_grad=True)
-    value = binary_entropy(logits, torch.ones(1, 1, 4))
+    value = entropy_loss(logits, torch.ones(1, 1, 4))
     value.backward()
     assert value.item() == pytest.approx(0, abs=1e-30)
     assert logits.grad.isfinite().all()
@@ -64,7 +64,7 @@ def test_entropy_of_certain_answers_is_zero_with_a_finite_gradient():
 
 def test_entropy_of_nearly_certain_answers_does_not_cancel():
     """At a logit of 30 the entropy is 31 e^-30, far below what single precision adds to 1."""
-    value = binary_entropy(torch.tensor([[[30.0, -30.0]]]), torch.ones(1, 1, 2))
+    value = entropy_loss(torch.tensor([[[30.0, -30.0]]]), torch.ones(1, 1, 2))
     assert value.item() == pytest.approx(31 * math.exp(-30), rel=1e-5)
 
 
@@ -72,11 +72,11 @@ def test_gradient_of_the_entropy_agrees_with_finite_differences():
     weight = torch.ones(1, 2, 3, 3, dtype=torch.float64)
     weight[..., 0] = 0
     logits = noise(1, 2, 3, 3).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda values: binary_entropy(values, weight), [logits])
+    assert torch.autograd.gradcheck(lambda values: entropy_loss(values, weight), [logits])
 
 
 def test_gradient_of_an_undecided_voxel_is_zero():
     """The entropy is flat at its top: it does not choose for the network."""
     logits = torch.zeros(1, 1, 1, requires_grad=True)
-    binary_entropy(logits, torch.ones(1, 1, 1)).backward()
+    entropy_loss(logits, torch.ones(1, 1, 1)).backward()
     assert logits.grad.item() == 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from segpl.threshold.base import FAMILIES, Distribution
-from segpl.threshold.parameters import feasible
+from segpl.threshold.parameters import clip_moments
 
 UNCONFINED = {"normal"}  # families with draws outside of (0, 1)
 CONFINED = [name for name in FAMILIES.names if name not in UNCONFINED]
@@ -27,7 +27,7 @@ double = torch.float64
 def some_numbers(name: str, *shape: int, seed: int = 0, size: float = 0.7) -> Tensor:
     """Numbers of a posterior that is not its prior."""
     generator = torch.Generator().manual_seed(seed)
-    count = FAMILIES.get(name).numbers
+    count = FAMILIES.get(name).parameters
     noise = torch.randn(count, generator=generator, dtype=double) * size
     return noise.view(count, *[1] * len(shape)).expand(count, *shape)
 
@@ -101,9 +101,9 @@ def test_start_has_the_mean_and_std_of_the_prior_that_were_asked_for(name):
     """In float32, for means from 0.02 to 0.98 and all spreads that leave the ends nearly empty."""
     family = FAMILIES.get(name)()
     grid = torch.linspace(0.02, 0.98, 25).unsqueeze(1)
-    mean, std = feasible(grid, grid.new_tensor([0.012, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5]))
+    mean, std = clip_moments(grid, grid.new_tensor([0.012, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5]))
     mean = mean.expand_as(std)
-    start = family.posterior(torch.zeros(family.numbers, *std.shape), mean, std)
+    start = family.posterior(torch.zeros(family.parameters, *std.shape), mean, std)
     for one in (start, family.prior(mean, std)):
         assert (one.mean - mean).abs().max().item() < 1e-4
         assert (one.std / std - 1).abs().max().item() < 2e-3
@@ -113,7 +113,7 @@ def test_start_has_the_mean_and_std_of_the_prior_that_were_asked_for(name):
 @some_priors
 def test_kl_at_the_start_is_next_to_nothing_and_grows_from_there(name, mean, std):
     """Exactly 0 where the posterior can be the prior; a Kumaraswamy is near a Beta."""
-    count = FAMILIES.get(name).numbers
+    count = FAMILIES.get(name).parameters
     start, prior = pair(name, mean, std, torch.zeros(count, dtype=double))
     same = type(start) is type(prior)
     assert -1e-9 <= start.kl(prior).item() < (1e-9 if same else 0.05)
@@ -180,7 +180,7 @@ SHARE = st.floats(min_value=0.001, max_value=0.999)
 @given(mean=SHARE, std=SHARE, data=st.data())
 def test_nothing_is_infinite_for_any_numbers_in_float32(name, mean, std, data):
     family = FAMILIES.get(name)()
-    drawn = data.draw(st.lists(EXTREME, min_size=family.numbers, max_size=family.numbers))
+    drawn = data.draw(st.lists(EXTREME, min_size=family.parameters, max_size=family.parameters))
     numbers = torch.tensor(drawn).unsqueeze(-1).requires_grad_()
     moments = torch.tensor(mean), torch.tensor(std)
     posterior, prior = family.posterior(numbers, *moments), family.prior(*moments)
@@ -237,14 +237,14 @@ def test_each_threshold_is_that_of_its_own_numbers(name, shape):
     """One for all, for each image, each class, both, and each voxel: against one at a time."""
     family = FAMILIES.get(name)()
     generator = torch.Generator().manual_seed(0)
-    numbers = torch.randn((family.numbers, *shape), generator=generator)
+    numbers = torch.randn((family.parameters, *shape), generator=generator)
     probability = torch.rand((3, 2, 4, 5), generator=generator)
     moments = torch.tensor(0.5), torch.tensor(0.2)
     posterior, prior = family.posterior(numbers, *moments), family.prior(*moments)
     below = posterior.cdf(probability)
     assert posterior.mean.shape == posterior.std.shape == posterior.kl(prior).shape == shape
     assert posterior.sample(generator).shape == shape
-    all_numbers = numbers.expand(family.numbers, *probability.shape)
+    all_numbers = numbers.expand(family.parameters, *probability.shape)
     for place in [(0, 0, 0, 0), (2, 1, 3, 4), (1, 0, 2, 1), (2, 0, 0, 3)]:
         alone = family.posterior(all_numbers[(slice(None), *place)], *moments)
         assert below[place].item() == pytest.approx(alone.cdf(probability[place]).item(), abs=1e-5)

@@ -13,7 +13,7 @@ from segpl.losses import (
     cross_entropy,
     dice_cross_entropy,
     dice_loss,
-    foreground_share,
+    foreground_fraction,
     supervised_loss,
     targets_of,
 )
@@ -145,13 +145,13 @@ def test_every_class_has_its_channel_of_targets():
 
 def test_foreground_share_counts_known_voxels():
     """One of three known voxels is class 1."""
-    assert foreground_share(*targets_of(torch.tensor([[0, 1, IGNORE, 0]]), 1)).item() == (
+    assert foreground_fraction(*targets_of(torch.tensor([[0, 1, IGNORE, 0]]), 1)).item() == (
         pytest.approx(1 / 3)
     )
 
 
 def test_foreground_of_many_classes_is_all_but_the_first():
     """Two of three known voxels are class 1 or 2."""
-    assert foreground_share(*targets_of(torch.tensor([[0, 1, 2, IGNORE]]), 3)).item() == (
+    assert foreground_fraction(*targets_of(torch.tensor([[0, 1, 2, IGNORE]]), 3)).item() == (
         pytest.approx(2 / 3)
     )

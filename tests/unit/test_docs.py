@@ -12,7 +12,7 @@ from segpl.data.layouts import LAYOUTS
 from segpl.methods.base import METHODS
 from segpl.threshold.base import FAMILIES
 from segpl.threshold.priors import PRIORS
-from segpl.threshold.rules import MOVED_BY_DATA, RULES
+from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES
 from segpl.threshold.scopes import SCOPES
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ def test_threshold_page_has_a_row_and_a_picture_for_every_family(name):
 def test_threshold_page_says_which_rules_let_the_data_move_the_threshold():
     page = (DOCS / "threshold.md").read_text(encoding="utf-8")
     answers = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (yes|no) \|$", page, re.MULTILINE))
-    assert answers == {rule: "yes" if rule in MOVED_BY_DATA else "no" for rule in RULES}
+    assert answers == {rule: "yes" if rule in DATA_DRIVEN_RULES else "no" for rule in RULES}
 
 
 def test_every_test_that_the_threshold_page_names_exists():

@@ -3,16 +3,16 @@ from __future__ import annotations
 import pytest
 
 from segpl import errors
-from segpl.errors import UserError, nearest, unknown
+from segpl.errors import UserError, did_you_mean, unknown
 
 
 def test_near_name_is_suggested():
     expected = "Did you mean 'segpl'? Known: fixmatch, segpl, segpl-vi."
-    assert nearest("segp", ["segpl-vi", "segpl", "fixmatch"]) == expected
+    assert did_you_mean("segp", ["segpl-vi", "segpl", "fixmatch"]) == expected
 
 
 def test_name_unlike_any_other_gets_the_list_alone():
-    assert nearest("zzz", ["b", "a"]) == "Known: a, b."
+    assert did_you_mean("zzz", ["b", "a"]) == "Known: a, b."
 
 
 def test_message_of_an_unknown_name_is_not_put_in_quotes():

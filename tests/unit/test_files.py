@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segpl.errors import InputError, MissingFileError, StorageError
-from segpl.files import read_json, write_json, write_text, write_whole
+from segpl.files import read_json, write_atomically, write_json, write_text
 
 
 def failing(error: BaseException):
@@ -46,7 +46,7 @@ def test_draft_lies_beside_its_target_and_keeps_the_suffix(tmp_path):
         seen.append(draft)
         draft.write_text("x")
 
-    write_whole(tmp_path / "scan.nii.gz", write)
+    write_atomically(tmp_path / "scan.nii.gz", write)
     assert seen[0].parent == tmp_path
     assert seen[0].name.endswith(".nii.gz")
     assert seen[0].name.startswith(".")
@@ -56,7 +56,7 @@ def test_draft_lies_beside_its_target_and_keeps_the_suffix(tmp_path):
 def test_full_disk_is_told_in_words_and_the_old_content_stays(path, number):
     full = OSError(number, os.strerror(number))
     with pytest.raises(StorageError, match=r"no space left on the disk while writing .*plan\.json"):
-        write_whole(path, failing(full))
+        write_atomically(path, failing(full))
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -75,7 +75,7 @@ def test_full_disk_is_noticed_when_the_system_flushes(path, monkeypatch):
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_forbidden_file_is_told_in_words(path, number):
     with pytest.raises(StorageError, match=r"plan\.json may not be written: "):
-        write_whole(path, failing(OSError(number, os.strerror(number))))
+        write_atomically(path, failing(OSError(number, os.strerror(number))))
     assert path.read_text() == "old"
 
 
@@ -84,7 +84,7 @@ def test_forbidden_file_is_told_in_words(path, number):
 )
 def test_interruption_leaves_the_old_content_and_no_draft(path, error):
     with pytest.raises(type(error)):
-        write_whole(path, failing(error))
+        write_atomically(path, failing(error))
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
@@ -101,7 +101,7 @@ def test_folder_that_may_not_be_made_is_told_in_words(tmp_path, monkeypatch):
 def test_full_disk_is_recognized_where_a_library_hides_the_number(path):
     """Writers in C, such as numpy's, raise an OSError without one."""
     with pytest.raises(StorageError, match="no space left on the disk"):
-        write_whole(path, failing(OSError("1000 requested and 12 written")))
+        write_atomically(path, failing(OSError("1000 requested and 12 written")))
     assert path.read_text() == "old"
 
 
@@ -129,5 +129,5 @@ def test_files_may_be_read_by_whoever_may_read_the_folder(tmp_path):
         draft.chmod(0o600)
 
     tmp_path.chmod(0o755)
-    write_whole(tmp_path / "last.safetensors", write)
+    write_atomically(tmp_path / "last.safetensors", write)
     assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o644

@@ -6,10 +6,10 @@ import torch
 from segpl.errors import InputError, UnknownNameError
 from segpl.losses import (
     LOSSES,
-    channel_shares,
+    class_fractions,
     dice_loss,
-    foreground_share,
-    loss_named,
+    foreground_fraction,
+    get_loss,
     supervised_loss,
 )
 
@@ -28,12 +28,12 @@ def test_label_of_another_size_is_refused_with_both_shapes():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_loss_is_found_by_its_name(name):
-    assert loss_named(name) is LOSSES[name]
+    assert get_loss(name) is LOSSES[name]
 
 
 def test_unknown_loss_is_refused_with_the_nearest():
     with pytest.raises(UnknownNameError, match="Did you mean 'cross-entropy'"):
-        loss_named("crossentropy")
+        get_loss("crossentropy")
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -50,18 +50,18 @@ def test_share_of_foreground_follows_the_mask_of_each_channel():
     """By hand: two voxels count, one by its class 1; a voxel that no channel counts is left out."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]])
-    assert foreground_share(target, weight).item() == pytest.approx(0.5)
+    assert foreground_fraction(target, weight).item() == pytest.approx(0.5)
 
 
 def test_share_of_a_channel_is_of_the_voxels_that_count_in_any():
     """By hand: 1 and 0.5 of the 1.5 voxels that count, and 0 of a channel where nothing does."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])
-    assert channel_shares(target, weight).tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
+    assert class_fractions(target, weight).tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
 
 
 def test_share_of_a_single_channel_is_the_share_of_foreground():
     generator = torch.Generator().manual_seed(0)
     target, weight = torch.rand((2, 2, 1, 5, 5), generator=generator)
-    share = channel_shares(target, weight)
-    assert share.item() == pytest.approx(foreground_share(target, weight).item())
+    share = class_fractions(target, weight)
+    assert share.item() == pytest.approx(foreground_fraction(target, weight).item())

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import segpl
-from segpl.errors import UserError, nearest
+from segpl.errors import UserError, did_you_mean
 
 COMMANDS = {
     "demo": "see it work on generated scans, with no data at all",
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     chosen, *rest = given
     if chosen not in COMMANDS:
-        parser.exit(2, f"segpl: no command '{chosen}'. {nearest(chosen, COMMANDS)}\n")
+        parser.exit(2, f"segpl: no command '{chosen}'. {did_you_mean(chosen, COMMANDS)}\n")
     return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)
 
 

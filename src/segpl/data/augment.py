@@ -14,7 +14,7 @@ from torch import Tensor
 
 from segpl.errors import InputError
 from segpl.types import IGNORE
-from segpl.views.geometry import Matrix, places, rotate, sampled, wide_axes
+from segpl.views.geometry import Matrix, affine_grids, rotate, sample_at, wide_axes
 from segpl.views.intensity import INTENSITY
 
 THICK = 2.0  # slices this many times as far apart as the finest voxels are not rotated across
@@ -104,14 +104,16 @@ def random_affine(
     if not motions:
         return image, label
     chosen = torch.stack([image[n] for n in motions]).float()  # (M, C, *S)
-    grid = places(list(motions.values()), chosen)  # (M, *S, D)
+    grid = affine_grids(list(motions.values()), chosen)  # (M, *S, D)
     mode: Literal["bilinear", "nearest"] = "bilinear" if image.is_floating_point() else "nearest"
-    image = replace_entries(image, sampled(chosen, grid, mode=mode, beyond="border"), list(motions))
+    image = replace_entries(
+        image, sample_at(chosen, grid, mode=mode, beyond="border"), list(motions)
+    )
     if label is not None:
         outside = 0 if label.dtype == torch.bool else IGNORE
         # sampling fills the outside with 0: shift the values so that 0 stands for `outside`
         chosen = torch.stack([label[n] for n in motions]).float()[:, None] - outside
-        views = sampled(chosen, grid, mode="nearest")[:, 0] + outside
+        views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
         label = replace_entries(label, views, list(motions))
     return image, label
 

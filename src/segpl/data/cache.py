@@ -31,7 +31,7 @@ from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.files import read_json, write_json, write_whole
+from segpl.files import read_json, write_atomically, write_json
 
 VERSION = 2  # raise it when the same files and the same plan would be prepared differently
 FOREGROUND = 20_000  # positions kept for each case: enough for crops, small enough for memory
@@ -243,7 +243,7 @@ def _save(path: Path, array: NDArray[Any]) -> None:
     def write(draft: Path) -> None:
         np.save(draft, array)
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def _grid_as_json(grid: Grid) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from segpl.errors import InputError
-from segpl.files import write_whole
+from segpl.files import write_atomically
 
 Floats = NDArray[np.float32]
 Range = tuple[float, float]  # a case draws one number from between the two
@@ -308,7 +308,7 @@ def _write(
         low, high = WINDOW
         shown = array * 255 if is_mask else np.clip((array - low) / (high - low), 0, 1) * 255
         picture = Image.fromarray(np.rint(shown).astype(np.uint8))
-        write_whole(folder / f"{name}.png", picture.save)
+        write_atomically(folder / f"{name}.png", picture.save)
         return
 
     import nibabel as nib
@@ -317,4 +317,4 @@ def _write(
     stored = array if is_mask else np.rint(array).astype(np.int16)  # as scanners store it
     volume = nib.Nifti1Image(stored, affine)
     volume.header.set_xyzt_units("mm")
-    write_whole(folder / f"{name}.nii.gz", lambda draft: nib.save(volume, draft))
+    write_atomically(folder / f"{name}.nii.gz", lambda draft: nib.save(volume, draft))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from segpl.errors import InputError, nearest
+from segpl.errors import InputError, did_you_mean
 from segpl.files import read_json, write_json
 
 LATER = ("kernels", "lr")  # plans that were written before these were planned go without
@@ -90,7 +90,7 @@ class Plan:
         known = list(cls.__dataclass_fields__)
         for name in content:
             if name not in known:
-                raise InputError(f"{path} has an unknown key '{name}'. {nearest(name, known)}")
+                raise InputError(f"{path} has an unknown key '{name}'. {did_you_mean(name, known)}")
         missing = [name for name in known if name not in content and name not in LATER]
         if missing:
             raise InputError(f"{path} lacks {missing}: it is no whole plan.")

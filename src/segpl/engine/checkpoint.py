@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from segpl.errors import DivergedError, InputError, MissingFileError
-from segpl.files import write_whole
+from segpl.files import write_atomically
 
 FORMAT = 1
 
@@ -65,7 +65,7 @@ def save_checkpoint(
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

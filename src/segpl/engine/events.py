@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from segpl.errors import InputError
-from segpl.files import storing
+from segpl.files import storage_errors
 
 PREFIX = "events.out.tfevents"  # what TensorBoard looks for
 
@@ -43,7 +43,7 @@ class EventLog:
 
         listed = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         event = Event(step=step, wall_time=time.time(), summary=Summary(value=listed))
-        with storing(self.folder):
+        with storage_errors(self.folder):
             if self.path is None:
                 self.path = self.begin()
             with self.path.open("ab") as handle:

@@ -18,7 +18,7 @@ import torch
 
 import segpl
 from segpl.errors import InputError, MissingFileError
-from segpl.files import is_draft, storing
+from segpl.files import is_partial, storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep a second process from training in the same folder; a killed one lets go."""
-        with storing(self.path):
+        with storage_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = self.lock.open("w")
         with handle:
@@ -127,7 +127,7 @@ class RunFolder:
 
     def holds_something(self) -> bool:
         """Whether anything but what a run killed in its first moment leaves is there."""
-        return not all(is_draft(p) or p == self.lock for p in self.path.iterdir())
+        return not all(is_partial(p) or p == self.lock for p in self.path.iterdir())
 
     @contextmanager
     def beginning(self) -> Iterator[None]:

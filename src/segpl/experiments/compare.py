@@ -19,7 +19,7 @@ from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
 from segpl.engine.run import RunFolder
-from segpl.errors import InputError, UserError, nearest, unknown
+from segpl.errors import InputError, UserError, did_you_mean, unknown
 from segpl.evaluate.scores import read_scores
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
@@ -334,7 +334,9 @@ def compare_settings(
             raise InputError(f"[{name}] is {found!r}, and a table of settings is needed.")
     for key in chosen:
         if key not in ("methods", "seeds"):
-            raise InputError(f"no setting 'compare.{key}'. {nearest(key, ['methods', 'seeds'])}")
+            raise InputError(
+                f"no setting 'compare.{key}'. {did_you_mean(key, ['methods', 'seeds'])}"
+            )
     named = methods or chosen.get("methods", [])
     counted = seeds if seeds is not None else chosen.get("seeds", [0, 1, 2])
     if not (isinstance(named, list) and all(isinstance(name, str) for name in named)):

@@ -29,7 +29,7 @@ from segpl.engine.device import (
     should_compile,
 )
 from segpl.engine.step import optimizer_for, take_step
-from segpl.errors import InputError, nearest
+from segpl.errors import InputError, did_you_mean
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS, Method
 from segpl.report.tables import counted
@@ -152,7 +152,7 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
             known = {entry.name for kind in kinds.values() for entry in fields(kind.Settings)}
             raise InputError(
                 f"--set method.{key}: no method of the table has this setting. "
-                f"{nearest(key, known)}"
+                f"{did_you_mean(key, known)}"
             )
     return [
         resolve({**content, "method": {"name": name, **settings}}, "--set")

@@ -17,7 +17,7 @@ from segpl.engine.log import read_log
 from segpl.experiments import phantom_data
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
-from segpl.files import write_whole
+from segpl.files import write_atomically
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page.demo import write_page
 from segpl.report.runs import RunSummary, training_seconds
@@ -66,7 +66,7 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoR
     page = out / "demo.html"
     shown = overlays(runs, data)
     picture = overlay_figure(shown)
-    write_whole(out / "demo.png", lambda draft: picture.savefig(draft, dpi=110))
+    write_atomically(out / "demo.png", lambda draft: picture.savefig(draft, dpi=110))
     write_page(
         page,
         title="segpl on generated lung vessels",

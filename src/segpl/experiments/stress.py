@@ -26,11 +26,11 @@ from segpl.evaluate.metrics import dice, iou
 from segpl.evaluate.validation import masks_by_class
 from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import Subject, load_subjects, plan_with_patch
-from segpl.files import read_json, write_json, write_whole
+from segpl.files import read_json, write_atomically, write_json
 from segpl.predict.window import predict_windows
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import CLEAN, PATCH, StressRow, read_stress, write_stress
-from segpl.views.artifacts import ARTIFACTS, corrupted, require_severity
+from segpl.views.artifacts import ARTIFACTS, corrupt, require_severity
 from segpl.views.attacks import fgsm, pgd
 
 ATTACKS = ("fgsm", "pgd")
@@ -288,7 +288,7 @@ class Sheet:
         seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
 
         def disturbed(level: float) -> Tensor:
-            return corrupted(image, corruption, level, torch.Generator().manual_seed(seed))
+            return corrupt(image, corruption, level, torch.Generator().manual_seed(seed))
 
         return lambda level, plan: predict_windows(disturbed(level), predict, plan, overlap=overlap)
 
@@ -336,4 +336,4 @@ def draw(out: Path, rows: Sequence[StressRow], settings: StressSettings) -> None
     figure = stress_figure(rows, notes=WORST | dict.fromkeys(ATTACKS, bound))
     for suffix in ("png", "svg"):
         path = out / f"{FIGURE}.{suffix}"
-        write_whole(path, lambda draft: figure.savefig(draft, dpi=150))
+        write_atomically(path, lambda draft: figure.savefig(draft, dpi=150))

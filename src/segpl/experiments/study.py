@@ -16,7 +16,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.experiments.compare import FOUND, carry_out, outcome_from, prepare, run_folder
 from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
-from segpl.files import csv_text, write_text, write_whole
+from segpl.files import csv_text, write_atomically, write_text
 from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import Question
@@ -173,7 +173,7 @@ def write_study(
 
 def save_picture(path: Path, figure: Figure) -> None:
     picture = with_palette(figure, dpi=DPI)
-    write_whole(path, lambda draft: picture.save(draft, optimize=True))
+    write_atomically(path, lambda draft: picture.save(draft, optimize=True))
 
 
 def logs_of(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.config import SECTIONS, check_sections, fitting, merged, resolve
-from segpl.errors import InputError, nearest
+from segpl.errors import InputError, did_you_mean
 from segpl.experiments.compare import BASELINE, CompareSettings, read_compare_config
 from segpl.experiments.variants import LABEL, LABEL_WORDS, known_labels, with_special
 from segpl.methods.base import METHODS
@@ -231,7 +231,7 @@ def refuse_unknown(table: Mapping[str, Any], known: Sequence[str], where: str) -
 def refuse_absent(names: Iterable[str], known: Sequence[str], what: str) -> None:
     for name in names:
         if name not in known:
-            raise InputError(f"{what} '{name}'. {nearest(name, known)}")
+            raise InputError(f"{what} '{name}'. {did_you_mean(name, known)}")
 
 
 def refuse_label(name: str, where: str) -> None:

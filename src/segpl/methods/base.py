@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import channel_shares, foreground_share, targets_of
+from segpl.losses import class_fractions, foreground_fraction, targets_of
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.schedules import linear_ramp
@@ -146,7 +146,7 @@ def mask_padding(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
 
 def labeled_share(label: Tensor, outputs: int) -> Tensor:
     """Share of foreground in given labels, to hold pseudo-labels against."""
-    return foreground_share(*targets_of(label, outputs))
+    return foreground_fraction(*targets_of(label, outputs))
 
 
 def shares(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
@@ -158,10 +158,10 @@ def shares(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
     parts = [(one.target, one.weight) for one in pseudo]
     found = {
         "labeled_foreground": labeled_share(label, parts[0][0].shape[1]),
-        "pseudo_foreground": torch.stack([foreground_share(*part) for part in parts]).mean(),
+        "pseudo_foreground": torch.stack([foreground_fraction(*part) for part in parts]).mean(),
     }
     if parts[0][0].shape[1] > 1:
-        by_channel = torch.stack([channel_shares(*part) for part in parts]).mean(0)  # (K,)
+        by_channel = torch.stack([class_fractions(*part) for part in parts]).mean(0)  # (K,)
         for number, share in enumerate(by_channel[1:].unbind(), start=1):
             found[f"pseudo_foreground_{number}"] = share
     return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import InputError, unknown
-from segpl.losses import loss_named, supervised_loss, targets_of
+from segpl.losses import get_loss, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     Thresholded,
@@ -24,9 +24,9 @@ from segpl.methods.base import (
 )
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.networks.network import Network
-from segpl.threshold.calibration import Temperature, expected_calibration_error
-from segpl.threshold.priors import Answers
-from segpl.threshold.rules import SELECTING
+from segpl.threshold.calibration import Temperature, batch_calibration_error
+from segpl.threshold.priors import StepPredictions
+from segpl.threshold.rules import SELECTING_RULES
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 
 CALIBRATIONS = ("off", "all", "class")
@@ -63,7 +63,7 @@ class BPL(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
         self.latent = LatentThreshold(settings.threshold, self.network)
         self.temperature: Temperature | None = None
         if settings.calibrate != "off":
@@ -86,7 +86,7 @@ class BPL(Method):
         """E-step: infer the threshold from calibrated probabilities, and label by it."""
         first, second = (self.calibrated(o.logits) for o in (on_labeled, on_unlabeled))
         everywhere = torch.ones_like(second[:, :1])  # (U, 1, *S)
-        answers = Answers(
+        answers = StepPredictions(
             first.sigmoid(), labeled.label, second.sigmoid(), mask_padding(unlabeled, everywhere)
         )
         pseudo: PseudoLabels = self.latent(answers, second, on_unlabeled.features, generator)
@@ -104,7 +104,7 @@ class BPL(Method):
         return Thresholded(
             probability,
             self.latent.posterior(probability, output.features),
-            selects=self.settings.threshold.rule in SELECTING,
+            selects=self.settings.threshold.rule in SELECTING_RULES,
         )
 
     def calibration(self, held: Labeled | None) -> StepOutput:
@@ -119,7 +119,7 @@ class BPL(Method):
         logits = as_in_prediction(self.network, held.image)
         target, weight = targets_of(held.label, logits.shape[1])
         before, after = (
-            expected_calibration_error(answer.sigmoid(), target, weight)
+            batch_calibration_error(answer.sigmoid(), target, weight)
             for answer in (logits, self.calibrated(logits))
         )
         monitors = {

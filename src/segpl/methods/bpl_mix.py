@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import loss_named, supervised_loss, targets_of
+from segpl.losses import get_loss, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     Thresholded,
@@ -30,10 +30,10 @@ from segpl.methods.mean_teacher import PREDICTORS
 from segpl.methods.strong_view import changed, strengthened
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
-from segpl.threshold.priors import Answers
-from segpl.threshold.rules import SELECTING
+from segpl.threshold.priors import StepPredictions
+from segpl.threshold.rules import SELECTING_RULES
 from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
-from segpl.views.mixing import Box, Marked, draw_box, mask_of
+from segpl.views.mixing import Box, TrainingCrops, box_mask, draw_box
 
 SURE = 1e-6  # probabilities nearer to 0 or 1 have no finite logit in single precision
 
@@ -90,7 +90,7 @@ class BPLMix(Method):
         super().__init__(build, settings)
         self.teacher = teacher_of(self.network)
         self.latent = LatentThreshold(settings.threshold, self.network)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     def label(self, batch: Batch) -> PseudoLabels:
         """E-step: the teacher's answers to its views, and the threshold inferred from them."""
@@ -101,7 +101,7 @@ class BPLMix(Method):
             on_labeled, on_unlabeled = forward_together(self.teacher, labeled, unlabeled)
             logits = self.averaged(on_unlabeled.logits, batch)
         everywhere = torch.ones_like(logits[:, :1])  # (U, 1, *S)
-        answers = Answers(
+        answers = StepPredictions(
             on_labeled.logits.sigmoid(),
             labeled.label,
             logits.sigmoid(),
@@ -124,12 +124,14 @@ class BPLMix(Method):
         total = plain.sigmoid() + answers.unflatten(0, (others, -1)).sum(0)
         return torch.logit(total / self.settings.views, eps=SURE)
 
-    def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> Marked:
+    def harden(self, unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch) -> TrainingCrops:
         """The strong views of unlabeled crops, with their labels."""
         strong, moved, _ = strengthened(unlabeled, pseudo, batch, self.settings)
-        return Marked(strong, moved.target, moved.weight)
+        return TrainingCrops(strong, moved.target, moved.weight)
 
-    def mix(self, given: Marked, made: Marked, rng: np.random.Generator) -> Marked:
+    def mix(
+        self, given: TrainingCrops, made: TrainingCrops, rng: np.random.Generator
+    ) -> TrainingCrops:
         """Unlabeled crops with boxes of others; then, if any are pasted, labeled ones too."""
         labeled, unlabeled = given.image.shape[0], made.image.shape[0]
         sides = made.image.shape[2:]
@@ -146,12 +148,12 @@ class BPLMix(Method):
             sources.append(source)
             boxes.append(box)
         device = made.image.device
-        views = made.pasted(given.joined(made).chosen(sources), mask_of(boxes, sides, device))
+        views = made.paste(given.concat(made).select(sources), box_mask(boxes, sides, device))
         if not self.settings.paste:
             return views
         partners = [int(rng.integers(unlabeled)) for _ in range(labeled)]
         boxes = [draw_box(sides, rng) for _ in range(labeled)]
-        return views.joined(given.pasted(made.chosen(partners), mask_of(boxes, sides, device)))
+        return views.concat(given.paste(made.select(partners), box_mask(boxes, sides, device)))
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         labeled, unlabeled = batch.labeled, unlabeled_of(self, batch)
@@ -159,7 +161,7 @@ class BPLMix(Method):
         # the labels are facts to the M-step: it must not move the threshold to suit the network
         pseudo = PseudoLabels(inferred.target.detach(), inferred.weight.detach())
         target, weight = targets_of(labeled.label, pseudo.target.shape[1])
-        given = Marked(labeled.image, target, weight)
+        given = TrainingCrops(labeled.image, target, weight)
         mixed = self.mix(given, self.harden(unlabeled, pseudo, batch), batch.choices("mixing"))
 
         on_labeled, on_mixed = forward_together(self.network, labeled, Unlabeled(mixed.image))
@@ -192,5 +194,5 @@ class BPLMix(Method):
         return Thresholded(
             probability,
             self.latent.posterior(probability, output.features),
-            selects=self.settings.threshold.rule in SELECTING,
+            selects=self.settings.threshold.rule in SELECTING_RULES,
         )

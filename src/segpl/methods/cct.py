@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError, unknown
-from segpl.losses import loss_named, squared_error, supervised_loss
+from segpl.losses import get_loss, squared_error, supervised_loss
 from segpl.methods.base import (
     Method,
     forward_together,
@@ -77,7 +77,7 @@ class CCT(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
         self.perturbations = [PERTURBATIONS[kind] for kind in kinds_in(settings.decoders)]
         self.branches = nn.ModuleList(Branch(self.network) for _ in self.perturbations)
 

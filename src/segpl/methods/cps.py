@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import loss_named, supervised_loss, targets_of
+from segpl.losses import get_loss, supervised_loss, targets_of
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -62,7 +62,7 @@ class CPS(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
         self.twin = build()  # drawn anew: equal twins would teach each other nothing
 
     def predictors(self) -> list[Network]:

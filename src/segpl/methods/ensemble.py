@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import get_loss, supervised_loss
 from segpl.methods.base import Method, labeled_share, require
 from segpl.networks.network import Network
 from segpl.types import Batch, StepOutput, Term
@@ -43,7 +43,7 @@ class Ensemble(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
         self.others = nn.ModuleList(build() for _ in range(settings.members - 1))
 
     def predictors(self) -> list[Network]:

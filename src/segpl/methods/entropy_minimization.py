@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from segpl.losses import binary_entropy, foreground_share, loss_named, supervised_loss
+from segpl.losses import entropy_loss, foreground_fraction, get_loss, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -52,7 +52,7 @@ class EntropyMinimization(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled, label = unlabeled_of(self, batch), batch.labeled.label
@@ -63,11 +63,11 @@ class EntropyMinimization(Method):
         alpha = alpha_at(self.settings, progress)
         terms = {
             "supervised": Term(supervised_loss(on_labeled.logits, label, self.loss)),
-            "entropy": Term(binary_entropy(logits, weight), alpha),
+            "entropy": Term(entropy_loss(logits, weight), alpha),
         }
         predicted = binarize(logits.sigmoid(), 0.5).target
         monitors = {
             "labeled_foreground": labeled_share(label, self.network.outputs),
-            "predicted_foreground": foreground_share(predicted, weight),
+            "predicted_foreground": foreground_fraction(predicted, weight),
         }
         return StepOutput(terms, monitors)

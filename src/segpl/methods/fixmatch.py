@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import get_loss, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -25,7 +25,7 @@ from segpl.methods.strong_view import strengthened
 from segpl.networks.network import Network
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
-from segpl.views.noise import noisy
+from segpl.views.noise import add_noise
 
 
 class FixMatch(Method):
@@ -73,7 +73,7 @@ class FixMatch(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     @torch.no_grad()
     def label(self, weak: Tensor) -> PseudoLabels:
@@ -92,7 +92,7 @@ class FixMatch(Method):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)
-        pseudo = self.label(noisy(unlabeled.image, self.settings.noise, batch.generator))
+        pseudo = self.label(add_noise(unlabeled.image, self.settings.noise, batch.generator))
         image, pseudo, kept = self.strengthen(unlabeled, pseudo, batch)
         on_labeled, on_strong = forward_together(self.network, batch.labeled, Unlabeled(image))
 

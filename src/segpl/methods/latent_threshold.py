@@ -15,11 +15,11 @@ from segpl.networks.network import Network
 from segpl.networks.threshold_map import ThresholdMap
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
-from segpl.threshold.exact import dice_of_thresholds, posterior_of
-from segpl.threshold.histogram import POINTS
-from segpl.threshold.priors import PRIORS, Answers, prior_named
-from segpl.threshold.rules import RULES, SELECTING
-from segpl.threshold.scopes import SCOPES, JoinedDraws, channels_of, shared
+from segpl.threshold.exact import dice_of_thresholds, grid_posterior
+from segpl.threshold.histogram import GRID_POINTS
+from segpl.threshold.priors import PRIORS, StepPredictions, get_prior
+from segpl.threshold.rules import RULES, SELECTING_RULES
+from segpl.threshold.scopes import SCOPES, CoarseDraws, pool_to_scope, thresholds_per_location
 from segpl.types import PseudoLabels, Term
 
 E_STEPS = ("variational", "exact")
@@ -101,14 +101,14 @@ class LatentThreshold(nn.Module):
         super().__init__()
         self.settings = settings
         self.family = FAMILIES.get(settings.family)()
-        self.prior = prior_named(settings.prior)(settings.prior_mean, settings.prior_std)
+        self.prior = get_prior(settings.prior)(settings.prior_mean, settings.prior_std)
         self.head: ThresholdMap | None = None
         if settings.e_step == "variational":
             self.head = ThresholdMap(
                 network.dims,
                 network.features,
-                numbers=self.family.numbers,
-                thresholds=channels_of(settings.scope, network.outputs),
+                parameters=self.family.parameters,
+                thresholds=thresholds_per_location(settings.scope, network.outputs),
             )
         self.kept: References | None = None
         self.kept_state: tuple[object, ...] = ()
@@ -122,7 +122,7 @@ class LatentThreshold(nn.Module):
                 prior = self.family.prior(mean, std)
                 self.kept = References(
                     prior,
-                    self.family.start(prior) if self.head else (),
+                    self.family.anchor(prior) if self.head else (),
                     self.log_masses(mean, std),
                 )
             self.kept_state = state
@@ -133,12 +133,12 @@ class LatentThreshold(nn.Module):
         if self.head is not None and not self.settings.yardstick:
             return mean.new_empty(0)
         # double: towards 1 a cumulative probability in float32 has no room for small masses
-        edges = torch.linspace(0, 1, POINTS + 1, device=mean.device, dtype=torch.float64)
+        edges = torch.linspace(0, 1, GRID_POINTS + 1, device=mean.device, dtype=torch.float64)
         masses = self.family.prior(mean.double(), std.double()).cdf(edges).diff()  # (G,)
         return masses.clamp(min=LEAST_MASS).log().float()
 
     def forward(
-        self, answers: Answers, logits: Tensor, features: Tensor, generator: torch.Generator
+        self, answers: StepPredictions, logits: Tensor, features: Tensor, generator: torch.Generator
     ) -> PseudoLabels:
         """E-step: the labels of unlabeled images.
 
@@ -156,7 +156,7 @@ class LatentThreshold(nn.Module):
             return self.infer(answers, logits, features, generator)
 
     def infer(
-        self, answers: Answers, logits: Tensor, features: Tensor, generator: torch.Generator
+        self, answers: StepPredictions, logits: Tensor, features: Tensor, generator: torch.Generator
     ) -> PseudoLabels:
         settings = self.settings
         self.prior.update(answers, generator)
@@ -180,10 +180,10 @@ class LatentThreshold(nn.Module):
     def learned(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
         """The posterior that the head's numbers (n, U, k, *coarse) describe."""
         scope, references = self.settings.scope, self.references()
-        posterior = self.family.moved(references.start, shared(numbers, scope, sides))
+        posterior = self.family.shifted(references.anchor, pool_to_scope(numbers, scope, sides))
         if scope == "voxel":
-            places = self.family.moved(references.start, numbers)
-            posterior = JoinedDraws(posterior, places, tuple(sides))
+            places = self.family.shifted(references.anchor, numbers)
+            posterior = CoarseDraws(posterior, places, tuple(sides))
         return Inferred(posterior, posterior.kl(references.prior).mean())
 
     @torch.no_grad()
@@ -201,12 +201,12 @@ class LatentThreshold(nn.Module):
             probability,
             weight.expand_as(probability),
             scope=settings.scope,
-            selects=settings.rule in SELECTING,
+            selects=settings.rule in SELECTING_RULES,
         )  # (b, k, G)
-        log_mass = posterior_of(dice, prior_log, temperature=settings.temperature)
+        log_mass = grid_posterior(dice, prior_log, temperature=settings.temperature)
         loss = (log_mass.exp() * (1 - dice)).sum(-1).mean()
         places = [1] * (probability.dim() - 2)
-        posterior = Categorical(log_mass.view(*log_mass.shape[:2], *places, POINTS))
+        posterior = Categorical(log_mass.view(*log_mass.shape[:2], *places, GRID_POINTS))
         return Inferred(posterior, posterior.kl(Categorical(prior_log)).mean(), loss)
 
 
@@ -224,7 +224,7 @@ class References:
     """What posteriors are held against."""
 
     prior: Distribution
-    start: tuple[Tensor, ...]  # of a head's posterior; empty without a head
+    anchor: tuple[Tensor, ...]  # of a head's posterior; empty without a head
     log_mass: Tensor  # (G,) of the prior in each cell of the grid; empty where none is used
 
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 
 from segpl.errors import unknown
-from segpl.losses import loss_named, squared_error, supervised_loss
+from segpl.losses import get_loss, squared_error, supervised_loss
 from segpl.methods.base import Method, forward_together, mask_padding, require, shares, unlabeled_of
 from segpl.methods.teacher import follow, teacher_of
 from segpl.networks.network import Network
 from segpl.schedules import sigmoid_ramp
 from segpl.types import Batch, PseudoLabels, StepOutput, Term, Unlabeled
-from segpl.views.noise import noisy_clipped
+from segpl.views.noise import add_clipped_noise
 
 PREDICTORS = ("teacher", "student")
 
@@ -58,21 +58,21 @@ class MeanTeacher(Method):
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
         self.teacher = teacher_of(self.network)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     @torch.no_grad()
     def label(
         self, unlabeled: Unlabeled, progress: float, generator: torch.Generator
     ) -> PseudoLabels:
         """E-step: the teacher's probabilities on a noisy view of its own."""
-        view = noisy_clipped(unlabeled.image, self.settings.noise, generator)
+        view = add_clipped_noise(unlabeled.image, self.settings.noise, generator)
         target = self.teacher(view).logits.sigmoid()  # (B, K, *S)
         return PseudoLabels(target, mask_padding(unlabeled, torch.ones_like(target)))
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         unlabeled = unlabeled_of(self, batch)
         pseudo = self.label(unlabeled, progress, batch.generator)
-        view = noisy_clipped(unlabeled.image, self.settings.noise, batch.generator)
+        view = add_clipped_noise(unlabeled.image, self.settings.noise, batch.generator)
         on_labeled, on_unlabeled = forward_together(
             self.network, batch.labeled, replace(unlabeled, image=view)
         )

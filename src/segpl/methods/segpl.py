@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import get_loss, supervised_loss
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -52,7 +52,7 @@ class SegPL(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
         """E-step: a voxel is foreground if the network says so."""

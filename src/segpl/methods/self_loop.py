@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import Parameter
 from torch.nn.functional import cross_entropy
 
-from segpl.losses import entropy_of, loss_named, supervised_loss
+from segpl.losses import get_loss, supervised_loss, voxelwise_entropy
 from segpl.methods.base import (
     Method,
     alpha_at,
@@ -69,7 +69,7 @@ class SelfLoop(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
         dims, features = self.network.dims, self.network.features
         tiles, orders = settings.tiles, settings.permutations
         self.puzzle = Jigsaw(dims, tiles=tiles, count=orders)
@@ -114,7 +114,7 @@ class SelfLoop(Method):
         """E-step: the mean over the loop, and how sure it is."""
         answers = self.loop(unlabeled.image, numbers)
         target = answers.mean(0)  # (B, K, *S)
-        certainty = (1 - entropy_of(target) / math.log(2)).clamp(min=0)
+        certainty = (1 - voxelwise_entropy(target) / math.log(2)).clamp(min=0)
         inside = mask_padding(unlabeled, torch.ones_like(target))
         spread = answers.std(0, correction=0)
         monitors = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from segpl.methods.base import mask_padding
 from segpl.types import Batch, PseudoLabels, Unlabeled
-from segpl.views.randaugment import Recipe, draw_recipe, strong_view
+from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
 
 class StrongSettings(Protocol):
@@ -24,7 +24,7 @@ class StrongSettings(Protocol):
 
 def recipes_for(
     unlabeled: Unlabeled, rng: np.random.Generator, settings: StrongSettings, *, geometry: bool
-) -> list[Recipe]:
+) -> list[ViewRecipe]:
     return [
         draw_recipe(
             unlabeled.image.shape[2:],

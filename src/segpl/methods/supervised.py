@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from segpl.losses import loss_named, supervised_loss
+from segpl.losses import get_loss, supervised_loss
 from segpl.methods.base import Method, labeled_share
 from segpl.networks.network import Network
 from segpl.types import Batch, NetOutput, StepOutput, Term
@@ -29,7 +29,7 @@ class Supervised(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Any) -> None:
         super().__init__(build, settings)
-        self.loss = loss_named(settings.loss)
+        self.loss = get_loss(settings.loss)
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         output: NetOutput = self.network(batch.labeled.image)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from segpl.errors import unknown
-from segpl.losses import entropy_of
+from segpl.losses import voxelwise_entropy
 from segpl.methods.base import require
 from segpl.methods.mean_teacher import PREDICTORS, MeanTeacher
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
 from segpl.types import PseudoLabels, Unlabeled
-from segpl.views.noise import noisy_clipped
+from segpl.views.noise import add_clipped_noise
 
 AT_ONCE = 2  # draws in one pass, as in the authors' code; more of them need more memory
 
@@ -79,7 +79,8 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         with with_dropout(self.teacher):
             for first in range(0, draws, AT_ONCE):
                 count = min(AT_ONCE, draws - first)
-                views = noisy_clipped(torch.cat([image] * count), self.settings.noise, generator)
+                copies = torch.cat([image] * count)
+                views = add_clipped_noise(copies, self.settings.noise, generator)
                 answers = self.teacher(views).logits.sigmoid()  # (count * B, K, *S)
                 total = total + answers.unflatten(0, (count, -1)).sum(0)
-        return entropy_of(total / draws)
+        return voxelwise_entropy(total / draws)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from segpl.networks.pool import averaged
+from segpl.networks.pool import average_pool
 from segpl.networks.unet import CONVOLUTIONS
 from segpl.threshold.normal import Normal
 
@@ -38,7 +38,7 @@ class ThresholdHead(nn.Module):
             nn.init.constant_(layer.bias, start)
 
     def forward(self, features: Tensor) -> Normal:
-        pooled = averaged(features, POOLED).float()  # (B, F, *POOLED); pooled first: cheaper
+        pooled = average_pool(features, POOLED).float()  # (B, F, *POOLED); pooled first: cheaper
         # a threshold decides near 0.5: half precision would round it
         with torch.autocast(features.device.type, enabled=False):
             hidden = self.block(pooled)  # (B, width, *POOLED)

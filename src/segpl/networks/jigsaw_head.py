@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from segpl.networks.pool import averaged
+from segpl.networks.pool import average_pool
 from segpl.networks.unet import CONVOLUTIONS
 
 
@@ -32,6 +32,6 @@ class JigsawHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (B, P), in float32 whatever the features are."""
-        pooled = averaged(features, self.side).float()  # (B, F, *side); first: cheaper
+        pooled = average_pool(features, self.side).float()  # (B, F, *side); first: cheaper
         with torch.autocast(features.device.type, enabled=False):
             return cast(Tensor, self.block(pooled))

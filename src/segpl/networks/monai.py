@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segpl.errors import InputError, nearest, unknown
+from segpl.errors import InputError, did_you_mean, unknown
 from segpl.networks.network import NetworkShape
 
 
@@ -65,7 +65,9 @@ class MonaiBody(nn.Module):
         known = list(inspect.signature(kind).parameters)
         for option in options:
             if option not in known:
-                raise InputError(f"{name} has no argument '{option}'. {nearest(option, known)}")
+                raise InputError(
+                    f"{name} has no argument '{option}'. {did_you_mean(option, known)}"
+                )
         arguments = arguments_for(kind, shape, width) | options
         try:
             self.network = kind(**arguments)

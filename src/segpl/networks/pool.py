@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def averaged(features: Tensor, side: int) -> Tensor:
+def average_pool(features: Tensor, side: int) -> Tensor:
     """Features (B, F, *S) as means of equal parts, (B, F, *side).
 
     torch's own adaptive pooling gives every mean to one thread of a GPU, which takes longer than

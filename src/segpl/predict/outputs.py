@@ -12,7 +12,7 @@ from pathlib import Path
 from segpl.data.manifest import MANIFEST, Manifest, PredictedCase, read_manifest, write_manifest
 from segpl.data.plan import Plan
 from segpl.errors import InputError
-from segpl.files import storing
+from segpl.files import storage_errors
 from segpl.predict.inputs import Job
 from segpl.predict.writers import output_name, probabilities_name
 
@@ -125,5 +125,5 @@ class OutputFolder:
             if job.name in foreign:
                 paths |= {self.path / path for path in foreign[job.name].maps.values()}
             for path in paths:
-                with storing(path):
+                with storage_errors(path):
                     path.unlink(missing_ok=True)

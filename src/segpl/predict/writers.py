@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segpl.data.readers import suffix_of
 from segpl.errors import InputError, StorageError
-from segpl.files import write_whole
+from segpl.files import write_atomically
 
 NIFTI = (".nii.gz", ".nii")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
@@ -98,7 +98,7 @@ def _write_nifti(path: Path, values: Array, like: Path) -> None:
     if values.ndim == 4:
         header.set_zooms((*header.get_zooms()[:3], 1.0))
     picture = kind(values, affine, header)
-    write_whole(path, lambda draft: picture.to_filename(draft))
+    write_atomically(path, lambda draft: picture.to_filename(draft))
 
 
 def _nifti_header(path: Path) -> tuple[Any, Any]:
@@ -146,23 +146,23 @@ def _write_itk(path: Path, values: Array, like: Path, channels: int) -> None:
                 "folder may be written to."
             ) from error
 
-    write_whole(path, write)
+    write_atomically(path, write)
 
 
 def _write_picture(path: Path, values: Array) -> None:
     from PIL import Image
 
     picture = Image.fromarray(values)
-    write_whole(path, lambda draft: picture.save(draft))
+    write_atomically(path, lambda draft: picture.save(draft))
 
 
 def _write_array(path: Path, values: Array, like: Path, name: str) -> None:
     if suffix_of(path) == ".npy":
-        write_whole(path, lambda draft: np.save(draft, values))
+        write_atomically(path, lambda draft: np.save(draft, values))
         return
     arrays = {name: values}
     if suffix_of(like) == ".npz":
         with np.load(like) as source:
             if "spacing" in source:
                 arrays["spacing"] = source["spacing"]
-    write_whole(path, lambda draft: np.savez_compressed(draft, allow_pickle=False, **arrays))
+    write_atomically(path, lambda draft: np.savez_compressed(draft, allow_pickle=False, **arrays))

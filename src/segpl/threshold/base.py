@@ -44,26 +44,26 @@ class Family(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for lists
-    numbers: ClassVar[int]  # that describe a posterior
+    parameters: ClassVar[int]  # that describe a posterior
 
     @abstractmethod
     def prior(self, mean: Tensor, std: Tensor) -> Distribution:
         """The prior with this mean and spread."""
 
     @abstractmethod
-    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         """What `moved` begins from: the parameters of the posterior nearest to a prior.
 
         Worth keeping where the prior is fixed: it may be the answer of an iteration.
         """
 
     @abstractmethod
-    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Distribution:
+    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Distribution:
         """The posterior that unbounded `numbers` (numbers, ...) describe; zeros do not move it."""
 
     def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Distribution:
         """`moved` from the posterior whose mean and spread are nearest to `mean` and `std`."""
-        return self.moved(self.start(self.prior(mean, std)), numbers)
+        return self.shifted(self.anchor(self.prior(mean, std)), numbers)
 
 
 FAMILIES = Registry[Family]("threshold family", "segpl.threshold", Family)  # type: ignore[type-abstract]  # only its concrete children are ever built

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from segpl.threshold.base import Distribution, Family
 from segpl.threshold.beta_prior import Beta, beta_of
 from segpl.threshold.kumaraswamy import Kumaraswamy, moments, of_complement
-from segpl.threshold.parameters import LOG_SPREAD, feasible, limited, matched
+from segpl.threshold.parameters import LOG_SPREAD, clip_moments, soft_clip, solve_moments
 
 SHIFTS = 16.0  # a median moves by less than this many spreads of the prior
 LOGITS = 30.0  # and no further than this
@@ -32,25 +32,25 @@ class BetaFamily(Family):
 
     The median and $a$ are nearly a location and a precision, where $a$ and $b$ pull at both. Shifts
     are limited to 16 spreads, widths to $e^{\pm 3}$. Priors and starts have the given mean and
-    spread, as far as `feasible` allows.
+    spread, as far as `clip_moments` allows.
     """
 
     name: ClassVar[str] = "beta"
     summary: ClassVar[str] = "Beta prior, Kumaraswamy posterior"
-    numbers: ClassVar[int] = 2
+    parameters: ClassVar[int] = 2
 
     def prior(self, mean: Tensor, std: Tensor) -> Beta:
-        return beta_of(*feasible(mean, std))
+        return beta_of(*clip_moments(mean, std))
 
-    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         mean, std = prior.mean, prior.std
         unit = std / (mean * (1 - mean))  # spread of the logit, for a narrow prior
-        logit, log_a = matched(_moments, (mean.logit(), -unit.log()), mean, std)
+        logit, log_a = solve_moments(_moments, (mean.logit(), -unit.log()), mean, std)
         return logit, log_a, unit
 
-    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Kumaraswamy:
-        logit, log_a, unit = start
+    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Kumaraswamy:
+        logit, log_a, unit = anchor
         shift, log_spread = numbers.to(logit.dtype)
         return with_median(
-            logit + unit * limited(shift, SHIFTS), log_a - limited(log_spread, LOG_SPREAD)
+            logit + unit * soft_clip(shift, SHIFTS), log_a - soft_clip(log_spread, LOG_SPREAD)
         )

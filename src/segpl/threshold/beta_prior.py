@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution
-from segpl.threshold.parameters import inside, with_ends
-from segpl.threshold.tables import interpolated
+from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
+from segpl.threshold.tables import interpolate_table
 
 CELLS = 4096  # of the table of the cumulative probability
 REACH = 20.0  # spreads of the logit on either side that the table covers
@@ -84,13 +84,13 @@ class Beta(Distribution):
             above, below = table.gather(-1, cell), table.gather(-1, cell - 1)
             width = (above - below).clamp(min=torch.finfo(table.dtype).tiny)
             position = (cell - 1 + (uniform - below) / width).squeeze(-1)
-            return inside((lowest + step * position).sigmoid())
+            return clip_open_unit((lowest + step * position).sigmoid())
 
     def cdf(self, value: Tensor) -> Tensor:
         table, lowest, step = self._table()
         value = value.to(table.dtype)
-        position = (inside(value).logit() - lowest) / step
-        return with_ends(interpolated(table, position.clamp(0, CELLS)), value)
+        position = (clip_open_unit(value).logit() - lowest) / step
+        return with_cdf_ends(interpolate_table(table, position.clamp(0, CELLS)), value)
 
     def kl(self, prior: Distribution) -> Tensor:
         r"""Divergence from another Beta, with $E[\log T] = \psi(\alpha) - \psi(\alpha + \beta)$."""

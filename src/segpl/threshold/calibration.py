@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError
 from segpl.losses import cross_entropy, supervised_loss
-from segpl.threshold.histogram import UNIT, sums_in_cells
+from segpl.threshold.histogram import UNIT, bin_sums
 
 LIMIT = math.log(50)  # temperatures from 1/50 to 50
 
@@ -53,7 +53,7 @@ class Temperature(nn.Module):
 
 
 @torch.no_grad()
-def expected_calibration_error(
+def batch_calibration_error(
     probability: Tensor, target: Tensor, weight: Tensor, *, bins: int = 15
 ) -> Tensor:
     r"""Mean distance between probabilities and frequencies, over equal bins of probability.
@@ -68,6 +68,6 @@ def expected_calibration_error(
     probability = probability.float()
     weight = weight.float().expand_as(probability)  # (B, K, *S)
     index = (probability * bins).long().clamp_(0, bins - 1)
-    excess = sums_in_cells(weight * (probability - target), index, bins)  # (bins,)
+    excess = bin_sums(weight * (probability - target), index, bins)  # (bins,)
     total = weight.sum().clamp(min=torch.finfo(torch.float32).tiny)
     return excess.abs().sum().to(torch.float32) * UNIT / total

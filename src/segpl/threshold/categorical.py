@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution, Family
 from segpl.threshold.beta_prior import beta_of
-from segpl.threshold.histogram import POINTS, thresholds
-from segpl.threshold.parameters import feasible, inside, matched
-from segpl.threshold.tables import interpolated
+from segpl.threshold.histogram import GRID_POINTS, threshold_grid
+from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments
+from segpl.threshold.tables import interpolate_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ class Categorical(Distribution):
 
     @property
     def _values(self) -> Tensor:
-        return thresholds(self.logits.shape[-1], self.logits.device).to(self.logits.dtype)  # (G,)
+        return threshold_grid(self.logits.shape[-1], self.logits.device).to(
+            self.logits.dtype
+        )  # (G,)
 
     @property
     def mean(self) -> Tensor:
@@ -52,10 +54,10 @@ class Categorical(Distribution):
             device, dtype = self.logits.device, self.logits.dtype
             shape = self.logits.shape
             uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
-            gumbel = -(-inside(uniform).log()).log()
+            gumbel = -(-clip_open_unit(uniform).log()).log()
             cell = (self.logits + gumbel).argmax(-1)  # (...)
             place = torch.rand(shape[:-1], generator=generator, device=device, dtype=dtype)
-            return inside((cell + place) / shape[-1])
+            return clip_open_unit((cell + place) / shape[-1])
 
     def cdf(self, value: Tensor) -> Tensor:
         """Along straight lines between the edges of the cells; differentiable in the logits."""
@@ -63,7 +65,7 @@ class Categorical(Distribution):
         cells = self.logits.shape[-1]
         position = value.to(table.dtype) * cells
         # sums of rounded weights are not quite 1
-        return interpolated(table / table[..., -1:], position.clamp(0, cells))
+        return interpolate_table(table / table[..., -1:], position.clamp(0, cells))
 
     def kl(self, prior: Distribution) -> Tensor:
         r"""$\sum_i w_i (\log w_i - \log w^0_i)$."""
@@ -74,7 +76,7 @@ class Categorical(Distribution):
 
 def _beta_shaped(logit: Tensor, log_strength: Tensor) -> Categorical:
     """Cells weighted by the density of a Beta at their middles; the first and last by its mass."""
-    values = thresholds(POINTS, logit.device).to(logit.dtype)  # (G,)
+    values = threshold_grid(GRID_POINTS, logit.device).to(logit.dtype)  # (G,)
     mean, strength = logit.sigmoid().unsqueeze(-1), log_strength.exp().unsqueeze(-1)
     alpha, beta = mean * strength, (1 - mean) * strength  # (..., 1)
     inner = (alpha - 1) * values.log() + (beta - 1) * (1 - values).log()  # (..., G)
@@ -84,8 +86,8 @@ def _beta_shaped(logit: Tensor, log_strength: Tensor) -> Categorical:
 
 def _mass_at_end(exponent: Tensor, other: Tensor) -> Tensor:
     r"""Log of $G \int_0^{1/G} x^{\alpha - 1} (1 - x)^{\beta - 1} dx$, the last factor fixed."""
-    power = -(exponent - 1) * math.log(POINTS) - exponent.log()
-    return power + (other - 1) * math.log(1 - 0.5 / POINTS)
+    power = -(exponent - 1) * math.log(GRID_POINTS) - exponent.log()
+    return power + (other - 1) * math.log(1 - 0.5 / GRID_POINTS)
 
 
 def _moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,26 +96,26 @@ def _moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class CategoricalFamily(Family):
-    """Priors are Betas on the grid, with the given mean and spread as far as `feasible` allows.
+    """Priors are Betas on the grid, with the given mean and spread as far as `clip_moments` allows.
 
     A posterior is free in every cell: its numbers are added to the logits of the prior. No spread
     is below the width of a cell. With a threshold for each voxel this is G numbers for each.
     """
 
     name: ClassVar[str] = "categorical"
-    summary: ClassVar[str] = f"any shape, on a grid of {POINTS} values"
-    numbers: ClassVar[int] = POINTS
+    summary: ClassVar[str] = f"any shape, on a grid of {GRID_POINTS} values"
+    parameters: ClassVar[int] = GRID_POINTS
 
     def prior(self, mean: Tensor, std: Tensor) -> Categorical:
-        mean, std = feasible(mean, std, narrowest=1 / POINTS)
+        mean, std = clip_moments(mean, std, narrowest=1 / GRID_POINTS)
         start = beta_of(mean, std)
         strength = start.alpha + start.beta
-        return _beta_shaped(*matched(_moments, (mean.logit(), strength.log()), mean, std))
+        return _beta_shaped(*solve_moments(_moments, (mean.logit(), strength.log()), mean, std))
 
-    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, Categorical), "of this family"
         return (prior.logits,)
 
-    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Categorical:
-        (logits,) = start
+    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Categorical:
+        (logits,) = anchor
         return Categorical(logits + numbers.to(logits.dtype).movedim(0, -1))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from segpl.errors import InputError
 from segpl.losses import EPSILON
-from segpl.threshold.histogram import POINTS, owners, sums_above, total_of
+from segpl.threshold.histogram import GRID_POINTS, scope_axes, scope_total, sums_above
 
 COLDEST = 1e-30  # all is on the best threshold long before; the reciprocal of less is infinite
 
@@ -19,7 +19,7 @@ def dice_of_thresholds(
     *,
     scope: str,
     selects: bool = False,
-    points: int = POINTS,
+    points: int = GRID_POINTS,
 ) -> Tensor:
     r"""Soft Dice of the probabilities against the labels that each threshold makes of them.
 
@@ -45,14 +45,14 @@ def dice_of_thresholds(
         total = 2 * half
     else:
         count, overlap = sums_above(probability, weight, mass, scope="image-class", points=points)
-        total = total_of(mass, "image-class") + count
+        total = scope_total(mass, "image-class") + count
     dice = (2 * overlap + EPSILON) / (total + EPSILON)  # (B, K, G)
-    axes = [axis for axis, is_own in enumerate(owners(scope)) if not is_own]
+    axes = [axis for axis, is_own in enumerate(scope_axes(scope)) if not is_own]
     return dice.mean(axes, keepdim=True) if axes else dice
 
 
 @torch.no_grad()
-def posterior_of(dice: Tensor, prior_log: Tensor, *, temperature: float) -> Tensor:
+def grid_posterior(dice: Tensor, prior_log: Tensor, *, temperature: float) -> Tensor:
     r"""Log of the posterior mass of every threshold on the grid, (b, k, G), by Bayes' rule.
 
     $$\log p(T \mid x) = \log p(T) - \frac{1 - D(T)}{\tau} - \log Z$$
@@ -88,8 +88,8 @@ def exact_posterior(
     scope: str,
     temperature: float,
     selects: bool = False,
-    points: int = POINTS,
+    points: int = GRID_POINTS,
 ) -> Tensor:
-    """The exact E-step: `posterior_of` the Dice of every threshold."""
+    """The exact E-step: `grid_posterior` the Dice of every threshold."""
     dice = dice_of_thresholds(probability, weight, scope=scope, selects=selects, points=points)
-    return posterior_of(dice, prior_log, temperature=temperature)
+    return grid_posterior(dice, prior_log, temperature=temperature)

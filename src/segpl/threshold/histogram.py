@@ -12,7 +12,7 @@ from torch import Tensor
 from segpl.errors import InputError
 from segpl.threshold.scopes import SCOPES
 
-POINTS = 100  # thresholds of the grid, G
+GRID_POINTS = 100  # thresholds of the grid, G
 # Sums are of whole numbers of 2^-32: their order does not matter, as it does with floats, so that
 # atomic adds give the same bits in every run. 2^31 voxels of weight 1 fit.
 UNIT = 2.0**-32
@@ -20,19 +20,19 @@ UNIT = 2.0**-32
 COPIES = 128
 
 
-def thresholds(points: int, device: torch.device | str = "cpu") -> Tensor:
+def threshold_grid(points: int, device: torch.device | str = "cpu") -> Tensor:
     r"""The middle of each of `points` equal parts of (0, 1): $T_i = (i + 1/2) / G$."""
     return (torch.arange(points, device=device, dtype=torch.float32) + 0.5) / points  # (G,)
 
 
-def thresholds_below(probability: Tensor, points: int) -> Tensor:
+def count_thresholds_below(probability: Tensor, points: int) -> Tensor:
     r"""How many thresholds of the grid lie below each probability, from 0 to `points`.
 
     $$c(p) = |\{i : T_i < p\}|, \quad p > T_i \iff c(p) > i$$
 
     A search in the grid is one pass; nearly equal numbers come out as by comparison.
     """
-    return torch.bucketize(probability.contiguous(), thresholds(points, probability.device))
+    return torch.bucketize(probability.contiguous(), threshold_grid(points, probability.device))
 
 
 def copies_for(device: torch.device, voxels: int, cells: int) -> int:
@@ -65,13 +65,13 @@ def sums_at(quantity: Tensor, place: Tensor, cells: int, copies: int) -> Tensor:
     return sums.scatter_add_(0, place, parts).view(cells, copies).sum(1)
 
 
-def sums_in_cells(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
+def bin_sums(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
     """`sums_at` of one quantity, by the cells of its voxels."""
     copies = copies_for(cell.device, cell.numel(), cells)
     return sums_at(quantity, places_of(cell, copies), cells, copies)
 
 
-def owners(scope: str) -> tuple[bool, bool]:
+def scope_axes(scope: str) -> tuple[bool, bool]:
     """Whether images and whether classes have a threshold of their own."""
     if scope not in SCOPES or scope == "voxel":
         known = ", ".join(name for name in SCOPES if name != "voxel")
@@ -82,9 +82,9 @@ def owners(scope: str) -> tuple[bool, bool]:
     return SCOPES[scope]
 
 
-def total_of(quantity: Tensor, scope: str) -> Tensor:
+def scope_total(quantity: Tensor, scope: str) -> Tensor:
     """Sum over the voxels that share a threshold, (b, k, 1); b is B or 1, and k is K or 1."""
-    own_image, own_class = owners(scope)
+    own_image, own_class = scope_axes(scope)
     by_channel = quantity.flatten(2).sum(2, keepdim=True)  # (B, K, 1)
     axes = [axis for axis, own in enumerate((own_image, own_class)) if not own]
     return by_channel.sum(axes, keepdim=True) if axes else by_channel
@@ -92,7 +92,7 @@ def total_of(quantity: Tensor, scope: str) -> Tensor:
 
 @torch.no_grad()
 def sums_above(
-    probability: Tensor, *quantities: Tensor, scope: str, points: int = POINTS
+    probability: Tensor, *quantities: Tensor, scope: str, points: int = GRID_POINTS
 ) -> tuple[Tensor, ...]:
     r"""For each quantity $a$ in [0, 1], its sum over the voxels above every threshold of the grid.
 
@@ -101,14 +101,14 @@ def sums_above(
     All are (B, K, *S), or broadcast to it; each answer is (b, k, G), b being B or 1 and k being K
     or 1 by the scope. Weights give weighted counts, weights times probabilities their mass.
     """
-    own_image, own_class = owners(scope)
+    own_image, own_class = scope_axes(scope)
     probability = probability.float()
     images, channels = probability.shape[:2]
     groups = (images if own_image else 1, channels if own_class else 1)
     cells = groups[0] * groups[1] * (points + 1)
 
     first = torch.arange(0, cells, points + 1, device=probability.device)  # cell of each group
-    cell = thresholds_below(probability, points)  # (B, K, *S)
+    cell = count_thresholds_below(probability, points)  # (B, K, *S)
     cell += first.view(*groups, *[1] * (probability.dim() - 2))
     copies = copies_for(probability.device, probability.numel(), cells)
     place = places_of(cell, copies)

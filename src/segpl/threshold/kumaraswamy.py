@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution
 from segpl.threshold.beta_prior import Beta
-from segpl.threshold.parameters import inside, with_ends
+from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
 from segpl.threshold.quadrature import expected, mean_and_std, root
 
 EULER = 0.5772156649015329
@@ -123,15 +123,15 @@ class Kumaraswamy(Distribution):
         shape = (self.log_a + self.log_b).shape
         device, dtype = self.log_a.device, self.log_a.dtype
         uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
-        loglog = (-inside(uniform).log()).log()
-        return inside(from_loglog(of_complement(loglog - self.log_b) - self.log_a))
+        loglog = (-clip_open_unit(uniform).log()).log()
+        return clip_open_unit(from_loglog(of_complement(loglog - self.log_b) - self.log_a))
 
     def cdf(self, value: Tensor) -> Tensor:
         r"""$1 - (1 - v^a)^b$."""
         value = value.to(self.log_a.dtype)
-        loglog = (-inside(value).log()).log()
+        loglog = (-clip_open_unit(value).log()).log()
         rest = of_complement(self.log_a + loglog) + self.log_b  # of 1 - F
-        return with_ends(-torch.expm1(-rest.clamp(-80, 5).exp()), value)
+        return with_cdf_ends(-torch.expm1(-rest.clamp(-80, 5).exp()), value)
 
     def kl(self, prior: Distribution) -> Tensor:
         r"""Divergence from a Beta prior.

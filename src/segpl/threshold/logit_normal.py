@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from segpl.threshold.base import Distribution, Family
-from segpl.threshold.normal import Normal, moved
-from segpl.threshold.parameters import feasible, inside, matched, with_ends
+from segpl.threshold.normal import Normal, shift_normal
+from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments, with_cdf_ends
 from segpl.threshold.quadrature import expected, mean_and_std, root
 
 
@@ -52,12 +52,12 @@ class LogitNormal(Distribution):
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Differentiable in the parameters, except where it is clamped to stay off 0 and 1."""
-        return inside(self.logit.sample(generator).sigmoid())
+        return clip_open_unit(self.logit.sample(generator).sigmoid())
 
     def cdf(self, value: Tensor) -> Tensor:
         r"""$\Phi((\mathrm{logit}(v) - \mu) / \sigma)$."""
         value = value.to(self.logit.mean.dtype)
-        return with_ends(self.logit.cdf(inside(value).logit()), value)
+        return with_cdf_ends(self.logit.cdf(clip_open_unit(value).logit()), value)
 
     def kl(self, prior: Distribution) -> Tensor:
         """That of the two normals: a divergence does not see a change of scale."""
@@ -72,21 +72,21 @@ def _moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class LogitNormalFamily(Family):
-    """Priors have the given mean and spread, as far as `feasible` allows."""
+    """Priors have the given mean and spread, as far as `clip_moments` allows."""
 
     name: ClassVar[str] = "logit-normal"
     summary: ClassVar[str] = "sigmoid of a normal"
-    numbers: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
+    parameters: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
 
     def prior(self, mean: Tensor, std: Tensor) -> LogitNormal:
-        mean, std = feasible(mean, std)
+        mean, std = clip_moments(mean, std)
         start = mean.logit(), (std / (mean * (1 - mean))).log()
-        location, log_scale = matched(_moments, start, mean, std)
+        location, log_scale = solve_moments(_moments, start, mean, std)
         return LogitNormal(Normal(location, 2 * log_scale))
 
-    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, LogitNormal), "of this family"
         return prior.logit.location, prior.logit.log_variance
 
-    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> LogitNormal:
-        return LogitNormal(moved(start, numbers))
+    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> LogitNormal:
+        return LogitNormal(shift_normal(anchor, numbers))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from segpl.threshold.base import Distribution, Family
-from segpl.threshold.parameters import LOG_SPREAD, NARROWEST, limited
+from segpl.threshold.parameters import LOG_SPREAD, NARROWEST, soft_clip
 
 # spreads from 1e-6 to 1e6: a narrower one is a step for every float32 probability
 LOG_VARIANCES = (-27.6, 27.6)
@@ -64,27 +64,27 @@ class Normal(Distribution):
         return prior.std.log().to(kind) - 0.5 * self.log_variance + spread - 0.5
 
 
-def moved(start: tuple[Tensor, ...], numbers: Tensor) -> Normal:
+def shift_normal(anchor: tuple[Tensor, ...], numbers: Tensor) -> Normal:
     r"""$\mu_0 + \sigma_0 n_0$, with a spread of $\sigma_0 e^{n_1}$; $|n_1|$ is limited to 3."""
-    mean, log_variance = start
+    mean, log_variance = anchor
     shift, log_spread = numbers.to(mean.dtype)
     return Normal(
         mean + (0.5 * log_variance).exp() * shift,
-        log_variance + 2 * limited(log_spread, LOG_SPREAD),
+        log_variance + 2 * soft_clip(log_spread, LOG_SPREAD),
     )
 
 
 class NormalFamily(Family):
     name: ClassVar[str] = "normal"
     summary: ClassVar[str] = "normal, not confined to (0, 1); as in the paper"
-    numbers: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
+    parameters: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
 
     def prior(self, mean: Tensor, std: Tensor) -> Normal:
         return Normal(mean, 2 * std.clamp(min=NARROWEST).log())
 
-    def start(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, Normal), "of this family"
         return prior.location, prior.log_variance
 
-    def moved(self, start: tuple[Tensor, ...], numbers: Tensor) -> Normal:
-        return moved(start, numbers)
+    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Normal:
+        return shift_normal(anchor, numbers)

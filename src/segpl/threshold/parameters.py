@@ -15,7 +15,7 @@ STEPS = 4  # of Newton's method; moments are then right to 1e-5, spreads to 1e-4
 NUDGE = 0.01  # for the difference quotients
 
 
-def limited(number: Tensor, limit: float) -> Tensor:
+def soft_clip(number: Tensor, limit: float) -> Tensor:
     r"""The number itself near 0, never beyond the limit: $n / \sqrt{1 + (n/l)^2}$.
 
     Unlike a clamp it has a derivative everywhere, so that a number that went too far comes back.
@@ -23,19 +23,21 @@ def limited(number: Tensor, limit: float) -> Tensor:
     return number / (1 + (number / limit) ** 2).sqrt()
 
 
-def inside(value: Tensor) -> Tensor:
+def clip_open_unit(value: Tensor) -> Tensor:
     """The nearest value at which logarithms of it and of the rest are finite."""
     margin = torch.finfo(value.dtype).eps
     return value.clamp(margin, 1 - margin)
 
 
-def with_ends(probability: Tensor, value: Tensor) -> Tensor:
+def with_cdf_ends(probability: Tensor, value: Tensor) -> Tensor:
     """A cumulative probability on (0, 1) with its two ends: 0 up to 0, and 1 from 1 on."""
     probability = torch.where(value <= 0, torch.zeros_like(probability), probability)
     return torch.where(value >= 1, torch.ones_like(probability), probability)
 
 
-def feasible(mean: Tensor, std: Tensor, *, narrowest: float = NARROWEST) -> tuple[Tensor, Tensor]:
+def clip_moments(
+    mean: Tensor, std: Tensor, *, narrowest: float = NARROWEST
+) -> tuple[Tensor, Tensor]:
     r"""The nearest mean and spread of a distribution on (0, 1) that is not all at its ends.
 
     A toss of 0 and 1 has $\sigma^2 = \mu (1 - \mu)$, and nothing has more. Spreads are kept below
@@ -49,12 +51,12 @@ def feasible(mean: Tensor, std: Tensor, *, narrowest: float = NARROWEST) -> tupl
 
 def _scores(mean: Tensor, std: Tensor) -> Tensor:
     """Mean and spread on unbounded scales, (2, ...)."""
-    share = inside(std**2 / (mean * (1 - mean)))
-    return torch.stack([inside(mean).logit(), share.logit()])
+    share = clip_open_unit(std**2 / (mean * (1 - mean)))
+    return torch.stack([clip_open_unit(mean).logit(), share.logit()])
 
 
 @torch.no_grad()
-def matched(
+def solve_moments(
     moments: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     start: tuple[Tensor, Tensor],
     mean: Tensor,

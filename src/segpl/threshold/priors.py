@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, unknown
 from segpl.losses import EPSILON, targets_of
-from segpl.threshold.histogram import POINTS, sums_above, thresholds, total_of
+from segpl.threshold.histogram import GRID_POINTS, scope_total, sums_above, threshold_grid
 
 CROPS = 64  # labeled crops that are remembered, N
 RESAMPLES = 100  # of the bootstrap, R
@@ -28,7 +28,7 @@ def foreground_of(channels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class StepPredictions:
     """What a network said in one step, as probabilities."""
 
     labeled: Tensor  # (B, K, *S)
@@ -37,7 +37,7 @@ class Answers:
     weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 where an unlabeled voxel does not count
 
 
-class PriorNumbers(nn.Module, ABC):
+class ThresholdPrior(nn.Module, ABC):
     """Mean and spread of a threshold's prior."""
 
     name: ClassVar[str]
@@ -62,21 +62,21 @@ class PriorNumbers(nn.Module, ABC):
         self.register_buffer("std", torch.tensor(float(std)))
 
     @abstractmethod
-    def update(self, answers: Answers, generator: torch.Generator) -> None:
+    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
         """Learn from the answers of one step."""
 
 
-class FixedPrior(PriorNumbers):
+class FixedPrior(ThresholdPrior):
     """The numbers that were given, as in the paper."""
 
     name: ClassVar[str] = "fixed"
     summary: ClassVar[str] = "the mean and spread that are set"
 
-    def update(self, answers: Answers, generator: torch.Generator) -> None:
+    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
         """Nothing moves them."""
 
 
-class LabeledPrior(PriorNumbers):
+class LabeledPrior(ThresholdPrior):
     r"""The threshold that maximizes the Dice on labeled crops, with its bootstrap spread.
 
     $$T^* = \arg\max_T \frac{2 \sum_c H_c(T) + \epsilon}{\sum_c (A_c(T) + P_c) + \epsilon}$$
@@ -103,13 +103,13 @@ class LabeledPrior(PriorNumbers):
     def __init__(self, mean: float, std: float, *, crops: int = CROPS) -> None:
         super().__init__(mean, std)
         self.register_buffer("given", torch.tensor([float(mean), float(std)]))
-        self.register_buffer("above", torch.zeros(crops, POINTS))
-        self.register_buffer("hits", torch.zeros(crops, POINTS))
+        self.register_buffer("above", torch.zeros(crops, GRID_POINTS))
+        self.register_buffer("hits", torch.zeros(crops, GRID_POINTS))
         self.register_buffer("positives", torch.zeros(crops))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def update(self, answers: Answers, generator: torch.Generator) -> None:
+    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
         self.store(answers.labeled, answers.label)
         best = best_thresholds(
             self.above, self.hits, self.positives, self.seen, self.given[0], generator
@@ -130,7 +130,7 @@ class LabeledPrior(PriorNumbers):
         place = torch.arange(len(label), device=self.seen.device).add_(self.seen) % crops  # (B,)
         self.above.index_copy_(0, place, above.squeeze(1))
         self.hits.index_copy_(0, place, hits.squeeze(1))
-        self.positives.index_copy_(0, place, total_of(target, "image").flatten())
+        self.positives.index_copy_(0, place, scope_total(target, "image").flatten())
         self.seen.add_(len(label))
 
 
@@ -164,12 +164,12 @@ def best_thresholds(
     predicted = counts @ above.double()  # (R, G)
     dice = (2 * (counts @ hits.double()) + EPSILON) / (predicted + foreground + EPSILON)
     is_best = (dice == dice.amax(1, keepdim=True)).double()  # (R, G)
-    grid = thresholds(above.shape[1], above.device).double()
+    grid = threshold_grid(above.shape[1], above.device).double()
     best = (is_best * grid).sum(1) / is_best.sum(1)  # (R,)
     return torch.where(foreground.squeeze(1) > 0, best, otherwise.double()).float()
 
 
-class ConfidencePrior(PriorNumbers):
+class ConfidencePrior(ThresholdPrior):
     r"""How certain the network is of the foreground it sees in unlabeled images.
 
     $$m \leftarrow (1 - \gamma)\, m + \gamma\, \overline{\max(p, 1 - p)}$$
@@ -191,7 +191,7 @@ class ConfidencePrior(PriorNumbers):
         self.register_buffer("confidence", torch.tensor(float(mean)))
 
     @torch.no_grad()
-    def update(self, answers: Answers, generator: torch.Generator) -> None:
+    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
         # above 1/2 the probability is the larger of itself and its rest
         largest = foreground_of(answers.unlabeled.float()).amax(1, keepdim=True)  # (U, 1, *S)
         counts = (largest > 0.5) * answers.weight[:, :1].float()  # (U, 1, *S)
@@ -201,12 +201,12 @@ class ConfidencePrior(PriorNumbers):
         self.mean.copy_(self.confidence.clamp(0.05, 0.95))
 
 
-PRIORS: dict[str, type[PriorNumbers]] = {
+PRIORS: dict[str, type[ThresholdPrior]] = {
     prior.name: prior for prior in (FixedPrior, LabeledPrior, ConfidencePrior)
 }
 
 
-def prior_named(name: str) -> type[PriorNumbers]:
+def get_prior(name: str) -> type[ThresholdPrior]:
     if name not in PRIORS:
         raise unknown("threshold prior", name, PRIORS)
     return PRIORS[name]

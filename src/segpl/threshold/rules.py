@@ -91,5 +91,7 @@ RULES: dict[str, Rule] = {
     "marginal": marginal,
     "marginal-select": marginal_select,
 }
-MOVED_BY_DATA = frozenset({"marginal", "marginal-select"})  # rules by which data move the threshold
-SELECTING = frozenset({"select", "marginal-select"})  # the threshold decides what counts
+DATA_DRIVEN_RULES = frozenset(
+    {"marginal", "marginal-select"}
+)  # rules by which data move the threshold
+SELECTING_RULES = frozenset({"select", "marginal-select"})  # the threshold decides what counts

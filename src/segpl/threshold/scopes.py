@@ -29,12 +29,12 @@ SUMMARIES = {
 MODES = {2: "bilinear", 3: "trilinear"}
 
 
-def channels_of(scope: str, outputs: int) -> int:
+def thresholds_per_location(scope: str, outputs: int) -> int:
     """Thresholds that a head has to describe at every place."""
     return outputs if SCOPES[scope][1] else 1
 
 
-def shared(numbers: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
+def pool_to_scope(numbers: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
     """Numbers (n, B, k, *coarse) of a head, as a threshold's distribution takes them.
 
     They come back as (n, b, k, 1...), b being B or 1. With the scope `voxel` they are (n, B, 1,
@@ -55,7 +55,7 @@ def joined(coarse: Tensor, sides: Sequence[int]) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedDraws(Distribution):
+class CoarseDraws(Distribution):
     """Thresholds of voxels that are drawn at coarse places, and joined by straight lines.
 
     A draw for each voxel on its own would be noise that no neighbor shares. Everything but the

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segpl.threshold.histogram import UNIT, sums_in_cells
+from segpl.threshold.histogram import UNIT, bin_sums
 
 
 class _Interpolated(torch.autograd.Function):
@@ -41,11 +41,11 @@ def _scattered(grad: Tensor, place: Tensor, shape: torch.Size) -> Tensor:
     cells = shape.numel()
     # gradients of a mean over voxels are far below the unit of these sums
     largest = grad.abs().max().clamp(min=torch.finfo(grad.dtype).tiny)
-    sums = sums_in_cells(grad / largest, place, cells).to(grad.dtype)
+    sums = bin_sums(grad / largest, place, cells).to(grad.dtype)
     return (sums * UNIT * largest).view(shape)
 
 
-def interpolated(table: Tensor, position: Tensor) -> Tensor:
+def interpolate_table(table: Tensor, position: Tensor) -> Tensor:
     """Entries (..., G + 1) of a table read at positions from 0 to G.
 
     The leading axes of the table and the axes of the position broadcast: a table for each image is

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from segpl.errors import InputError, unknown
 from segpl.views.geometry import wide_axes
-from segpl.views.intensity import extent, smoothed
+from segpl.views.intensity import gaussian_blur, intensity_range
 
 Artifact = Callable[[Tensor, float, torch.Generator], Tensor]
 
@@ -80,7 +80,7 @@ def bias_field(image: Tensor, severity: float, generator: torch.Generator) -> Te
         cosines = torch.cos(math.pi * number[:, None] * place)  # (waves, side)
         field = torch.tensordot(field, cosines, ([0], [0]))  # the new axis comes last
     field = field / field.abs().max().clamp(min=1e-6)
-    low, _ = extent(image)
+    low, _ = intensity_range(image)
     return image + (image - low) * torch.expm1(severity * math.log(GAIN) * field)
 
 
@@ -129,12 +129,12 @@ def spikes(image: Tensor, severity: float, generator: torch.Generator) -> Tensor
             shape[1 + axis] = side
             angle = angle + along.view(shape)
         stripes += angle.cos()
-    return image + severity * SPIKE * spread_of(image) * stripes
+    return image + severity * SPIKE * channel_std(image) * stripes
 
 
 def blur(image: Tensor, severity: float, generator: torch.Generator) -> Tensor:
     """Convolution with a Gaussian of $3 s$ voxels along the wide axes; edges are repeated."""
-    return smoothed(image, BLUR * severity)
+    return gaussian_blur(image, BLUR * severity)
 
 
 def low_resolution(image: Tensor, severity: float, generator: torch.Generator) -> Tensor:
@@ -195,7 +195,7 @@ def metal_streaks(image: Tensor, severity: float, generator: torch.Generator) ->
     for axis, side in enumerate(sides):
         if axis not in (first, second):
             field = field * (-0.5 * (places[axis] / (0.2 * side)) ** 2).exp()
-    return image + severity * spread_of(image) * field
+    return image + severity * channel_std(image) * field
 
 
 ARTIFACTS: dict[str, Artifact] = {
@@ -209,7 +209,7 @@ ARTIFACTS: dict[str, Artifact] = {
 }
 
 
-def corrupted(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
+def corrupt(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
     """`image` (C, *S) with the artifact of that name."""
     if name not in ARTIFACTS:
         raise unknown("artifact", name, ARTIFACTS)
@@ -225,7 +225,7 @@ def require_severity(severity: float) -> None:
         )
 
 
-def spread_of(image: Tensor) -> Tensor:
+def channel_std(image: Tensor) -> Tensor:
     """Standard deviation of each channel, (C, 1...)."""
     return image.std(tuple(range(1, image.dim())), correction=0, keepdim=True)
 

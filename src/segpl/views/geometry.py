@@ -70,14 +70,14 @@ GEOMETRY: dict[str, Motion] = {
 }
 
 
-def resampled(
+def warp(
     values: Tensor, matrices: Sequence[Matrix], *, mode: Literal["bilinear", "nearest"]
 ) -> Tensor:
     """Values (B, C, *S) seen through one matrix each; 0 where a view looks beyond its image."""
-    return sampled(values, places(matrices, values), mode=mode)
+    return sample_at(values, affine_grids(matrices, values), mode=mode)
 
 
-def places(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
+def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
     """Where views of `like` (B, C, *S) look, one matrix each: (B, *S, D), counted as torch does."""
     sides = np.array(like.shape[2:], float)
     lines = []
@@ -92,7 +92,7 @@ def places(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
     return F.affine_grid(theta, list(like.shape), align_corners=False)
 
 
-def sampled(
+def sample_at(
     values: Tensor,
     grid: Tensor,
     *,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from segpl.views.geometry import wide_axes
-from segpl.views.noise import noisy
+from segpl.views.noise import add_noise
 
 Operation = Callable[[Tensor, float, torch.Generator], Tensor]
 
@@ -37,22 +37,22 @@ def contrast(image: Tensor, amount: float, generator: torch.Generator) -> Tensor
 
 def gamma(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """A power of the place between darkest and brightest, so that negative values are safe."""
-    low, span = extent(image)
+    low, span = intensity_range(image)
     # the slope of a root at 0 has no bound
     place = ((image - low) / span).clamp(1e-6, 1)
     return low + span * place ** math.exp(0.5 * amount)
 
 
 def noise(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return noisy(image, 0.4 * abs(amount), generator)
+    return add_noise(image, 0.4 * abs(amount), generator)
 
 
 def blur(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return smoothed(image, 1.5 * abs(amount))
+    return gaussian_blur(image, 1.5 * abs(amount))
 
 
 def sharpen(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return image + 1.5 * abs(amount) * (image - smoothed(image, 1.0))
+    return image + 1.5 * abs(amount) * (image - gaussian_blur(image, 1.0))
 
 
 def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -63,15 +63,15 @@ def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> 
         coarse[axis] = max(1, round(sides[axis] / (1 + abs(amount))))
     if coarse == sides:
         return image
-    return stretched(F.interpolate(image.unsqueeze(0), coarse, mode="area"), sides)[0]
+    return resize_linear(F.interpolate(image.unsqueeze(0), coarse, mode="area"), sides)[0]
 
 
 def shading(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """A smooth factor, such as the bias field of a coil, above the darkest value."""
     coarse = (1, 1, *[COARSE] * (image.dim() - 1))
     drawn = torch.randn(coarse, generator=generator, device=image.device, dtype=image.dtype)
-    field = stretched(drawn, list(image.shape[1:]))[0]  # (1, *S)
-    low, _ = extent(image)
+    field = resize_linear(drawn, list(image.shape[1:]))[0]  # (1, *S)
+    low, _ = intensity_range(image)
     return low + (image - low) * (0.3 * abs(amount) * field).exp()
 
 
@@ -88,20 +88,20 @@ INTENSITY: dict[str, Operation] = {
 }
 
 
-def extent(image: Tensor) -> tuple[Tensor, Tensor]:
+def intensity_range(image: Tensor) -> tuple[Tensor, Tensor]:
     """Darkest value and width of the range of each channel, (C, 1...) each."""
     axes = tuple(range(1, image.dim()))
     low = image.detach().amin(axes, keepdim=True)
     return low, (image.detach().amax(axes, keepdim=True) - low).clamp(min=1e-6)
 
 
-def stretched(images: Tensor, sides: list[int]) -> Tensor:
+def resize_linear(images: Tensor, sides: list[int]) -> Tensor:
     """Images (B, C, *S) on a grid of `sides`, values in straight lines between the old ones."""
     mode = "bilinear" if len(sides) == 2 else "trilinear"
     return F.interpolate(images, sides, mode=mode, align_corners=False)
 
 
-def smoothed(image: Tensor, spread: float) -> Tensor:
+def gaussian_blur(image: Tensor, spread: float) -> Tensor:
     """Convolution with a Gaussian of `spread` voxels along the wide axes; edges are repeated."""
     radius = math.ceil(3 * spread)
     if radius == 0:

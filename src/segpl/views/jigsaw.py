@@ -17,7 +17,7 @@ SAMPLED = 20_000  # orders to choose from where there are too many to list
 
 
 @cache
-def distant_orders(tiles: int, count: int) -> np.ndarray:
+def distant_permutations(tiles: int, count: int) -> np.ndarray:
     """At most `count` orders of `tiles` tiles, (P, T), the first of which moves nothing.
 
     Each next one is the order that is farthest from all before it: the number of tiles in other
@@ -38,7 +38,7 @@ def distant_orders(tiles: int, count: int) -> np.ndarray:
     return known[chosen]
 
 
-def rearranged(image: Tensor, order: Tensor, cuts: tuple[int, ...]) -> Tensor:
+def rearrange_tiles(image: Tensor, order: Tensor, cuts: tuple[int, ...]) -> Tensor:
     """Crops (B, C, *S) with tile `order[b, n]` of crop b in place n; `order` is (B, T).
 
     `cuts` is the number of tiles along each axis, and places are counted as in memory. What a side
@@ -70,7 +70,7 @@ class Jigsaw(nn.Module):
         super().__init__()
         self.tiles = tiles
         for axes in range(1, dims + 1):  # buffers, so that no step copies them to the device
-            orders = torch.from_numpy(distant_orders(tiles**axes, count))
+            orders = torch.from_numpy(distant_permutations(tiles**axes, count))
             self.register_buffer(f"orders_{axes}", orders, persistent=False)
 
     def cuts(self, sides: tuple[int, ...]) -> tuple[int, ...]:
@@ -99,4 +99,4 @@ class Jigsaw(nn.Module):
     def forward(self, image: Tensor, number: Tensor) -> Tensor:
         """Crops (B, C, *S), each in the order of its `number` (B,)."""
         sides = tuple(image.shape[2:])
-        return rearranged(image, self.orders(sides)[number], self.cuts(sides))
+        return rearrange_tiles(image, self.orders(sides)[number], self.cuts(sides))

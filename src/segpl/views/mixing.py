@@ -16,29 +16,29 @@ ASPECT = 0.25  # spread of the logarithm of a box's side, as a part of the crop'
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class TrainingCrops:
     """Images with a target and a weight for every voxel."""
 
     image: Tensor  # (B, C, *S)
     target: Tensor  # (B, K, *S)
     weight: Tensor  # (B, K, *S)
 
-    def chosen(self, indices: Sequence[int]) -> Marked:
+    def select(self, indices: Sequence[int]) -> TrainingCrops:
         """These images, in this order, some perhaps more than once."""
         parts = (self.image, self.target, self.weight)
         # a list of places on the host, as an index, would be copied to the device and waited for
-        return Marked(*(torch.stack([part[index] for index in indices]) for part in parts))
+        return TrainingCrops(*(torch.stack([part[index] for index in indices]) for part in parts))
 
-    def joined(self, other: Marked) -> Marked:
-        return Marked(
+    def concat(self, other: TrainingCrops) -> TrainingCrops:
+        return TrainingCrops(
             torch.cat([self.image, other.image]),
             torch.cat([self.target, other.target]),
             torch.cat([self.weight, other.weight]),
         )
 
-    def pasted(self, source: Marked, mask: Tensor) -> Marked:
+    def paste(self, source: TrainingCrops, mask: Tensor) -> TrainingCrops:
         """These images with those of `source` where `mask` (B, 1, *S) is true, labels alike."""
-        return Marked(
+        return TrainingCrops(
             torch.where(mask, source.image, self.image),
             torch.where(mask, source.target, self.target),
             torch.where(mask, source.weight, self.weight),
@@ -60,7 +60,7 @@ def draw_box(sides: Sequence[int], rng: np.random.Generator) -> Box:
     return tuple(box)
 
 
-def mask_of(boxes: Sequence[Box], sides: Sequence[int], device: torch.device) -> Tensor:
+def box_mask(boxes: Sequence[Box], sides: Sequence[int], device: torch.device) -> Tensor:
     """(B, 1, *S) bool: true inside each image's box."""
     mask = torch.zeros((len(boxes), 1, *sides), dtype=torch.bool, device=device)
     for index, box in enumerate(boxes):

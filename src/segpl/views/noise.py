@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 
-def noisy(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+def add_noise(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
     """`image` with noise of standard deviation `spread` on every voxel, each its own."""
     noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
     return image + spread * noise
 
 
-def noisy_clipped(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+def add_clipped_noise(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
     """The same with noise that is cut off at twice its spread, as in the code of [Yu2019]."""
     noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
     return image + spread * noise.clamp(-2, 2)

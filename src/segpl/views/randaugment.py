@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.views.geometry import GEOMETRY, Matrix, resampled, wide_axes
+from segpl.views.geometry import GEOMETRY, Matrix, warp, wide_axes
 from segpl.views.intensity import INTENSITY
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ViewRecipe:
     """What is done to one image: first it is moved, then its intensity changes."""
 
     motion: Matrix | None  # None: it stays where it is
@@ -29,7 +29,7 @@ def draw_recipe(
     operations: int,
     magnitude: float,
     geometry: bool,
-) -> Recipe:
+) -> ViewRecipe:
     """As many operations as asked for, all equally likely, each with an amount of its own.
 
     An amount lies between `-magnitude` and `magnitude`. A patch with a single wide axis is not
@@ -47,11 +47,11 @@ def draw_recipe(
         else:
             step = GEOMETRY[name](amount, rng.permutation(axes).tolist(), sides)
             motion = step if motion is None else motion @ step
-    return Recipe(motion, tuple(changes))
+    return ViewRecipe(motion, tuple(changes))
 
 
 def strong_view(
-    image: Tensor, labels: Tensor, recipes: Sequence[Recipe], generator: torch.Generator
+    image: Tensor, labels: Tensor, recipes: Sequence[ViewRecipe], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Images (B, C, *S), and what is known of their voxels (B, J, *S), by one recipe each.
 
@@ -75,7 +75,7 @@ def moved(
     chosen = {index: motion for index, motion in enumerate(motions) if motion is not None}
     if not chosen:
         return values
-    views = resampled(torch.stack([values[i] for i in chosen]), list(chosen.values()), mode=mode)
+    views = warp(torch.stack([values[i] for i in chosen]), list(chosen.values()), mode=mode)
     parts = list(values)
     for place, index in enumerate(chosen):
         parts[index] = views[place]

@@ -23,7 +23,7 @@ from segpl.evaluate.uncertainty import (
 )
 from segpl.losses import targets_of
 from segpl.predict.sample_maps import SampleMaps
-from segpl.threshold.calibration import expected_calibration_error as in_training
+from segpl.threshold.calibration import batch_calibration_error as in_training
 from segpl.types import IGNORE
 
 BOUNDED = (brier, expected_calibration_error, adaptive_calibration_error)

@@ -16,9 +16,9 @@ from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network
 from segpl.threshold.base import FAMILIES
 from segpl.threshold.exact import dice_of_thresholds, exact_posterior
-from segpl.threshold.histogram import thresholds
-from segpl.threshold.priors import PRIORS, Answers
-from segpl.threshold.rules import MOVED_BY_DATA, RULES
+from segpl.threshold.histogram import threshold_grid
+from segpl.threshold.priors import PRIORS, StepPredictions
+from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES
 from segpl.threshold.scopes import SCOPES
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -60,7 +60,7 @@ def test_data_move_the_head_by_the_rules_that_average_and_by_no_other(rule, fami
     pseudo, logits = e_step(method, make_batch(2))
     loss = dice_loss(logits, pseudo.target, pseudo.weight)
     moves = loss.requires_grad and moved(loss, head_of(method))
-    assert moves == (rule in MOVED_BY_DATA)
+    assert moves == (rule in DATA_DRIVEN_RULES)
 
 
 @every_rule
@@ -70,7 +70,7 @@ def test_temperature_matters_to_the_head_only_where_the_data_move_it(rule):
         method = bpl(rule=rule, temperature=temperature)
         term = method.step(make_batch(2), 1.0).terms["threshold_cost"].value
         gradients.append(head_gradient(method, term))
-    assert torch.equal(*gradients) == (rule not in MOVED_BY_DATA)
+    assert torch.equal(*gradients) == (rule not in DATA_DRIVEN_RULES)
 
 
 @every_family
@@ -121,7 +121,7 @@ def test_scope_says_who_shares_a_threshold(scope, classes):
     )
     # one probability everywhere: labels differ exactly where thresholds do
     outputs = method.network.outputs
-    answers = Answers(
+    answers = StepPredictions(
         torch.full((2, outputs, 16, 16), 0.6),
         batch.labeled.label,
         torch.full((2, outputs, 16, 16), 0.6),
@@ -167,7 +167,7 @@ def test_free_energy_is_what_the_head_climbs():
     assert monitors["energy"].item() == pytest.approx(loss / 0.1, rel=1e-5)
 
 
-@pytest.mark.parametrize("rule", sorted(MOVED_BY_DATA))
+@pytest.mark.parametrize("rule", sorted(DATA_DRIVEN_RULES))
 @every_family
 def test_head_alone_raises_the_free_energy(rule, family):
     """The E-step of a network that stands still."""
@@ -207,7 +207,7 @@ def test_exact_threshold_is_that_of_bayes_rule(rule, scope):
         temperature=0.02,
         selects=rule in ("select", "marginal-select"),
     )
-    mean = (expected.exp() * thresholds(100)).sum(-1).mean()
+    mean = (expected.exp() * threshold_grid(100)).sum(-1).mean()
     assert output.monitors["threshold"].item() == pytest.approx(mean.item(), abs=1e-4)
 
 
@@ -445,7 +445,7 @@ def test_latent_threshold_stays_in_single_precision_under_autocast():
         (2, method.network.features, 16, 16, 16), generator=torch.Generator().manual_seed(0)
     )
     logits = torch.randn((2, outputs, 16, 16, 16), generator=torch.Generator().manual_seed(1))
-    answers = Answers(
+    answers = StepPredictions(
         logits.sigmoid(), batch.labeled.label, logits.sigmoid(), torch.ones_like(logits[:, :1])
     )
     plain = method.latent(answers, logits, features, batch.generator)

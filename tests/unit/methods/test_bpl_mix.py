@@ -14,9 +14,9 @@ from segpl.losses import LOSSES, targets_of
 from segpl.methods.base import Method
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.methods.strong_view import strengthened
-from segpl.threshold.priors import PRIORS, Answers, LabeledPrior
+from segpl.threshold.priors import PRIORS, LabeledPrior, StepPredictions
 from segpl.types import IGNORE, Batch, Labeled, PseudoLabels, Unlabeled
-from segpl.views.mixing import Marked
+from segpl.views.mixing import TrainingCrops
 
 STILL = {"operations": 0}
 UNMIXED = {"paste": 0.0, "cutmix": 0.0}
@@ -39,7 +39,7 @@ def crops(labeled: int = 2, unlabeled: int = 5, *, seed: int = 0, side: int = 16
     )
 
 
-def looked_up(method: Method, batch: Batch, pseudo: PseudoLabels) -> tuple[Marked, Tensor]:
+def looked_up(method: Method, batch: Batch, pseudo: PseudoLabels) -> tuple[TrainingCrops, Tensor]:
     """What the student saw beside the labeled crops, marked by where each voxel is from.
 
     Also (B, *S) the number of the crop that a voxel is from, labeled ones first.
@@ -55,7 +55,7 @@ def looked_up(method: Method, batch: Batch, pseudo: PseudoLabels) -> tuple[Marke
         torch.cat(pair).squeeze(1) for pair in ((target, pseudo.target), (weight, pseudo.weight))
     ]
     target, weight = (one.gather(0, origin).unsqueeze(1) for one in known)
-    return Marked(mixed, target, weight), origin
+    return TrainingCrops(mixed, target, weight), origin
 
 
 def test_teacher_labels_the_plain_crop_and_the_student_sees_another():
@@ -282,7 +282,9 @@ def test_prior_of_labels_learns_from_the_teacher():
     expected = LabeledPrior(0.5, 0.1)
     theirs = (3 * batch.labeled.image).sigmoid()
     nothing = batch.unlabeled.image[:0]
-    expected.update(Answers(theirs, batch.labeled.label, nothing, nothing), crops().generator)
+    expected.update(
+        StepPredictions(theirs, batch.labeled.label, nothing, nothing), crops().generator
+    )
     assert torch.equal(method.latent.prior.above, expected.above)
     assert torch.equal(method.latent.prior.hits, expected.hits)
     assert method.latent.prior.mean.item() == pytest.approx(expected.mean.item())

@@ -8,12 +8,12 @@ import torch
 from tiny import slope_method
 
 from segpl.methods.bpl_mix import BPLMix
-from segpl.views.mixing import Marked
+from segpl.views.mixing import TrainingCrops
 
 
-def constant(numbers: list[int]) -> Marked:
+def constant(numbers: list[int]) -> TrainingCrops:
     image = torch.tensor(numbers, dtype=torch.float32).view(-1, 1, 1, 1).expand(-1, 1, 6, 6)
-    return Marked(image, image, image)
+    return TrainingCrops(image, image, image)
 
 
 def origins(labeled: int, unlabeled: int, draws: int, **settings: float) -> list[list[set[int]]]:

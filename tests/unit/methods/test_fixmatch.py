@@ -12,7 +12,7 @@ from segpl.losses import LOSSES
 from segpl.methods.base import Method
 from segpl.networks.network import Network, NetworkSettings
 from segpl.types import Batch, Unlabeled
-from segpl.views.randaugment import Recipe, draw_recipe, strong_view
+from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
 STILL = {"geometry": False, "loss": "cross-entropy"}
 
@@ -63,7 +63,7 @@ def randn(*shape: int, scale: float = 3.0) -> Tensor:
     return scale * torch.randn(shape, generator=torch.Generator().manual_seed(5))
 
 
-def recipes_for(batch: Batch, **options: object) -> list[Recipe]:
+def recipes_for(batch: Batch, **options: object) -> list[ViewRecipe]:
     rng = batch.choices("strong view")
     image = batch.unlabeled.image
     asked = {"operations": 2, "magnitude": 1.0, "geometry": True, **options}

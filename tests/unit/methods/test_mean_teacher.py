@@ -12,7 +12,7 @@ from torch import nn
 from segpl.errors import InputError, UnknownNameError
 from segpl.losses import squared_error
 from segpl.types import Batch, Labeled, Unlabeled
-from segpl.views.noise import noisy_clipped
+from segpl.views.noise import add_clipped_noise
 
 slopes = partial(slope_method, "mean-teacher")
 
@@ -100,7 +100,7 @@ def test_noise_is_drawn_from_the_generator_of_the_batch():
 def test_noise_has_the_spread_asked_for_and_ends_at_twice_of_it():
     """A normal distribution that is cut off at two has a standard deviation of 0.9595."""
     generator = torch.Generator().manual_seed(0)
-    noise = noisy_clipped(torch.full((1, 1, 400, 400), 3.0), 0.5, generator) - 3
+    noise = add_clipped_noise(torch.full((1, 1, 400, 400), 3.0), 0.5, generator) - 3
     assert noise.std().item() == pytest.approx(0.5 * 0.9595, rel=0.01)
     assert noise.mean().item() == pytest.approx(0, abs=0.01)
     assert noise.abs().max().item() == pytest.approx(1.0)

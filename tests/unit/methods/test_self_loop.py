@@ -14,7 +14,7 @@ from segpl.losses import dice_loss
 from segpl.methods.self_loop import SelfLoop
 from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Unlabeled
-from segpl.views.jigsaw import distant_orders, rearranged
+from segpl.views.jigsaw import distant_permutations, rearrange_tiles
 
 RAMP = {"alpha": 0.4, "ramp_begin": 0.2, "ramp_end": 0.6}
 both_dims = pytest.mark.parametrize("dims", [2, 3])
@@ -40,8 +40,8 @@ def drawn(method: SelfLoop, batch: Batch) -> torch.Tensor:
 
 def shuffled(image: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
     cuts = (2,) * (image.dim() - 2)
-    orders = torch.from_numpy(distant_orders(math.prod(cuts), 10))
-    return rearranged(image, orders[number], cuts)
+    orders = torch.from_numpy(distant_permutations(math.prod(cuts), 10))
+    return rearrange_tiles(image, orders[number], cuts)
 
 
 def state_of(method: SelfLoop) -> dict[str, torch.Tensor]:

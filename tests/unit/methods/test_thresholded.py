@@ -9,7 +9,7 @@ from tiny import build, make_batch
 from segpl.methods.base import METHODS
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.threshold.base import FAMILIES
-from segpl.threshold.rules import RULES, SELECTING
+from segpl.threshold.rules import RULES, SELECTING_RULES
 
 IMAGE = make_batch(2, images=1).labeled.image
 DRAWS = 3000
@@ -81,7 +81,7 @@ def test_the_head_of_segpl_vi_is_asked():
 
 @pytest.mark.parametrize("rule", list(RULES))
 def test_rules_that_select_say_so(rule):
-    assert bpl(rule=rule).thresholded(IMAGE).selects == (rule in SELECTING)
+    assert bpl(rule=rule).thresholded(IMAGE).selects == (rule in SELECTING_RULES)
 
 
 @pytest.mark.parametrize("prior", ["labeled", "confidence"])

@@ -10,7 +10,7 @@ from tiny import build, build_with, make_batch, moved, slope_method, table_netwo
 from torch import Tensor
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.losses import entropy_of
+from segpl.losses import voxelwise_entropy
 from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -34,7 +34,7 @@ def logits_of(*probabilities: float) -> Tensor:
 )
 def test_entropy_is_that_of_a_yes_or_no(probability, nats):
     """By hand: -0.2 ln 0.2 - 0.8 ln 0.8 = 0.500402."""
-    assert entropy_of(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
+    assert voxelwise_entropy(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from segpl.networks.head import ThresholdHead
-from segpl.networks.pool import averaged
+from segpl.networks.pool import average_pool
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])
 
@@ -45,7 +45,7 @@ def test_axis_thinner_than_the_pooling_is_taken():
 
 def test_threshold_is_computed_in_float32_under_bfloat16():
     head = ThresholdHead(2, 6, start_std=0.1)
-    plain = head(averaged(features(2).bfloat16(), 4).float())  # pooling twice is pooling once
+    plain = head(average_pool(features(2).bfloat16(), 4).float())  # pooling twice is pooling once
     with torch.autocast("cpu", torch.bfloat16):
         posterior = head(features(2).bfloat16())
     assert posterior.mean.dtype == torch.float32

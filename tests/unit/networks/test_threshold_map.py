@@ -15,7 +15,7 @@ def features(dims: int, images: int = 2) -> torch.Tensor:
 def head(dims: int) -> ThresholdMap:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return ThresholdMap(dims, 6, numbers=2, thresholds=3)
+        return ThresholdMap(dims, 6, parameters=2, thresholds=3)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

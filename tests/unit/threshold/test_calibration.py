@@ -8,7 +8,7 @@ from recorded import Recorded
 
 from segpl.errors import InputError
 from segpl.losses import targets_of
-from segpl.threshold.calibration import Temperature, expected_calibration_error
+from segpl.threshold.calibration import Temperature, batch_calibration_error
 from segpl.types import IGNORE
 
 
@@ -80,9 +80,9 @@ def test_fit_finds_the_factor_by_which_logits_were_wrong(factor):
 def test_fit_lowers_the_calibration_error():
     logits, label = overconfident(1, 3.0)
     temperature = Temperature()
-    before = expected_calibration_error(logits.sigmoid(), *targets_of(label, 1))
+    before = batch_calibration_error(logits.sigmoid(), *targets_of(label, 1))
     fitted(temperature, logits, label)
-    after = expected_calibration_error(temperature(logits).sigmoid(), *targets_of(label, 1))
+    after = batch_calibration_error(temperature(logits).sigmoid(), *targets_of(label, 1))
     assert before.item() > 0.08
     assert after.item() < 0.3 * before.item()
 
@@ -159,7 +159,7 @@ def test_calibration_error_worked_out_by_hand():
     probability = torch.tensor([[[0.1, 0.3, 0.8, 0.8, 0.6]]])
     target = torch.tensor([[[0.0, 1.0, 1.0, 1.0, 0.0]]])
     weight = torch.tensor([[[1.0, 1.0, 1.0, 1.0, 0.0]]])
-    error = expected_calibration_error(probability, target, weight, bins=2)
+    error = batch_calibration_error(probability, target, weight, bins=2)
     assert error.item() == pytest.approx(0.25)
 
 
@@ -171,7 +171,7 @@ def test_calibration_error_agrees_with_a_loop_over_bins(shape, bins):
     target = (torch.rand(shape, generator=draw) < probability**2).double()
     weight = torch.rand(shape, generator=draw).double()
     probability.view(-1)[:4] = torch.tensor([0.0, 1.0, 0.0, 1.0])
-    error = expected_calibration_error(probability, target, weight, bins=bins)
+    error = batch_calibration_error(probability, target, weight, bins=bins)
     assert error.item() == pytest.approx(brute_force(probability, target, weight, bins), abs=1e-6)
 
 
@@ -179,10 +179,8 @@ def test_weight_of_one_channel_serves_all_in_the_calibration_error():
     draw = torch.Generator().manual_seed(0)
     probability, target = torch.rand(2, 1, 3, 9, 9, generator=draw)
     weight = torch.rand(1, 1, 9, 9, generator=draw)
-    narrow = expected_calibration_error(probability[None, 0], target[None, 0], weight)
-    wide = expected_calibration_error(
-        probability[None, 0], target[None, 0], weight.expand(1, 3, 9, 9)
-    )
+    narrow = batch_calibration_error(probability[None, 0], target[None, 0], weight)
+    wide = batch_calibration_error(probability[None, 0], target[None, 0], weight.expand(1, 3, 9, 9))
     assert narrow.item() == pytest.approx(wide.item())
 
 
@@ -190,13 +188,13 @@ def test_timid_background_does_not_hide_bold_foreground():
     """In bins of max(p, 1 - p) both are of confidence 0.9, and right in 9 of 10 together."""
     probability = torch.tensor([0.9] * 10 + [0.1] * 10).view(1, 1, 20)
     target = torch.tensor([1.0] * 8 + [0.0] * 12).view(1, 1, 20)
-    error = expected_calibration_error(probability, target, torch.ones(1, 1, 20))
+    error = batch_calibration_error(probability, target, torch.ones(1, 1, 20))
     assert error.item() == pytest.approx(0.1, abs=1e-6)
 
 
 def test_calibration_error_is_zero_where_nothing_counts():
     some = torch.rand(1, 1, 9, generator=torch.Generator().manual_seed(0))
-    assert expected_calibration_error(some, some.round(), torch.zeros(1, 1, 9)).item() == 0
+    assert batch_calibration_error(some, some.round(), torch.zeros(1, 1, 9)).item() == 0
 
 
 def test_calibration_does_not_wait_for_the_device():
@@ -204,7 +202,7 @@ def test_calibration_does_not_wait_for_the_device():
     target, weight = targets_of(label, 3)
     with Recorded() as recorded:
         Temperature(3).loss(logits, label)
-        expected_calibration_error(logits.sigmoid(), target, weight)
+        batch_calibration_error(logits.sigmoid(), target, weight)
     assert recorded.waits() == []
     assert recorded.largest <= logits.numel()
 
@@ -221,7 +219,7 @@ def test_calibration_does_not_wait_for_the_device():
 def test_calibration_error_of_anything_is_between_zero_and_one(values, answers, kept, bins):
     probability, target = (torch.tensor(x).view(1, 1, 6) for x in (values, answers))
     weight = torch.full((1, 1, 6), kept)
-    error = expected_calibration_error(probability, target, weight, bins=bins)
+    error = batch_calibration_error(probability, target, weight, bins=bins)
     assert 0 <= error.item() <= 1 + 1e-6
 
 

@@ -55,7 +55,7 @@ def test_draw_carries_no_gradient():
 
 def test_number_of_a_cell_multiplies_its_weight_alone():
     family = CategoricalFamily()
-    numbers = torch.zeros(family.numbers)
+    numbers = torch.zeros(family.parameters)
     numbers[30] = math.log(5)
     moments = torch.tensor(0.5), torch.tensor(0.2)
     ratio = family.posterior(numbers, *moments).weights / family.prior(*moments).weights

@@ -11,7 +11,7 @@ from recorded import Recorded
 from segpl.errors import InputError
 from segpl.losses import dice_loss
 from segpl.threshold.exact import dice_of_thresholds, exact_posterior
-from segpl.threshold.histogram import thresholds
+from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.rules import binarize, select
 
 AXES = {"batch": (0, 1), "image": (1,), "class": (0,), "image-class": ()}
@@ -25,7 +25,7 @@ def brute_force(probability, weight, scope, *, selects=False):
     """One threshold after the other, by the rule itself, in double precision."""
     axes = tuple(range(2, probability.dim()))
     columns = []
-    for threshold in thresholds(100):
+    for threshold in threshold_grid(100):
         pseudo = (select if selects else binarize)(probability, threshold)
         label, counts = pseudo.target.double(), weight.double() * pseudo.weight.double()
         overlap = (counts * probability.double() * label).sum(axes)
@@ -69,7 +69,7 @@ def test_dice_is_one_minus_the_loss_of_training(scope, selects):
     """The E-step and the M-step must speak of the same Dice, whoever shares a threshold."""
     probability, weight = some((2, 3, 12, 12))
     ours = dice_of_thresholds(probability, weight, scope=scope, selects=selects)[0, 0, 60]
-    pseudo = (select if selects else binarize)(probability, thresholds(100)[60])
+    pseudo = (select if selects else binarize)(probability, threshold_grid(100)[60])
     own_image, own_class = 0 not in AXES[scope], 1 not in AXES[scope]
     part = (slice(0, 1 if own_image else None), slice(0, 1 if own_class else None))
     loss = dice_loss(probability.logit()[part], pseudo.target[part], (weight * pseudo.weight)[part])
@@ -88,7 +88,7 @@ def test_dice_worked_out_by_hand():
 @both_kinds
 def test_posterior_agrees_with_bayes_rule_by_brute_force(scope, shape, selects):
     probability, weight = some(shape)
-    prior = torch.softmax(-((thresholds(100).double() - 0.6) ** 2) / 0.02, -1)
+    prior = torch.softmax(-((threshold_grid(100).double() - 0.6) ** 2) / 0.02, -1)
     dice = brute_force(probability, weight, scope, selects=selects)
     joint = prior * torch.exp(-(1 - dice) / 0.05)
     expected = joint / joint.sum(-1, keepdim=True)
@@ -134,7 +134,7 @@ def test_cold_posterior_stays_where_the_prior_allows():
 def test_prior_decides_between_thresholds_that_are_equally_good(excluded):
     """Of p = 0.3 and 0.9, all below 0.3 make one label and all from 0.3 to 0.9 a better one."""
     probability = torch.tensor([0.3] * 20 + [0.9] * 20).view(1, 1, 40)
-    grid = thresholds(100)
+    grid = threshold_grid(100)
     prior = torch.softmax(8 * grid, -1)
     better = (grid > 0.3) & (grid < 0.9)
     rivals = grid < 0.3 if excluded else better

@@ -8,14 +8,14 @@ from recorded import Recorded
 
 from segpl.errors import InputError
 from segpl.threshold.histogram import (
+    bin_sums,
     copies_for,
+    count_thresholds_below,
     places_of,
+    scope_total,
     sums_above,
     sums_at,
-    sums_in_cells,
-    thresholds,
-    thresholds_below,
-    total_of,
+    threshold_grid,
 )
 
 AXES = {"batch": (0, 1), "image": (1,), "class": (0,), "image-class": ()}
@@ -25,7 +25,7 @@ shapes = pytest.mark.parametrize("shape", [(2, 1, 9, 7), (3, 3, 9, 7), (2, 3, 5,
 
 def brute_force(probability, quantity, scope, points):
     """Every voxel against every threshold, in double precision."""
-    above = probability.flatten(2).unsqueeze(-1) > thresholds(points)  # (B, K, voxels, G)
+    above = probability.flatten(2).unsqueeze(-1) > threshold_grid(points)  # (B, K, voxels, G)
     sums = (above * quantity.double().flatten(2).unsqueeze(-1)).sum(2)  # (B, K, G)
     return sums.sum(AXES[scope], keepdim=True) if AXES[scope] else sums
 
@@ -34,7 +34,7 @@ def some(shape, seed=0):
     """Probabilities from all parts of the grid, its thresholds and both ends among them."""
     generator = torch.Generator().manual_seed(seed)
     probability = torch.rand(shape, generator=generator)
-    on_grid = thresholds(100)[torch.randint(100, shape, generator=generator)]
+    on_grid = threshold_grid(100)[torch.randint(100, shape, generator=generator)]
     kind = torch.randint(6, shape, generator=generator)
     for number, value in ((0, on_grid), (1, probability**20), (2, 0.0), (3, 1.0)):
         probability = torch.where(kind == number, value, probability)
@@ -68,12 +68,12 @@ def test_sums_of_four_voxels_worked_out_by_hand():
 @pytest.mark.parametrize("points", [1, 2, 3, 7, 100, 1000, 4097])
 def test_neighbors_of_every_threshold_fall_on_their_own_side(points):
     """A single rounding error in p G - 1/2 would put some of them on the other."""
-    grid = thresholds(points)
+    grid = threshold_grid(points)
     ends = torch.tensor([0.0, 1.0, 1e-45, 1 - 2**-24])
     beside = [torch.nextafter(grid, torch.full_like(grid, end)) for end in (0.0, 1.0)]
     probability = torch.cat([grid, *beside, ends])
     expected = (probability.unsqueeze(1) > grid).sum(1)
-    assert torch.equal(thresholds_below(probability, points), expected)
+    assert torch.equal(count_thresholds_below(probability, points), expected)
 
 
 @every_scope
@@ -99,7 +99,7 @@ def test_private_copies_add_up_to_the_same_bits(copies):
     _, weight = some((2, 1, 20, 20))
     cell = torch.randint(9, weight.shape, generator=torch.Generator().manual_seed(3))
     assert torch.equal(
-        sums_in_cells(weight, cell, 9), sums_at(weight, places_of(cell, copies), 9, copies)
+        bin_sums(weight, cell, 9), sums_at(weight, places_of(cell, copies), 9, copies)
     )
 
 
@@ -128,7 +128,7 @@ def test_total_is_the_sum_over_what_shares_a_threshold(scope):
     expected = weight.double().flatten(2).sum(2, keepdim=True)
     if AXES[scope]:
         expected = expected.sum(AXES[scope], keepdim=True)
-    torch.testing.assert_close(total_of(weight, scope).double(), expected)
+    torch.testing.assert_close(scope_total(weight, scope).double(), expected)
 
 
 def recorded_work(side, points):
@@ -165,7 +165,7 @@ def test_half_precision_is_counted_in_single_precision():
 def test_probabilities_that_are_no_numbers_are_put_into_some_cell():
     """The trainer reports them; an index outside of the histogram would end the program first."""
     broken = torch.tensor([float("nan"), float("inf"), -float("inf"), -3.0, 5.0])
-    cell = thresholds_below(broken, 100)
+    cell = count_thresholds_below(broken, 100)
     assert ((cell >= 0) & (cell <= 100)).all()
 
 

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from recorded import Recorded
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.threshold.histogram import thresholds
+from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.priors import (
     LEAST_STD,
     PRIORS,
     RESAMPLES,
-    Answers,
     ConfidencePrior,
     FixedPrior,
     LabeledPrior,
+    StepPredictions,
     best_thresholds,
-    prior_named,
+    get_prior,
     resample_counts,
 )
 from segpl.types import IGNORE
@@ -46,7 +46,7 @@ def scene(outputs, sides=(12, 12), images=4, *, best=0.3, seed=0):
 def feed(prior, labeled, label, unlabeled=None, weight=None, seed=0):
     unlabeled = labeled if unlabeled is None else unlabeled
     weight = torch.ones_like(unlabeled[:, :1]) if weight is None else weight
-    prior.update(Answers(labeled, label, unlabeled, weight), generator(seed))
+    prior.update(StepPredictions(labeled, label, unlabeled, weight), generator(seed))
     return prior.mean.item(), prior.std.item()
 
 
@@ -65,7 +65,7 @@ def dice_by_hand(probability, label, threshold):
 
 @every_prior
 def test_prior_begins_with_the_numbers_given(name):
-    prior = prior_named(name)(0.7, 0.2)
+    prior = get_prior(name)(0.7, 0.2)
     assert (prior.mean.item(), prior.std.item()) == pytest.approx((0.7, 0.2))
     assert prior.mean.shape == prior.std.shape == ()
 
@@ -80,8 +80,8 @@ def test_one_crop_gives_the_threshold_of_its_best_dice(outputs, sides):
     """A single crop resampled is itself: the spread is the floor, the mean is brute force's."""
     probability, label = scene(outputs, sides, images=1)
     label[0, 0] = IGNORE
-    scores = np.array([dice_by_hand(probability, label, t) for t in thresholds(100)])
-    expected = thresholds(100)[scores > scores.max() - 1e-12].mean().item()
+    scores = np.array([dice_by_hand(probability, label, t) for t in threshold_grid(100)])
+    expected = threshold_grid(100)[scores > scores.max() - 1e-12].mean().item()
     mean, std = feed(LabeledPrior(0.9, 0.2), probability, label)
     assert mean == pytest.approx(expected, abs=1e-6)
     assert std == pytest.approx(LEAST_STD)
@@ -99,7 +99,7 @@ def test_bootstrap_agrees_with_resampling_in_numpy():
     low = scene(1, (8, 8), images=5, best=0.3)
     high = scene(1, (8, 8), images=5, best=0.7, seed=1)
     probability, label = torch.cat([low[0], high[0]]), torch.cat([low[1], high[1]])
-    grid = thresholds(100)
+    grid = threshold_grid(100)
     above = probability.flatten(1).unsqueeze(-1) > grid  # (10, voxels, G)
     truth = (label == 1).flatten(1).unsqueeze(-1)
     sums = [x.sum(1).numpy() for x in (above, above & truth, truth)]
@@ -237,7 +237,7 @@ def test_images_without_foreground_leave_the_confidence_alone():
 
 @every_prior
 def test_resumed_prior_continues_exactly(name):
-    whole, first, second = (prior_named(name)(0.5, 0.1) for _ in range(3))
+    whole, first, second = (get_prior(name)(0.5, 0.1) for _ in range(3))
     for seed in range(3):
         feed(whole, *scene(1, seed=seed), seed=seed)
         feed(first, *scene(1, seed=seed), seed=seed)
@@ -247,12 +247,14 @@ def test_resumed_prior_continues_exactly(name):
 
 @every_prior
 def test_update_neither_waits_nor_leaves_a_gradient(name):
-    prior = prior_named(name)(0.5, 0.1)
+    prior = get_prior(name)(0.5, 0.1)
     probability, label = scene(3)
     probability.requires_grad_()
     draw = generator()
     with Recorded() as recorded:
-        prior.update(Answers(probability, label, probability, torch.ones(4, 1, 12, 12)), draw)
+        prior.update(
+            StepPredictions(probability, label, probability, torch.ones(4, 1, 12, 12)), draw
+        )
     assert recorded.waits() == []
     assert not prior.mean.requires_grad
     assert not prior.std.requires_grad
@@ -262,8 +264,8 @@ def test_update_neither_waits_nor_leaves_a_gradient(name):
 def test_half_precision_training_gives_the_numbers_of_single_precision(name):
     probability, label = scene(1)
     rounded = probability.bfloat16()
-    expected = feed(prior_named(name)(0.5, 0.1), rounded.float(), label)
-    prior = prior_named(name)(0.5, 0.1)
+    expected = feed(get_prior(name)(0.5, 0.1), rounded.float(), label)
+    prior = get_prior(name)(0.5, 0.1)
     with torch.autocast("cpu", torch.bfloat16):
         assert feed(prior, rounded, label) == pytest.approx(expected, abs=1e-6)
     assert prior.mean.dtype == torch.float32
@@ -282,7 +284,7 @@ def test_any_probabilities_and_labels_give_a_usable_prior(name, values, labels, 
     probability = torch.tensor(values).view(2, 1, 2, 2)
     label = torch.tensor(labels).view(2, 2, 2)
     weight = torch.full((2, 1, 2, 2), kept)
-    mean, std = feed(prior_named(name)(0.5, 0.1), probability, label, probability, weight)
+    mean, std = feed(get_prior(name)(0.5, 0.1), probability, label, probability, weight)
     assert 0 < mean < 1
     assert 0.999 * LEAST_STD <= std < 1
 
@@ -306,4 +308,4 @@ def test_rate_outside_of_its_range_is_refused():
 
 def test_unknown_prior_is_named_with_its_neighbor():
     with pytest.raises(UnknownNameError, match="Did you mean 'labeled'"):
-        prior_named("labeled")
+        get_prior("labeled")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from segpl.threshold.base import Distribution
-from segpl.threshold.rules import MOVED_BY_DATA, RULES, binarize, select
+from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, binarize, select
 from segpl.types import PseudoLabels
 
 
@@ -103,7 +103,7 @@ def test_data_move_the_threshold_exactly_where_it_is_said(rule):
     threshold = flat()
     pseudo = apply(rule, threshold)
     is_moved = pseudo.target.requires_grad or pseudo.weight.requires_grad
-    assert is_moved == (rule in MOVED_BY_DATA)
+    assert is_moved == (rule in DATA_DRIVEN_RULES)
     if is_moved:
         (gradient,) = torch.autograd.grad((pseudo.target + pseudo.weight).sum(), [threshold.low])
         assert gradient.abs() > 0

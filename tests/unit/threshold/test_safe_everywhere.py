@@ -16,9 +16,9 @@ from segpl.losses import LOSSES, dice_loss
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import exact_posterior
-from segpl.threshold.histogram import POINTS
-from segpl.threshold.rules import MOVED_BY_DATA, RULES
-from segpl.threshold.scopes import SCOPES, channels_of, shared
+from segpl.threshold.histogram import GRID_POINTS
+from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES
+from segpl.threshold.scopes import SCOPES, pool_to_scope, thresholds_per_location
 
 SHAPE = (2, 2, 3, 4)  # B, K, *S
 CORNERS = [0.0, 1e-8, 1e-3, 0.5, 0.999, 1 - 1e-6, 1.0]
@@ -34,8 +34,8 @@ every_scope = pytest.mark.parametrize("scope", SCOPES)
 
 def some_numbers(family: str, scope: str, seed: int, size: float) -> Tensor:
     """What a head may say, on the grid of the scope."""
-    count = FAMILIES.get(family).numbers
-    shape = (count, SHAPE[0], channels_of(scope, SHAPE[1]), 4, 4)
+    count = FAMILIES.get(family).parameters
+    shape = (count, SHAPE[0], thresholds_per_location(scope, SHAPE[1]), 4, 4)
     noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return (size * noise).requires_grad_()
 
@@ -76,7 +76,7 @@ def check_e_step(
 ) -> None:
     """Everything that the numbers of a head lead to, by every rule, and what leads back to them."""
     kind = FAMILIES.get(family)()
-    posterior = kind.posterior(shared(numbers, scope, SHAPE[2:]), *moments)
+    posterior = kind.posterior(pool_to_scope(numbers, scope, SHAPE[2:]), *moments)
     divergence = posterior.kl(kind.prior(*moments))
     for value in (divergence, posterior.mean, posterior.std):
         assert value.isfinite().all()
@@ -84,7 +84,7 @@ def check_e_step(
     assert gradient.isfinite().all()
     for rule in RULES:
         cost = check_labels(rule, logits, posterior, kept)
-        assert cost.requires_grad == (rule in MOVED_BY_DATA)
+        assert cost.requires_grad == (rule in DATA_DRIVEN_RULES)
         if cost.requires_grad:
             (gradient,) = torch.autograd.grad(cost, [numbers], retain_graph=True)
             assert gradient.isfinite().all(), rule
@@ -145,7 +145,7 @@ def test_exact_posterior_is_a_distribution_whose_labels_are_finite(
 ):
     """Against the prior of any family, which may leave cells of the grid without mass."""
     prior = FAMILIES.get(family)().prior(torch.tensor(mean), torch.tensor(std))
-    masses = prior.cdf(torch.linspace(0, 1, POINTS + 1)).diff()  # (G,)
+    masses = prior.cdf(torch.linspace(0, 1, GRID_POINTS + 1)).diff()  # (G,)
     prior_log = masses.clamp(min=1e-30).log()
     logits = some_logits(corners, precision)
     log_mass = exact_posterior(
@@ -158,7 +158,7 @@ def test_exact_posterior_is_a_distribution_whose_labels_are_finite(
     )  # (b, k, G)
     assert not log_mass.isnan().any()
     torch.testing.assert_close(log_mass.exp().sum(-1), torch.ones(log_mass.shape[:2]))
-    posterior = Categorical(log_mass.view(*log_mass.shape[:2], 1, 1, POINTS))
+    posterior = Categorical(log_mass.view(*log_mass.shape[:2], 1, 1, GRID_POINTS))
     divergence = posterior.kl(Categorical(prior_log))
     for value in (posterior.mean, posterior.std, divergence):
         assert value.isfinite().all()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.threshold.scopes import SCOPES, channels_of, shared
+from segpl.threshold.scopes import SCOPES, pool_to_scope, thresholds_per_location
 
 
 def numbers(images: int = 2, channels: int = 1, dims: int = 2) -> torch.Tensor:
@@ -22,8 +22,8 @@ def numbers(images: int = 2, channels: int = 1, dims: int = 2) -> torch.Tensor:
     ],
 )
 def test_scope_gives_the_shape(scope, shape):
-    given = numbers(channels=channels_of(scope, 5))
-    assert shared(given, scope, (16, 12)).shape == shape
+    given = numbers(channels=thresholds_per_location(scope, 5))
+    assert pool_to_scope(given, scope, (16, 12)).shape == shape
 
 
 def test_every_scope_is_tested():
@@ -32,13 +32,13 @@ def test_every_scope_is_tested():
 
 def test_threshold_of_the_batch_is_the_mean_over_places_and_images():
     given = numbers()
-    assert torch.allclose(shared(given, "batch", (8, 8)).flatten(), given.mean((1, 2, 3, 4)))
+    assert torch.allclose(pool_to_scope(given, "batch", (8, 8)).flatten(), given.mean((1, 2, 3, 4)))
 
 
 def test_threshold_of_an_image_does_not_see_other_images():
     given, other = numbers(), numbers()
     other[:, 1] = 7.0
-    ours, theirs = (shared(n, "image", (8, 8)) for n in (given, other))
+    ours, theirs = (pool_to_scope(n, "image", (8, 8)) for n in (given, other))
     assert torch.equal(ours[:, 0], theirs[:, 0])
     assert not torch.equal(ours[:, 1], theirs[:, 1])
 
@@ -46,7 +46,7 @@ def test_threshold_of_an_image_does_not_see_other_images():
 def test_thresholds_of_classes_are_apart():
     given, other = numbers(channels=3), numbers(channels=3)
     other[:, :, 2] = 7.0
-    ours, theirs = (shared(n, "class", (8, 8)) for n in (given, other))
+    ours, theirs = (pool_to_scope(n, "class", (8, 8)) for n in (given, other))
     assert torch.equal(ours[:, :, :2], theirs[:, :, :2])
 
 
@@ -54,7 +54,9 @@ def test_thresholds_of_classes_are_apart():
 def test_thresholds_of_neighboring_voxels_are_nearly_equal_and_of_distant_ones_are_not(dims):
     """Coarse places are drawn apart; a voxel is correlated with its neighbor, not with a place."""
     given = torch.randn((1, 400, 1, *[4] * dims), generator=torch.Generator().manual_seed(1))
-    row = shared(given, "voxel", (32,) * dims)[0, :, 0].flatten(1)[:, :32]  # along the last axis
+    row = pool_to_scope(given, "voxel", (32,) * dims)[0, :, 0].flatten(1)[
+        :, :32
+    ]  # along the last axis
     correlation = torch.corrcoef(row.T)
     assert correlation[12, 13] > 0.95
     assert correlation[4, 28].abs() < 0.15
@@ -67,9 +69,9 @@ def test_place_moves_the_voxels_less_than_a_quarter_of_the_side_away(place, move
     """The middle of place 1 of 32 voxels is at 11.5; beyond the outermost middles all is flat."""
     given, other = torch.zeros(1, 1, 1, 4, 4), torch.zeros(1, 1, 1, 4, 4)
     other[..., place] = 1.0
-    change = shared(other, "voxel", (32, 32)) - shared(given, "voxel", (32, 32))
+    change = pool_to_scope(other, "voxel", (32, 32)) - pool_to_scope(given, "voxel", (32, 32))
     assert change[0, 0, 0, 7].nonzero().flatten().tolist() == list(moved)
 
 
 def test_flat_map_gives_one_threshold_to_all_voxels():
-    assert (shared(torch.ones(2, 1, 1, 4, 4), "voxel", (9, 7)) - 1).abs().max() < 1e-6
+    assert (pool_to_scope(torch.ones(2, 1, 1, 4, 4), "voxel", (9, 7)) - 1).abs().max() < 1e-6

@@ -14,7 +14,7 @@ from segpl.views.artifacts import (
     COARSER,
     bias_field,
     blur,
-    corrupted,
+    corrupt,
     low_resolution,
     metal_streaks,
     mixed,
@@ -41,7 +41,7 @@ def image_of(sides: tuple[int, ...]) -> Tensor:
 
 def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
     """Root mean square of the change, (severities, C)."""
-    changes = [corrupted(image, name, s, generator()) - image for s in severities]
+    changes = [corrupt(image, name, s, generator()) - image for s in severities]
     return torch.stack([c.square().flatten(1).mean(1).sqrt() for c in changes])
 
 
@@ -49,7 +49,7 @@ def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
 @every_shape
 def test_severity_zero_gives_the_image_to_the_bit(name, sides):
     image = image_of(sides)
-    assert torch.equal(corrupted(image, name, 0.0, generator()), image)
+    assert torch.equal(corrupt(image, name, 0.0, generator()), image)
 
 
 @every_artifact
@@ -76,7 +76,7 @@ def test_more_severity_moves_a_scan_further_from_itself(name, shape):
 def test_an_artifact_is_that_of_its_generator_and_keeps_shape_and_type(name, sides):
     image = image_of(sides)
     before = image.clone()
-    first, same, other = (corrupted(image, name, 0.6, generator(seed)) for seed in (1, 1, 2))
+    first, same, other = (corrupt(image, name, 0.6, generator(seed)) for seed in (1, 1, 2))
     assert first.shape == image.shape
     assert first.dtype == image.dtype
     assert first.isfinite().all()
@@ -88,25 +88,25 @@ def test_an_artifact_is_that_of_its_generator_and_keeps_shape_and_type(name, sid
 @pytest.mark.parametrize("name", ["gamma", "ghosts", "spikes", "streaks"])
 def test_half_the_severity_is_half_of_the_same_disturbance(name):
     image = image_of((20, 18))
-    half, whole = (corrupted(image, name, s, generator()) - image for s in (0.5, 1.0))
+    half, whole = (corrupt(image, name, s, generator()) - image for s in (0.5, 1.0))
     torch.testing.assert_close(2 * half, whole, rtol=0, atol=1e-5)
 
 
 @every_artifact
 def test_a_constant_image_stays_finite(name):
     image = torch.full((1, 16, 16), 0.3)
-    assert corrupted(image, name, 1.0, generator()).isfinite().all()
+    assert corrupt(image, name, 1.0, generator()).isfinite().all()
 
 
 @pytest.mark.parametrize("severity", [-0.1, 1.01, math.nan])
 def test_a_severity_outside_of_its_range_is_refused(severity):
     with pytest.raises(InputError, match=r"outside of \[0, 1\]: 0 leaves an image as it is"):
-        corrupted(image_of((16, 16)), "blur", severity, generator())
+        corrupt(image_of((16, 16)), "blur", severity, generator())
 
 
 def test_an_unknown_artifact_is_answered_with_the_nearest():
     with pytest.raises(KeyError, match="Did you mean 'ghosts'"):
-        corrupted(image_of((16, 16)), "ghost", 0.5, generator())
+        corrupt(image_of((16, 16)), "ghost", 0.5, generator())
 
 
 def test_gamma_mixes_as_the_paper_prints_it():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from segpl.views.intensity import INTENSITY, smoothed
+from segpl.views.intensity import INTENSITY, gaussian_blur
 
 every_operation = pytest.mark.parametrize("name", list(INTENSITY))
 both_dims = pytest.mark.parametrize("sides", [(12, 10), (8, 12, 10)])
@@ -112,14 +112,14 @@ def test_noise_has_at_most_two_fifths_of_the_deviation():
 def test_smoothing_spreads_a_point_as_a_gaussian_does():
     image = torch.zeros(1, 15, 15)
     image[0, 7, 7] = 1
-    answer = smoothed(image, 1.0)
+    answer = gaussian_blur(image, 1.0)
     assert answer.sum().item() == pytest.approx(1, abs=1e-4)
     assert (answer[0, 7, 8] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-0.5), rel=1e-4)
     assert (answer[0, 9, 7] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-2), rel=1e-4)
 
 
 def test_smoothing_leaves_a_flat_image_flat_up_to_its_edge():
-    assert torch.allclose(smoothed(torch.full((1, 8, 8), 2.5), 1.5), torch.tensor(2.5))
+    assert torch.allclose(gaussian_blur(torch.full((1, 8, 8), 2.5), 1.5), torch.tensor(2.5))
 
 
 @pytest.mark.parametrize("name", ["blur", "sharpen", "low-resolution"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from segpl.errors import InputError
-from segpl.views.jigsaw import Jigsaw, distant_orders, rearranged
+from segpl.views.jigsaw import Jigsaw, distant_permutations, rearrange_tiles
 
 counts_of_tiles = pytest.mark.parametrize("tiles", [2, 4, 8, 9, 27])
 
@@ -27,13 +27,13 @@ def seeded(count: int) -> list[torch.Generator]:
 
 @counts_of_tiles
 def test_an_order_holds_every_tile_once(tiles):
-    for order in distant_orders(tiles, 10):
+    for order in distant_permutations(tiles, 10):
         assert sorted(order) == list(range(tiles))
 
 
 @counts_of_tiles
 def test_first_order_is_the_whole_picture_and_no_other_is(tiles):
-    first, *others = distant_orders(tiles, 10)
+    first, *others = distant_permutations(tiles, 10)
     assert list(first) == list(range(tiles))
     assert others
     assert all(list(order) != list(first) for order in others)
@@ -41,17 +41,17 @@ def test_first_order_is_the_whole_picture_and_no_other_is(tiles):
 
 @counts_of_tiles
 def test_no_order_comes_twice(tiles):
-    assert distances(distant_orders(tiles, 10)).min() > 0
+    assert distances(distant_permutations(tiles, 10)).min() > 0
 
 
 @pytest.mark.parametrize(("tiles", "count"), [(2, 2), (4, 4), (8, 8)])
 def test_as_many_orders_as_tiles_share_no_place(tiles, count):
     """The rows of a Latin square differ in every place, and more rows cannot."""
-    assert distances(distant_orders(tiles, count)).min() == tiles
+    assert distances(distant_permutations(tiles, count)).min() == tiles
 
 
 def test_each_next_order_is_as_far_from_the_others_as_an_order_can_be():
-    orders = distant_orders(4, 10)
+    orders = distant_permutations(4, 10)
     everything = list(itertools.permutations(range(4)))
     for count in range(1, 10):
         reach = [min((np.array(o) != k).sum() for k in orders[:count]) for o in everything]
@@ -60,24 +60,24 @@ def test_each_next_order_is_as_far_from_the_others_as_an_order_can_be():
 
 
 def test_orders_too_many_to_list_are_still_far_apart():
-    assert distances(distant_orders(27, 10)).min() >= 25
+    assert distances(distant_permutations(27, 10)).min() >= 25
 
 
 @pytest.mark.parametrize("tiles", [4, 27])
 def test_orders_are_the_same_in_every_training(tiles):
     """They are the classes of a head that a checkpoint keeps."""
-    first, second = (distant_orders.__wrapped__(tiles, 6) for _ in range(2))
+    first, second = (distant_permutations.__wrapped__(tiles, 6) for _ in range(2))
     assert (first == second).all()
 
 
 def test_two_tiles_have_two_orders_whatever_is_asked():
-    assert distant_orders(2, 10).tolist() == [[0, 1], [1, 0]]
+    assert distant_permutations(2, 10).tolist() == [[0, 1], [1, 0]]
 
 
 def test_tile_of_the_order_lies_in_its_place():
     """By hand: place 0 shows tile 3, place 1 tile 0, and so on, row by row."""
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    found = rearranged(image, torch.tensor([[3, 0, 1, 2]]), (2, 2))
+    found = rearrange_tiles(image, torch.tensor([[3, 0, 1, 2]]), (2, 2))
     expected = [[10, 11, 0, 1], [14, 15, 4, 5], [2, 3, 8, 9], [6, 7, 12, 13]]
     assert found[0, 0].tolist() == expected
 
@@ -99,21 +99,21 @@ def test_tiles_are_moved_as_slices_would_move_them(sides, cuts):
     for crop in range(2):
         for place, tile in enumerate(order[crop].tolist()):
             expected[(crop, slice(None), *boxes[place])] = image[(crop, slice(None), *boxes[tile])]
-    assert torch.equal(rearranged(image, order, cuts), expected)
+    assert torch.equal(rearrange_tiles(image, order, cuts), expected)
 
 
 @pytest.mark.parametrize(("sides", "cuts"), [((9, 8), (2, 2)), ((8, 9, 10), (2, 2, 3))])
 def test_inverse_order_puts_the_picture_back(sides, cuts):
     image = crops(2, 1, *sides)
     order = torch.stack([torch.randperm(int(np.prod(cuts)), generator=g) for g in seeded(2)])
-    shuffled = rearranged(image, order, cuts)
+    shuffled = rearrange_tiles(image, order, cuts)
     assert not torch.equal(shuffled, image)
-    assert torch.equal(rearranged(shuffled, order.argsort(1), cuts), image)
+    assert torch.equal(rearrange_tiles(shuffled, order.argsort(1), cuts), image)
 
 
 def test_what_is_left_over_of_a_side_stays_where_it_is():
     image = crops(1, 1, 9, 8)
-    shuffled = rearranged(image, torch.tensor([[3, 2, 1, 0]]), (2, 2))
+    shuffled = rearrange_tiles(image, torch.tensor([[3, 2, 1, 0]]), (2, 2))
     assert torch.equal(shuffled[..., 8:, :], image[..., 8:, :])
     assert not torch.equal(shuffled[..., :8, :], image[..., :8, :])
 
@@ -149,8 +149,8 @@ def test_number_of_a_crop_names_the_order_it_is_put_into(sides):
     puzzle, image = Jigsaw(len(sides), tiles=2, count=6), crops(3, 2, *sides)
     number = torch.tensor([5, 0, 3])
     shuffled = puzzle(image, number)
-    orders = torch.from_numpy(distant_orders(int(np.prod(puzzle.cuts(sides))), 6))
-    assert torch.equal(shuffled, rearranged(image, orders[number], puzzle.cuts(sides)))
+    orders = torch.from_numpy(distant_permutations(int(np.prod(puzzle.cuts(sides))), 6))
+    assert torch.equal(shuffled, rearrange_tiles(image, orders[number], puzzle.cuts(sides)))
     assert torch.equal(shuffled[1], image[1])
     for crop in (0, 2):
         assert not torch.equal(shuffled[crop], image[crop])

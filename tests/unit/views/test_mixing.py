@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from segpl.views.mixing import SHARES, Box, Marked, draw_box, mask_of
+from segpl.views.mixing import SHARES, Box, TrainingCrops, box_mask, draw_box
 
 DRAWS = 1000
 CPU = torch.device("cpu")
@@ -19,10 +19,10 @@ def lengths(boxes: list[Box]) -> np.ndarray:
     return np.array([[side.stop - side.start for side in box] for box in boxes])  # (n, d)
 
 
-def marked(*numbers: float) -> Marked:
+def marked(*numbers: float) -> TrainingCrops:
     """Images of one number each, whose target is a tenth of it and whose weight a hundredth."""
     image = torch.tensor(numbers).view(-1, 1, 1, 1).expand(-1, 2, 3, 4)
-    return Marked(image, image[:, :1] / 10, image[:, :1] / 100)
+    return TrainingCrops(image, image[:, :1] / 10, image[:, :1] / 100)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_boxes_are_not_all_of_the_form_of_the_crop():
 
 
 def test_every_voxel_is_in_some_box_and_none_is_in_all():
-    covered = mask_of(boxes_in(12, 12), (12, 12), CPU).float().mean(0)
+    covered = box_mask(boxes_in(12, 12), (12, 12), CPU).float().mean(0)
     assert 0.02 < covered.min() < covered.max() < 0.7
     torch.testing.assert_close(covered, covered.flip(1), atol=0.06, rtol=0)
     torch.testing.assert_close(covered, covered.flip(2), atol=0.06, rtol=0)
@@ -69,7 +69,7 @@ def test_same_randomness_gives_the_same_boxes():
 
 
 def test_mask_is_true_inside_the_box_of_each_image():
-    mask = mask_of([(slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 4))], (3, 4), CPU)
+    mask = box_mask([(slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 4))], (3, 4), CPU)
     assert mask.dtype == torch.bool
     assert mask[:, 0].int().tolist() == [
         [[0, 1, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
@@ -78,20 +78,20 @@ def test_mask_is_true_inside_the_box_of_each_image():
 
 
 def test_chosen_images_come_in_the_order_asked_for_with_their_labels():
-    chosen = marked(1.0, 2.0, 3.0).chosen([2, 0, 2])
+    chosen = marked(1.0, 2.0, 3.0).select([2, 0, 2])
     for part, scale in ((chosen.image, 1), (chosen.target, 10), (chosen.weight, 100)):
         assert (scale * part[:, 0, 0, 0]).tolist() == pytest.approx([3, 1, 3])
 
 
 def test_joined_images_keep_their_labels():
-    joined = marked(1.0, 2.0).joined(marked(3.0))
+    joined = marked(1.0, 2.0).concat(marked(3.0))
     for part, scale in ((joined.image, 1), (joined.target, 10), (joined.weight, 100)):
         assert (scale * part[:, 0, 0, 0]).tolist() == pytest.approx([1, 2, 3])
 
 
 def test_pasted_box_brings_image_target_and_weight_of_its_source():
     box = (slice(0, 2), slice(1, 3))
-    pasted = marked(1.0, 2.0).pasted(marked(3.0, 4.0), mask_of([box, box], (3, 4), CPU))
+    pasted = marked(1.0, 2.0).paste(marked(3.0, 4.0), box_mask([box, box], (3, 4), CPU))
     for part, scale in ((pasted.image, 1), (pasted.target, 10), (pasted.weight, 100)):
         found = scale * part
         for index, (own, source) in enumerate([(1, 3), (2, 4)]):
@@ -103,6 +103,6 @@ def test_pasted_box_brings_image_target_and_weight_of_its_source():
 
 def test_pasting_leaves_both_as_they_were():
     first, second = marked(1.0), marked(2.0)
-    first.pasted(second, mask_of([(slice(0, 3), slice(0, 4))], (3, 4), CPU))
+    first.paste(second, box_mask([(slice(0, 3), slice(0, 4))], (3, 4), CPU))
     assert first.image.eq(1).all()
     assert second.image.eq(2).all()

@@ -6,17 +6,17 @@ import torch
 
 from segpl.views.geometry import GEOMETRY, rotate, translate
 from segpl.views.intensity import INTENSITY
-from segpl.views.randaugment import Recipe, draw_recipe, strong_view
+from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
 SIDES = (12, 12)
 
 
-def drawn(seed: int, sides: tuple[int, ...] = SIDES, **options: object) -> Recipe:
+def drawn(seed: int, sides: tuple[int, ...] = SIDES, **options: object) -> ViewRecipe:
     asked = {"operations": 2, "magnitude": 1.0, "geometry": True, **options}
     return draw_recipe(sides, np.random.default_rng(seed), **asked)
 
 
-def view(image: torch.Tensor, labels: torch.Tensor, *recipes: Recipe, seed: int = 0):
+def view(image: torch.Tensor, labels: torch.Tensor, *recipes: ViewRecipe, seed: int = 0):
     return strong_view(image, labels, recipes, torch.Generator().manual_seed(seed))
 
 
@@ -96,7 +96,7 @@ def test_image_and_labels_move_alike(sides):
     image = blocks(6, *sides)
     drawings = [drawn(seed, sides, operations=4).motion for seed in range(60)]
     motions = [motion for motion in drawings if motion is not None][:6]
-    seen, labels = view(image, image, *(Recipe(motion, ()) for motion in motions))
+    seen, labels = view(image, image, *(ViewRecipe(motion, ()) for motion in motions))
     assert (labels != image).float().mean() > 0.02
     assert labels[seen > 0.9].eq(1).all()
     assert labels[seen < 0.1].eq(0).all()
@@ -105,28 +105,28 @@ def test_image_and_labels_move_alike(sides):
 
 def test_label_is_zero_where_the_view_looks_beyond_its_image():
     image = torch.ones(1, 1, 8, 8)
-    _, labels = view(image, image, Recipe(translate(1.0, [1, 0], (8, 8)), ()))
+    _, labels = view(image, image, ViewRecipe(translate(1.0, [1, 0], (8, 8)), ()))
     assert labels[..., :6].eq(1).all()
     assert labels[..., 6:].eq(0).all()
 
 
 def test_labels_stay_hard():
     image = blocks(1, 12, 12)
-    seen, labels = view(image, image, Recipe(rotate(0.7, [0, 1], (12, 12)), ()))
+    seen, labels = view(image, image, ViewRecipe(rotate(0.7, [0, 1], (12, 12)), ()))
     assert set(labels.unique().tolist()) == {0.0, 1.0}
     assert len(seen.unique()) > 2
 
 
 def test_intensity_changes_the_image_and_never_the_labels():
     image = blocks(1, 12, 12)
-    seen, labels = view(image, image, Recipe(None, (("brightness", 1.0), ("noise", 1.0))))
+    seen, labels = view(image, image, ViewRecipe(None, (("brightness", 1.0), ("noise", 1.0))))
     assert not torch.equal(seen, image)
     assert torch.equal(labels, image)
 
 
 def test_changes_follow_each_other_in_their_order():
     image = torch.tensor([[[[-1.0, 3.0]]]])
-    seen, _ = view(image, image, Recipe(None, (("brightness", 1.0), ("contrast", 1.0))))
+    seen, _ = view(image, image, ViewRecipe(None, (("brightness", 1.0), ("contrast", 1.0))))
     factor = np.exp(0.5)
     assert seen.flatten().tolist() == pytest.approx([1.5 - 2 * factor, 1.5 + 2 * factor])
 
@@ -134,16 +134,16 @@ def test_changes_follow_each_other_in_their_order():
 def test_intensity_is_changed_after_the_motion():
     """Brightness before it would leave the part from beyond the image at 0."""
     image = torch.ones(1, 1, 8, 8)
-    recipe = Recipe(translate(1.0, [1, 0], (8, 8)), (("brightness", 1.0),))
+    recipe = ViewRecipe(translate(1.0, [1, 0], (8, 8)), (("brightness", 1.0),))
     seen, _ = view(image, image, recipe)
     assert seen[..., 7].eq(0.5).all()
 
 
 def test_every_image_follows_its_own_recipe():
     image = blocks(3, 12, 12)
-    still = Recipe(None, ())
-    turned = Recipe(rotate(1.0, [0, 1], (12, 12)), ())
-    bright = Recipe(None, (("brightness", 1.0),))
+    still = ViewRecipe(None, ())
+    turned = ViewRecipe(rotate(1.0, [0, 1], (12, 12)), ())
+    bright = ViewRecipe(None, (("brightness", 1.0),))
     seen, labels = view(image, image, still, turned, bright)
     assert torch.equal(seen[0], image[0])
     assert not torch.equal(labels[1], image[1])
@@ -153,7 +153,7 @@ def test_every_image_follows_its_own_recipe():
 
 def test_view_is_a_function_of_recipe_and_generator():
     image = blocks(1, 12, 12)
-    recipe = Recipe(None, (("noise", 1.0),))
+    recipe = ViewRecipe(None, (("noise", 1.0),))
     first, same, other = (view(image, image, recipe, seed=seed)[0] for seed in (0, 0, 1))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
@@ -168,7 +168,7 @@ def test_same_choices_give_the_same_recipe():
 def test_view_is_made_in_float32_under_bfloat16():
     image = torch.randn((1, 1, 16, 16), generator=torch.Generator().manual_seed(0))
     motion = rotate(1.0, [0, 1], (16, 16))
-    recipe = Recipe(motion, (("blur", 1.0), ("sharpen", 1.0)))
+    recipe = ViewRecipe(motion, (("blur", 1.0), ("sharpen", 1.0)))
     expected = view(image, image, recipe)[0]
     with torch.autocast("cpu", torch.bfloat16):
         seen, labels = view(image, image, recipe)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from segpl.views.geometry import GEOMETRY, resampled, rotate, scale, shear, translate, wide_axes
+from segpl.views.geometry import GEOMETRY, rotate, scale, shear, translate, warp, wide_axes
 
 every_motion = pytest.mark.parametrize("name", list(GEOMETRY))
 both_modes = pytest.mark.parametrize("mode", ["bilinear", "nearest"])
@@ -53,7 +53,7 @@ def test_wide_axes_are_at_least_half_as_long_as_the_longest(sides, axes):
 def test_amount_of_zero_moves_nothing(name, sides, mode):
     image = numbered(*sides)
     matrix = GEOMETRY[name](0.0, [1, 0], sides)
-    assert torch.allclose(resampled(image, [matrix], mode=mode), image, atol=0.01)
+    assert torch.allclose(warp(image, [matrix], mode=mode), image, atol=0.01)
 
 
 @both_modes
@@ -62,7 +62,7 @@ def test_translation_shows_the_voxel_so_many_places_further(mode, axis):
     """A quarter of 8 voxels is 2: the view begins with the third slice and ends with nothing."""
     image = numbered(8, 8, 8)
     matrix = translate(1.0, [axis], (8, 8, 8))
-    view = resampled(image, [matrix], mode=mode)
+    view = warp(image, [matrix], mode=mode)
     expected = torch.zeros_like(image)
     expected.narrow(2 + axis, 0, 6).copy_(image.narrow(2 + axis, 2, 6))
     assert torch.allclose(view, expected, atol=0.01)
@@ -72,7 +72,7 @@ def test_rotation_by_30_degrees_is_one_in_voxels_on_a_patch_of_unequal_sides():
     """By hand: the view at angle a shows the image at angle a + 30, so its content turns back."""
     sides = (41, 61)
     image = spot(sides, (20, 40))  # 10 voxels from the middle, along the second axis
-    view = resampled(image, [rotate(1.0, [0, 1], sides)], mode="bilinear")
+    view = warp(image, [rotate(1.0, [0, 1], sides)], mode="bilinear")
     expected = [10 * math.sin(math.radians(30)), 10 * math.cos(math.radians(30))]
     assert center(view) == pytest.approx(expected, abs=0.1)
 
@@ -83,7 +83,7 @@ def test_three_rotations_by_30_degrees_are_a_quarter_turn(axes):
     sides = (7, 7, 7)
     image = numbered(*sides)
     matrix = np.linalg.matrix_power(rotate(1.0, axes, sides), 3)
-    view = resampled(image, [matrix], mode="nearest")
+    view = warp(image, [matrix], mode="nearest")
     expected = torch.rot90(image, -1, (2 + axes[0], 2 + axes[1]))
     assert torch.equal(view, expected)
 
@@ -93,14 +93,14 @@ def test_scaling_keeps_proportions_on_a_patch_of_unequal_sides():
     matrix = scale(1.0, [0, 1], sides)
     factor = math.exp(-0.3)
     for place, offset in (((20, 40), [0, 10 * factor]), ((30, 30), [10 * factor, 0])):
-        view = resampled(spot(sides, place), [matrix], mode="bilinear")
+        view = warp(spot(sides, place), [matrix], mode="bilinear")
         assert center(view) == pytest.approx(offset, abs=0.3)
 
 
 def test_shear_slides_along_the_first_axis_with_the_place_on_the_second():
     """By hand: 10 voxels out on the second axis, the image is 3 voxels further on the first."""
     sides = (41, 61)
-    view = resampled(spot(sides, (20, 40)), [shear(1.0, [0, 1], sides)], mode="bilinear")
+    view = warp(spot(sides, (20, 40)), [shear(1.0, [0, 1], sides)], mode="bilinear")
     assert center(view) == pytest.approx([-3, 10], abs=0.01)
 
 
@@ -108,7 +108,7 @@ def test_shear_slides_along_the_first_axis_with_the_place_on_the_second():
 def test_axis_that_is_not_given_keeps_its_slices(name):
     sides = (8, 8, 3)
     image = torch.arange(3.0).expand(1, 1, *sides) + 1
-    view = resampled(image, [GEOMETRY[name](1.0, [1, 0], sides)], mode="nearest")
+    view = warp(image, [GEOMETRY[name](1.0, [1, 0], sides)], mode="nearest")
     assert ((view == image) | (view == 0)).all()
     assert (view == image).any()
 
@@ -123,20 +123,20 @@ def test_opposite_amounts_undo_each_other(name):
 def test_product_of_matrices_is_one_motion_after_the_other():
     image = spot((41, 41), (20, 30))
     first, second = rotate(1.0, [0, 1], (41, 41)), translate(0.5, [0], (41, 41))
-    both = resampled(image, [first @ second], mode="bilinear")
-    stepwise = resampled(resampled(image, [first], mode="bilinear"), [second], mode="bilinear")
+    both = warp(image, [first @ second], mode="bilinear")
+    stepwise = warp(warp(image, [first], mode="bilinear"), [second], mode="bilinear")
     assert center(both) == pytest.approx(center(stepwise), abs=0.05)
 
 
 def test_every_image_is_seen_through_its_own_matrix():
     images = numbered(8, 8).expand(2, 1, 8, 8)
     still, shifted = np.eye(3), translate(1.0, [0], (8, 8))
-    view = resampled(images, [still, shifted], mode="nearest")
+    view = warp(images, [still, shifted], mode="nearest")
     assert torch.equal(view[0], images[0])
     assert torch.equal(view[1, :, :6], images[1, :, 2:])
 
 
 def test_nearest_makes_no_new_values():
     label = (numbered(9, 9) % 3 == 0).float()
-    view = resampled(label, [rotate(0.6, [0, 1], (9, 9))], mode="nearest")
+    view = warp(label, [rotate(0.6, [0, 1], (9, 9))], mode="nearest")
     assert set(view.unique().tolist()) <= {0.0, 1.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segpl.files import csv_text, write_text, write_whole
+from segpl.files import csv_text, write_atomically, write_text
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
@@ -42,7 +42,7 @@ def write_assets(folder: Path, sections: Sequence[Section]) -> list[Path]:
             for suffix in ("png", "svg"):
                 path = folder / f"{shown.name}.{suffix}"
                 figure = shown.figure
-                write_whole(
+                write_atomically(
                     path,
                     lambda draft, figure=figure: figure.savefig(draft, dpi=DPI),  # type: ignore[misc]
                 )

@@ -19,7 +19,7 @@ from torch import Tensor
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK, with_palette
 from segpl.report.stress.figures import WORDS
-from segpl.views.artifacts import ARTIFACTS, corrupted
+from segpl.views.artifacts import ARTIFACTS, corrupt
 
 SIDE = 96
 SEVERITIES = (0.2, 0.6, 1.0)
@@ -40,7 +40,7 @@ def phantom_slice() -> Tensor:
 def examples(image: Tensor, name: str) -> list[Tensor]:
     """The image at each severity of one and the same artifact."""
     seed = crc32(name.encode())
-    return [corrupted(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
+    return [corrupt(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
 
 
 def artifact_figure() -> Figure:

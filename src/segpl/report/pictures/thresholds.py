@@ -19,7 +19,7 @@ from torch import Tensor
 
 from segpl.report.figures import INK, make_plain, with_palette
 from segpl.threshold.base import FAMILIES, Distribution
-from segpl.threshold.histogram import thresholds
+from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.rules import RULES, binarize, select
 
 SIZE = (10.0, 3.8)  # inches
@@ -56,7 +56,7 @@ def example_numbers(family: str) -> dict[str, Tensor]:
             "moved down, narrower": torch.tensor([-2.0, -0.5]).double(),
             "moved up": torch.tensor([2.5, 0.0]).double(),
         }
-    grid = thresholds(FAMILIES.get(family).numbers).double()
+    grid = threshold_grid(FAMILIES.get(family).parameters).double()
     spreads = (grid - MEAN) / STD
     first, second = (-0.5 * ((grid - place) / 0.04) ** 2 for place in (0.45, 0.75))
     return {
