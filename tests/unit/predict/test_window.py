@@ -129,5 +129,5 @@ def test_no_gradient_is_kept():
 
 @pytest.mark.parametrize("overlap", [-0.1, 1.0])
 def test_an_impossible_overlap_is_refused(overlap):
-    with pytest.raises(InputError, match=rf"overlap is {overlap}, .* less than 1"):
+    with pytest.raises(InputError, match=rf"overlap is {overlap}, .* below 1"):
         predict_windows(torch.rand(1, 9, 9), torch.sigmoid, plan_for((4, 4)), overlap=overlap)
