@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segpl.api import Run, load_run, train
     from segpl.evaluate.scores import evaluate_folders
     from segpl.experiments.folds import cross_validate
+    from segpl.run import Run, load_run, train
 
 __version__ = "0.1.0"
 __all__ = ["Run", "cross_validate", "evaluate_folders", "load_run", "train"]
@@ -21,9 +21,9 @@ __all__ = ["Run", "cross_validate", "evaluate_folders", "load_run", "train"]
 def __getattr__(name: str) -> Any:
     # loaded when asked for: torch alone takes seconds, and `segpl --help` needs none of it
     if name in ("Run", "load_run", "train"):
-        import segpl.api
+        from segpl import run
 
-        return getattr(segpl.api, name)
+        return getattr(run, name)
     if name == "evaluate_folders":
         from segpl.evaluate.scores import evaluate_folders
 

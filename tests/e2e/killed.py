@@ -17,9 +17,9 @@ from typing import Any
 import monai.inferers.utils  # noqa: F401
 import torch._dynamo  # noqa: F401
 
-import segpl.api
 import segpl.engine.checkpoint
 import segpl.engine.log
+import segpl.run
 from segpl.cli.main import main
 from segpl.data.plan import Plan
 from segpl.data.sampler import Sampler
@@ -53,7 +53,7 @@ def half_a_config() -> None:
         draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
         draft.write_text(text[: len(text) // 2])
 
-    segpl.api.write_text = the(1, write, die)
+    segpl.run.write_text = the(1, write, die)
 
 
 def config_but_no_split() -> None:

@@ -319,7 +319,7 @@ def test_config_with_a_number_for_a_section_is_refused(segpl, volumes, tmp_path)
     config.write_text("train = 1\n")
     answer = segpl("compare", volumes, "--config", config, "--out", tmp_path / "out")
     assert answer.code == 1
-    assert "'train' is 1, and a section is needed" in answer.err
+    assert "'train' is 1, but it must be a section" in answer.err
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 40) -> None:

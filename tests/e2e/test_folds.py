@@ -15,7 +15,7 @@ from PIL import Image
 import segpl as library
 from segpl.cli.main import main
 from segpl.data.sampler import Sampler
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 
 COUNT = 3
 QUICK = (*SHORT, "--method", "supervised")
@@ -273,7 +273,7 @@ class TestRefusals:
 
     def test_a_folder_that_is_taken(self, segpl, pictures, run):
         answer = segpl("train", pictures, *QUICK, "--folds", 2, "--out", run)
-        assert "belongs to another run. Go on with it by --resume" in self.refusal(answer)
+        assert "already contains a run. Resume it with --resume" in self.refusal(answer)
 
     def test_another_number_of_folds(self, segpl, copy):
         answer = segpl("train", "--out", copy, "--resume", "--folds", 2)
@@ -293,7 +293,7 @@ class TestRefusals:
             *("train", data, *SHORT, "--method", "bpl", "--set", "method.calibrate=all"),
             *("--validation", 1, "--folds", 2, "--out", out),
         )
-        assert "method 'bpl' is to calibrate on validation cases" in self.refusal(answer)
+        assert "method 'bpl' calibrates on validation cases" in self.refusal(answer)
         assert not out.exists()
 
     @pytest.mark.parametrize("more", [{"labeled": 4}, {"unlabeled": 3}, {"test": 2}])
@@ -315,7 +315,7 @@ class TestRefusals:
         assert "was begun with other cases than" in self.refusal(answer)
 
     def test_a_second_process_in_the_same_folder(self, segpl, copy):
-        with RunFolder(copy).held():
+        with RunFolder(copy).locked():
             answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
         assert "another process is training in" in self.refusal(answer)
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from segpl.cli.main import COMMANDS
-from segpl.config import DEFAULT_METHOD
+from segpl.settings import DEFAULT_METHOD
 
 ARGUMENTS = {
     "check": ["data", "--layout", "--subject"],

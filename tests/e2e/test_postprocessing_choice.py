@@ -12,10 +12,10 @@ import pytest
 from conftest import SHORT, write_picture
 from PIL import Image
 
-from segpl.api import load_run
 from segpl.cli.main import main
 from segpl.data.masks import largest_component
 from segpl.experiments.scoring import score_run
+from segpl.run import load_run
 
 SIDE = 32
 LONGER = ("--steps", "40", "--set", "train.log_every=20", "--set", "train.checkpoint_every=40")
@@ -193,7 +193,7 @@ def test_stress_scores_what_the_run_would_predict(segpl, run, tmp_path):
 def test_labels_of_the_training_cases_are_looked_at_too(segpl, run, monkeypatch):
     """Two of them, and two of validation; not that of the test case."""
     seen = []
-    monkeypatch.setattr("segpl.api.write_advice", lambda *given: seen.append(given))
+    monkeypatch.setattr("segpl.run.write_advice", lambda *given: seen.append(given))
     assert segpl("train", "--out", run, "--resume").code == 0
     ((_, _, steps, labels),) = seen
     assert steps["last"] == 40

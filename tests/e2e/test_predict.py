@@ -173,7 +173,7 @@ def test_bad_requests_are_refused_in_one_sentence(segpl, run, tmp_path, argument
 def test_a_folder_that_is_no_run_is_refused(segpl, volumes, tmp_path):
     answer = segpl("predict", volumes, "--out", tmp_path / "masks")
     assert answer.code == 1
-    assert "is no run of segpl: it has no config.toml" in answer.err
+    assert "is not a segpl run: config.toml" in answer.err
 
 
 def test_options_may_stand_before_between_and_after_the_images(segpl, run, volumes, tmp_path):
@@ -188,7 +188,7 @@ def test_options_may_stand_before_between_and_after_the_images(segpl, run, volum
 def test_a_case_that_was_trained_on_is_pointed_out(segpl, run, volumes, tmp_path):
     answer = segpl("predict", run, volumes / "labeled" / "imgs", "--out", tmp_path / "masks")
     assert answer.code == 0
-    assert "3 of 3 inputs have the name of a case whose label this run was trained on" in answer.err
+    assert "3 of 3 inputs share their name with a labeled training case" in answer.err
 
 
 def test_best_and_last_are_different_predictions(segpl, train, volumes, tmp_path):

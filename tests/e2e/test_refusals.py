@@ -186,8 +186,8 @@ OPTIONS = {
         ["no setting 'method.alhpa'. Did you mean 'alpha'"],
     ),
     "unknown section": (["--set", "trian.lr=1"], ["no section named 'trian'. Did you mean 'train"]),
-    "no key": (["--set", "lr=1"], ["--set lr=1 cannot be read. Write section.key=value"]),
-    "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast': a number is needed"]),
+    "no key": (["--set", "lr=1"], ["cannot read --set lr=1. Write section.key=value"]),
+    "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast', but it must be a number"]),
     "no steps": (["--steps", "0"], ["train.steps is 0: it must be above 0"]),
     "rate without a value": (
         ["--set", "train.lr=nan"],
@@ -228,7 +228,7 @@ OPTIONS = {
     ),
     "no unlabeled crops": (
         ["--method", "segpl-vi", "--set", "train.ratio=0"],
-        ["train.ratio is 0, and method 'segpl-vi' needs unlabeled crops"],
+        ["train.ratio is 0, but method 'segpl-vi' needs unlabeled crops"],
     ),
     "unknown network": (
         ["--set", "network.name=BasicUNett"],
@@ -266,10 +266,13 @@ CONFIGS = {
     "unknown key": ("[train]\nstps = 5\n", ["no setting 'train.stps'. Did you mean 'steps'"]),
     "unknown section": ("[trian]\nsteps = 5\n", ["no section named 'trian'. Did you mean 'train'"]),
     "misspelt name": ('[method]\nnmae = "segpl"\n', ["no setting 'method.nmae'. Did you mean 'na"]),
-    "value for a section": ('method = "segpl"\n', ["'method' is 'segpl', and a section is needed"]),
-    "wrong type": ("[train]\nsteps = 5.5\n", ["train.steps is 5.5: a whole number is needed"]),
+    "value for a section": (
+        'method = "segpl"\n',
+        ["'method' is 'segpl', but it must be a section"],
+    ),
+    "wrong type": ("[train]\nsteps = 5.5\n", ["train.steps is 5.5, but it must be a whole number"]),
     "no TOML": ("steps: 5\n", ["is not valid TOML"]),
-    "no data": ("[train]\nsteps = 5\n", ["no dataset was given. Name its folder, or set data.pa"]),
+    "no data": ("[train]\nsteps = 5\n", ["no dataset given. Name its folder, or set data.pa"]),
 }
 
 
@@ -308,7 +311,7 @@ PLANS = {
     "unknown key": ({"pach": [24, 24, 24]}, ["unknown key 'pach'. Did you mean 'patch'"]),
     "two dimensions": (
         {"dims": 2, "patch": [24, 24], "spacing": [1, 1], "strides": [], "kernels": []},
-        ["the plan is for 2D images, and those of .* are 3D"],
+        ["the plan is for 2D images, but .* has 3D images"],
     ),
 }
 
@@ -350,14 +353,14 @@ class TestFolders:
         train(volumes, *ANY, "--out", tmp_path / "run")
         log = (tmp_path / "run" / "log.csv").read_bytes()
         answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
-        check_words(answer, "run belongs to another run. Go on with it by --resume, or choose")
+        check_words(answer, "run already contains a run. Resume it with --resume, or choose")
         assert (tmp_path / "run" / "log.csv").read_bytes() == log
 
     def test_a_folder_that_holds_anything_is_refused(self, segpl, volumes, tmp_path):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.txt").write_text("years of work")
         answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
-        check_words(answer, "exists and is no run of segpl: nothing is written into it")
+        check_words(answer, "exists and is not a segpl run, so nothing is written there")
 
     def test_an_empty_folder_is_used(self, train, volumes, tmp_path):
         (tmp_path / "run").mkdir()
@@ -516,7 +519,7 @@ class TestCheckpoints:
 
     def test_the_best_of_a_run_without_validation_is_refused(self, segpl, run, tmp_path):
         answer = segpl("predict", run, "--checkpoint", "best", "--out", tmp_path / "masks")
-        check_words(answer, "has no best checkpoint: only a run with validation cases keeps one")
+        check_words(answer, "has no best checkpoint: only runs with validation cases keep one")
 
 
 class TestDivergence:

@@ -9,12 +9,12 @@ import nibabel
 import numpy as np
 import pytest
 
-from segpl.config import resolve
 from segpl.data.plan import Normalization, Plan
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments import report
 from segpl.experiments.report import LIMIT, make_report
+from segpl.settings import resolve
 
 METHODS = ("supervised", "segpl", "segpl-vi", "cps", "mean-teacher")
 CASES = [f"case_{number:02d}" for number in range(40)]

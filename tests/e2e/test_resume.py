@@ -17,7 +17,7 @@ from conftest import ANY, SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 
 KILLED = Path(__file__).with_name("killed.py")
 WATCHED = (*SHORT, "--steps", "8", "--validation", "1")
@@ -159,7 +159,7 @@ class TestResume:
     def test_with_fewer_steps_is_refused(self, segpl, run):
         answer = segpl("train", "--out", run, "--resume", "--steps", 4)
         assert answer.code == 1
-        assert "has taken 6 steps already, and 4 are asked for" in answer.err
+        assert "has already been trained for 6 steps, more than the 4 requested" in answer.err
 
     @pytest.mark.parametrize(
         ("option", "words"),
@@ -220,7 +220,7 @@ class TestResume:
 
 def test_a_second_process_may_not_train_in_the_same_folder(train, segpl, volumes, tmp_path):
     train(volumes, *ANY, "--out", tmp_path / "run")
-    with RunFolder(tmp_path / "run").held():
+    with RunFolder(tmp_path / "run").locked():
         answer = segpl("train", volumes, "--out", tmp_path / "run", "--resume")
         settings = (tmp_path / "run" / "config.toml").read_bytes()
         longer = segpl("train", "--out", tmp_path / "run", "--resume", "--steps", 99)

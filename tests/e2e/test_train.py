@@ -294,4 +294,4 @@ def test_the_config_of_a_run_brings_the_edited_plan_along(train, segpl, volumes,
 
 def test_classes_that_nobody_named_are_told(train, volumes, tmp_path):
     answer = train(volumes, *ANY, "--out", tmp_path / "run")
-    assert "Classes, as seen in the labels in use: background, foreground." in answer.err
+    assert "Classes found in the labels: background, foreground." in answer.err

@@ -11,11 +11,12 @@ import torch
 from tiny import plain_crops
 
 from segpl import assembly
-from segpl.assembly import build_sampler, foreground_shares, learning_rate, require_held
-from segpl.config import resolve
+from segpl.assembly import TrainingVolumes, build_sampler, require_validation
 from segpl.data.cache import Volume
 from segpl.data.split import Split
+from segpl.engine.watch import foreground_shares
 from segpl.errors import InputError
+from segpl.settings import resolve
 from segpl.types import IGNORE
 
 SPLIT = Split(("a",), ("u", "v", "w"), ("x", "y"), (), hidden=("w", "u"))
@@ -36,7 +37,8 @@ def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: in
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(assembly, "free_memory", lambda _: memory)
         config = replace(resolve({}), augment=plain_crops())
-        return build_sampler(config, plan, SPLIT, volumes, device, method, watched, validation)
+        given = TrainingVolumes(volumes, validation, watched)
+        return build_sampler(config, SPLIT, plan, given, method, device)
 
 
 def test_every_unlabeled_case_is_watched_by_its_own_hidden_label():
@@ -101,8 +103,9 @@ def sought(**settings: object):
     method = SimpleNamespace(needs_unlabeled=True, needs_validation=False)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
     config = resolve({"train": settings})
-    built = build_sampler(config, plan, split, volumes, torch.device("cpu"), method)
-    return built, foreground_shares(volumes, plan)
+    given = TrainingVolumes(volumes, [], [])
+    built = build_sampler(config, split, plan, given, method, torch.device("cpu"))
+    return built, foreground_shares(volumes, list(classes))
 
 
 def test_foreground_settings_reach_the_sampler():
@@ -125,10 +128,10 @@ def test_foreground_fraction_outside_0_to_1_is_refused(share):
 
 def test_method_that_wants_validation_cases_is_refused_without_any():
     bare = replace(SPLIT, validation=())
-    with pytest.raises(InputError, match=r"is to calibrate on validation cases.* --validation N"):
-        require_held(SimpleNamespace(name="bpl", needs_validation=True), bare)
-    require_held(SimpleNamespace(needs_validation=False), bare)
-    require_held(SimpleNamespace(needs_validation=True), SPLIT)
+    with pytest.raises(InputError, match=r"calibrates on validation cases.* --validation N"):
+        require_validation(SimpleNamespace(name="bpl", needs_validation=True), bare)
+    require_validation(SimpleNamespace(needs_validation=False), bare)
+    require_validation(SimpleNamespace(needs_validation=True), SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +147,12 @@ def test_method_that_wants_validation_cases_is_refused_without_any():
 )
 def test_planned_rate_is_that_of_the_width_in_use(network, rate):
     plan = SimpleNamespace(width=32, lr=0.0025)
-    assert learning_rate(resolve({"network": network}), plan) == pytest.approx(rate)
+    assert resolve({"network": network}).learning_rate(plan) == pytest.approx(rate)
     given = resolve({"network": network, "train": {"lr": 0.3}})
-    assert learning_rate(given, plan) == 0.3
+    assert given.learning_rate(plan) == 0.3
 
 
 def test_rate_of_an_edited_plan_is_kept_where_it_is_high():
     plan = SimpleNamespace(width=8, lr=0.05)
-    assert learning_rate(resolve({}), plan) == 0.05
-    assert learning_rate(resolve({"network": {"width": 4}}), plan) == 0.05
+    assert resolve({}).learning_rate(plan) == 0.05
+    assert resolve({"network": {"width": 4}}).learning_rate(plan) == 0.05

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from segpl.config import resolve
 from segpl.data.layouts import LAYOUTS
 from segpl.methods.base import METHODS
+from segpl.settings import resolve
 from segpl.threshold.base import FAMILIES
 from segpl.threshold.priors import PRIORS
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES

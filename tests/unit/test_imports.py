@@ -21,7 +21,7 @@ LAYERS = [
     {"evaluate"},
     {"predict", "report"},
     {"validate"},
-    {"config", "opening", "assembly", "api"},
+    {"settings", "assembly", "run"},
     {"experiments"},
     {"cli", "__init__", "__main__"},
 ]

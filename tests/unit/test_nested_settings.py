@@ -9,12 +9,18 @@ from typing import ClassVar
 import pytest
 
 from segpl.cli.list import lines_of
-from segpl.config import differences, fitting, merged, resolve, with_overrides
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.methods.base import METHODS
 from segpl.methods.supervised import Supervised
-from segpl.opening import resumed_config
+from segpl.settings import (
+    merge_settings,
+    resolve,
+    resumed_config,
+    select_known,
+    setting_changes,
+    with_overrides,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,8 @@ def test_tables_nest_as_deep_as_they_are_written():
 
 def test_only_what_is_a_table_there_as_here_fits_and_what_is_not_known_does_not():
     given = {"loss": "x", "threshold": {"mean": 0.1}, "alpha": 1.0}
-    assert fitting(Nested.Settings, given) == {"loss": "x", "threshold": {"mean": 0.1}}
-    assert fitting(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
+    assert select_known(Nested.Settings, given) == {"loss": "x", "threshold": {"mean": 0.1}}
+    assert select_known(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
 
 
 def test_set_reaches_a_nested_setting():
@@ -88,9 +94,12 @@ def test_a_nested_config_written_and_read_again_is_the_same():
         ({"famly": "beta"}, r"no setting 'method.threshold.famly'. Did you mean 'family'"),
         ({"name": "beta"}, r"no setting 'method.threshold.name'.*Known: family, grid, mean"),
         ({"grid": {"point": 7}}, r"no setting 'method.threshold.grid.point'. Did you mean 'poi"),
-        ({"mean": "high"}, r"mine.toml: method.threshold.mean is 'high': a number is needed"),
-        ({"grid": {"points": 1.5}}, r"method.threshold.grid.points is 1.5: a whole number is need"),
-        (0.5, r"mine.toml: method.threshold is 0.5: a table of settings is needed"),
+        ({"mean": "high"}, r"mine.toml: method.threshold.mean is 'high', but it must be a number"),
+        (
+            {"grid": {"points": 1.5}},
+            r"method.threshold.grid.points is 1.5, but it must be a whole number",
+        ),
+        (0.5, r"mine.toml: method.threshold is 0.5, but it must be a table of settings"),
     ],
 )
 def test_what_is_wrong_is_refused_by_its_full_name(threshold, words):
@@ -99,7 +108,7 @@ def test_what_is_wrong_is_refused_by_its_full_name(threshold, words):
 
 
 def test_differences_name_the_nested_setting_alone():
-    found = differences(config(), config(family="beta", grid={"points": 7}))
+    found = setting_changes(config(), config(family="beta", grid={"points": 7}))
     assert found == [
         "method.threshold.family ('normal' -> 'beta')",
         "method.threshold.grid.points (100 -> 7)",
@@ -121,7 +130,7 @@ def test_list_has_one_line_for_each_nested_setting():
 def test_merging_overrules_nested_settings_one_by_one():
     below = {"method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.25}}}
     above = {"method": {"threshold": {"mean": 0.75}}, "train": {"steps": 5}}
-    assert merged(below, above) == {
+    assert merge_settings(below, above) == {
         "method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.75}},
         "train": {"steps": 5},
     }
@@ -132,7 +141,7 @@ def test_merging_replaces_the_options_of_a_network_as_a_whole():
     """Options of one network are no options of another."""
     below = {"network": {"name": "BasicUNet", "options": {"features": [4] * 6}}}
     above = {"network": {"name": "SegResNet", "options": {"init_filters": 8}}}
-    assert merged(below, above) == above
+    assert merge_settings(below, above) == above
 
 
 @pytest.fixture

@@ -60,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from segpl.config import with_overrides
     from segpl.errors import InputError
     from segpl.experiments.compare import (
         BASELINE,
@@ -72,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.report.comparison.outcomes import seeds_table
     from segpl.report.comparison.words import comparison_words
     from segpl.report.tables import as_markdown, print_table
+    from segpl.settings import with_overrides
 
     if bool(args.data) == args.phantom:
         raise InputError("name one dataset, or give --phantom to generate one.")

@@ -61,13 +61,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from segpl.config import with_overrides
     from segpl.data.plan import Plan
     from segpl.display import bar, say
     from segpl.errors import InputError
     from segpl.experiments.cost import Workload, configs_for, measure, moves, plan_for_patch
     from segpl.experiments.cost_table import cost_table, write_costs
     from segpl.report.tables import print_table
+    from segpl.settings import with_overrides
 
     if args.out and args.out.exists():
         raise InputError(f"{args.out} exists. Choose another --out, or remove it first.")

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
 def lines_of(kind: str, method: str | None) -> list[str]:
     if kind == "settings":
-        from segpl.config import DEFAULT_METHOD, resolve
+        from segpl.settings import DEFAULT_METHOD, resolve
 
         config = resolve({"method": {"name": method or DEFAULT_METHOD}})
         return [f"{name} = {value!r}" for name, value in config.leaves().items()]

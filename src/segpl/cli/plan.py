@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.api import plan_for
-    from segpl.config import resolve, with_overrides
+    from segpl.assembly import plan_for
     from segpl.display import say
     from segpl.errors import InputError
+    from segpl.settings import resolve, with_overrides
 
     if args.out.exists():
         raise InputError(f"{args.out} exists. Choose another --out, or remove it first.")

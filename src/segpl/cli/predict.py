@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from segpl.api import load_run
+    from segpl.run import load_run
 
     trained, *others = (
         load_run(path, device=args.device, checkpoint=args.checkpoint)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segpl.api import Run
     from segpl.experiments.folds import Estimate
+    from segpl.run import Run
 
 FOLDS = 5  # of a cross-validation, where nobody has asked for a number
 
@@ -103,9 +103,9 @@ def settings_of(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.api import train
     from segpl.display import say
     from segpl.errors import InputError
+    from segpl.run import train
 
     data: Path | None = args.data
     config: Path | None = args.config

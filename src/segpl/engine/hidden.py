@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from segpl.data.cache import Volume
 from segpl.losses import targets_of
-from segpl.types import PseudoLabels, StepOutput
+from segpl.types import IGNORE, PseudoLabels, StepOutput
 
 COUNTS = ("hidden_overlap", "hidden_both", "hidden_counted", "hidden_known")
 
@@ -57,3 +59,15 @@ def scored(row: Mapping[str, float]) -> dict[str, float]:
     dice = 2 * overlap / both if both else 1.0 if counted else float("nan")
     scores = {"hidden_dice": dice, "hidden_kept": counted / known if known else float("nan")}
     return {name: value for name, value in row.items() if name not in COUNTS} | scores
+
+
+def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> list[Volume]:
+    """A volume for each unlabeled one, with its hidden label in place of the image."""
+    labels = {volume.name: volume.label for volume in watched}
+    volumes = []
+    for volume in unlabeled:
+        label = labels.get(volume.name)
+        if label is None:
+            label = np.broadcast_to(np.int8(IGNORE), volume.image.shape[1:])
+        volumes.append(Volume(volume.name, label[None], None, None))
+    return volumes

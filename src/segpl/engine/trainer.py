@@ -29,10 +29,10 @@ from segpl.engine.device import (
     should_compile,
 )
 from segpl.engine.events import EventLog
+from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import compared, scored
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
-from segpl.engine.run import Paths
 from segpl.engine.step import optimizer_for, take_step
 from segpl.engine.watch import GUARDS, CollapseWatch
 from segpl.errors import InputError, unknown
@@ -106,7 +106,7 @@ class Trainer:
         method: Method,
         sampler: Sampler,
         settings: TrainSettings,
-        paths: Paths,
+        folder: RunFolder,
         observer: Observer,
         validate: Callable[[int], float] | None = None,
         # share of each class but the background in the labeled scans, where it is known
@@ -115,7 +115,7 @@ class Trainer:
         self.method = method
         self.sampler = sampler
         self.settings = settings
-        self.paths = paths
+        self.folder = folder
         self.observer = observer
         self.validate = validate
         self.foreground = foreground
@@ -123,26 +123,26 @@ class Trainer:
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
         self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
-        self.log = CsvLog(paths.log)
-        self.times = CsvLog(paths.times)
+        self.log = CsvLog(folder.log)
+        self.times = CsvLog(folder.times)
         self.events: EventLog | None = None
         self.step = 0
         self.facts: dict[str, Any] = {}
 
     def resume(self) -> None:
         """Go on from the last checkpoint, or from the start where a run died before its first."""
-        if self.paths.last.exists():
-            checkpoint = read_checkpoint(self.paths.last)
-            load_weights(self.method, checkpoint, self.paths.last)
+        if self.folder.last.exists():
+            checkpoint = read_checkpoint(self.folder.last)
+            load_weights(self.method, checkpoint, self.folder.last)
             load_optimizer(self.optimizer, checkpoint)
             self.step, self.facts = checkpoint.step, checkpoint.facts
-        for log in (self.log, self.times, CsvLog(self.paths.validation)):
+        for log in (self.log, self.times, CsvLog(self.folder.validation)):
             log.cut_after(self.step)
 
     def run(self) -> None:
         settings, meter = self.settings, Meter()
         watch = self.watch()
-        self.events = EventLog(self.paths.events, after=self.step) if settings.track else None
+        self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
         context = precision(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
@@ -227,9 +227,9 @@ class Trainer:
                 self.events.add(self.step, {"validation_dice": score})
             if score > self.facts.get("best_score", -1.0):
                 self.facts |= {"best_score": score, "best_step": self.step}
-                self.save(self.paths.best)
+                self.save(self.folder.best)
         if is_end or self.step % settings.checkpoint_every == 0:
-            self.save(self.paths.last)
+            self.save(self.folder.last)
 
     def save(self, path: Path) -> None:
         require_finite(self.method, f"step {self.step}")

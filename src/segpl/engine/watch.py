@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from segpl.data.cache import Volume
+
 VANISHED = 0.05  # of the share in the labeled images
 FLOODED = 0.5  # of what is something else in the labeled images
 PATIENCE = 5  # log lines in a row
@@ -142,3 +146,16 @@ def advice(lost: Share, *, has_threshold: bool) -> str:
         more = f", start it later with method.ramp_begin, or {remedy} the threshold or the "
         more += "mean of its prior."
     return f"The unlabeled images now teach the network to find {lesson}. Lower method.alpha{more}"
+
+
+def foreground_shares(volumes: Sequence[Volume], classes: Sequence[str]) -> dict[str, float]:
+    """Mean fraction of voxels of each foreground class in the labeled scans.
+
+    The first of `classes` is the background.
+    """
+    labels = [volume.label for volume in volumes if volume.label is not None]
+    return {
+        name: float(np.mean([np.count_nonzero(label == index) / label.size for label in labels]))
+        for index, name in enumerate(classes)
+        if index
+    }

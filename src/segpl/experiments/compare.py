@@ -11,14 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.api import Run, load_run, plan_for, train
-from segpl.assembly import named_plan, open_dataset
-from segpl.config import Config, check_sections, resolve
+from segpl.assembly import named_plan, open_dataset, plan_for
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
 from segpl.display import bar, say
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError, did_you_mean, unknown
 from segpl.evaluate.scores import read_scores
 from segpl.experiments.phantom_data import make_phantom
@@ -27,9 +25,10 @@ from segpl.experiments.variants import check_special, known_labels, with_special
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome, outcome_rows
 from segpl.report.runs import training_seconds, validation_by_case
+from segpl.run import Run, load_run, train
+from segpl.settings import Config, changed_settings, check_sections, resolve
 
 BASELINE = "supervised"
 FOUND = ("data.layout", "train.device")  # filled in by a run; the device may be another one
@@ -258,7 +257,7 @@ def refuse_other_settings(jobs: Sequence[Job]) -> None:
         folder = RunFolder(job.folder)
         if not folder.config.exists():
             continue
-        if changed := changed_settings(folder, config, free=FOUND):
+        if changed := changed_settings(folder, config, ignore=FOUND):
             raise InputError(
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
                 "another --out, or give the same settings."
@@ -299,9 +298,9 @@ def outcome_from(run: Run, label: str, seed: int) -> Outcome:
         label,
         seed,
         read_scores(run.path / "scores.csv"),
-        training_seconds(run.folder.training.times),
+        training_seconds(run.folder.times),
         run.parameters,
-        validation=validation_by_case(run.folder.training.validation),
+        validation=validation_by_case(run.folder.validation),
     )
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from segpl.assembly import build_method, learning_rate
-from segpl.config import Config, fitting, resolve
+from segpl.assembly import build_method
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import strides_for
 from segpl.engine.device import (
@@ -33,6 +32,7 @@ from segpl.errors import InputError, did_you_mean
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS, Method
 from segpl.report.tables import counted
+from segpl.settings import Config, resolve, select_known
 from segpl.types import Batch, Labeled, Unlabeled
 
 REFERENCE = "supervised"
@@ -146,7 +146,7 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
     kinds: dict[str, Any] = {
         name: METHODS.get(name) for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)])
     }
-    own = {name: fitting(kind.Settings, given) for name, kind in kinds.items()}
+    own = {name: select_known(kind.Settings, given) for name, kind in kinds.items()}
     for key in given:
         if not any(key in settings for settings in own.values()):
             known = {entry.name for kind in kinds.values() for entry in fields(kind.Settings)}
@@ -168,7 +168,7 @@ class Rehearsal:
         self.layout = memory_format(device, workload.plan.dims)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
         self.optimizer = optimizer_for(
-            self.method, learning_rate(config, workload.plan), config.train.weight_decay
+            self.method, config.learning_rate(workload.plan), config.train.weight_decay
         )
         self.context = precision(device, config.train.precision)
         self.device = device

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from segpl.api import Run, train
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, stem_of
@@ -21,6 +20,7 @@ from segpl.files import write_atomically
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
 from segpl.report.page.demo import write_page
 from segpl.report.runs import RunSummary, training_seconds
+from segpl.run import Run, train
 
 METHODS = ("supervised", "segpl", "segpl-vi")
 SHOWN = 3  # test cases with pictures
@@ -85,8 +85,8 @@ def summarize(run: Run) -> RunSummary:
     return RunSummary(
         name=run.config.method,
         scores=score_run(run),
-        log=read_log(run.folder.training.log),
-        seconds=training_seconds(run.folder.training.times),
+        log=read_log(run.folder.log),
+        seconds=training_seconds(run.folder.times),
         parameters=run.parameters,
     )
 

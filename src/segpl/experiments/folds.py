@@ -13,20 +13,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.api import Run, begin, train
 from segpl.assembly import open_dataset
-from segpl.config import Config, given_content
 from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.opening import opened, resumed_config
 from segpl.report.tables import Table, as_markdown, counted
+from segpl.run import Run, prepare_run, train
+from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 
 HIGHER = 0.01  # of mean Dice, by which an earlier step has to be better to be worth a word
 PARTS = ("labeled", "unlabeled", "validation", "test")
@@ -148,14 +147,16 @@ def cross_validate(
         resume: go on where an interrupted call was, or add folds to a run that is there.
         quiet: no progress on the error stream.
     """
-    content = given_content(
+    content = gather_settings(
         data, method=method, config=config, settings=settings, overrides=overrides
     )
     folder = RunFolder(Path(out))
-    with opened(folder, content, resume=resume, source=config) as resolved:
+    with claim_folder(folder, content, resume=resume, source=config) as resolved:
         parts = fold_splits(resolved, folds)  # refused before anything is written
-        with folder.beginning():
-            run, _ = begin(resolved, folder, choose_device(resolved.train.device), quiet=quiet)
+        with folder.undo_on_error():
+            run, _ = prepare_run(
+                resolved, folder, choose_device(resolved.train.device), quiet=quiet
+            )
             refuse_calibration(run)
             places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
             configs = [fold_config(run.config, folds, number) for number in range(folds)]
@@ -221,7 +222,7 @@ def refuse_other_cases(run: Run, places: Sequence[RunFolder], parts: Sequence[Sp
 
 def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split: Split) -> None:
     """Train one fold, as far as it is not trained yet."""
-    last, steps = folder.training.last, config.train.steps
+    last, steps = folder.last, config.train.steps
     if last.exists() and read_checkpoint(last).step == steps:
         return
     if not whole.quiet:
@@ -264,7 +265,7 @@ def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
 
 
 def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:
-    path = folder.training.validation
+    path = folder.validation
     scores = read_validation(path)
     if not scores:
         raise InputError(

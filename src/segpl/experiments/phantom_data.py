@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from segpl.api import plan_for
-from segpl.config import resolve
+from segpl.assembly import plan_for
 from segpl.data.phantom import write_phantom_dataset
 from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
 from segpl.errors import InputError
+from segpl.settings import resolve
 
 LABELED, UNLABELED, TEST = 2, 16, 8
 PATCH = 32

@@ -8,14 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segpl.api import load_run
 from segpl.assembly import build_method
-from segpl.config import Config, read_config, resolve
 from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.display import bar, say
+from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
-from segpl.engine.run import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, evaluate_folders, read_scores, write_scores
@@ -37,6 +35,8 @@ from segpl.report.sections.section import Section
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import cost_section, curve_sections
 from segpl.report.stress.rows import StressRow, read_stress
+from segpl.run import load_run
+from segpl.settings import Config, read_config, resolve
 from segpl.validate.agreement import current_agreement
 
 T = TypeVar("T")
@@ -87,9 +87,8 @@ def read_run(path: Path, name: str) -> FoundRun:
 
     plan = attempt("plan", lambda: Plan.read(folder.plan), None)
     split = attempt("split", lambda: Split.read(folder.split), None)
-    training = folder.training
     nothing: dict[str, list[float]] = {}
-    times = attempt("times of training", lambda: read_log(training.times), nothing)
+    times = attempt("times of training", lambda: read_log(folder.times), nothing)
     return FoundRun(
         name=name,
         path=path,
@@ -101,8 +100,8 @@ def read_run(path: Path, name: str) -> FoundRun:
         plan=plan,
         split=split,
         environment=attempt("versions", lambda: _table(folder.environment), {}),
-        log=attempt("log", lambda: read_log(training.log), nothing),
-        validation=attempt("validation scores", lambda: _validation(training.validation), {}),
+        log=attempt("log", lambda: read_log(folder.log), nothing),
+        validation=attempt("validation scores", lambda: _validation(folder.validation), {}),
         scores=attempt("scores", lambda: _scores(path, split), []),
         folds=attempt("cross-validation", lambda: _folds(folder, config), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.assembly import open_dataset
-from segpl.config import read_config, resolve
 from segpl.data.case import Case
 from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.evaluate.calibration import class_indices
 from segpl.evaluate.metrics import volume
@@ -24,6 +23,7 @@ from segpl.evaluate.statistics import BySeed
 from segpl.report.gathered import FoundRun, Gathered, spread_cases
 from segpl.report.page.slices import CaseArrays, Wanted
 from segpl.report.sections.calibration import CaseCalibration, calibration_of
+from segpl.settings import read_config, resolve
 from segpl.types import IGNORE
 
 Array = NDArray[Any]

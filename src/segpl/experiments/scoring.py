@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from segpl.api import Run
 from segpl.evaluate.scores import Score, evaluate_folders, write_scores
+from segpl.run import Run
 
 
 def score_run(run: Run) -> list[Score]:

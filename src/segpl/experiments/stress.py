@@ -20,7 +20,7 @@ from segpl.data.masks import largest_note
 from segpl.data.plan import Plan
 from segpl.display import bar, say
 from segpl.engine.device import is_out_of_memory
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError, InputError, UserError, unknown
 from segpl.evaluate.metrics import dice, iou
 from segpl.evaluate.validation import masks_by_class

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from segpl.api import Run, load_run
 from segpl.assembly import open_dataset
 from segpl.data.case import Case
 from segpl.data.layouts import LAYOUTS, read_dataset
 from segpl.data.plan import Plan
 from segpl.errors import InputError, UserError
+from segpl.run import Run, load_run
 from segpl.views.geometry import wide_axes
 
 RUN_FILES = ("config.toml", "plan.json", "split.json", "log.csv", "checkpoints")

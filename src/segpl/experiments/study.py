@@ -8,8 +8,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from segpl.api import load_run
-from segpl.config import merged, read_config, resolve
 from segpl.data.split import Split
 from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError
@@ -17,13 +15,14 @@ from segpl.experiments.compare import FOUND, carry_out, outcome_from, prepare, r
 from segpl.experiments.study_file import Study, StudyDataset, refuse_absent
 from segpl.experiments.variants import with_special
 from segpl.files import csv_text, write_atomically, write_text
-from segpl.opening import changed_settings
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import Question
 from segpl.report.comparison.study import StudyResults, study_rows, study_text
 from segpl.report.figures import with_palette
 from segpl.report.seed_curves import Log, last_number, seed_curves_figure
 from segpl.report.tables import counted
+from segpl.run import load_run
+from segpl.settings import changed_settings, merge_settings, read_config, resolve
 
 ABSENT = "not trained yet"
 # what a comparison fills in, or what may differ without another result
@@ -123,11 +122,11 @@ def kept_outcomes(study: Study, dataset: StudyDataset, out: Path) -> Iterator[Ou
         if not (run.path / "scores.csv").exists():
             yield Outcome(label, seed, error=ABSENT)
             continue
-        shared = merged(dataset.sections, {"train": {"seed": seed}})
+        shared = merge_settings(dataset.sections, {"train": {"seed": seed}})
         wanted = resolve(with_special(shared, label, special[label]))
         # where a study does not say how many labels there are, the comparison has filled it in
         filled = FILLED if wanted.split.labeled else (*FILLED, "split.labeled")
-        if changed := changed_settings(run, wanted, free=(*FOUND, *filled)):
+        if changed := changed_settings(run, wanted, ignore=(*FOUND, *filled)):
             raise InputError(
                 f"{run.path} was trained with other settings: {', '.join(changed)}. Choose another "
                 "--out, or give the same settings."
@@ -188,7 +187,7 @@ def logs_of(
             if outcome.method in question.labels and not outcome.error:
                 run = run_folder(folder_of(out, dataset), outcome.method, outcome.seed)
                 by_label = found.setdefault(dataset.name, {})
-                by_label.setdefault(outcome.method, []).append(read_log(run.training.log))
+                by_label.setdefault(outcome.method, []).append(read_log(run.log))
     return found
 
 
@@ -202,7 +201,7 @@ def logged_on(
         columns = {question.measure for question in asked if outcome.method in question.labels}
         if columns and not outcome.error:
             run = run_folder(folder_of(out, dataset), outcome.method, outcome.seed)
-            log = read_log(run.training.log)
+            log = read_log(run.log)
             found[outcome.method, outcome.seed] = {
                 column: last_number(log, column) for column in columns
             }

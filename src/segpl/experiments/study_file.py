@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segpl.config import SECTIONS, check_sections, fitting, merged, resolve
 from segpl.errors import InputError, did_you_mean
 from segpl.experiments.compare import BASELINE, CompareSettings, read_compare_config
 from segpl.experiments.variants import LABEL, LABEL_WORDS, known_labels, with_special
 from segpl.methods.base import METHODS
 from segpl.report.comparison.questions import Question
+from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, select_known
 
 KEYS = ("title", "datasets", "methods", "questions", "final")
 DATASET_KEYS = ("phantom", "path", "seeds", "method")
@@ -53,13 +53,15 @@ class Study:
     def given_on(self, dataset: StudyDataset, label: str) -> dict[str, Any]:
         """Those settings of a dataset's `method` that the method of a label has."""
         kind: Any = METHODS.get(str(self.special.get(label, {}).get("method", label)))
-        return fitting(kind.Settings, dataset.method)
+        return select_known(kind.Settings, dataset.method)
 
     def special_on(self, dataset: StudyDataset) -> dict[str, Mapping[str, Any]]:
         """Settings of each method and variant, with those that the dataset gives to all."""
         special = dict(self.special)
         for label in self.labels_on(dataset.name):
-            special[label] = merged(self.given_on(dataset, label), self.special.get(label, {}))
+            special[label] = merge_settings(
+                self.given_on(dataset, label), self.special.get(label, {})
+            )
         return special
 
     def fitted_on(self, dataset: StudyDataset) -> tuple[str, ...]:
@@ -77,7 +79,7 @@ class Study:
 
     def comparison_on(self, dataset: StudyDataset, device: str | None = None) -> CompareSettings:
         """The trainings of one dataset."""
-        sections = merged(dataset.sections, {"train": {"device": device}} if device else {})
+        sections = merge_settings(dataset.sections, {"train": {"device": device}} if device else {})
         return CompareSettings(
             self.labels_on(dataset.name), dataset.seeds, sections, self.special_on(dataset)
         )
@@ -119,7 +121,7 @@ def parse_dataset(name: str, values: Mapping[str, Any], shared: Mapping[str, Any
     refuse_unknown(values, (*DATASET_KEYS, *SECTIONS), where)
     own = {key: value for key, value in values.items() if key in SECTIONS}
     check_sections(own, where)
-    sections = merged(shared, own)
+    sections = merge_settings(shared, own)
     is_phantom = truth_of(values, "phantom", where, default=False)
     if is_phantom == ("path" in values):
         raise InputError(f"{where} needs either a path, below --data, or phantom = true.")

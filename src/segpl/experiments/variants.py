@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from segpl.config import SECTIONS, resolve
 from segpl.errors import InputError
 from segpl.methods.base import METHODS
+from segpl.settings import SECTIONS, resolve
 
 # a label becomes the name of a folder
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")

@@ -18,8 +18,8 @@ from torch import Tensor
 from segpl.data.masks import class_index
 from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
+from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
-from segpl.engine.run import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement, read_agreement
 from segpl.evaluate.metrics import dice
@@ -47,7 +47,7 @@ def network_agreement(
 
     An existing record of the same weights and limit is returned as it is.
     """
-    weights = folder.weights("last")
+    weights = folder.weights_hash("last")
     with suppress(InputError, MissingFileError):
         record = read_agreement(folder.agreement)
         if (record.weights, record.limit) == (weights, limit):
@@ -68,7 +68,7 @@ def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
     if not folder.agreement.exists():
         return None
     record = read_agreement(folder.agreement)
-    if folder.training.last.exists() and record.weights != folder.weights("last"):
+    if folder.last.exists() and record.weights != folder.weights_hash("last"):
         raise InputError(
             f"{folder.agreement.name} belongs to older weights than the last checkpoint. `segpl "
             f"train --out {folder.path} --resume` measures it again."
@@ -78,7 +78,7 @@ def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
 
 def final_threshold(folder: RunFolder) -> tuple[float, float] | tuple[None, None]:
     """Mean and standard deviation of a learned threshold at the end of the log."""
-    log = read_log(folder.training.log)
+    log = read_log(folder.log)
     std = log.get("threshold_std", [0.0])[-1]
     return (log["threshold"][-1], std) if std > 0 else (None, None)
 

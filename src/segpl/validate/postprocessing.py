@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from segpl.data.masks import largest_component
 from segpl.data.plan import Plan
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_json, write_json
@@ -75,7 +75,7 @@ def write_advice(
     A class that is in parts in one of the `labels` (*S of class indices), all that the run may look
     at, keeps its parts: a few validation cases can miss that there are patients with two lesions.
     """
-    found = {name: verdicts(folder.training.validation, step, plan) for name, step in steps.items()}
+    found = {name: verdicts(folder.validation, step, plan) for name, step in steps.items()}
     gaining = {name for by_class in found.values() for name, v in by_class.items() if v.is_gain}
     in_parts = {
         name
@@ -87,7 +87,7 @@ def write_advice(
         {
             checkpoint: {
                 "step": steps[checkpoint],
-                "weights": folder.weights(checkpoint),
+                "weights": folder.weights_hash(checkpoint),
                 "largest": [n for n, v in by_class.items() if v.is_gain and n not in in_parts],
                 "in_parts": [n for n, v in by_class.items() if v.is_gain and n in in_parts],
                 "classes": {name: asdict(verdict) for name, verdict in by_class.items()},
@@ -109,7 +109,7 @@ def advised_classes(folder: RunFolder, checkpoint: str) -> tuple[str, ...]:
     try:
         known = advice.get(checkpoint, {})
         largest = tuple(str(name) for name in known.get("largest", ()))
-        return largest if largest and known["weights"] == folder.weights(checkpoint) else ()
+        return largest if largest and known["weights"] == folder.weights_hash(checkpoint) else ()
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
             f"{folder.postprocessing} was not written by segpl: it does not say of which weights "

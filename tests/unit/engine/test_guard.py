@@ -10,7 +10,8 @@ import torch
 from test_trainer import Listener, Ones, Recorder
 
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.trainer import Paths, Trainer, TrainSettings
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.errors import UnknownNameError
 from segpl.types import Batch, StepOutput, Term
 
@@ -58,21 +59,24 @@ def trainer_in(
     kind: str = "foreground",
 ) -> Trainer:
     folder.mkdir(exist_ok=True)
-    tables = ("log.csv", "times.csv", "validation.csv")
-    names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
     settings = TrainSettings(
         steps=20, lr=0.01, log_every=1, checkpoint_every=every, guard=guard, compile="off"
     )
-    paths = Paths(*(folder / name for name in names))
     # validated at the step of the checkpoint, whose facts hold both
     method, shares = KINDS[kind]
     return Trainer(
-        method(), Ones(dies_at), settings, paths, Listener(), lambda step: step / 20, shares
+        method(),
+        Ones(dies_at),
+        settings,
+        RunFolder(folder),
+        Listener(),
+        lambda step: step / 20,
+        shares,
     )
 
 
 def weights_in_the_log(trainer: Trainer) -> list[float]:
-    with trainer.paths.log.open(newline="", encoding="utf-8") as handle:
+    with trainer.folder.log.open(newline="", encoding="utf-8") as handle:
         return [float(row["pseudo.weight"]) for row in csv.DictReader(handle)]
 
 
@@ -117,7 +121,7 @@ def test_guard_that_warns_keeps_the_weight_and_no_facts(tmp_path):
     trainer.run()
     assert set(weights_in_the_log(trainer)) == {2.0}
     assert len(trainer.observer.warnings) == 1
-    assert "guard" not in read_checkpoint(trainer.paths.last).facts
+    assert "guard" not in read_checkpoint(trainer.folder.last).facts
 
 
 @pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "taken up again"])
@@ -134,7 +138,7 @@ def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(
     cut.resume()
     assert cut.step == stop // every * every
     cut.run()
-    assert cut.paths.log.read_text() == whole.paths.log.read_text()
+    assert cut.folder.log.read_text() == whole.folder.log.read_text()
     assert torch.equal(cut.method.weight, whole.method.weight)
     assert cut.facts == whole.facts
     assert cut.facts["best_step"] == 20

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.trainer import Paths, Trainer, TrainSettings
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.errors import DivergedError
 from segpl.methods.base import Method
 from segpl.networks.network import Network
@@ -136,14 +137,12 @@ class Listener:
 
 def trainer_in(folder: Path, method=None, *, sampler=None, validate=None, **settings) -> Trainer:
     folder.mkdir(exist_ok=True)
-    tables = ("log.csv", "times.csv", "validation.csv")
-    names = (*tables, "last.safetensors", "best.safetensors", "tensorboard")
     chosen = {"steps": 20, "lr": 0.01, "log_every": 1, "checkpoint_every": 10, "compile": "off"}
     return Trainer(
         method or Recorder(),
         sampler or Ones(),
         TrainSettings(**{**chosen, "precision": "float32", **settings}),
-        Paths(*(folder / name for name in names)),
+        RunFolder(folder),
         Listener(),
         validate,
     )
@@ -167,7 +166,7 @@ def resumed_at_ten(folder: Path, terms=descend, **settings) -> Trainer:
 
 
 def logged(trainer: Trainer) -> list[dict[str, float]]:
-    with trainer.paths.log.open(newline="", encoding="utf-8") as handle:
+    with trainer.folder.log.open(newline="", encoding="utf-8") as handle:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(handle)]
 
 
@@ -262,7 +261,7 @@ def test_resumed_training_writes_the_log_of_an_unbroken_one(tmp_path):
     whole = trained(tmp_path / "whole", Recorder(curve), lr=0.1)
     cut = resumed_at_ten(tmp_path / "cut", curve, lr=0.1)
     assert cut.sampler.asked == list(range(10, 20))
-    assert cut.paths.log.read_text() == whole.paths.log.read_text()
+    assert cut.folder.log.read_text() == whole.folder.log.read_text()
     assert torch.equal(cut.method.weight, whole.method.weight)
 
 
@@ -346,7 +345,7 @@ def test_validation_comes(tmp_path, settings, wanted):
 def test_best_checkpoint_is_of_the_first_step_with_the_highest_score(tmp_path):
     scores = {5: 0.2, 10: 0.7, 15: 0.7, 20: 0.4}
     trainer = trained(tmp_path, validate=scores.__getitem__, validate_every=5)
-    best, last = (read_checkpoint(path) for path in (trainer.paths.best, trainer.paths.last))
+    best, last = (read_checkpoint(path) for path in (trainer.folder.best, trainer.folder.last))
     assert (best.step, last.step) == (10, 20)
     assert best.weights["network.body.layer.weight"].item() == trainer.method.after[9]
     assert last.facts == {"best_score": 0.7, "best_step": 10}
@@ -354,17 +353,17 @@ def test_best_checkpoint_is_of_the_first_step_with_the_highest_score(tmp_path):
 
 def test_score_of_nothing_found_is_still_better_than_none(tmp_path):
     trainer = trained(tmp_path, validate=lambda step: 0.0)
-    assert read_checkpoint(trainer.paths.best).step == 2
+    assert read_checkpoint(trainer.folder.best).step == 2
 
 
 def test_resumed_training_remembers_its_best_score(tmp_path):
     scores = {5: 0.7, 10: 0.2, 15: 0.3, 20: 0.4}
     trainer = resumed_at_ten(tmp_path, validate=scores.__getitem__, validate_every=5)
-    assert read_checkpoint(trainer.paths.best).step == 5
+    assert read_checkpoint(trainer.folder.best).step == 5
 
 
 def test_training_without_validation_keeps_no_best(tmp_path):
-    assert not trained(tmp_path).paths.best.exists()
+    assert not trained(tmp_path).folder.best.exists()
 
 
 def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
@@ -373,11 +372,11 @@ def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
         DivergedError, match=r"step 20: weight 'network\.body\.layer\.weight' is no longer finite"
     ):
         trainer.run()
-    assert read_checkpoint(trainer.paths.last).step == 10
+    assert read_checkpoint(trainer.folder.last).step == 10
 
 
 def test_weight_that_is_not_finite_is_no_best_either(tmp_path):
     trainer = trainer_in(tmp_path, Broken(5), validate=lambda step: 1.0, validate_every=5)
     with pytest.raises(DivergedError, match="is not saved"):
         trainer.run()
-    assert not trainer.paths.best.exists()
+    assert not trainer.folder.best.exists()

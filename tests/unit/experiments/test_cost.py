@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from segpl.config import resolve
 from segpl.errors import InputError, UnknownNameError
 from segpl.experiments.cost import (
     Cost,
@@ -29,6 +28,7 @@ from segpl.experiments.cost_table import COLUMNS, cost_table, note_of, write_cos
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS
 from segpl.methods.latent_threshold import ThresholdSettings
+from segpl.settings import resolve
 
 CPU = torch.device("cpu")
 SMALL = {"train": {"device": "cpu"}, "network": {"width": 4}}

@@ -8,7 +8,6 @@ import pytest
 
 from segpl import assembly
 from segpl.assembly import open_dataset
-from segpl.config import resolve
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.data.plan import Plan
 from segpl.data.planner import Resources
@@ -17,6 +16,7 @@ from segpl.errors import InputError
 from segpl.experiments import phantom_data
 from segpl.experiments.compare import CompareSettings, plan_jobs
 from segpl.experiments.phantom_data import make_phantom
+from segpl.settings import resolve
 
 
 @pytest.fixture(autouse=True)

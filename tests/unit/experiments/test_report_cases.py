@@ -43,7 +43,7 @@ def write(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
 @pytest.fixture
 def run(tmp_path) -> FoundRun:
     """One case that was predicted without its tumor."""
-    from segpl.config import resolve
+    from segpl.settings import resolve
 
     data, folder = tmp_path / "data", tmp_path / "run"
     write(data / "images" / "t0.nii.gz", np.arange(120, dtype=np.float32).reshape(6, 5, 4))

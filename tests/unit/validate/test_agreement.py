@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from segpl.data.plan import Plan
 from segpl.data.sampler import Resident
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.agreement import (
     ClassAgreement,
@@ -205,7 +205,7 @@ class TestFile:
         folder = RunFolder(tmp_path)
         folder.checkpoint("last").parent.mkdir()
         folder.checkpoint("last").write_bytes(b"weights")
-        folder.training.log.write_text("step,threshold,threshold_std\n2,0.5,0.3\n4,0.625,0.125\n")
+        folder.log.write_text("step,threshold,threshold_std\n2,0.5,0.3\n4,0.625,0.125\n")
         return folder
 
     def measure(self, folder: RunFolder, limit: int = 10) -> NetworkAgreement:
@@ -224,7 +224,7 @@ class TestFile:
 
     @pytest.mark.parametrize("log", ["step,threshold,threshold_std\n2,0.5,0.0\n", "step\n2\n"])
     def test_fixed_threshold_is_not_recorded(self, folder, log):
-        folder.training.log.write_text(log)
+        folder.log.write_text(log)
         assert self.measure(folder).threshold is None
 
     @pytest.mark.parametrize(

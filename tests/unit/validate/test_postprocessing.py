@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import PICTURES
 
-from segpl.engine.run import RunFolder
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.validate.postprocessing import (
     Verdict,
@@ -41,7 +41,7 @@ def folder(tmp_path) -> RunFolder:
 
 def write_rows(folder: RunFolder, rows: list[tuple[object, ...]]) -> None:
     lines = ["step,case,class,dice,dice_largest", *(",".join(map(str, row)) for row in rows)]
-    folder.training.validation.write_text("\n".join(lines) + "\n")
+    folder.validation.write_text("\n".join(lines) + "\n")
 
 
 def whole(index: int = 1) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_each_checkpoint_is_judged_by_its_own_step(folder):
 
 
 def test_verdict_is_the_mean_over_cases_and_counts_them(folder):
-    found = verdicts(folder.training.validation, 20, PLAN)
+    found = verdicts(folder.validation, 20, PLAN)
     assert found["liver"].dice == pytest.approx(0.55)
     assert found["liver"].dice_largest == pytest.approx(0.65)
     assert (found["liver"].cases, found["liver"].better, found["liver"].worse) == (2, 2, 0)
@@ -121,7 +121,7 @@ def test_advice_tells_what_it_rests_on(folder):
     write_advice(folder, PLAN, {"last": 20}, [])
     said = json.loads(folder.postprocessing.read_text())["last"]
     assert said["step"] == 20
-    assert said["weights"] == folder.weights("last")
+    assert said["weights"] == folder.weights_hash("last")
     assert said["classes"]["spleen"] == {
         "dice": pytest.approx(0.85),
         "dice_largest": pytest.approx(0.55),
@@ -165,4 +165,4 @@ def test_file_that_is_no_advice_is_refused_by_name(folder, text):
 def test_class_of_the_plan_with_two_channels_less_is_judged_too(folder):
     """With one foreground class there is one channel, and the same rows."""
     plan = replace(PLAN, classes={"background": 0, "liver": 1})
-    assert list(verdicts(Path(folder.training.validation), 20, plan)) == ["liver"]
+    assert list(verdicts(Path(folder.validation), 20, plan)) == ["liver"]

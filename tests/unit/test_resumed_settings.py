@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from segpl.config import Config, resolve
 from segpl.data.plan import Normalization, Plan
-from segpl.engine.run import RunFolder
-from segpl.opening import changed_settings
+from segpl.engine.folder import RunFolder
+from segpl.settings import Config, changed_settings, resolve
 
 PLAN = Plan(
     *(2, ("image",), {"background": 0, "x": 1}, None, None, (1.0, 1.0), (Normalization(),)),
@@ -43,28 +42,28 @@ def saved(tmp_path: Path, settings: Config, *, is_planned: bool) -> RunFolder:
 def test_a_rate_left_to_the_plan_is_the_saved_one_of_that_plan(tmp_path, plan, is_planned):
     """Also where the run was killed before it had a plan of its own."""
     folder = saved(tmp_path, config(plan, 0.004), is_planned=is_planned)
-    assert changed_settings(folder, config(plan, 0), free=()) == []
+    assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
 def test_another_rate_is_named_as_it_would_be_used(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.3), is_planned=True)
-    assert changed_settings(folder, config(plan, 0), free=()) == ["train.lr (0.3 -> 0.004)"]
+    assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.3 -> 0.004)"]
 
 
 def test_a_run_is_held_against_its_own_plan_where_the_shared_one_is_gone(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     plan.unlink()
-    assert changed_settings(folder, config(plan, 0), free=()) == []
+    assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
 def test_a_shared_plan_with_another_rate_is_noticed(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     replace(PLAN, lr=0.001).write(plan)
-    assert changed_settings(folder, config(plan, 0), free=()) == ["train.lr (0.004 -> 0.001)"]
+    assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.004 -> 0.001)"]
 
 
 def test_settings_that_are_free_may_differ_and_no_others(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     wanted = config(plan, 0.004, steps=7, balance=True)
-    changed = changed_settings(folder, wanted, free=("train.steps",))
+    changed = changed_settings(folder, wanted, ignore=("train.steps",))
     assert changed == ["train.balance (False -> True)"]

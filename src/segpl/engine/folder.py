@@ -1,0 +1,153 @@
+"""The run folder: file names, locking, and the rules for writing into it. Imports no torch."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from segpl.errors import InputError, MissingFileError
+from segpl.files import is_partial, storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def split(self) -> Path:
+        return self.path / "split.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "log.csv"
+
+    @property
+    def times(self) -> Path:
+        return self.path / "times.csv"
+
+    @property
+    def validation(self) -> Path:
+        return self.path / "validation.csv"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def last(self) -> Path:
+        return self.checkpoint("last")
+
+    @property
+    def best(self) -> Path:
+        return self.checkpoint("best")
+
+    @property
+    def postprocessing(self) -> Path:
+        return self.path / "postprocessing.json"
+
+    @property
+    def agreement(self) -> Path:
+        return self.path / "agreement.json"
+
+    @property
+    def folds(self) -> Path:
+        return self.path / "folds.csv"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / ".lock"
+
+    def checkpoint(self, name: str) -> Path:
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def weights_hash(self, checkpoint: str) -> str:
+        """A short hash of a checkpoint file; it changes when the folder is trained again."""
+        return sha256(self.checkpoint(checkpoint).read_bytes()).hexdigest()[:12]
+
+    def require_unused(self) -> None:
+        """Raise if the folder contains anything: a new run never overwrites other files."""
+        if self.config.exists():
+            raise InputError(
+                f"{self.path} already contains a run. Resume it with --resume, or choose another "
+                "--out."
+            )
+        if self.path.exists() and (not self.path.is_dir() or not self.is_empty()):
+            raise InputError(
+                f"{self.path} exists and is not a segpl run, so nothing is written there. Choose "
+                "another --out."
+            )
+
+    def is_empty(self) -> bool:
+        """Whether the folder holds nothing but leftovers of a run killed as it started."""
+        return all(is_partial(path) or path == self.lock for path in self.path.iterdir())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out of the folder. The lock of a killed process expires."""
+        with storage_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = self.lock.open("w")
+        with handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"another process is training in {self.path}. Wait for it to finish, or choose "
+                    "another --out."
+                ) from error
+            try:
+                yield
+            finally:
+                self.lock.unlink(missing_ok=True)
+                if not any(self.path.iterdir()):
+                    self.path.rmdir()
+
+    @contextmanager
+    def undo_on_error(self) -> Iterator[None]:
+        """Remove the files of a new run that fails before its first step.
+
+        The same command then works again. Files of a run that is resumed stay.
+        """
+        is_new = not self.config.exists()
+        try:
+            yield
+        except BaseException:
+            if is_new:
+                self.remove_description()
+            raise
+
+    def remove_description(self) -> None:
+        if not self.path.is_dir():
+            return
+        for path in (self.config, self.plan, self.split, self.environment, self.summary):
+            path.unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
+    def require_run(self) -> None:
+        missing = [f.name for f in (self.config, self.plan, self.split) if not f.is_file()]
+        if missing:
+            raise MissingFileError(
+                f"{self.path} is not a segpl run: {', '.join(missing)} missing. Give the folder "
+                "that `segpl train --out` wrote."
+            )

@@ -1,0 +1,347 @@
+"""Train a run, load a trained one, and predict with it: the Python API behind the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segpl.assembly import (
+    TrainingInputs,
+    build_method,
+    build_trainer,
+    open_dataset,
+    prepare_inputs,
+    require_validation,
+    with_planned_values,
+)
+from segpl.data.masks import select_classes
+from segpl.data.plan import Plan
+from segpl.data.split import Split
+from segpl.display import TrainingDisplay, bar, say
+from segpl.engine.checkpoint import load_weights, read_checkpoint
+from segpl.engine.device import (
+    choose_device,
+    is_compiler_error,
+    is_out_of_memory,
+    memory_format,
+)
+from segpl.engine.environment import describe_environment
+from segpl.engine.events import require_tensorboard
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.agreement import agreement_summary
+from segpl.files import write_json, write_text
+from segpl.methods.base import Method
+from segpl.predict.inputs import Job, find_inputs
+from segpl.predict.predictor import predict_jobs
+from segpl.predict.samples import note_of, samplers_for
+from segpl.settings import (
+    Config,
+    claim_folder,
+    gather_settings,
+    read_config,
+    resolve,
+    setting_changes,
+)
+from segpl.validate.agreement import network_agreement
+from segpl.validate.postprocessing import advised_classes, write_advice
+from segpl.validate.validator import Validator
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run folder with its config, plan, split, and the method with its weights."""
+
+    folder: RunFolder
+    config: Config
+    plan: Plan
+    split: Split
+    method: Method
+    device: torch.device
+    checkpoint: str = "last"
+    quiet: bool = False
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable weights."""
+        return sum(p.numel() for p in self.method.parameters() if p.requires_grad)
+
+    @property
+    def identity(self) -> str:
+        """Folder, checkpoint and hash of the weights; retraining the folder changes it."""
+        return (
+            f"{self.path.resolve()}#{self.checkpoint}@{self.folder.weights_hash(self.checkpoint)}"
+        )
+
+    @property
+    def largest(self) -> tuple[str, ...]:
+        """Classes for which validation advises keeping only the largest component."""
+        return advised_classes(self.folder, self.checkpoint)
+
+    def predict(
+        self,
+        inputs: str | Path | Sequence[str | Path] = (),
+        *,
+        out: str | Path,
+        probabilities: bool = False,
+        overwrite: bool = False,
+        overlap: float = 0.5,
+        samples: int | None = None,
+        by: str | None = None,
+        seed: int = 0,
+        ensemble: Sequence[Run] = (),
+        largest: str | Sequence[str] | None = None,
+    ) -> list[Path]:
+        """Write a mask for every input and return the files written.
+
+        Args:
+            inputs: images, folders or a dataset; by default the test cases of the run.
+            out: folder for the masks.
+            probabilities: also write the probability of each class.
+            overwrite: replace masks that other weights have written.
+            overlap: overlap of neighboring windows, as a fraction of the window.
+            samples: number of sampled predictions to average; also writes uncertainty maps.
+            by: how to draw samples; by default the first way this run supports.
+            seed: seed of the samples.
+            ensemble: further runs to average with; also writes uncertainty maps.
+            largest: classes of which only the largest component is kept, or "all" or "none"; by
+                default what the validation cases of the run advise.
+        """
+        runs = [self, *ensemble]
+        samplers = samplers_for(runs, samples, by, seed)
+        kept = self.one_component_classes(ensemble, largest)
+        paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+        jobs = (
+            find_inputs(paths, self.plan, layout=self.config.data.layout)
+            if paths
+            else self.test_jobs()
+        )
+        seen = {name for run in runs for name in run.split.labeled} & {job.name for job in jobs}
+        if seen and not self.quiet:
+            say(
+                f"note: {len(seen)} of {len(jobs)} inputs share their name with a labeled training "
+                "case. Their scores do not measure performance on new scans.",
+                style="yellow",
+            )
+        for run in runs:
+            run.method.to(self.device).eval()
+        with bar("predicting", len(jobs), quiet=self.quiet) as advance:
+            try:
+                return predict_jobs(
+                    jobs,
+                    self.method.predict,
+                    self.plan,
+                    Path(out),
+                    device=self.device,
+                    run=" + ".join(run.identity for run in runs) + note_of(samplers),
+                    probabilities=probabilities,
+                    overwrite=overwrite,
+                    overlap=overlap,
+                    samplers=samplers,
+                    largest=kept,
+                    advance=advance,
+                )
+            except torch.OutOfMemoryError as error:
+                raise InputError(
+                    f"out of memory on {self.device}. Free some memory, or use --device cpu. The "
+                    f"masks finished so far are in {out}."
+                ) from error
+
+    def one_component_classes(
+        self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
+    ) -> tuple[str, ...]:
+        """Classes reduced to their largest component: `wanted`, or else what all runs advise."""
+        advice = [run.largest for run in ensemble]
+        advised = [name for name in self.largest if all(name in one for one in advice)]
+        kept = select_classes(advised if wanted is None else wanted, list(self.plan.classes))
+        if kept and wanted is None and not self.quiet:
+            say(
+                f"Keeping only the largest component of {', '.join(kept)}, which improved the "
+                "validation scores. --largest none keeps all components."
+            )
+        return kept
+
+    def test_jobs(self) -> list[Job]:
+        if not self.split.test:
+            raise InputError(
+                f"{self.path} has no test cases to predict. Name images or folders, or train with "
+                "--test N to hold some out."
+            )
+        dataset = open_dataset(self.config)
+        return [Job(name, dataset.case(name).images) for name in self.split.test]
+
+
+def load_run(
+    path: str | Path, *, device: str = "auto", checkpoint: str = "last", quiet: bool = False
+) -> Run:
+    """Load a trained run for prediction. Loading executes no code from the folder."""
+    folder = RunFolder(Path(path))
+    if not folder.path.is_dir():
+        raise MissingFileError(f"{path} does not exist. Give the folder of a run.")
+    folder.require_run()
+    config = resolve(read_config(folder.config), str(folder.config))
+    plan = Plan.read(folder.plan)
+    method = build_method(config, plan)
+    source = folder.checkpoint(checkpoint)
+    if checkpoint == "best" and not source.exists():
+        raise MissingFileError(
+            f"{path} has no best checkpoint: only runs with validation cases keep one. Use "
+            "--checkpoint last, or train with --validation N."
+        )
+    load_weights(method, read_checkpoint(source), source)
+    target = choose_device(device)
+    method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs
+    return Run(
+        folder, config, plan, Split.read(folder.split), method, target, checkpoint, quiet=quiet
+    )
+
+
+def train(
+    data: str | Path = "",
+    *,
+    out: str | Path,
+    method: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train `method` on the dataset in `data` and write the run to the folder `out`.
+
+    Args:
+        data: folder of the dataset.
+        out: folder of the run; it must not exist yet, except to resume the run in it.
+        method: name of a method, as listed by `segpl list methods`.
+        config: TOML file with settings.
+        settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
+        overrides: settings such as "method.alpha=0.1"; overrides both.
+        resume: resume the run in `out` from its last checkpoint.
+        quiet: show no progress.
+    """
+    content = gather_settings(
+        data, method=method, config=config, settings=settings, overrides=overrides
+    )
+    folder = RunFolder(Path(out))
+    with claim_folder(folder, content, resume=resume, source=config) as resolved:
+        return train_config(resolved, folder, quiet=quiet)
+
+
+def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
+    """Train with `config` in a new folder, or resume the run in `folder`."""
+    device = choose_device(config.train.device)
+    is_new = not folder.config.exists()
+    with folder.undo_on_error():
+        run, inputs = prepare_run(config, folder, device, quiet=quiet)
+        if not quiet:
+            announce(run, inputs)
+        trainer = build_trainer(run.config, inputs, run.method, folder, device, quiet=quiet)
+    if not is_new:
+        trainer.resume()
+    run_trainer(trainer, run)
+    if isinstance(trainer.validate, Validator):
+        steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
+        write_advice(run.folder, run.plan, steps, trainer.validate.labels)
+    elif run.split.unlabeled and config.train.agreement:
+        report_agreement(run, trainer)
+    return run
+
+
+def prepare_run(
+    config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
+) -> tuple[Run, TrainingInputs]:
+    """Inspect the data, build the method, and write the files that describe the run."""
+    if config.train.track:
+        require_tensorboard()
+    inputs = prepare_inputs(config, folder, quiet=quiet)
+    config = with_planned_values(config, inputs)
+    # before preprocessing, so that an impossible network fails early
+    method = build_method(config, inputs.plan)
+    require_validation(method, inputs.split)
+    run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet)
+    write_description(run)
+    return run, inputs
+
+
+def write_description(run: Run) -> None:
+    folder = run.folder
+    # the config first: a run killed between these files can still be resumed
+    write_text(folder.config, run.config.as_toml())
+    run.split.write(folder.split)
+    run.plan.write(folder.plan)
+    # for the report, which loads no model
+    defaults = resolve({"method": {"name": run.config.method}})
+    changed = [text.split(" ")[0] for text in setting_changes(defaults, run.config)]
+    write_json(folder.summary, {"parameters": run.parameters, "changed": changed})
+    if not folder.environment.exists():
+        write_json(folder.environment, describe_environment(run.device))
+
+
+def announce(run: Run, inputs: TrainingInputs) -> None:
+    split, plan, config = run.split, run.plan, run.config
+    for note in split.notes:
+        say(note)
+    say(
+        f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
+        f"{len(split.validation)} validation, {len(split.test)} test cases; "
+        f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
+    )
+    if config.augment.mirror and plan.has_sides:
+        say("Mirroring is off: it would swap the left and right classes.")
+    if inputs.dataset.classes is None:
+        say(f"Classes found in the labels: {', '.join(plan.classes)}.")
+
+
+def run_trainer(trainer: Trainer, run: Run) -> None:
+    """Take the remaining steps; turn out-of-memory and compiler errors into advice."""
+    display = trainer.observer
+    assert isinstance(display, TrainingDisplay)
+    with display:
+        try:
+            trainer.run()
+        except Exception as error:
+            if is_out_of_memory(error):
+                patch = "x".join(map(str, run.plan.patch))
+                raise InputError(
+                    f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
+                    f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
+                    "for each. Lower train.batch, train.ratio or the patch in plan.json."
+                ) from error
+            if not is_compiler_error(error):
+                raise
+            raise InputError(
+                f"the network could not be compiled: {str(error).splitlines()[0]} Train without "
+                "compilation: --set train.compile=off."
+            ) from error
+        except KeyboardInterrupt:
+            last = run.folder.last
+            kept = (
+                f"The checkpoint of step {read_checkpoint(last).step} is kept"
+                if last.exists()
+                else "No checkpoint was written yet"
+            )
+            display.warned(f"stopped at step {trainer.step}. {kept}.")
+            raise
+
+
+def report_agreement(run: Run, trainer: Trainer) -> None:
+    """Measure how well the networks of a run without validation cases agree on unlabeled ones."""
+    volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
+    try:
+        limit = run.config.train.agreement
+        words = agreement_summary(network_agreement(run.folder, volumes, run, limit=limit))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        words = f"Agreement on unlabeled cases was not measured: out of memory on {run.device}."
+    if not run.quiet:
+        say(words)
