@@ -9,10 +9,11 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segpl.errors import InputError, MissingFileError, StorageError, UserError
+from segpl.errors import InputError, MissingFileError, StorageError, UserError, did_you_mean
 
 T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -115,3 +116,41 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
+
+
+def read_edited_record(path: Path, kind: type[T], remedy: str) -> T:
+    """Decode a JSON file that users may edit into the dataclass `kind`.
+
+    An unknown key, a missing key or a value of the wrong type is refused by name, with `remedy`.
+    """
+    import msgspec
+
+    content = read_json(path)
+    if isinstance(content, dict):
+        _refuse_unknown_keys(path, content, dict.fromkeys(_field_names(kind)))
+    try:
+        value = msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).replace("`", "'").partition(" - at ")
+        field = f" in {where.replace('$.', '')}" if where else ""
+        raise InputError(
+            f"{path} cannot be used: {what[0].lower()}{what[1:]}{field}. {remedy}"
+        ) from error
+    _refuse_unknown_keys(path, content, asdict(value))  # type: ignore[call-overload]  # a dataclass
+    return value
+
+
+def _field_names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _refuse_unknown_keys(path: Path, content: Any, known: Any) -> None:
+    """Compare the keys of nested tables with those of the decoded value."""
+    if isinstance(content, dict) and isinstance(known, dict):
+        for name, value in content.items():
+            if name not in known:
+                raise InputError(f"{path} has an unknown key '{name}'. {did_you_mean(name, known)}")
+            _refuse_unknown_keys(path, value, known[name])
+    elif isinstance(content, list) and isinstance(known, list | tuple):
+        for value, decoded in zip(content, known, strict=True):
+            _refuse_unknown_keys(path, value, decoded)

@@ -256,7 +256,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("count", "words"),
         [
-            (4, "--folds 4 needs as many labeled subjects, and there are 3. Ask for 3 at most"),
+            (4, "--folds 4 exceeds the number of labeled subjects, 3. Use 3 or fewer"),
             (1, "--folds 1 holds nothing out. Ask for 2 or more"),
             (0, "--folds 0 holds nothing out. Ask for 2 or more"),
         ],

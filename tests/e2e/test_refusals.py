@@ -122,11 +122,11 @@ BROKEN_FILES = {
     ),
     "no labeled case": (
         lambda data: [path.unlink() for path in (data / "labeled/lbls").iterdir()],
-        ["no labeled case to train on", "At least one label is needed"],
+        ["no labeled training case", "Add at least one label"],
     ),
     "no unlabeled case": (
         lambda data: shutil.rmtree(data / "unlabeled"),
-        ["keep their label, and this method needs unlabeled ones", "--method supervised"],
+        ["are labeled, but this method needs unlabeled cases", "--method supervised"],
     ),
     "no dataset": (
         lambda data: [shutil.rmtree(path) for path in data.iterdir()],
@@ -171,11 +171,11 @@ def test_a_color_picture_among_gray_ones_is_refused(segpl, pictures, tmp_path):
 OPTIONS = {
     "more labels than there are": (
         ["--labeled", "4"],
-        ["--labeled 4 asks for more labels than there are: 3 labeled", "Ask for 3 at most"],
+        ["--labeled 4 exceeds the 3 labeled training cases", "Use 3 or fewer"],
     ),
-    "negative labels": (["--labeled", "-1"], ["--labeled -1 is no number of cases"]),
-    "negative validation": (["--validation", "-1"], ["--validation -1 is no number of cases"]),
-    "negative test": (["--test", "-2"], ["--test -2 is no number of cases"]),
+    "negative labels": (["--labeled", "-1"], ["--labeled -1: it must be 0 or more"]),
+    "negative validation": (["--validation", "-1"], ["--validation -1: it must be 0 or more"]),
+    "negative test": (["--test", "-2"], ["--test -2: it must be 0 or more"]),
     "all held out": (["--test", "3"], ["take all 3 labeled cases", "Lower --validation or --t"]),
     "unknown method": (
         ["--method", "segpl-iv"],
@@ -330,7 +330,7 @@ def test_training_refuses_an_edited_plan_by_what_is_wrong_in_it(segpl, volumes, 
 def test_a_plan_that_is_no_plan_is_refused(segpl, volumes, tmp_path):
     (tmp_path / "plan.json").write_text("5")
     answer = segpl("train", volumes, "--plan", tmp_path / "plan.json", "--out", tmp_path / "run")
-    check_words(answer, "plan.json holds 5, and no plan")
+    check_words(answer, "plan.json cannot be used: expected 'object', got 'int'")
 
 
 def test_a_plan_is_not_written_over_another(segpl, volumes, tmp_path):

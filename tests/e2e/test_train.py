@@ -276,7 +276,7 @@ def test_python_trains_predicts_loads_and_evaluates_as_the_commands_do(volumes, 
 
 
 def test_python_raises_what_a_caller_would_catch(volumes, tmp_path):
-    with pytest.raises(ValueError, match="asks for more labels than there are") as caught:
+    with pytest.raises(ValueError, match="exceeds the") as caught:
         library.train(volumes, out=tmp_path / "run", settings={"split": {"labeled": 50}})
     assert isinstance(caught.value, InputError)
 
