@@ -21,6 +21,7 @@ from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.folds import held_out_rows
 from segpl.experiments.report_cases import calibrations, channel_note, volumes, wanted_pictures
 from segpl.files import read_json
+from segpl.predict.outputs import OtherWeightsError
 from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped, short_paths
 from segpl.report.page.assets import write_assets
 from segpl.report.page.report import write_report
@@ -202,9 +203,9 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
         (path / "samples", {"samples": SAMPLES}),
     ):
         try:
-            run.predict(out=out, **options)  # what is there from these weights is kept
-        except InputError:
-            run.predict(out=out, overwrite=True, **options)  # of other weights, or moved
+            run.predict(out=out, **options)  # keeps finished masks of the same weights
+        except OtherWeightsError:
+            run.predict(out=out, overwrite=True, **options)
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
         scores = evaluate_folders(
             predictions, run.config.data.path, metrics=tuple(METRICS), advance=advance

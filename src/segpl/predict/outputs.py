@@ -20,6 +20,10 @@ PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
 
 
+class OtherWeightsError(InputError):
+    """The manifest of an output folder names another run or other weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputFiles:
     """Files to write for one image."""
@@ -74,7 +78,7 @@ class OutputFolder:
         if overwrite:
             self._remove(jobs, kinds, files if is_foreign else {})
         elif manifest is not None and is_foreign and files:
-            raise InputError(
+            raise OtherWeightsError(
                 f"{self.path} holds predictions of another run or of other weights "
                 f"({manifest.run}), for example of {next(iter(files))}. Choose another --out, or "
                 "replace them with --overwrite."

@@ -1,0 +1,78 @@
+"""`segpl report --fill` predicts what is missing and never discards finished masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny import PICTURES
+
+from segpl.errors import InputError
+from segpl.experiments import report
+from segpl.predict.inputs import Job
+from segpl.predict.predictor import predict_jobs
+
+CASES = ("a", "b")
+
+
+class Run:
+    """Predicts two small images; `fail_at` is the image at which the device is out of memory."""
+
+    def __init__(self, path: Path, weights: str = "run@1", fail_at: int = 0) -> None:
+        self.path, self.weights, self.fail_at = path, weights, fail_at
+        self.split = SimpleNamespace(test=CASES)
+        self.config = SimpleNamespace(data=SimpleNamespace(path=str(path / "data")))
+        self.predicted = 0
+
+    def network(self, windows: torch.Tensor) -> torch.Tensor:
+        self.predicted += 1
+        if self.predicted == self.fail_at:
+            raise InputError("the cpu is out of memory")
+        return windows.sigmoid()
+
+    def predict(self, *, out: Path, overwrite: bool = False, **_: object) -> None:
+        jobs = [Job(name, (self.path / f"{name}.npy",)) for name in CASES]
+        options = {"device": torch.device("cpu"), "run": self.weights, "overwrite": overwrite}
+        predict_jobs(jobs, self.network, PICTURES, out, **options)
+
+
+@pytest.fixture
+def fill(tmp_path, monkeypatch):
+    """Fill a run that is built with these options; returns the run."""
+    for name in CASES:
+        np.save(tmp_path / f"{name}.npy", np.arange(16, dtype=np.float32).reshape(4, 4))
+    monkeypatch.setattr(report, "evaluate_folders", lambda *_, **__: [])
+    monkeypatch.setattr(report, "write_scores", lambda *_: None)
+
+    def fill(**options: object) -> Run:
+        run = Run(tmp_path, **options)
+        monkeypatch.setattr(report, "load_run", lambda *_, **__: run)
+        report.fill(tmp_path, quiet=True)
+        return run
+
+    return fill
+
+
+def test_an_error_keeps_the_finished_masks_and_reaches_the_user(fill, tmp_path):
+    with pytest.raises(InputError, match="out of memory"):
+        fill(fail_at=2)
+    assert (tmp_path / "predictions" / "a.npy").exists()
+    assert fill().predicted == 3  # b, and both into the folder of samples
+
+
+def test_masks_of_other_weights_are_replaced(fill):
+    fill(weights="run@1")
+    assert fill(weights="run@1").predicted == 0
+    assert fill(weights="run@2").predicted == 4
+
+
+def test_a_file_of_the_user_is_not_replaced(fill, tmp_path):
+    (tmp_path / "predictions").mkdir()
+    label = tmp_path / "predictions" / "a.npy"
+    np.save(label, np.ones((4, 4), np.uint8))
+    with pytest.raises(InputError, match="was not predicted by segpl"):
+        fill()
+    assert np.load(label).all()
