@@ -24,8 +24,8 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 
 docs-images: .venv/installed  ## the pictures of docs/threshold.md and docs/guide.md
-	$(BIN)/python -m segpl.report.pictures.thresholds docs/images
-	$(BIN)/python -m segpl.report.pictures.artefacts docs/images
+	$(BIN)/python docs/pictures/thresholds.py docs/images
+	$(BIN)/python docs/pictures/artifacts.py docs/images
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,59 +1,77 @@
-"""Train several methods on the same cases, with several seeds, and score them on the test cases.
+"""Compare methods on the same cases over several seeds, with tests of significance.
 
-Every seed draws its own labeled cases, weights and crops; the test cases stay the same, and all
-methods of a seed share labels, plan and network. An interrupted comparison goes on where it was.
+Every seed draws its own labeled cases, weights and crops. Test and validation cases stay the same,
+and all methods of a seed share labels, plan and network. Give a dataset to compare methods with
+supervised training on its test cases, or a TOML file with datasets, variants and questions. The
+result is OUT/report.html. An interrupted comparison resumes where it stopped.
 
 Examples:
-  segpl compare data --labeled 8 --steps 1000 --out comparison
+  segpl compare data --labeled 8 --test 20 --steps 1000 --out comparison
   segpl compare data --methods segpl mean-teacher --seeds 0 1 --out comparison
-  segpl compare --phantom --seeds 0 1 2 3 4 --out comparison    generated scans, no data needed
-  segpl compare data --set methods.segpl.alpha=1 --set methods.ua-mt.network.dropout=0.5 --out c
-  segpl compare data --config benchmarks/comparison/drive.toml --jobs 8 --out comparison
+  segpl compare data --set methods.segpl.alpha=1 --out comparison
+  segpl compare --phantom --seeds 0 1 2 3 4 --out comparison       generated scans, no data needed
+  segpl compare questions.toml --data /datasets --jobs 8 --out comparison
+  segpl compare questions.toml --only hippocampus --out comparison one of its datasets
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", type=Path, nargs="?", help="folder of the dataset")
-    parser.add_argument("--phantom", action="store_true", help="generate lung vessels as data")
+    parser.add_argument(
+        "source", type=Path, nargs="?", help="folder of a dataset, or a TOML file of an experiment"
+    )
+    parser.add_argument("--phantom", action="store_true", help="use generated lung vessels as data")
     parser.add_argument("--out", type=Path, required=True, help="folder of the comparison")
     parser.add_argument(
         "--methods",
         nargs="+",
+        default=[],
         metavar="METHOD",
-        help="or labels of variants (default: all); supervised is always there",
+        help="methods or variants to compare with supervised training (default: all)",
     )
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="default: 0 1 2")
-    parser.add_argument("--steps", type=int, help="of each training (default 2000)")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2"
+    )
+    parser.add_argument("--steps", type=int, help="training steps (default 2000)")
     parser.add_argument(
         "--labeled",
         type=int,
         metavar="N",
-        help="keep N labels, hide the others; 0: all, where no method needs unlabeled cases",
+        help="use N labels and hide the others; 0 uses all, for methods without unlabeled cases",
     )
-    parser.add_argument("--test", type=int, metavar="N", help="hold N labeled cases out to score")
+    parser.add_argument(
+        "--test", type=int, metavar="N", help="hold out N labeled cases for testing"
+    )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (default 1)")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="trainings at the same time (default 1)"
+        "--data",
+        type=Path,
+        default=Path(),
+        metavar="ROOT",
+        help="folder of the datasets of a TOML file (default: the current folder)",
     )
     parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="TOML",
-        help="settings of all; [compare] has methods and seeds, [methods.NAME] those of one "
-        "method, or of a variant of the method that its key 'method' names",
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="DATASET",
+        help="train on these datasets of a TOML file only",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="any setting of all, such as train.lr=0.003, or of one: methods.segpl.alpha=1",
+        help="any setting of all runs, for example train.lr=0.003, or of one method: "
+        "methods.segpl.alpha=1",
     )
 
 
@@ -61,44 +79,51 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.errors import InputError
-    from segpl.experiments.compare import (
-        BASELINE,
-        compare,
-        compare_settings,
-        read_compare_config,
-    )
-    from segpl.files import write_text
-    from segpl.report.comparison.outcomes import seeds_table
-    from segpl.report.comparison.words import comparison_words
-    from segpl.report.tables import as_markdown, print_table
+    from segpl.experiments.compare import run_experiment
+    from segpl.experiments.experiment import make_experiment, read_experiment_file
+    from segpl.report.tables import print_table
     from segpl.settings import with_overrides
 
-    if bool(args.data) == args.phantom:
-        raise InputError("name one dataset, or give --phantom to generate one.")
-    given = [
-        f"{key}={value}"
-        for key, value in (
-            ("train.steps", args.steps),
-            ("train.device", args.device),
-            ("split.labeled", args.labeled),
-            ("split.test", args.test),
-        )
-        if value is not None
-    ]
-    content = read_compare_config(args.config) if args.config else {}
-    content = with_overrides(content, [*given, *args.set])
-    settings = compare_settings(content, args.methods, args.seeds)
-    outcomes = compare(args.data, args.out, settings, jobs=args.jobs)
-    table = seeds_table(outcomes, BASELINE, jobs=args.jobs)
-    words = comparison_words(outcomes, BASELINE, own_cases=args.phantom)
-    listed = "".join(f"\n- {line}" for line in words)
-    write_text(args.out / "comparison.md", f"{as_markdown(table)}{listed}\n")
-    console = Console(highlight=False, soft_wrap=True)
-    print_table(table, console)
-    for line in words:
-        console.print(line, markup=False)
-    console.print(f"One row for each training: {shlex.quote(str(args.out / 'comparison.csv'))}")
-    failed = [outcome for outcome in outcomes if outcome.error]
-    for outcome in failed:
-        console.print(f"{outcome.method}, seed {outcome.seed}: {outcome.error}", markup=False)
-    return 1 if failed else 0
+    if bool(args.source) == args.phantom:
+        raise InputError("give a dataset or a TOML file, or --phantom to generate scans.")
+    given = {
+        "train.steps": args.steps,
+        "train.device": args.device,
+        "split.labeled": args.labeled,
+        "split.test": args.test,
+    }
+    chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
+    content: dict[str, Any]
+    if args.phantom:
+        content, source = {"datasets": {"": {"phantom": True}}}, "--phantom"
+    elif args.source.suffix.lower() == ".toml":
+        content, source = read_experiment_file(args.source), args.source.name
+    else:
+        content, source = {"datasets": {"": {"path": str(args.source)}}}, str(args.source)
+    experiment = make_experiment(
+        content,
+        source,
+        methods=args.methods,
+        seeds=args.seeds,
+        overrides=with_overrides({}, [*chosen, *args.set]),
+    )
+    result = run_experiment(
+        experiment,
+        args.out,
+        root=args.data,
+        only=args.only,
+        processes=args.jobs,
+        command=shlex.join(["segpl", *sys.argv[1:]]),
+    )
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for answer in result.answers:
+        console.print(f"\n{answer.title}")
+        print_table(answer.table, console)
+        for sentence in answer.sentences:
+            console.print(sentence)
+    console.print(f"\nOne row per run: {shlex.quote(str(args.out / 'comparison.csv'))}")
+    if result.page.exists():
+        console.print(f"Open {shlex.quote(str(result.page))} in a browser.")
+    for title, error in result.failures.items():
+        console.print(f"{title} failed: {error}")
+    return 1 if result.failures else 0

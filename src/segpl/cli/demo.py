@@ -22,12 +22,15 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.experiments.demo import DemoSettings, run_demo
-    from segpl.report.tables import comparison_table, print_table
+    from segpl.report.sections.answer import answers
+    from segpl.report.sections.scores import methods_table
+    from segpl.report.tables import print_table
 
     out = args.out or Path(f"segpl-demo-{args.seed}" if args.seed else "segpl-demo")
-    result = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed))
+    found = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed))
     console = Console(highlight=False, soft_wrap=True)
-    print_table(comparison_table(result.runs), console)
-    console.print(result.verdict, markup=False)
-    console.print(f"Open {result.page} in a browser.", markup=False)
+    print_table(methods_table(found), console)
+    for answer in answers(found):
+        console.print(answer.headline, *answer.sentences, markup=False)
+    console.print(f"Open {out / 'demo.html'} in a browser.", markup=False)
     return 0

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.region import regions_beside
     from segpl.evaluate.scores import score_pairs, write_scores
-    from segpl.report.tables import calibration_summary, counted, print_table, summary_table
+    from segpl.report.tables import calibration_summary, count_noun, print_table, summary_table
 
     # names and paths are shown as they are, on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         names = ", ".join(pairing.without_label)
         notes.print(f"Not scored, for want of a label: {names}", style="yellow")
     if pairing.without_prediction:
-        count = counted(len(pairing.without_prediction), "case")
+        count = count_noun(len(pairing.without_prediction), "case")
         notes.print(f"Labeled but not predicted: {count}.")
     beside = regions_beside(label for _, label in pairing.pairs.values())
     if args.region:

@@ -20,9 +20,8 @@ COMMANDS = {
     "evaluate": "score predictions against labels",
     "stress": "score runs on disturbed images: artifacts, attacks, other windows",
     "cost": "compare what methods cost: weights, FLOPs, memory, time",
-    "compare": "train several methods on the same cases, over several seeds",
-    "study": "answer questions by training variants, with paired tests over seeds",
-    "report": "show runs on one page: which is best, by how much, is it sure",
+    "compare": "train methods on the same cases over several seeds and test the differences",
+    "report": "write one page about runs: which method is best, and is it significant",
     "list": "name the methods, layouts, losses or settings",
 }
 
@@ -31,7 +30,7 @@ GOING_ON = {
     "train": "Go on with the same command and --resume.",
     "predict": "The same command, without --overwrite, goes on from there.",
     "report": "What --fill has predicted is kept: the same command goes on from there.",
-    **dict.fromkeys(("compare", "demo", "stress", "study"), "The same command goes on from there."),
+    **dict.fromkeys(("compare", "demo", "stress"), "The same command goes on from there."),
 }
 
 

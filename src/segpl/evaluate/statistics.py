@@ -1,7 +1,9 @@
-"""How sure a difference is, over seeds and cases: intervals, tests, agreement, and words for them.
+"""Statistics for comparing methods over seeds and cases.
 
-Values are given as `{seed: {case: value}}`. A case is known by its key: where two seeds use one
-key, they mean one image. Tests over seeds alone, and Holm's correction, are in `paired`.
+Scores are `{seed: {case: value}}`. Two seeds that use the same case key refer to the same image.
+One scheme serves every comparison (`compare_with`): differences are paired by seed and case, the
+confidence interval is a bootstrap over seeds and cases, and p comes from Wilcoxon's signed-rank
+test over cases, corrected by Holm when several methods are compared with one reference.
 """
 
 from __future__ import annotations
@@ -17,33 +19,39 @@ from numpy.typing import NDArray
 from scipy import stats
 
 BySeed = Mapping[int, Mapping[Any, float]]  # seed -> case -> value
-RESAMPLES = 10_000
-EXACT_UP_TO = 50  # pairs: beyond, the normal distribution is as good
-LEVEL = 0.05
-FEW_SEEDS = 5  # below, an interval may be far too narrow; see `resampled_means`
+BOOTSTRAP_SAMPLES = 10_000
+EXACT_UP_TO = 50  # pairs; the normal approximation is as good beyond
+SIGNIFICANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The mean over seeds of the mean over cases; nan is what too few values cannot tell."""
+    """Mean over seeds of the mean over cases; nan where there are too few values."""
 
     mean: float
-    spread: float  # standard deviation over seeds
-    low: float  # of the bootstrap interval
+    std: float  # over seeds
+    low: float  # ends of the 95% bootstrap interval
     high: float
     seeds: int
     cases: int
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """How much one method lies above another at the seeds and cases that both have."""
+class Difference:
+    """One method minus its reference, at the seeds and cases that both have."""
 
-    estimate: Estimate  # of the differences
-    above: int  # cases whose mean difference over seeds is above 0
-    below: int
-    p: float  # of Wilcoxon's test over cases
-    left_out: int  # pairs of seed and case of which one of the two has no finite value
+    estimate: Estimate  # of the paired differences
+    higher: int  # cases whose difference, averaged over seeds, is above 0
+    lower: int
+    p: float  # Wilcoxon signed-rank, over cases
+    corrected: float  # p after Holm's correction
+    left_out: int  # pairs in which one of the two has no finite value
+
+    @property
+    def is_significant(self) -> bool:
+        """The interval excludes 0, and the corrected p is below 0.05."""
+        known = self.estimate
+        return (known.low > 0 or known.high < 0) and self.corrected < SIGNIFICANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,8 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What Bland and Altman draw: a point for each case, the bias and the limits of agreement."""
+class BlandAltman:
+    """A point for each case, the bias and the limits of agreement."""
 
     means: dict[Any, float]  # of the two methods, by case
     differences: dict[Any, float]
@@ -66,50 +74,45 @@ class Agreement:
     upper: Bound
 
 
-def estimate(
-    values: BySeed,
-    generator: np.random.Generator,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> Estimate:
-    """Mean, deviation over seeds and percentile bootstrap interval of `values`."""
+def estimate(values: BySeed, *, samples: int = BOOTSTRAP_SAMPLES) -> Estimate:
+    """Mean, standard deviation over seeds and 95% percentile bootstrap interval."""
     groups = {seed: cases for seed, cases in values.items() if cases}
     cases = {case for group in groups.values() for case in group}
     if not groups:
         return Estimate(math.nan, math.nan, math.nan, math.nan, 0, 0)
     means = [math.fsum(group.values()) / len(group) for group in groups.values()]
     mean = math.fsum(means) / len(means)
-    spread = statistics.stdev(means) if len(means) > 1 else math.nan
+    std = statistics.stdev(means) if len(means) > 1 else math.nan
     low = high = math.nan
     if len(groups) > 1 or len(cases) > 1:
-        drawn = resampled_means(groups, generator, resamples)
-        low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
-    return Estimate(mean, spread, low, high, len(groups), len(cases))
+        # a fixed seed: the interval of one method does not depend on the others
+        means_drawn = bootstrap_means(groups, np.random.default_rng(0), samples)
+        low, high = np.quantile(means_drawn, [0.025, 0.975]).tolist()
+    return Estimate(mean, std, low, high, len(groups), len(cases))
 
 
-def resampled_means(
-    values: BySeed, generator: np.random.Generator, resamples: int = RESAMPLES
+def bootstrap_means(
+    values: BySeed, generator: np.random.Generator, samples: int = BOOTSTRAP_SAMPLES
 ) -> NDArray[np.float64]:
-    """Means of seeds drawn anew, and of cases drawn anew below them: (resamples,).
+    """Means of resampled seeds and, within them, resampled cases: (samples,).
 
-    Cases of one seed share a network, so that they are not independent: seeds are drawn first.
-    Where all seeds have the same cases, one draw of cases serves all seeds of a resample, since a
-    hard image is hard for every seed; drawn for each seed anew, that would average out and the
-    interval would hold for these images alone. Where seeds have other cases each, every drawn seed
-    draws among its own.
+    The cases of one seed share a network and are not independent, so seeds are resampled first. If
+    all seeds have the same cases, one resample of cases serves all seeds: a hard image is hard for
+    every seed, and independent resamples would average this out. If every seed has its own cases,
+    each resampled seed resamples among its own.
 
-    Percentiles of few values lie too close together. In 1,000 simulations with 20 cases each, 95 %
-    intervals held the truth in 91 % with 2 seeds, 92 % with 3 and 95 % with 10 where cases differ
-    more than seeds (deviations 0.03 and 0.01), but in 55 %, 75 % and 90 % where only seeds differ.
+    Percentile intervals of few values are too narrow. In 1,000 simulations with 20 cases, nominal
+    95% intervals covered the truth in 91% with 2 seeds, 92% with 3 and 95% with 10 when cases vary
+    more than seeds (standard deviations 0.03 and 0.01), but in 55%, 75% and 90% when only seeds
+    vary.
     """
-    # sorted, so that the order of rows in a file changes nothing
+    # sorted: the order of rows in a file must not matter
     seeds = sorted(values)
     groups = [[values[seed][case] for case in sorted(values[seed])] for seed in seeds]
     rows = [np.asarray(group, np.float64) for group in groups]
-    chosen = generator.integers(len(rows), size=(resamples, len(rows)))  # (R, seeds)
+    chosen = generator.integers(len(rows), size=(samples, len(rows)))  # (R, seeds)
     if all(values[seed].keys() == values[seeds[0]].keys() for seed in seeds):
-        cases = generator.integers(rows[0].size, size=(resamples, rows[0].size))  # (R, cases)
+        cases = generator.integers(rows[0].size, size=(samples, rows[0].size))  # (R, cases)
         by_seed = np.stack([row[cases].mean(1) for row in rows], 1)  # (R, seeds)
         return np.asarray(np.take_along_axis(by_seed, chosen, 1).mean(1))
     drawn = np.empty(chosen.shape)
@@ -121,7 +124,7 @@ def resampled_means(
 
 
 def case_means(values: BySeed) -> dict[Any, float]:
-    """The mean of each case over the seeds that have it."""
+    """Mean of each case over the seeds that have it."""
     groups: dict[Any, list[float]] = {}
     for seed in values:
         for case, value in values[seed].items():
@@ -129,21 +132,34 @@ def case_means(values: BySeed) -> dict[Any, float]:
     return {case: math.fsum(group) / len(group) for case, group in groups.items()}
 
 
-def effect(
-    values: BySeed,
-    reference: BySeed,
-    generator: np.random.Generator,
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-) -> Effect:
-    """How much `values` lie above `reference`, at equal seeds and cases.
+def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, Difference]:
+    """The difference of every method from the reference, with Holm-corrected p."""
+    paired = {name: _paired(values, reference) for name, values in methods.items()}
+    p_values = {name: wilcoxon(list(case_means(pairs).values())) for name, pairs in paired.items()}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    return {
+        name: Difference(
+            estimate(pairs),
+            higher=sum(value > 0 for value in case_means(pairs).values()),
+            lower=sum(value < 0 for value in case_means(pairs).values()),
+            p=p_values[name],
+            corrected=corrected[name],
+            left_out=_all_pairs(methods[name], reference) - sum(map(len, pairs.values())),
+        )
+        for name, pairs in paired.items()
+    }
 
-    A pair with a value that is not finite is left out, and counted in `left_out`.
-    """
-    differences = {
+
+def smallest_p(cases: int, comparisons: int = 1) -> float:
+    """The smallest Holm-corrected p that this many cases can reach: all signs the same."""
+    return comparisons * min(1.0, 2.0 ** (1 - cases))
+
+
+def _paired(values: BySeed, reference: BySeed) -> dict[int, dict[Any, float]]:
+    """Differences at equal seeds and cases; pairs without two finite values are left out."""
+    return {
         seed: {
-            # scores are ratios of counts: what differs by rounding alone is the same
+            # scores are ratios of counts: differences below 1e-12 are rounding
             case: round(value - reference[seed][case], 12)
             for case, value in cases.items()
             if math.isfinite(value - reference[seed].get(case, math.nan))
@@ -151,27 +167,22 @@ def effect(
         for seed, cases in values.items()
         if seed in reference
     }
-    pairs = sum(map(len, differences.values()))
-    either = {(seed, case) for each in (values, reference) for seed in each for case in each[seed]}
-    by_case = case_means(differences)
-    return Effect(
-        estimate(differences, generator, confidence=confidence, resamples=resamples),
-        above=sum(value > 0 for value in by_case.values()),
-        below=sum(value < 0 for value in by_case.values()),
-        p=wilcoxon(list(by_case.values())),
-        left_out=len(either) - pairs,
+
+
+def _all_pairs(values: BySeed, reference: BySeed) -> int:
+    return len(
+        {(seed, case) for each in (values, reference) for seed in each for case in each[seed]}
     )
 
 
 def wilcoxon(differences: Sequence[float]) -> float:
-    r"""Two-sided p of the signed-rank test that differences lie about 0 [Wilcoxon1945].
+    r"""Two-sided p of the signed-rank test that differences are centered at 0 [Wilcoxon1945].
 
     $$W = \sum_{d_i > 0} \operatorname{rank} |d_i|$$
 
-    Equal sizes share the mean of their ranks. Differences of 0 are ranked too and then left out of
-    the sum [Pratt1959], so that beside many of them a small loss weighs nearly as much as a large
-    gain; where all are 0, p is 1. Up to 50 pairs p is exact, ties or not: both signs are as likely,
-    and the distribution of $W$ is built up rank by rank. Beyond, it is scipy's normal one.
+    Ties share the mean of their ranks. Zeros are ranked and then left out of the sum [Pratt1959];
+    if all differences are 0, p is 1. Up to 50 pairs p is exact, also with ties: the distribution of
+    $W$ under random signs is built up rank by rank. Beyond, scipy's normal approximation is used.
     """
     sizes = np.asarray(differences, np.float64)
     if not sizes.size:
@@ -180,13 +191,32 @@ def wilcoxon(differences: Sequence[float]) -> float:
         return 1.0
     if sizes.size > EXACT_UP_TO:
         return float(stats.wilcoxon(sizes, zero_method="pratt").pvalue)
-    # twice the ranks, so that shared ones are whole numbers too
+    # twice the ranks, so that shared ranks are integers too
     ranks = np.rint(2 * stats.rankdata(np.abs(sizes))).astype(int)
-    counted, found = ranks[sizes != 0], int(ranks[sizes > 0].sum())
-    chance = np.ones(1)  # of each sum
-    for rank in counted:
-        chance = 0.5 * (np.pad(chance, (0, rank)) + np.pad(chance, (rank, 0)))
-    return float(min(1.0, 2 * min(chance[: found + 1].sum(), chance[found:].sum())))
+    observed = int(ranks[sizes > 0].sum())
+    probability = np.ones(1)  # of each sum of ranks
+    for rank in ranks[sizes != 0]:
+        probability = 0.5 * (np.pad(probability, (0, rank)) + np.pad(probability, (rank, 0)))
+    tails = probability[: observed + 1].sum(), probability[observed:].sum()
+    return float(min(1.0, 2 * min(tails)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    r"""Holm's step-down correction for several comparisons, in the order given.
+
+    With $p_{(1)} \le \dots \le p_{(m)}$,
+
+    $$\tilde p_{(i)} = \max_{j \le i} \min\bigl(1, (m - j + 1)\, p_{(j)}\bigr)$$
+
+    This bounds the probability of any false discovery. A nan stays nan and does not count.
+    """
+    adjusted = list(p_values)
+    order = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    highest = 0.0
+    for rank, (p, place) in enumerate(order):
+        highest = max(highest, min(1.0, (len(order) - rank) * p))
+        adjusted[place] = highest
+    return adjusted
 
 
 def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
@@ -194,9 +224,9 @@ def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
 
     $$U = \sum_{i,j} 1[x_i > y_j] + \tfrac12\, 1[x_i = y_j]$$
 
-    [Xu2024] compares SegPL with CPS so, by the IoU of single test images of CARVE with 2 labeled
-    volumes. Both methods segmented the same images, which this test does not use: `wilcoxon` does,
-    and tells smaller differences. Where all values are the same, p is 1.
+    [Xu2024] compares SegPL with CPS this way, by the IoU of single test images of CARVE with 2
+    labeled volumes. The test ignores that both methods segmented the same images; `wilcoxon` uses
+    the pairing and detects smaller differences. If all values are equal, p is 1.
     """
     if not values or not reference:
         return math.nan
@@ -207,17 +237,17 @@ def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
 
 def bland_altman(
     values: Mapping[Any, float], reference: Mapping[Any, float], *, confidence: float = 0.95
-) -> Agreement:
-    r"""Bias and limits of agreement of two methods on the cases of both [BlandAltman1986].
+) -> BlandAltman:
+    r"""Bias and limits of agreement of two methods on their common cases [BlandAltman1986].
 
-    With $\bar d$ and $s$ mean and standard deviation of the $n$ differences,
+    With $\bar d$ and $s$ the mean and standard deviation of the $n$ differences,
 
     $$\bar d \pm t\, \frac{s}{\sqrt n}, \qquad \bar d \pm 1.96\, s, \qquad
       \operatorname{se}(\bar d \pm 1.96\, s) = s \sqrt{\frac1n + \frac{1.96^2}{2 (n - 1)}}$$
 
-    where $t$ is Student's quantile with $n - 1$ degrees of freedom, and 95 % of new differences are
-    expected between the limits. Differs from the source: 1.96 where its example has 2, and the
-    error of a limit is not rounded to $s \sqrt{3 / n}$.
+    where $t$ is Student's quantile with $n - 1$ degrees of freedom. 95% of new differences are
+    expected between the limits. Unlike the source, we use 1.96 instead of 2 and do not round the
+    standard error of a limit to $s \sqrt{3 / n}$.
     """
     common = [
         case for case in values if math.isfinite(values[case] - reference.get(case, math.nan))
@@ -227,7 +257,7 @@ def bland_altman(
     count = len(common)
     if count < 2:
         bias = math.fsum(differences.values()) if count else math.nan
-        return Agreement(means, differences, Bound(bias), Bound(math.nan), Bound(math.nan))
+        return BlandAltman(means, differences, Bound(bias), Bound(math.nan), Bound(math.nan))
     bias = math.fsum(differences.values()) / count
     deviation = statistics.stdev(differences.values())
     width = statistics.NormalDist().inv_cdf(0.975)
@@ -235,80 +265,10 @@ def bland_altman(
     reach = quantile * deviation / math.sqrt(count)
     outer = quantile * deviation * math.sqrt(1 / count + width**2 / (2 * (count - 1)))
     lower, upper = bias - width * deviation, bias + width * deviation
-    return Agreement(
+    return BlandAltman(
         means,
         differences,
         Bound(bias, bias - reach, bias + reach),
         Bound(lower, lower - outer, lower + outer),
         Bound(upper, upper - outer, upper + outer),
     )
-
-
-def sentence(
-    found: Effect,
-    *,
-    name: str = "Dice",
-    scale: float = 100.0,
-    higher_is_better: bool = True,
-    holm: float | None = None,
-) -> str:
-    """What a difference is worth, in words such as a reader would use.
-
-    "better by 1.3 Dice (95 % interval 0.4 to 2.1), 18 of 20 cases". A difference is told only where
-    the interval leaves out 0 and the corrected p, if there is one, is below 0.05.
-
-    Args:
-        found: one method against another, with a confidence of 95 %.
-        name: what was measured, after the number: "Dice", "mm of HD95".
-        scale: what the numbers are multiplied by; 100 gives hundredths.
-        higher_is_better: whether more of it is better.
-        holm: p of all comparisons that were made, corrected; None where there is one only.
-    """
-    known, notes = found.estimate, reservations(found)
-    if not known.cases:
-        text = "nothing can be compared: there is no case that both have at an equal seed"
-        return "; ".join([text, *notes])
-    cases = f"{known.cases} case{'s' * (known.cases > 1)}"
-    if not (found.above or found.below or known.low < known.high):
-        text = f"no difference: the same {name} in {'all ' * (known.cases > 1)}{cases}"
-        return "; ".join([text, *notes])
-    sign = scale if known.mean >= 0 else -scale
-    places = decimals(known.mean * sign)
-    size = f"{known.mean * sign:.{places}f} {name}"
-    direction = "better" if (known.mean >= 0) == higher_is_better else "worse"
-    if math.isnan(known.low):
-        text = f"no difference can be told from one case: {size} {direction}"
-        return "; ".join([text, *notes])
-    low, high = sorted((known.low * sign, known.high * sign))
-    agree = f"{found.above if known.mean >= 0 else found.below} of {cases}"
-    # + 0.0: no minus before a rounded 0
-    span = f"(95 % interval {round(low, places) + 0.0:.{places}f} to {high:.{places}f}), {agree}"
-    is_told = low > 0 and (holm is None or holm < LEVEL)
-    text = f"{direction} by {size}" if is_told else f"no difference can be told: {size} {direction}"
-    return "; ".join([f"{text} {span}", *notes])
-
-
-def decimals(size: float) -> int:
-    """One place, or as many as the first digit that is not 0 needs, up to three."""
-    return next((places for places in (1, 2) if round(abs(size), places)), 3) if size else 1
-
-
-def reservations(found: Effect) -> list[str]:
-    """What a reader must know of the seeds and cases behind a difference."""
-    seeds, notes = found.estimate.seeds, []
-    if seeds == 1:
-        notes.append("one seed, so that another training may differ by more")
-    elif seeds < FEW_SEEDS:
-        notes.append(f"only {seeds} seeds")
-    if found.left_out:
-        notes.append(
-            f"{found.left_out} pair{'s' * (found.left_out > 1)} of seed and case left out, where "
-            "one of the two has no score"
-        )
-    return notes
-
-
-def p_text(p: float) -> str:
-    if math.isnan(p):
-        return "-"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -31,7 +31,7 @@ from segpl.engine.step import optimizer_for, take_step
 from segpl.errors import InputError, did_you_mean
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.methods.base import METHODS, Method
-from segpl.report.tables import counted
+from segpl.report.tables import count_noun
 from segpl.settings import Config, resolve, select_known
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -64,7 +64,7 @@ class Workload:
         return (
             f"{self.labeled} labeled and {self.unlabeled} unlabeled crops of "
             f"{'x'.join(map(str, self.plan.patch))} voxels, "
-            f"{counted(len(self.plan.channels), 'channel')}, {len(self.plan.classes)} classes"
+            f"{count_noun(len(self.plan.channels), 'channel')}, {len(self.plan.classes)} classes"
         )
 
 
@@ -103,8 +103,8 @@ def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan
     dims = len(patch)
     if dims not in WIDTHS:
         raise InputError(
-            f"--patch {' '.join(map(str, patch))} has {counted(dims, 'number')}: a crop has 2 or 3 "
-            "sides. Write --patch 32 32 32, or --patch 256 256 for pictures."
+            f"--patch {' '.join(map(str, patch))} has {count_noun(dims, 'number')}: a crop "
+            "has 2 or 3 sides. Write --patch 32 32 32, or --patch 256 256 for pictures."
         )
     if channels < 1:
         raise InputError(f"--channels is {channels}: an image has at least 1 channel.")
@@ -388,4 +388,4 @@ def finish(device: torch.device) -> None:
 def describe_device(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"cpu with {counted(torch.get_num_threads(), 'thread')}"
+    return f"cpu with {count_noun(torch.get_num_threads(), 'thread')}"

@@ -11,7 +11,7 @@ import torch
 
 from segpl.experiments.cost import REFERENCE, CostReport
 from segpl.files import write_text
-from segpl.report.tables import Table, counted
+from segpl.report.tables import Table, count_noun
 
 COLUMNS = [
     "method",
@@ -52,7 +52,7 @@ def note_of(report: CostReport) -> str:
     peak = "memory that torch allocated" if is_gpu else "tensors alive, not what the process takes"
     # networks of MONAI have shapes of their own
     is_unet = report.network == "unet"
-    halvings = counted(len(load.plan.strides), "halving")
+    halvings = count_noun(len(load.plan.strides), "halving")
     shape = f", width {report.width}, {halvings}" if is_unet else ""
     busy = (
         f"\nThe machine was busy: a median is {report.unrest:.1f} times the fastest step of its "
@@ -63,7 +63,7 @@ def note_of(report: CostReport) -> str:
         f"others saw {load.describe()}. Network {report.network}{shape}.\n"
         "Predicting: weights that prediction needs; its FLOPs are of one crop. FLOPs: of "
         f"convolutions and matrix products, a multiply-add is 2. Peak: {peak}. Seconds: median of "
-        f"{counted(report.steps, 'step')}.\n"
+        f"{count_noun(report.steps, 'step')}.\n"
         f"{report.device}, torch {torch.__version__}, {report.precision}, "
         f"{'compiled' if report.compiled else 'not compiled'}."
         f"{busy if report.unrest > BUSY else ''}"

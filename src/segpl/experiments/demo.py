@@ -7,19 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, stem_of
-from segpl.engine.log import read_log
-from segpl.experiments import phantom_data
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.files import write_atomically
+from segpl.report.collection import RunCollection
 from segpl.report.figures import OverlayCase, busiest_slice, overlay_figure
-from segpl.report.page.demo import write_page
-from segpl.report.runs import RunSummary, training_seconds
+from segpl.report.page.report import Preface, write_report
 from segpl.run import Run, train
 
 METHODS = ("supervised", "segpl", "segpl-vi")
@@ -45,49 +41,25 @@ class DemoSettings:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    page: Path
-    runs: list[RunSummary]
-    verdict: str
-
-
-def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> DemoResult:
-    """Generate, train, predict, score and show; an interrupted demo goes on where it was."""
+def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCollection:
+    """Generate, train, predict, score and report; an interrupted demo resumes where it stopped."""
     data, plan = make_phantom(out, settings.seed, quiet=quiet)
-    runs, summaries = [], []
+    runs = []
     for method in METHODS:
         sections = settings.sections(method)
         sections["data"] = {"plan": str(plan.resolve())}
         run = train(data, out=out / "runs" / method, settings=sections, resume=True, quiet=quiet)
+        score_run(run)
         runs.append(run)
-        summaries.append(summarize(run))
-    verdict = verdict_of(summaries)
-    page = out / "demo.html"
-    shown = overlays(runs, data)
-    picture = overlay_figure(shown)
+    picture = overlay_figure(overlays(runs, data))
     write_atomically(out / "demo.png", lambda draft: picture.savefig(draft, dpi=110))
-    write_page(
-        page,
-        title="segpl on generated lung vessels",
-        summary=[verdict, *protocol(settings)],
-        runs=summaries,
-        overlays=shown,
-        data=f"{phantom_data.LABELED} labeled, {phantom_data.UNLABELED} unlabeled and "
-        f"{phantom_data.TEST} test volumes of 64x64x64 voxels, generated from seed "
-        f"{settings.seed}.",
+    preface = Preface(title="segpl on generated lung vessels", paragraphs=protocol(settings))
+    return write_report(
+        [run.path for run in runs],
+        out / "demo.html",
+        preface=preface,
         command=f"segpl demo --steps {settings.steps} --seed {settings.seed}",
-    )
-    return DemoResult(page, summaries, verdict)
-
-
-def summarize(run: Run) -> RunSummary:
-    return RunSummary(
-        name=run.config.method,
-        scores=score_run(run),
-        log=read_log(run.folder.log),
-        seconds=training_seconds(run.folder.times),
-        parameters=run.parameters,
+        quiet=quiet,
     )
 
 
@@ -107,25 +79,6 @@ def overlay_of(case: Case, runs: Sequence[Run]) -> OverlayCase:
         files = {stem_of(path): path for path in (run.path / "predictions").iterdir()}
         predictions[run.config.method] = read_label(files[case.name]).array[..., place]
     return OverlayCase(case.name, image[..., place], truth[..., place], predictions)
-
-
-def verdict_of(runs: Sequence[RunSummary]) -> str:
-    """In words: who is best, by how much, on how many cases. Measured, whichever way it went."""
-    scores = {
-        run.name: np.array([s.value for s in run.scores if s.metric == "iou"]) for run in runs
-    }
-    base = scores["supervised"]
-    sentences = []
-    for name, values in scores.items():
-        if name == "supervised":
-            continue
-        gain = float((values - base).mean())
-        word = "higher" if gain >= 0 else "lower"
-        sentences.append(
-            f"{name} scores {abs(gain):.3f} {word} than supervised training in mean IoU, and is "
-            f"better on {int((values > base).sum())} of {len(base)} test cases."
-        )
-    return " ".join(sentences)
 
 
 def protocol(settings: DemoSettings) -> list[str]:

@@ -23,7 +23,7 @@ from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.report.tables import Table, as_markdown, counted
+from segpl.report.tables import Table, as_markdown, count_noun
 from segpl.run import Run, prepare_run, train
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 
@@ -72,14 +72,14 @@ class Estimate:
     def words(self) -> list[str]:
         """One sentence to remember, then how far it goes."""
         values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)
-        of = "" if self.subjects == len(values) else f" of {counted(self.subjects, 'subject')}"
+        of = "" if self.subjects == len(values) else f" of {count_noun(self.subjects, 'subject')}"
         on = f"{fewest}" if fewest == most else f"{fewest} to {most}"
         said = [
             f"Expected on new scans of this kind: Dice {self.mean:.2f} ({min(values):.2f} to "
-            f"{max(values):.2f} over {counted(len(values), 'case')}{of}, trained on {on} each).",
-            f"That is what {counted(len(values), 'case')} can say: a new scan may lie outside of "
-            "the range, and scans of another scanner or hospital are of another kind. It is scored "
-            "on the grid of the plan, which may be coarser than that of the files.",
+            f"{max(values):.2f} over {count_noun(len(values), 'case')}{of}, trained on {on} each).",
+            f"That is what {count_noun(len(values), 'case')} can say: a new scan may lie outside "
+            "of the range, and scans of another scanner or hospital are of another kind. It is "
+            "scored on the grid of the plan, which may be coarser than that of the files.",
         ]
         last, best = max(self.earlier), max(self.earlier, key=lambda step: self.earlier[step])
         if self.earlier[best] > self.earlier[last] + HIGHER:
@@ -227,7 +227,7 @@ def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split:
         return
     if not whole.quiet:
         held = ", ".join(split.validation)
-        say(f"{title}: {counted(len(split.labeled), 'label')} to train on, held out: {held}.")
+        say(f"{title}: {count_noun(len(split.labeled), 'label')} to train on, held out: {held}.")
     if not folder.config.exists():
         # one plan for all, which has not looked at which case is held out; the settings come last,
         # since they make a run of a folder

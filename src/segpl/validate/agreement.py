@@ -63,19 +63,6 @@ def network_agreement(
     return record
 
 
-def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
-    """The saved record; None without one. A record of older weights is an error."""
-    if not folder.agreement.exists():
-        return None
-    record = read_agreement(folder.agreement)
-    if folder.last.exists() and record.weights != folder.weights_hash("last"):
-        raise InputError(
-            f"{folder.agreement.name} belongs to older weights than the last checkpoint. `segpl "
-            f"train --out {folder.path} --resume` measures it again."
-        )
-    return record
-
-
 def final_threshold(folder: RunFolder) -> tuple[float, float] | tuple[None, None]:
     """Mean and standard deviation of a learned threshold at the end of the log."""
     log = read_log(folder.log)

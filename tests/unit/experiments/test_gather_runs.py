@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
+from segpl.config import resolve
+from segpl.report.gathered import FoldScore
 
 from segpl.data.split import Split
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.report import gather, make_report
-from segpl.report.gathered import FoldScore
-from segpl.settings import resolve
 
 AGREEMENT = {
     "weights": "0123",

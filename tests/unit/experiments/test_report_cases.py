@@ -6,12 +6,12 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from segpl.experiments.report_cases import RunCases, calibrations, channel_note, volumes
+from segpl.report.gathered import FoundRun, grouped
 
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
-from segpl.experiments.report_cases import RunCases, calibrations, channel_note, volumes
-from segpl.report.gathered import FoundRun, grouped
 from segpl.types import IGNORE
 
 PLAN = Plan(

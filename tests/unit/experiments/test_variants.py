@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from segpl.experiments.variants import with_special
 
 from segpl.data.plan import Plan
 from segpl.errors import UserError
 from segpl.experiments.compare import CompareSettings, compare_settings, read_compare_config
-from segpl.experiments.variants import with_special
 from segpl.methods.base import METHODS
 from segpl.methods.supervised import Supervised
 from segpl.settings import resolve

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped
+
+from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.report.sections.expected import expected_sections
 from segpl.report.sections.section import Section
 

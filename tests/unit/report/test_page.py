@@ -5,13 +5,13 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from segpl.report.page.demo import write_page
+from segpl.report.runs import RunSummary
 
 from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
 from segpl.report.figures import OverlayCase
-from segpl.report.page.demo import write_page
-from segpl.report.runs import RunSummary
 from segpl.report.tables import comparison_table
 
 

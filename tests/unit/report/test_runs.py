@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.runs import validation_by_case
 

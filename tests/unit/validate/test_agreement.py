@@ -23,10 +23,10 @@ from segpl.evaluate.agreement import (
 )
 from segpl.methods.base import Method
 from segpl.networks.network import Network
+from segpl.report.run_record import current_agreement
 from segpl.validate import agreement
 from segpl.validate.agreement import (
     count_windows,
-    current_agreement,
     measure_agreement,
     network_agreement,
 )

@@ -1,4 +1,4 @@
-"""What all pages are made with: templates, and figures as drawings inside the page."""
+"""Templates, and figures as inline drawings."""
 
 from __future__ import annotations
 
@@ -14,18 +14,25 @@ from segpl.report.figures import INK
 
 
 def templates() -> Environment:
-    """The pages of `templates/`; names in them are escaped, and an unknown one is an error."""
-    return Environment(
+    """The templates of `templates/`; values are escaped, and an unknown name is an error."""
+    environment = Environment(
         loader=PackageLoader("segpl", "report/templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["code"] = code_spans
+    return environment
+
+
+def code_spans(text: str) -> Markup:
+    """Escaped text, with `backquoted` parts as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def svg(figure: Figure, description: str) -> Markup:
-    """The figure as an inline drawing that takes the page's font and the color of its text."""
+    """The figure as inline SVG that takes the page's font and text color."""
     buffer = io.StringIO()
     # a fixed salt: the same figure gives the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):
@@ -33,7 +40,7 @@ def svg(figure: Figure, description: str) -> Markup:
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg") :]
     drawing = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
-    drawing = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", drawing)  # the same in every figure
+    drawing = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", drawing)  # repeated in every figure
     drawing = drawing.replace(INK, "currentColor")
     opening = f'<svg role="img" aria-label="{escape(description)}"'
     return Markup(drawing.replace("<svg", opening, 1))

@@ -1,124 +1,192 @@
-"""A report of runs as one HTML file that opens offline and asks for nothing from outside."""
+"""A report of runs as one HTML file that opens offline and loads nothing."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from markupsafe import Markup, escape
-
 import segpl
+from segpl.display import bar
 from segpl.files import write_text
-from segpl.report.figures import MEANINGS
-from segpl.report.gathered import Gathered
+from segpl.report.cases import calibrations, case_requests, channel_note, volumes_of
+from segpl.report.collection import RunCollection, collect_runs
+from segpl.report.figures import ERROR_COLORS
+from segpl.report.page.assets import write_assets
 from segpl.report.page.html import svg, templates
-from segpl.report.page.slices import CLASS_COLORS, UNSURE, Browser
-from segpl.report.sections.answer import answers
-from segpl.report.sections.repeat import recipes
+from segpl.report.page.slices import CLASS_COLORS, LAYERS, UNCERTAIN, Browser, browse
+from segpl.report.sections.answer import Answer, answers, estimates
+from segpl.report.sections.calibration import calibration_section
+from segpl.report.sections.expected import expected_sections
+from segpl.report.sections.repeat import repeat_section, reproductions
+from segpl.report.sections.scores import score_section
 from segpl.report.sections.section import Section
-from segpl.report.tables import counted
+from segpl.report.sections.stress import stress_section
+from segpl.report.sections.training import cost_section, curve_sections
+from segpl.report.sections.volumes import volume_section
+from segpl.report.stress.rows import StressRow, read_stress
+from segpl.report.tables import count_noun
 
-LAYER_NAMES = {
-    "errors": "right and wrong",
-    "truth": "truth",
-    "prediction": "prediction",
-    "uncertainty": "uncertainty",
-}
+MAX_PAGE = 15_000_000  # bytes, so that the page can be sent by mail
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """What a page says before its sections; empty parts are derived from the runs."""
+
+    title: str = ""
+    paragraphs: Sequence[str] = ()  # below the answer
+    answers: Sequence[Answer] = ()
+    sections: Sequence[Section] = ()  # before all others
 
 
 def write_report(
-    path: Path,
-    found: Gathered,
-    sections: Sequence[Section],
+    runs: Sequence[Path],
+    out: Path,
     *,
-    browsers: Sequence[Browser] = (),
-    sheets: dict[str, str] | None = None,
-    picture_note: str = "",
+    preface: Preface | None = None,
+    labels: Mapping[Path, str] | None = None,
+    stress: Path | None = None,
+    assets: Path | None = None,
     command: str = "",
-) -> None:
-    """Write the page.
+    quiet: bool = False,
+) -> RunCollection:
+    """Write one HTML page about these runs.
 
     Args:
-        path: the file.
-        found: the runs.
-        sections: in their order; the one with the key `repeat` comes after the pictures.
-        browsers: slices of cases, for each run.
-        sheets: pictures by the names that browsers use, as data addresses.
-        picture_note: what was left out of the pictures, or why there are none.
-        command: wrote this report.
+        runs: run folders. Runs that differ only in their seed are one method.
+        out: the HTML file.
+        preface: title, text, answers and sections that come first.
+        labels: method labels by run folder; by default derived from the settings.
+        stress: table that `segpl stress` wrote about these runs.
+        assets: folder for every table as CSV and LaTeX and every figure as PNG and SVG.
+        command: the command that writes this page, shown at its end.
+        quiet: no progress bars.
     """
-    environment = templates()
-    environment.filters["svg"] = svg
-    environment.filters["prose"] = prose
-    html = environment.get_template("report.html").render(
-        title=title_of(found),
-        answers=answers(found),
-        warnings=warnings_of(found),
-        sections=[section for section in sections if section.key != "repeat"],
-        repeat=[section for section in sections if section.key == "repeat"],
-        recipes=recipes(found),
-        browsers=browsers,
-        sheets=sheets or {},
-        browser_data=[asdict(browser) for browser in browsers],
-        legends=[
-            ("right and wrong", MEANINGS),
-            *class_legends(found),
-            ("uncertainty", {"the stronger, the less sure": UNSURE}),
-        ],
-        layer_names=LAYER_NAMES,
-        picture_note=picture_note,
-        command=command,
-        version=segpl.__version__,
-    )
-    write_text(path, html)
+    rows = read_stress(stress) if stress else None  # refused before anything slow
+    with bar("reading runs", len(runs), quiet=quiet) as advance:
+        found = collect_runs(runs, labels=labels, advance=advance)
+    with bar("calibration", len(found.runs), quiet=quiet) as advance:
+        sections = sections_of(found, rows, advance=advance)
+    preface = preface or Preface()
+    page = Page(found, [*preface.sections, *sections], preface, command)
+    budget = MAX_PAGE - len(page.render([], {}, ""))
+    requests = case_requests(found)
+    with bar("slices", len(requests), quiet=quiet) as advance:
+        browsers, sheets, note = browse(requests, budget=budget, advance=advance)
+    if not requests:
+        note = "No run has a scored test case."
+    elif sheets:
+        note = f"{note} {channel_note(found)}".strip()
+    write_text(out, page.render(browsers, sheets, note))
+    if assets:
+        write_assets(assets, page.sections)
+    return found
 
 
-def prose(text: str) -> Markup:
-    """Words with `commands` in a typewriter's letters; everything else is only text."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+def sections_of(
+    found: RunCollection,
+    stress: Sequence[StressRow] | None = None,
+    *,
+    advance: Callable[[], object] = lambda: None,
+) -> list[Section]:
+    """Everything but the slices, in the order of the page."""
+    best = list(estimates(found))[:2]
+    return [
+        score_section(found),
+        *expected_sections(found),
+        *curve_sections(found),
+        calibration_section(*calibrations(found, advance=advance)),
+        stress_section(found, stress),
+        volume_section(*volumes_of(found, best)),
+        cost_section(found),
+        repeat_section(found),
+    ]
 
 
-def title_of(found: Gathered) -> str:
+class Page:
+    """Fills the template; figures are drawn once, however often the page is rendered."""
+
+    def __init__(
+        self, found: RunCollection, sections: Sequence[Section], preface: Preface, command: str
+    ) -> None:
+        self.found, self.sections, self.preface, self.command = found, sections, preface, command
+        self.drawings = {
+            entry.name: svg(entry.figure, entry.description)
+            for section in sections
+            for entry in section.figures
+        }
+
+    def render(self, browsers: Sequence[Browser], sheets: Mapping[str, str], note: str) -> str:
+        found, preface = self.found, self.preface
+        return (
+            templates()
+            .get_template("report.html")
+            .render(
+                title=preface.title or title_of(found),
+                paragraphs=preface.paragraphs,
+                answers=preface.answers or answers(found),
+                warnings=warnings_of(found),
+                sections=[section for section in self.sections if section.key != "repeat"],
+                repeat=[section for section in self.sections if section.key == "repeat"],
+                drawings=self.drawings,
+                reproductions=reproductions(found),
+                browsers=browsers,
+                sheets=sheets,
+                browser_data=[
+                    {**asdict(browser), "layers": browser.layers} for browser in browsers
+                ],
+                legends=[
+                    ("errors", ERROR_COLORS),
+                    *class_legends(found),
+                    ("uncertainty", {"stronger is more uncertain": UNCERTAIN}),
+                ],
+                layer_names=LAYERS,
+                slices_note=note,
+                command=self.command,
+                version=segpl.__version__,
+            )
+        )
+
+
+def title_of(found: RunCollection) -> str:
     names = list(dict.fromkeys(dataset_name(dataset) for dataset in found.datasets))
-    where = names[0] if len(names) == 1 else counted(len(found.datasets), "dataset")
-    methods = counted(len(found.labels), "method")
-    return f"{methods} on {where}"
+    where = names[0] if len(names) == 1 else count_noun(len(found.datasets), "dataset")
+    return f"{count_noun(len(found.labels), 'method')} on {where}"
 
 
-def warnings_of(found: Gathered) -> list[str]:
-    """What a reader must know before the answer is believed."""
-    said = [f"{name} is left out: {why}" for name, why in found.broken.items()]
-    if len(found.datasets) > 1 and not found.has_data_by_seed:
-        said.append(
-            f"These runs are of {len(found.datasets)} datasets: {', '.join(found.datasets)}. "
-            "Methods are compared within each of them alone."
+def warnings_of(found: RunCollection) -> list[str]:
+    """What a reader must know before trusting the answer."""
+    warnings = [f"{name} is left out: {why}" for name, why in found.left_out.items()]
+    if not found.is_comparable:
+        warnings.append(
+            f"These runs use {len(found.datasets)} datasets: {', '.join(found.datasets)}. Methods "
+            "are compared only within each dataset."
         )
     elif len(found.datasets) > 1:
-        said.append("Every seed has images of its own; methods are compared at equal seeds.")
+        warnings.append("Every seed has its own images; methods are compared at equal seeds.")
     tests = {run.split.test for run in found.runs if run.split and run.split.test}
     if len(tests) > 1 and len(found.datasets) == 1:
-        said.append(
-            "The runs were not tested on the same cases: differences are those of the cases that "
-            "two methods share, and means of different cases stand side by side in the table."
+        warnings.append(
+            "The runs were not tested on the same cases. Differences use only the cases that two "
+            "methods share; the means in the tables are over different cases."
         )
     leaked = [
         run.name for run in found.runs if run.split and set(run.split.test) & set(run.split.labeled)
     ]
     if leaked:
-        said.append(f"Test cases of {', '.join(leaked)} were trained on.")
-    return said
+        warnings.append(f"{', '.join(leaked)} trained on test cases.")
+    return warnings
 
 
 def dataset_name(path: str) -> str:
-    """The last part of its path, and the one above where that alone says nothing."""
+    """The last part of its path, with its parent if that part says nothing."""
     parts = Path(path).parts
     return "/".join(parts[-2:]) if parts[-1:] in (("data",), ("dataset",)) else Path(path).name
 
 
-def class_legends(found: Gathered) -> list[tuple[str, dict[str, str]]]:
-    """The color of each class in truth and prediction; datasets may have classes of their own."""
+def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
+    """Colors of the classes; datasets may have different classes."""
     known: dict[tuple[str, ...], list[str]] = {}
     for run in found.runs:
         if run.plan:
@@ -127,7 +195,7 @@ def class_legends(found: Gathered) -> list[tuple[str, dict[str, str]]]:
                 names.append(name)
     return [
         (
-            "truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
+            "ground truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
             {name: CLASS_COLORS[i % len(CLASS_COLORS)] for i, name in enumerate(classes)},
         )
         for classes, names in known.items()

@@ -1,7 +1,7 @@
 """Slices of cases for a page: image, truth, prediction and uncertainty, at a bounded size.
 
-A volume is cut along its three axes. All slices of one axis lie side by side in one picture, a
-sheet; sheets of the image are shared by all runs that show the case.
+A volume is cut along its three axes. All slices of one axis are tiled into one picture, a sheet;
+runs that show the same case share the sheets of its image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
@@ -20,15 +20,13 @@ from PIL import Image
 
 from segpl.data.readers import Grid
 from segpl.errors import UserError
-from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE, gray
+from segpl.report.figures import ERROR_COLORS, gray
 
-Array = NDArray[Any]
-BUDGET = 11 * 2**20  # bytes of all pictures of a page, as they stand in it
-# slices of an axis and pixels of a side, tried in turn until all pictures fit
+AnyArray = NDArray[Any]
+# slices per axis and pixels per side; the first level at which all cases fit is used
 LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
-TOO_LARGE = "The pictures do not fit into this page."
-QUALITY = 60  # of the gray images
-# classes, from the palette of Okabe and Ito, those of `ERRORS` last; a ninth begins anew
+JPEG_QUALITY = 60
+# Okabe and Ito's palette, the colors of errors last; a ninth class starts over
 CLASS_COLORS = (
     "#009E73",
     "#E69F00",
@@ -39,45 +37,47 @@ CLASS_COLORS = (
     "#56B4E9",
     "#D55E00",
 )
-ERRORS = (TRUE_POSITIVE, FALSE_POSITIVE, FALSE_NEGATIVE)
 SHADES = 8  # of uncertainty
-UNSURE = "#FF5FD2"
-
-Layer = Literal["errors", "truth", "prediction", "uncertainty"]
+UNCERTAIN = "#FF5FD2"
+LAYERS = {
+    "errors": "errors",
+    "truth": "ground truth",
+    "prediction": "prediction",
+    "uncertainty": "uncertainty",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseArrays:
-    """One case on one grid, with what a run made of it."""
+    """One case and its prediction, on one grid."""
 
     name: str
-    image: Array  # (*S)
-    truth: Array  # (*S) indices of classes, 0 is background
-    prediction: Array  # (*S)
+    image: AnyArray  # (*S)
+    truth: AnyArray  # (*S) class indices, 0 is background
+    prediction: AnyArray  # (*S)
     grid: Grid
-    uncertainty: Array | None = None  # (*S), from 0 to `most`
-    most: float = 1.0
+    uncertainty: AnyArray | None = None  # (*S) in [0, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All slices of one axis, in sheets of `across` slices beside each other."""
+    """All slices of one axis, tiled into sheets with `across` slices per row."""
 
     name: str
-    count: int  # of slices in the sheets
-    total: int  # of slices in the volume
+    count: int  # slices in the sheets
+    total: int  # slices in the volume
     across: int
     down: int
     ratio: float  # width of a slice, relative to its height
-    start: int  # the slice with the most true foreground
-    places: tuple[int, ...]  # of each slice in the volume
-    image: str  # names of sheets
-    layers: dict[str, str] = field(default_factory=dict)
+    start: int  # the slice with the most foreground
+    places: tuple[int, ...]  # index of each slice in the volume
+    image: str  # name of a sheet
+    layers: dict[str, str] = field(default_factory=dict)  # layer -> name of a sheet
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    word: str  # worst, median, best
+class ShownCase:
+    rank: str  # worst, median, best
     case: str
     score: str
     views: tuple[View, ...]
@@ -85,168 +85,162 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Browser:
+    """The cases that a page shows of one run."""
+
     run: str
     label: str
     seed: int
-    cases: tuple[Shown, ...]
-    layers: tuple[str, ...]
+    cases: tuple[ShownCase, ...]
     missing: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        known = {layer for case in self.cases for layer in case.views[0].layers}
+        return tuple(layer for layer in LAYERS if layer in known)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaseRequest:
     """A case to show; its arrays are read when they are needed."""
 
     run: str
     label: str
     seed: int
-    word: str
+    rank: str
     score: float
-    shared: str  # what tells its image from others
+    image_key: str  # requests with the same key show the same image
     read: Callable[[], CaseArrays]
 
 
 def browse(
-    wanted: Sequence[Wanted],
+    requests: Sequence[CaseRequest],
     *,
-    budget: int = BUDGET,
+    budget: int,
     advance: Callable[[], object] = lambda: None,
 ) -> tuple[list[Browser], dict[str, str], str]:
-    """Browsers, their sheets, and what was done to keep these within the budget.
+    """Browsers, their sheets as data URLs, and a note about the resolution.
 
-    `advance` is called once for each case, however often it is drawn.
+    The sheets stay below `budget` bytes: the resolution is chosen by the first case that can be
+    read, and cases that no longer fit are left out.
     """
-    if not wanted:
-        return [], {}, TOO_LARGE
-    drawn: set[int] = set()
-
-    def seen(number: int) -> None:
-        if number not in drawn:
-            drawn.add(number)
-            advance()
-
-    for slices, side in LEVELS:
-        made = _at_level(wanted, slices, side, budget, seen)
-        if made is not None:
-            browsers, sheets = made
-            note = (
-                f"Volumes are shown by up to {slices} slices of each axis, evenly spaced, at up to "
-                f"{side} pixels; the files hold the rest."
-            )
-            return browsers, sheets, note
-    half = [one for one in wanted if one.word in ("worst", "only")]
-    if len(half) < len(wanted):
-        browsers, sheets, note = browse(half, budget=budget)
-        return browsers, sheets, f"For want of space only the worst case is shown. {note}"
-    if len(wanted) > 1:
-        browsers, sheets, note = browse(wanted[: len(wanted) // 2], budget=budget)
-        return browsers, sheets, f"For want of space only some runs are shown. {note}"
-    return [], {}, TOO_LARGE
-
-
-def _at_level(
-    wanted: Sequence[Wanted], slices: int, side: int, budget: int, seen: Callable[[int], None]
-) -> tuple[list[Browser], dict[str, str]] | None:
+    level = _level(requests, budget)
     sheets: dict[str, str] = {}
-    shown: dict[str, list[Shown]] = {}
+    shown: dict[str, list[ShownCase]] = {}
     missing: dict[str, list[str]] = {}
-    layers: dict[str, set[str]] = {}
-    facts: dict[str, tuple[str, int]] = {}
-    for number, one in enumerate(wanted):
-        facts[one.run] = (one.label, one.seed)
-        seen(number)
-        shown.setdefault(one.run, [])
+    used, left_out = 0, 0
+    # worst cases first: if space runs out, every run still shows one
+    order = sorted(
+        range(len(requests)), key=lambda place: requests[place].rank not in ("worst", "only")
+    )
+    for place in order:
+        one = requests[place]
         try:
             arrays = one.read()
+            views, made = _views(arrays, one.image_key, str(place), level, sheets)
         except (UserError, OSError, ValueError) as error:
-            missing.setdefault(one.run, []).append(f"{one.word} case: {error}")
+            missing.setdefault(one.run, []).append(f"{one.rank} case: {error}")
             continue
-        views = tuple(_views(arrays, one.shared, f"{number}", sheets, slices, side))
-        layers.setdefault(one.run, set()).update(views[0].layers)
-        shown[one.run].append(Shown(one.word, arrays.name, f"{one.score:.3f}", views))
-        if _expected(sheets, number + 1, wanted) > budget:
-            return None
-    order = ("errors", "truth", "prediction", "uncertainty")
-    return [
-        Browser(
-            run,
-            *facts[run],
-            tuple(cases),
-            tuple(layer for layer in order if layer in layers.get(run, ())),
-            tuple(missing.get(run, ())),
+        finally:
+            advance()
+        size = sum(map(len, made.values()))
+        if used + size > budget:
+            left_out += 1
+            continue
+        used += size
+        sheets |= made
+        shown.setdefault(one.run, []).append(
+            ShownCase(one.rank, arrays.name, f"{one.score:.3f}", views)
         )
-        for run, cases in shown.items()
-    ], sheets
+    facts = {one.run: (one.label, one.seed) for one in requests}
+    browsers = [
+        Browser(run, *fact, tuple(shown.get(run, ())), tuple(missing.get(run, ())))
+        for run, fact in facts.items()
+        if run in shown or run in missing
+    ]
+    note = (
+        f"Up to {level[0]} evenly spaced slices per axis, at most {level[1]} pixels per side."
+        if shown
+        else ""
+    )
+    if left_out:
+        note += f" {left_out} of {len(requests)} cases are left out to limit the size of the page."
+    return browsers, sheets, note.strip()
 
 
-def _expected(sheets: dict[str, str], done: int, wanted: Sequence[Wanted]) -> float:
-    """Bytes of all sheets, if those to come are like those that are there.
-
-    An image is stored once, however many runs show it.
-    """
-    images = {one.shared: 0 for one in wanted}
-    layers = 0
-    for name, sheet in sheets.items():
-        shared = name.rpartition("/")[0]
-        if shared in images:
-            images[shared] += len(sheet)
-        else:
-            layers += len(sheet)
-    there = [size for size in images.values() if size]
-    return sum(there) / max(1, len(there)) * len(images) + layers / done * len(wanted)
+def _level(requests: Sequence[CaseRequest], budget: int) -> tuple[int, int]:
+    """The finest resolution at which all cases fit, if they are like the first one."""
+    for one in requests:
+        try:
+            arrays = one.read()
+        except (UserError, OSError, ValueError):
+            continue
+        for level in LEVELS:
+            _, made = _views(arrays, one.image_key, "0", level, {})
+            if len(requests) * sum(map(len, made.values())) <= budget:
+                return level
+        break
+    return LEVELS[-1]
 
 
 def _views(
-    arrays: CaseArrays, shared: str, key: str, sheets: dict[str, str], slices: int, side: int
-) -> Iterator[View]:
+    arrays: CaseArrays,
+    image_key: str,
+    key: str,
+    level: tuple[int, int],
+    known: dict[str, str],
+) -> tuple[tuple[View, ...], dict[str, str]]:
+    """The views of a case, and the sheets that are not `known` yet."""
+    slices, side = level
     picture = gray(arrays.image)
-    painted = list(_layers(arrays))
+    made: dict[str, str] = {}
+    views = []
     for name, turn, (height, width) in planes(arrays.grid):
         truth = turn(arrays.truth)  # (slices, H, W)
         counts = np.count_nonzero(truth, axis=(1, 2))
         busiest = int(counts.argmax()) if counts.any() else len(truth) // 2
-        places = chosen_places(len(truth), slices)
-        # a picture of two axes is the only one, and may be larger
-        longest = side if len(arrays.grid.shape) == 3 else 2 * side
-        size = fitted_size(truth.shape[1:], longest)
+        places = evenly_spaced(len(truth), slices)
+        # a 2D image has a single view, which may be larger
+        size = fit_size(truth.shape[1:], side if len(arrays.grid.shape) == 3 else 2 * side)
         across = math.ceil(math.sqrt(len(places)))
-        image = f"{shared}/{name}"
-        if image not in sheets:
-            sheets[image] = _gray_address(_sheet(turn(picture), places, size, across))
+        image = f"{image_key}/{name}"
+        if image not in known:
+            made[image] = _jpeg_url(_sheet(turn(picture), places, size, across))
         layers: dict[str, str] = {}
-        for layer, values, colors in painted:
-            pixels = _sheet(turn(values), places, size, across, nearest=layer != "uncertainty")
+        for layer, values, colors in _layers(arrays):
+            nearest = layer != "uncertainty"
+            pixels = _sheet(turn(values), places, size, across, nearest=nearest)
             layers[layer] = f"{key}/{name}/{layer}"
-            sheets[layers[layer]] = _palette_address(pixels, colors)
-        yield View(
-            name=name,
-            count=len(places),
-            total=len(truth),
-            across=across,
-            down=math.ceil(len(places) / across),
-            ratio=truth.shape[2] * width / (truth.shape[1] * height),
-            start=int(np.abs(np.array(places) - busiest).argmin()),
-            places=tuple(places),
-            image=image,
-            layers=layers,
+            made[layers[layer]] = _palette_url(pixels, colors)
+        views.append(
+            View(
+                name=name,
+                count=len(places),
+                total=len(truth),
+                across=across,
+                down=math.ceil(len(places) / across),
+                ratio=truth.shape[2] * width / (truth.shape[1] * height),
+                start=int(np.abs(np.array(places) - busiest).argmin()),
+                places=tuple(places),
+                image=image,
+                layers=layers,
+            )
         )
+    return tuple(views), made
 
 
-def planes(
-    grid: Grid,
-) -> list[tuple[str, Callable[[Array], Array], tuple[float, float]]]:
-    """Name, a turn of the array to (slices, H, W), and the size of a pixel, of each view.
+def planes(grid: Grid) -> list[tuple[str, Callable[[AnyArray], AnyArray], tuple[float, float]]]:
+    """For each view: its name, a function to (slices, H, W), and the pixel size.
 
-    Where the file tells where axes point, as a radiologist looks: the right of the patient is on
-    the left, the front or the head is on top. Otherwise the axes are as they are stored.
+    If the file has an orientation, views follow the radiological convention: the patient's right is
+    on the left, anterior or superior is up. Otherwise the axes stay as they are stored.
     """
     if len(grid.shape) == 2:
-        return [("picture", lambda array: array[None], (grid.spacing[0], grid.spacing[1]))]
-    forward = 1  # slices go up, to the front and to the right
+        return [("image", lambda array: array[None], (grid.spacing[0], grid.spacing[1]))]
+    forward = 1  # slices run upwards, to the front and to the right
     if grid.affine is None:
         names, spacing = ("axis 3", "axis 2", "axis 1"), grid.spacing
 
-        def upright(array: Array) -> Array:
+        def upright(array: AnyArray) -> AnyArray:
             return array
     else:
         from nibabel.orientations import apply_orientation, io_orientation
@@ -256,9 +250,9 @@ def planes(
         names, forward = ("axial", "coronal", "sagittal"), -1
         spacing = tuple(grid.spacing[int(axis)] for axis in order)
 
-        def upright(array: Array) -> Array:
-            turned: Array = apply_orientation(array, turns)
-            # of axes to the right, the front and the head; pictures begin at the far ends
+        def upright(array: AnyArray) -> AnyArray:
+            turned: AnyArray = apply_orientation(array, turns)
+            # RAS axes; pictures start at the far ends
             return turned[::-1, ::-1, ::-1]
 
     x, y, z = spacing
@@ -269,46 +263,44 @@ def planes(
     ]
 
 
-def chosen_places(count: int, most: int) -> list[int]:
-    """Up to `most` places of `count`, evenly spaced, both ends among them."""
+def evenly_spaced(count: int, most: int) -> list[int]:
+    """Up to `most` indices of `count`, both ends included."""
     return [round(place) for place in np.linspace(0, count - 1, min(count, most))]
 
 
-def fitted_size(shape: Sequence[int], longest: int) -> tuple[int, int]:
-    """Height and width in pixels: as stored, or less so that the longer side fits."""
+def fit_size(shape: Sequence[int], longest: int) -> tuple[int, int]:
+    """Height and width in pixels, scaled down so that the longer side fits."""
     scale = min(1.0, longest / max(shape))
     return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
 
 
-def _layers(arrays: CaseArrays) -> Iterator[tuple[Layer, Array, Sequence[tuple[str, float]]]]:
+def _layers(arrays: CaseArrays) -> Iterator[tuple[str, AnyArray, Sequence[tuple[str, float]]]]:
+    """Name, palette indices and colors (with opacity) of each overlay."""
     truth, prediction = arrays.truth, arrays.prediction
     errors = np.zeros(truth.shape, np.uint8)
     errors[(prediction != 0) & (prediction == truth)] = 1
     errors[(prediction != 0) & (prediction != truth)] = 2
     errors[(prediction == 0) & (truth != 0)] = 3
-    yield "errors", errors, [(color, 1.0) for color in ERRORS]
+    yield "errors", errors, [(color, 1.0) for color in ERROR_COLORS.values()]
     classes = [(CLASS_COLORS[index % len(CLASS_COLORS)], 1.0) for index in range(255)]
     for layer, values in (("truth", truth), ("prediction", prediction)):
         most = int(values.max(initial=0))
-        yield layer, np.clip(values, 0, 255).astype(np.uint8), classes[:most]  # type: ignore[misc]
+        yield layer, np.clip(values, 0, 255).astype(np.uint8), classes[:most]
     if arrays.uncertainty is not None:
-        share = np.clip(arrays.uncertainty / max(arrays.most, 1e-9), 0, 1)
-        shades = np.rint(share * (SHADES - 1)).astype(np.uint8)
-        yield (
-            "uncertainty",
-            shades,
-            [(UNSURE, index / (SHADES - 1)) for index in range(1, SHADES)],
-        )
+        shades = np.rint(np.clip(arrays.uncertainty, 0, 1) * (SHADES - 1)).astype(np.uint8)
+        opacities = [index / (SHADES - 1) for index in range(1, SHADES)]
+        yield "uncertainty", shades, [(UNCERTAIN, opacity) for opacity in opacities]
 
 
 def _sheet(
-    stack: Array,
+    stack: AnyArray,
     places: Sequence[int],
     size: tuple[int, int],
     across: int,
     *,
     nearest: bool = False,
 ) -> NDArray[np.uint8]:
+    """The slices at `places`, resized and tiled."""
     height, width = size
     down = math.ceil(len(places) / across)
     sheet = np.zeros((down * height, across * width), np.uint8)
@@ -322,27 +314,27 @@ def _sheet(
     return sheet
 
 
-def _gray_address(sheet: NDArray[np.uint8]) -> str:
+def _jpeg_url(sheet: NDArray[np.uint8]) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(sheet).save(buffer, "jpeg", quality=QUALITY, optimize=True)
+    Image.fromarray(sheet).save(buffer, "jpeg", quality=JPEG_QUALITY, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _palette_address(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
-    """0 is transparent, and every other number has its color and its strength."""
+def _palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
+    """A PNG with a palette: 0 is transparent, every other index has its color and opacity."""
     picture = Image.frombytes("P", sheet.shape[::-1], sheet.tobytes())
     table = [0, 0, 0]
-    strengths = [0]
-    for color, strength in colors:
+    opacities = [0]
+    for color, opacity in colors:
         table += [round(255 * part) for part in to_rgb(color)]
-        strengths.append(round(255 * strength))
+        opacities.append(round(255 * opacity))
     picture.putpalette(table)
     buffer = io.BytesIO()
-    bits = max(1, math.ceil(math.log2(len(strengths))))
+    bits = max(1, math.ceil(math.log2(len(opacities))))
     picture.save(
         buffer,
         "png",
-        transparency=bytes(strengths),
+        transparency=bytes(opacities),
         bits=next(size for size in (1, 2, 4, 8) if size >= bits),
     )
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

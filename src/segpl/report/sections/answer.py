@@ -1,115 +1,78 @@
-"""The answer that a report begins with: which method is best, by how much, and is it sure."""
+"""The first lines of a report: the best method, its lead, and whether the lead is significant."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from segpl.evaluate.paired import holm
-from segpl.evaluate.statistics import LEVEL, Effect, Estimate, effect, estimate, sentence
-from segpl.report.comparison.words import explanation, tests
-from segpl.report.gathered import Gathered
-from segpl.report.tables import counted
-
-METRIC = "dice"
+from segpl.evaluate.statistics import Estimate, compare_with, estimate
+from segpl.report.collection import RunCollection
+from segpl.report.comparison import describe, how_compared
+from segpl.report.tables import count_noun, interval, join_names
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     headline: str
-    sentences: tuple[str, ...] = ()  # the best method against each other one
-    note: str = ""  # how they were found
+    sentences: tuple[str, ...] = ()
+    note: str = ""  # how the numbers were computed
 
 
-def estimates(found: Gathered, metric: str = METRIC) -> dict[str, Estimate]:
-    """Mean and interval of every method that has this score, in the order of the labels."""
-    values = {label: found.scores_of(label, metric) for label in found.labels}
-    return {
-        label: estimate(scores, np.random.default_rng(0))
-        for label, scores in values.items()
-        if scores
-    }
+def estimates(found: RunCollection, metric: str = "dice") -> dict[str, Estimate]:
+    """Mean and interval of every method that has this score, the highest mean first."""
+    values = {label: found.scores(label, metric) for label in found.labels}
+    known = {label: estimate(scores) for label, scores in values.items() if scores}
+    return dict(sorted(known.items(), key=lambda item: -item[1].mean))
 
 
-def ranked(found: Gathered, metric: str = METRIC) -> list[str]:
-    """Methods with a score, the highest mean first."""
-    known = estimates(found, metric)
-    return sorted(known, key=lambda label: -known[label].mean)
-
-
-def answers(found: Gathered) -> list[Answer]:
-    """One for each dataset, since scores on different images cannot be compared."""
-    if len(found.datasets) == 1 or found.has_data_by_seed:
+def answers(found: RunCollection) -> list[Answer]:
+    """One answer per dataset: scores on different images cannot be compared."""
+    if found.is_comparable:
         return [answer(found)]
-    return [
-        answer(Gathered(tuple(run for run in found.runs if run.dataset == dataset)))
-        for dataset in found.datasets
-    ]
+    return [answer(found.on(dataset)) for dataset in found.datasets]
 
 
-def answer(found: Gathered) -> Answer:
+def answer(found: RunCollection) -> Answer:
     known = estimates(found)
-    order = sorted(known, key=lambda label: -known[label].mean)
-    if not order:
-        return Answer("There is no answer yet: no run has scores of test cases.")
-    best, others = order[0], order[1:]
-    told = f"{known[best].mean:.3f}{interval(known[best])}"
-    size = f"{counted(known[best].seeds, 'seed')} and {counted(known[best].cases, 'test case')}"
+    if not known:
+        return Answer("No run has scores on test cases yet.")
+    best, *others = known
+    score = dice_text(known[best])
     if not others:
-        return Answer(f"{best} scores a Dice of {told}, over {size}; there is no other to compare.")
-    reference = found.scores_of(best, METRIC)
-    effects = [
-        # a generator for each: what is said of one method does not depend on the others
-        effect(reference, found.scores_of(other, METRIC), np.random.default_rng(0))
-        for other in others
-    ]
-    corrected = holm([each.p for each in effects])
-    sure = [is_told(each, p) for each, p in zip(effects, corrected, strict=True)]
-    unsure = [other for other, is_sure in zip(others, sure, strict=True) if not is_sure]
-    headline = verdict(best, f"a Dice of {told}, over {size}", unsure, others)
-    if any(sure) and max(each.estimate.seeds for each in effects) == 1:
-        headline += " That is of these trainings: with one seed, another may turn it round."
+        return Answer(f"{best}: {score}. There is no other method to compare with.")
+    differences = compare_with(
+        found.scores(best, "dice"), {other: found.scores(other, "dice") for other in others}
+    )
+    unclear = [other for other, each in differences.items() if not each.is_significant]
     return Answer(
-        headline,
+        headline(best, score, unclear, others),
         tuple(
-            f"Against {other} ({known[other].mean:.3f}): {sentence(each, holm=p)}"
-            f"{tests(each, p, len(others))}."
-            for other, each, p in zip(others, effects, corrected, strict=True)
+            describe(other, best, each, comparisons=len(others))
+            for other, each in differences.items()
         ),
-        explanation(effects),
+        how_compared(list(differences.values())),
     )
 
 
-def verdict(best: str, mean: str, unsure: Sequence[str], others: Sequence[str]) -> str:
-    if not unsure:
-        count = len(others)
-        against = {1: "the other", 2: "both others"}.get(count, f"all {count} others")
-        return f"{best} is best: {mean}, and the difference from {against} is sure."
-    if len(unsure) == len(others):
+def headline(best: str, score: str, unclear: Sequence[str], others: Sequence[str]) -> str:
+    """`unclear` are the methods that do not differ significantly from the best."""
+    if not unclear:
+        who = {1: "the other method", 2: "both other methods"}.get(len(others), "all others")
+        return f"{best} is best: {score}, significantly higher than {who}."
+    if len(unclear) == len(others):
         return (
-            f"No method can be told to be best. {best} has the highest mean, {mean}, but the "
-            f"difference from {listed(unsure)} is not sure."
+            f"No method is significantly best. {best} has the highest mean, {score}, but does not "
+            f"differ significantly from {join_names(unclear)}."
         )
-    sure = [other for other in others if other not in unsure]
+    clear = [other for other in others if other not in unclear]
     return (
-        f"{best} has the highest mean, {mean}. The difference from {listed(sure)} is sure, that "
-        f"from {listed(unsure)} is not."
+        f"{best} has the highest mean, {score}. The difference from {join_names(clear)} is "
+        f"significant, the difference from {join_names(unclear)} is not."
     )
 
 
-def is_told(found: Effect, corrected: float) -> bool:
-    """Whether `sentence` would tell this difference."""
-    return found.estimate.low > 0 and corrected < LEVEL
-
-
-def interval(known: Estimate) -> str:
-    if math.isnan(known.low):
-        return ""
-    return f" (95 % interval {known.low:.3f} to {known.high:.3f})"
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def dice_text(known: Estimate) -> str:
+    """'Dice 0.861 (95% CI 0.840 to 0.880; 3 seeds, 20 test cases)'."""
+    ci = interval(known.low, known.high)
+    counts = f"{count_noun(known.seeds, 'seed')}, {count_noun(known.cases, 'test case')}"
+    return f"Dice {known.mean:.3f} ({'' if ci == '-' else f'95% CI {ci}; '}{counts})"

@@ -1,4 +1,4 @@
-"""Whether probabilities can be believed: reliability, calibration errors, retained errors."""
+"""Calibration of the predicted probabilities: errors, reliability and retention curves."""
 
 from __future__ import annotations
 
@@ -21,19 +21,25 @@ from segpl.evaluate.uncertainty import (
     questions,
     reliability,
 )
-from segpl.report.figures import INK, PANEL, make_plain, run_color
+from segpl.report.figures import INK, dash, legend_below, make_plain, panel, run_color, safe_name
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
-from segpl.report.style import dash, legend, shown_name
-from segpl.report.tables import Table
+from segpl.report.tables import Table, mean_and_std
 
-MOST_VOXELS = 500_000  # of a case; more are thinned out evenly
-POINTS = 50
-FEWEST = 20  # voxels in a bin whose frequency is drawn
+MAX_VOXELS = 500_000  # per case; more are thinned out evenly
+CURVE_POINTS = 50
+MIN_BIN = 20  # voxels in a bin that is drawn
+COLUMNS = {
+    "Brier": "brier",
+    "ECE": "ece",
+    "ACE": "ace",
+    "NLL": "nll",
+    "retained error": "retained_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class CaseCalibration:
-    """What one prediction's probabilities are worth."""
+    """Calibration of one prediction."""
 
     brier: float
     nll: float
@@ -41,86 +47,88 @@ class CaseCalibration:
     reliability: Reliability
     retention: Retention
 
+    @property
+    def ece(self) -> float:
+        return self.reliability.error
+
+    @property
+    def retained_error(self) -> float:
+        return self.retention.area
+
+
+BySeeds = Mapping[str, Sequence[Sequence[CaseCalibration]]]  # label -> seeds -> cases
+
 
 def calibration_of(
     probability: NDArray[np.floating[Any]], label: NDArray[np.integer[Any]]
 ) -> CaseCalibration:
-    """Of probabilities (K, *S) and a label (*S) of class indices or IGNORE."""
+    """Calibration of probabilities (K, *S) given a label (*S) of class indices or IGNORE."""
     p, y = questions(probability, label)  # (K, N)
-    step = max(1, -(-p.shape[1] // MOST_VOXELS))
+    step = max(1, -(-p.shape[1] // MAX_VOXELS))
     p, y = p[:, ::step].astype(np.float64), y[:, ::step]
     return CaseCalibration(
         brier(p, y),
         negative_log_likelihood(p, y),
         adaptive_calibration_error(p, y),
         reliability(p, y),
-        error_retention(voxel_entropy(p), (p > 0.5) != y, points=POINTS),
+        error_retention(voxel_entropy(p), (p > 0.5) != y, points=CURVE_POINTS),
     )
 
 
-def calibration_section(
-    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], missing: Sequence[str]
-) -> Section:
-    """Of the cases of each seed, by label."""
+def calibration_section(found: BySeeds, missing: Sequence[str]) -> Section:
     known = {label: [seed for seed in seeds if seed] for label, seeds in found.items()}
     known = {label: seeds for label, seeds in known.items() if seeds}
     if not known:
-        return Section(
-            "calibration",
-            "Calibration",
-            missing=(
-                "No run has probabilities of its test cases. Write them with `segpl report --fill` "
-                "or `segpl predict RUN --out RUN/predictions --probabilities --overwrite`.",
-            ),
+        reason = (
+            "No run has probabilities of its test cases. Write them with `segpl report --fill` or "
+            "`segpl predict RUN --out RUN/predictions --probabilities --overwrite`."
         )
-    colors = {label: run_color(index) for index, label in enumerate(found)}
+        return Section("calibration", "Calibration", missing=(reason,))
+    places = {label: index for index, label in enumerate(found)}
     return Section(
         "calibration",
         "Calibration",
-        words=(
-            "Of voxels that a method gives a probability of 0.8, four of five should be "
-            "foreground: a curve below the diagonal is too sure. The other figure has the errors "
-            "that are left when the most uncertain voxels are handed to a person.",
+        text=(
+            "Of the voxels with a predicted probability of 0.8, 80% should be foreground; a curve "
+            "below the diagonal is overconfident. The retention curve shows the error that remains "
+            "after the most uncertain voxels are passed to a human.",
         ),
         tables=(NamedTable("calibration", calibration_table(known)),),
         figures=(
             NamedFigure(
                 "reliability",
-                reliability_figure(known, colors),
-                "how often voxels are foreground, by their probability",
+                reliability_figure(known, places),
+                "frequency of foreground over the predicted probability",
             ),
             NamedFigure(
                 "retention",
-                retention_figure(known, colors),
-                "share of wrong voxels among those kept, the most uncertain given away first",
+                retention_figure(known, places),
+                "error among the retained voxels, the most uncertain removed first",
             ),
         ),
         missing=tuple(missing),
     )
 
 
-def calibration_table(found: Mapping[str, Sequence[Sequence[CaseCalibration]]]) -> Table:
-    def by_seed(seeds: Sequence[Sequence[CaseCalibration]], name: str) -> list[float]:
-        return [float(np.mean([getattr(case, name) for case in cases])) for cases in seeds]
-
-    rows, means = [], []
-    for label, seeds in found.items():
-        values = [
-            by_seed(seeds, "brier"),
-            [float(np.mean([case.reliability.error for case in cases])) for cases in seeds],
-            by_seed(seeds, "ace"),
-            by_seed(seeds, "nll"),
-            [float(np.mean([case.retention.area for case in cases])) for cases in seeds],
+def calibration_table(found: BySeeds) -> Table:
+    values = {
+        label: [
+            [float(np.mean([getattr(case, name) for case in cases])) for cases in seeds]
+            for name in COLUMNS.values()
         ]
-        rows.append([label, *(_fine(each) for each in values)])
-        means.append([float(np.mean(each)) for each in values])
+        for label, seeds in found.items()
+    }
+    means = [[float(np.mean(each)) for each in columns] for columns in values.values()]
     lowest = np.min(means, axis=0)
     return Table(
-        columns=["method", "Brier", "ECE", "ACE", "NLL", "retained error"],
-        rows=rows,
-        note="Lower is better; mean and deviation over seeds of the mean over cases. ECE and ACE: "
-        "expected and adaptive calibration error, 15 bins. Retained error: area under the curve. "
-        f"At most {MOST_VOXELS:,} voxels of a case, evenly spaced.",
+        columns=["method", *COLUMNS],
+        rows=[
+            [label, *(mean_and_std(each, 4) for each in columns)]
+            for label, columns in values.items()
+        ],
+        note="Lower is better. Mean ± standard deviation over seeds of the mean over cases. ECE, "
+        "ACE: expected and adaptive calibration error, 15 bins. Retained error: area under the "
+        f"retention curve. At most {MAX_VOXELS:,} evenly spaced voxels per case.",
         best=frozenset(
             (row, column + 1)
             for row, line in enumerate(means)
@@ -130,65 +138,44 @@ def calibration_table(found: Mapping[str, Sequence[Sequence[CaseCalibration]]]) 
     )
 
 
-def reliability_figure(
-    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colors: Mapping[str, str]
-) -> Figure:
-    figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.6), layout="constrained")
-    axes = figure.subplots()
+def reliability_figure(found: BySeeds, places: Mapping[str, int]) -> Figure:
+    figure, axes = panel(extra_height=0.6)
     axes.plot([0, 1], [0, 1], color=INK, alpha=0.35, linewidth=1, linestyle="--")
     for label, seeds in found.items():
         cases = [case.reliability for seed in seeds for case in seed]
         count = np.sum([case.count for case in cases], axis=0)
-        where = count >= FEWEST
-        totals = [
-            np.nansum([case.count * getattr(case, name) for case in cases], axis=0)[where]
+        shown = count >= MIN_BIN
+        x, y = (
+            np.nansum([case.count * getattr(case, name) for case in cases], axis=0)[shown]
+            / count[shown]
             for name in ("probability", "frequency")
-        ]
-        axes.plot(
-            totals[0] / count[where],
-            totals[1] / count[where],
-            marker="o",
-            linestyle=dash(list(colors).index(label)),
-            color=colors[label],
-            markersize=3.5,
-            linewidth=1.6,
-            label=shown_name(label),
         )
-    make_plain(axes)
+        axes.plot(x, y, marker="o", markersize=3.5, **_line(label, places))
+    make_plain(axes, x="probability", y="frequency")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.set_xlabel("probability", color=INK, fontsize=9)
-    axes.set_ylabel("frequency", color=INK, fontsize=9)
-    legend(axes)
+    legend_below(axes)
     return figure
 
 
-def retention_figure(
-    found: Mapping[str, Sequence[Sequence[CaseCalibration]]], colors: Mapping[str, str]
-) -> Figure:
-    figure = Figure(figsize=(PANEL[0], PANEL[1] + 0.6), layout="constrained")
-    axes = figure.subplots()
+def retention_figure(found: BySeeds, places: Mapping[str, int]) -> Figure:
+    figure, axes = panel(extra_height=0.6)
     for label, seeds in found.items():
         curves = [case.retention for seed in seeds for case in seed]
-        axes.plot(
-            100 * curves[0].retained,
-            100 * np.mean([curve.error for curve in curves], axis=0),
-            color=colors[label],
-            linestyle=dash(list(colors).index(label)),
-            linewidth=1.6,
-            label=shown_name(label),
-        )
-    make_plain(axes)
+        error = 100 * np.mean([curve.error for curve in curves], axis=0)
+        axes.plot(100 * curves[0].retained, error, **_line(label, places))
+    make_plain(axes, x="voxels retained (%)", y="wrong (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("% of voxels kept", color=INK, fontsize=9)
-    axes.set_ylabel("% wrong", color=INK, fontsize=9)
-    legend(axes)
+    legend_below(axes)
     return figure
 
 
-def _fine(values: Sequence[float]) -> str:
-    """These are small numbers."""
-    mean = float(np.mean(values))
-    deviation = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
-    return f"{mean:.4f}{deviation}"
+def _line(label: str, places: Mapping[str, int]) -> dict[str, Any]:
+    place = places[label]
+    return {
+        "color": run_color(place),
+        "linestyle": dash(place),
+        "linewidth": 1.6,
+        "label": safe_name(label),
+    }

@@ -1,4 +1,4 @@
-"""What a run without validation cases says of itself: cross-validation, and how sure it is."""
+"""What runs without validation cases can say: cross-validation, and agreement of their networks."""
 
 from __future__ import annotations
 
@@ -7,113 +7,110 @@ import statistics
 from collections.abc import Sequence
 
 from segpl.evaluate.agreement import NOTE, ClassAgreement, NetworkAgreement
-from segpl.report.gathered import FoundRun, Gathered
-from segpl.report.sections.scores import number, spread
+from segpl.report.collection import RunCollection
+from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedTable, Section
-from segpl.report.tables import Table, counted
+from segpl.report.tables import Table, count_noun, mean_and_std, number
 
 
-def expected_sections(found: Gathered) -> list[Section]:
-    """Those that some run has a file for."""
-    sections = [folds_section(found), network_agreement_section(found)]
+def expected_sections(found: RunCollection) -> list[Section]:
+    """The sections for which some run has a file."""
+    sections = [folds_section(found), agreement_section(found)]
     return [section for section in sections if section.tables or section.missing]
 
 
-def folds_section(found: Gathered) -> Section:
+def folds_section(found: RunCollection) -> Section:
     runs = [run for run in found.runs if run.folds]
     return Section(
         "folds",
-        "Cross-validation over the labeled cases",
-        words=(
-            "Each labeled case by a training that has not seen it and had fewer labels than the "
-            "run itself. Worst and best are cases, no bounds for new scans.",
+        "Cross-validation on the labeled cases",
+        text=(
+            "Each labeled case was scored by a model that did not see it and had fewer labels than "
+            "the run itself. The worst and best case do not bound the score of a new scan.",
         ),
         tables=(NamedTable("folds", folds_table(runs)),) if runs else (),
-        missing=found.told("no cross-validation"),
+        missing=found.problems("no cross-validation"),
     )
 
 
-def folds_table(runs: Sequence[FoundRun]) -> Table:
-    """A row for each run and class, and one for the mean of several classes."""
+def folds_table(runs: Sequence[RunRecord]) -> Table:
+    """One row per run and class, and one for the mean over several classes."""
     rows = []
     for run in runs:
-        by_case: dict[str, dict[str, float]] = {}  # class -> case -> Dice
+        by_class: dict[str, dict[str, float]] = {}  # class -> case -> Dice
         for row in run.folds:
-            by_case.setdefault(row.class_name, {})[row.case] = row.dice
-        if len(by_case) > 1:
-            cases = dict.fromkeys(row.case for row in run.folds)
-            by_case["mean of classes"] = {
+            by_class.setdefault(row.class_name, {})[row.case] = row.dice
+        if len(by_class) > 1:
+            by_class["mean over classes"] = {
                 case: statistics.fmean(row.dice for row in run.folds if row.case == case)
-                for case in cases
+                for case in dict.fromkeys(row.case for row in run.folds)
             }
-        folds = len({row.fold for row in run.folds})
-        for name, dice in by_case.items():
+        folds = str(len({row.fold for row in run.folds}))
+        for name, dice in by_class.items():
             values = list(dice.values())
-            each = [number(value) for value in (min(values), max(values))]
-            rows.append([run.name, name, str(folds), str(len(values)), spread(values), *each])
+            ends = number(min(values)), number(max(values))
+            rows.append([run.name, name, folds, str(len(values)), mean_and_std(values), *ends])
     return Table(
         columns=["run", "class", "folds", "cases", "Dice", "worst", "best"],
         rows=rows,
-        note="Mean and standard deviation over cases, by the last checkpoint of each fold, on the "
-        "grid of the plan. Every case is in folds.csv of the run folder.",
+        note="Mean ± standard deviation over cases, by the last checkpoint of each fold, on the "
+        "plan's voxel grid. folds.csv in the run folder lists every case.",
     )
 
 
-def network_agreement_section(found: Gathered) -> Section:
+def agreement_section(found: RunCollection) -> Section:
     known = [(run, run.agreement) for run in found.runs if run.agreement]
-    looked = any(record.cases for _, record in known)
-    # no sum: those of several runs may be the same cases
-    too_large = max((record.too_large for _, record in known), default=0)
-    cases = counted(too_large, "case")
-    larger = (
-        f"{cases if len(known) == 1 else f'Up to {cases} of a run'} would have taken too long; "
-        "raise train.agreement to include them."
+    is_measured = any(record.cases for _, record in known)
+    # the maximum, not the sum: several runs may have skipped the same cases
+    skipped = max((record.too_large for _, record in known), default=0)
+    up_to = "" if len(known) == 1 else "Up to "
+    too_large = (
+        f"{up_to}{count_noun(skipped, 'case')} per run skipped because of their size. Raise "
+        "train.agreement to include them."
     )
     return Section(
-        "network-agreement",
+        "agreement",
         "Agreement on unlabeled cases",
-        words=(f"Measured in runs without validation cases. {NOTE}",),
-        tables=(NamedTable("network-agreement", network_agreement_table(found)),) if looked else (),
-        missing=(*found.told("no agreement"), *((larger,) if too_large else ())),
+        text=(f"Measured when no validation case can judge a run. {NOTE}",),
+        tables=(NamedTable("agreement", agreement_table(found)),) if is_measured else (),
+        missing=(*found.problems("no agreement"), *((too_large,) if skipped else ())),
     )
 
 
-def network_agreement_table(found: Gathered) -> Table:
-    """A row for each method and class: mean and deviation over seeds."""
+def agreement_table(found: RunCollection) -> Table:
+    """One row per method and class: mean and deviation over seeds."""
     rows = []
     for label in found.labels:
         known = [run.agreement for run in found.of(label) if run.agreement and run.agreement.cases]
         for name in dict.fromkeys(name for record in known for name in record.classes):
             each = [(record, record.classes[name]) for record in known if name in record.classes]
-            rows.append([label, name, *network_agreement_cells(each)])
+            rows.append([label, name, *agreement_cells(each)])
     return Table(
         columns=[
             *("method", "class", "networks", "found in"),
             *("agreement", "lowest", "probability", "threshold"),
         ],
         rows=rows,
-        note="Agreement: Dice between the networks of a method; a single one has nobody to agree "
-        "with. Lowest: of any case. Probability: mean over the voxels that are predicted as the "
-        "class. Threshold: of the pseudo-labels in the end, with its spread, where it is learned.",
+        note="Agreement: Dice between the networks of a method, if it has several. Lowest: over "
+        "cases. Probability: mean over the voxels predicted as this class. Threshold: of the "
+        "pseudo-labels at the end of training, if it is learned.",
     )
 
 
-def network_agreement_cells(each: Sequence[tuple[NetworkAgreement, ClassAgreement]]) -> list[str]:
+def agreement_cells(each: Sequence[tuple[NetworkAgreement, ClassAgreement]]) -> list[str]:
     lowest = [one.lowest for _, one in each if one.lowest is not None]
-    thresholds = [record for record, _ in each if record.threshold is not None]
-    threshold, deviation = (
-        over_seeds([getattr(record, name) for record in thresholds])
-        for name in ("threshold", "threshold_std")
-    )
+    learned = [record for record, _ in each if record.threshold is not None]
+    threshold = over_seeds([record.threshold for record in learned])
+    std = over_seeds([record.threshold_std for record in learned])
     return [
         ", ".join(dict.fromkeys(name for record, _ in each for name in record.networks)),
         f"{sum(one.found for _, one in each)} of {sum(len(record.cases) for record, _ in each)}",
         over_seeds([one.agreement for _, one in each]),
         number(min(lowest, default=math.nan)),
         over_seeds([one.confidence for _, one in each]),
-        f"{threshold}, spread {deviation}" if thresholds else "-",
+        f"{threshold} (std {std})" if learned else "-",
     ]
 
 
 def over_seeds(values: Sequence[float | None]) -> str:
-    return spread([math.nan if value is None else value for value in values])
+    return mean_and_std([math.nan if value is None else value for value in values])

@@ -1,8 +1,8 @@
-"""A part of a report: words, tables and figures under one heading."""
+"""One part of a report: text, tables and figures under a heading."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
@@ -13,30 +13,30 @@ WIDE = 6.5  # inches
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    name: str  # of its file among the assets
+    name: str  # file name among the assets
     table: Table
     title: str = ""
-    folded: bool = False  # shown on demand only
+    folded: bool = False  # collapsed until the reader opens it
+    text: str = ""  # below the title
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFigure:
     name: str
     figure: Figure
-    description: str  # for who cannot see it, and below it
+    description: str  # caption, and alternative text
 
     @property
     def is_wide(self) -> bool:
-        """Whether it would be too small to read in a column of several."""
+        """Whether it would be unreadable in one of several columns."""
         return bool(self.figure.get_figwidth() > WIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    key: str  # its address in the page
+    key: str  # anchor
     title: str
-    words: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     tables: tuple[NamedTable, ...] = ()
     figures: tuple[NamedFigure, ...] = ()
-    missing: tuple[str, ...] = ()  # what could not be shown, and what to do
-    notes: tuple[str, ...] = field(default=())  # small print
+    missing: tuple[str, ...] = ()  # what could not be shown, and how to get it

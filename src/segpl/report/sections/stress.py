@@ -1,4 +1,4 @@
-"""Scores on disturbed images in a report: runs of one method are one curve."""
+"""Scores on corrupted images: one curve per method."""
 
 from __future__ import annotations
 
@@ -7,46 +7,39 @@ from dataclasses import replace
 
 from matplotlib.text import Text
 
-from segpl.report.figures import INK
-from segpl.report.gathered import Gathered
+from segpl.report.collection import RunCollection
+from segpl.report.figures import INK, safe_name
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import StressRow, corruptions_in, stress_table
-from segpl.report.style import shown_name
-
-TITLE = "Disturbed images"
 
 
-def stress_section(found: Gathered, rows: Sequence[StressRow] | None) -> Section:
+def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Section:
+    key, title = "stress", "Corrupted images"
     if rows is None:
-        return Section(
-            "stress",
-            TITLE,
-            missing=("Not measured. `segpl stress RUN...` does, and --stress brings it here.",),
-        )
+        reason = "Not measured. Run `segpl stress RUN...`, then pass its table with --stress."
+        return Section(key, title, missing=(reason,))
+    names = [run.path.name for run in found.runs]
     labels = {run.name: run.label for run in found.runs}
-    labels |= {run.path.name: run.label for run in found.runs if _is_unique(found, run.path.name)}
+    labels |= {r.path.name: r.label for r in found.runs if names.count(r.path.name) == 1}
     shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
-    # the colors of the other figures, which go by the order of the labels
-    shown.sort(key=lambda row: found.labels.index(row.run))
-    strangers = sorted({row.run for row in rows} - labels.keys())
-    absent = [label for label in found.labels if label not in {row.run for row in shown}]
-    missing = tuple(f"{name} was measured and is not in this report." for name in strangers)
-    missing += tuple(f"{label} was not measured." for label in absent)
+    shown.sort(key=lambda row: found.labels.index(row.run))  # colors as in the other figures
+    foreign = sorted({row.run for row in rows} - labels.keys())
+    unmeasured = [label for label in found.labels if label not in {row.run for row in shown}]
+    missing = (
+        *(f"{name} is in the table but not in this report." for name in foreign),
+        *(f"{label} was not measured." for label in unmeasured),
+    )
     if not corruptions_in(shown):
-        return Section("stress", TITLE, missing=missing or ("The table holds no row.",))
-    figure = stress_figure([replace(row, run=shown_name(row.run)) for row in shown])
+        return Section(key, title, missing=missing or ("The table has no rows.",))
+    figure = stress_figure([replace(row, run=safe_name(row.run)) for row in shown])
     for text in figure.findobj(Text):
-        text.set_color(INK)  # black would be lost on a dark page
+        text.set_color(INK)  # black would be invisible on a dark page
     return Section(
-        "stress",
-        TITLE,
-        words=("Mean Dice over cases and seeds; the band is one deviation over cases.",),
-        tables=(NamedTable("stress", stress_table(shown), "Every disturbance", True),),
-        figures=(NamedFigure("stress-curves", figure, "Dice over the severity of disturbances"),),
+        key,
+        title,
+        text=("Mean Dice over cases and seeds, with a band of one standard deviation over cases.",),
+        tables=(NamedTable("stress", stress_table(shown), "By corruption", True),),
+        figures=(NamedFigure("stress-curves", figure, "Dice over the severity of corruptions"),),
         missing=missing,
     )
-
-
-def _is_unique(found: Gathered, name: str) -> bool:
-    return sum(run.path.name == name for run in found.runs) == 1

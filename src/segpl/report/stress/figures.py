@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from segpl.report.figures import INK, make_plain, run_color
-from segpl.report.seed_curves import DASHES
+from segpl.report.figures import INK, dash, make_plain, run_color
 from segpl.report.stress.rows import (
     CLEAN,
     PATCH,
@@ -104,7 +103,7 @@ def draw_curve(
         curve.severity,
         curve.mean,
         color=color,
-        linestyle=DASHES[number % len(DASHES)],
+        linestyle=dash(number),
         marker=MARKERS[number % len(MARKERS)],
         markersize=3.5,
         linewidth=1.7,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.files import csv_text, write_text
-from segpl.report.tables import Table, counted
+from segpl.report.tables import Table, count_noun
 
 CLEAN = "clean"  # the images as they are; severity 0 of every corruption
 PATCH = "patch"  # windows of another size; its severity is their longest side in voxels
@@ -148,7 +148,7 @@ def _note(rows: Sequence[StressRow]) -> str:
         else ""
     )
     return (
-        f"Mean Dice{' of classes' if several else ''} over {counted(cases, 'case')}, on the "
+        f"Mean Dice{' of classes' if several else ''} over {count_noun(cases, 'case')}, on the "
         "prepared grid. Mean and worst: over severities above 0. Drop: from clean to mean, as a "
         f"share of clean.{patch} {EMPTY_POLICY}"
     )

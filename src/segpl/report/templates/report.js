@@ -2,7 +2,7 @@
 (() => {
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
 
-  // tables: a click on a head sorts, a second one turns the order round; what is no number is last
+  // tables: a click on a header sorts, a second click reverses the order; empty cells come last
   const value = (cell) => {
     const text = cell.textContent.trim();
     const found = text.replace(/,(?=\d{3})/g, "").match(/^[<>+]?\s*(-?\d+(\.\d+)?(e-?\d+)?)/i);
@@ -31,7 +31,7 @@
     });
   }
 
-  // slices: all those of a view lie in one sheet, of which a stage shows one field
+  // slices: all slices of a view are tiles of one sheet; a stage shows one tile
   const sheets = read("sheets");
   const share = (place, count) => (count > 1 ? (100 * place) / (count - 1) : 0);
   const show = (layer, sheet, view, place) => {
@@ -80,7 +80,7 @@
       one.stage.addEventListener("wheel", (event) => {
         const before = one.places[chosen.view];
         if (!event.ctrlKey) step(event.deltaY > 0 ? 1 : -1);
-        // beyond the last slice the page scrolls again
+        // beyond the last slice, scroll the page
         if (one.places[chosen.view] !== before) event.preventDefault();
       }, { passive: false });
       one.stage.addEventListener("keydown", (event) => {
@@ -112,7 +112,7 @@
     setUp(element, browsers[Number(element.dataset.browser)]);
   }
 
-  // paper cannot be unfolded
+  // unfold everything for printing
   let unfolded = [];
   addEventListener("beforeprint", () => {
     unfolded = [...document.querySelectorAll("details:not([open])")];

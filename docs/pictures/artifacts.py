@@ -1,7 +1,4 @@
-"""The picture of the documentation that shows every artifact at three severities.
-
-`make docs-images` draws it anew.
-"""
+"""Draw every artifact of `segpl stress` at three severities: `make docs-images`."""
 
 from __future__ import annotations
 
@@ -13,21 +10,22 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from palette import with_palette
 from PIL import Image
 from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
-from segpl.report.figures import INK, with_palette
+from segpl.report.figures import INK
 from segpl.report.stress.figures import WORDS
 from segpl.views.artifacts import ARTIFACTS, corrupt
 
 SIDE = 96
 SEVERITIES = (0.2, 0.6, 1.0)
-SHOWN = (-2.0, 3.5)  # deviations that are black and white, the same in every picture
+WINDOW = (-2.0, 3.5)  # intensities shown as black and white, in standard deviations
 CELL = 1.3  # inches
-GREYS = 24  # noise is dear to store
+GRAYS = 24  # few: noise compresses badly
 PICTURE = "stress.png"
-TITLES = {"gamma": "contrast, noise"}  # where there is little room
+TITLES = {"gamma": "contrast, noise"}  # short titles for narrow columns
 
 
 def phantom_slice() -> Tensor:
@@ -66,14 +64,14 @@ def artifact_figure() -> Figure:
 
 
 def show(axes: Axes, image: Tensor) -> None:
-    low, high = SHOWN
+    low, high = WINDOW
     axes.imshow(image[0].numpy(), cmap="gray", vmin=low, vmax=high, interpolation="nearest")
 
 
 def write_picture(folder: Path) -> Path:
     path = folder / PICTURE
     drawn = with_palette(artifact_figure(), dpi=100).convert("RGB")
-    drawn.quantize(GREYS, dither=Image.Dither.NONE).save(path, optimize=True)
+    drawn.quantize(GRAYS, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 

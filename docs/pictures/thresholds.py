@@ -1,7 +1,4 @@
-"""One picture for each family of thresholds: what it believes, and the labels that come of it.
-
-`make docs-images` draws those of the documentation anew.
-"""
+"""Draw the densities of every threshold family and the labels they lead to: `make docs-images`."""
 
 from __future__ import annotations
 
@@ -14,10 +11,11 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from palette import with_palette
 from PIL import Image
 from torch import Tensor
 
-from segpl.report.figures import INK, make_plain, with_palette
+from segpl.report.figures import INK, make_plain
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.rules import RULES, binarize, select
@@ -25,8 +23,8 @@ from segpl.threshold.rules import RULES, binarize, select
 SIZE = (10.0, 3.8)  # inches
 DPI = 150
 MEAN, STD = 0.6, 0.1  # of the prior
-BEYOND = 15  # hundredths shown on either side of (0, 1), where only some families go
-# from the palette of Okabe and Ito, as in figures.py; dashes tell the lines apart without color
+BEYOND = 15  # hundredths shown on either side of (0, 1), which only some families reach
+# Okabe and Ito's palette; dashes tell the lines apart without color
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": INK, "linewidth": 2.2},
     {"color": "#0072B2", "linewidth": 2.0, "linestyle": (0, (6, 1.5))},
@@ -50,8 +48,8 @@ class Example:
 
 
 def example_numbers(family: str) -> dict[str, Tensor]:
-    """Numbers (n,) that a head could say, by what they make of the prior."""
-    if family != "categorical":  # every other one has a shift and the logarithm of a width
+    """Outputs (n,) of a threshold head, by their effect on the prior."""
+    if family != "categorical":  # all others have a shift and a log scale
         return {
             "moved down, narrower": torch.tensor([-2.0, -0.5]).double(),
             "moved up": torch.tensor([2.5, 0.0]).double(),
@@ -83,14 +81,14 @@ def density(threshold: Distribution, edges: Tensor) -> Tensor:
 
 
 def family_figure(family: str) -> Figure:
-    """The density of thresholds, the soft label by `marginal`, the weight by `marginal-select`."""
+    """Density of the threshold, soft label of rule `marginal`, weight of rule `marginal-select`."""
     figure = Figure(figsize=SIZE, layout="constrained", facecolor="white")
     beliefs, labels, weights = figure.subplots(1, 3)
     examples = examples_of(family)
     _draw_densities(beliefs, examples)
 
     probability = torch.linspace(0, 1, 501).double()
-    unused = torch.Generator()  # rules that average draw nothing
+    unused = torch.Generator()  # rules that marginalize draw nothing
     for example, style in zip(examples, STYLES, strict=False):
         by_label = RULES["marginal"](probability, example.threshold, unused)
         by_weight = RULES["marginal-select"](probability, example.threshold, unused)
@@ -112,7 +110,7 @@ def family_figure(family: str) -> Figure:
 
 
 def _draw_densities(axes: Axes, examples: list[Example]) -> None:
-    # hundredths: a categorical threshold is flat between them
+    # hundredths: a categorical threshold is constant between them
     edges = torch.arange(-BEYOND, 100 + BEYOND + 1).double() / 100
     middles = (edges[:-1] + edges[1:]) / 2
     for example, style in zip(examples, STYLES, strict=False):
@@ -141,7 +139,7 @@ def drawn(family: str) -> Image.Image:
 
 
 def write_pictures(folder: Path) -> list[Path]:
-    """The picture of every family; the same bytes each time, for the same versions."""
+    """One picture per family; identical bytes for identical versions."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / picture_of(family) for family in FAMILIES.names]
     for family, path in zip(FAMILIES.names, paths, strict=True):
@@ -151,6 +149,6 @@ def write_pictures(folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit("usage: python -m segpl.report.pictures.thresholds FOLDER")
+        sys.exit("usage: python docs/pictures/thresholds.py FOLDER")
     for path in write_pictures(Path(sys.argv[1])):
         print(path)

@@ -1,0 +1,309 @@
+"""An experiment: training runs (datasets x methods x seeds) and questions about them.
+
+    title = "Does a learned threshold help?"
+
+    [train]                        # settings of every run
+    steps = 500
+
+    [datasets.hippocampus]
+    path = "Task04_Hippocampus"    # below --data; or phantom = true for generated scans
+    seeds = [0, 1, 2]
+    [datasets.hippocampus.split]   # settings of every run on this dataset
+    labeled = 8
+    validation = 20
+    [datasets.hippocampus.method]  # for every method that has these settings
+    alpha = 0.1
+
+    [methods.narrow]               # a variant: a name, its method, and its own settings
+    method = "segpl"
+    network = { width = 8 }
+
+    [[questions]]
+    id = "width"
+    text = "Is a narrow network enough?"
+    reference = "segpl"
+    variants = ["narrow"]
+    cases = "validation"           # or "test"
+
+Without [[questions]], every method is compared with supervised training on the test cases.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from segpl.errors import InputError, MissingFileError, did_you_mean
+from segpl.methods.base import METHODS
+from segpl.report.collection import BASELINE
+from segpl.report.sections.questions import Question
+from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, select_known
+
+Entry = TypeVar("Entry")
+KEYS = ("title", "datasets", "methods", "questions")
+# labels and dataset names become folder names
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+# given by the seeds and the path of a dataset, so that paired runs share cases and first weights
+DRAWN = (("train", "seed"), ("split", "draw"), ("data", "path"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentDataset:
+    name: str = ""  # empty for the only dataset of a comparison without a file
+    path: str = ""  # below --data
+    phantom: bool = False  # generated lung vessels, different ones for every seed
+    seeds: tuple[int, ...] = (0, 1, 2)
+    method: dict[str, Any] = field(default_factory=dict)  # for every method that has the setting
+    sections: dict[str, Any] = field(default_factory=dict)  # settings of every run
+
+    def __post_init__(self) -> None:
+        if self.phantom == bool(self.path):
+            raise InputError("give either a path, below --data, or phantom = true")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise InputError(f"seeds is {list(self.seeds)}: give one or more, from 0, each once")
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    title: str
+    datasets: tuple[ExperimentDataset, ...]
+    variants: Mapping[str, Mapping[str, Any]]  # [methods.*]: settings of a method or a variant
+    questions: tuple[Question, ...]
+
+    def questions_on(self, dataset: ExperimentDataset) -> list[Question]:
+        return [question for question in self.questions if question.is_asked_on(dataset.name)]
+
+    def labels_on(self, dataset: ExperimentDataset) -> list[str]:
+        """The methods and variants to train on a dataset."""
+        asked = [label for question in self.questions_on(dataset) for label in question.labels]
+        return list(dict.fromkeys(asked))
+
+    def settings(
+        self, dataset: ExperimentDataset, label: str, shared: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """All settings of one run; `shared` replaces the dataset's sections."""
+        own = merge_settings(self.given_by(dataset, label), self.variants.get(label, {}))
+        content = dict(dataset.sections if shared is None else shared)
+        method: dict[str, Any] = {"name": own.pop("method", label)}
+        for key, value in own.items():
+            if key in SECTIONS and isinstance(value, Mapping):
+                content[key] = {**content.get(key, {}), **value}
+            else:
+                method[key] = value
+        return {**content, "method": method}
+
+    def given_by(self, dataset: ExperimentDataset, label: str) -> dict[str, Any]:
+        """Those settings of `[datasets.NAME.method]` that the method of a label has."""
+        kind: Any = METHODS.get(self.method_of(label))
+        return select_known(kind.Settings, dataset.method)
+
+    def method_of(self, label: str) -> str:
+        return str(self.variants.get(label, {}).get("method", label))
+
+
+def known_labels(variants: Mapping[str, Any]) -> list[str]:
+    """All methods, then the variants."""
+    return [*METHODS.names, *(label for label in variants if label not in METHODS.classes)]
+
+
+def read_experiment_file(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise MissingFileError(f"{path} does not exist.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
+
+
+def make_experiment(
+    content: Mapping[str, Any],
+    source: str,
+    *,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Experiment:
+    """Decode and check an experiment.
+
+    Args:
+        content: tables of a TOML file.
+        source: where they come from, for messages.
+        methods: compare these with supervised training; only without [[questions]].
+        seeds: seeds of every dataset, instead of its own.
+        overrides: sections, and `methods`, that take precedence over all others.
+    """
+    given = dict(overrides or {})
+    refuse_unknown([*content, *given], (*KEYS, *SECTIONS), f"{source}: no setting")
+    variants = merge_settings(
+        _tables(content, "methods", source), _tables(given, "methods", "--set")
+    )
+    shared = {name: content[name] for name in SECTIONS if name in content}
+    last = {name: given[name] for name in SECTIONS if name in given}
+    check_sections(shared, source)
+    check_sections(last, "--set")
+    datasets = [
+        decode_dataset(name, table, shared, last, f"{source}: [datasets.{name}]")
+        for name, table in _tables(content, "datasets", source).items()
+    ]
+    if not datasets:
+        raise InputError(f"{source} has no dataset. Add [datasets.NAME] with a path.")
+    if seeds:
+        datasets = [decode_seeds(dataset, seeds) for dataset in datasets]
+    asked = content.get("questions", [])
+    if asked and methods:
+        raise InputError(f"--methods: {source} has its own [[questions]]. Edit these instead.")
+    if not isinstance(asked, list):
+        raise InputError(f"{source}: write each question below a line [[questions]].")
+    questions = [
+        decode(Question, table, f"{source}: question {n}") for n, table in enumerate(asked, 1)
+    ]
+    experiment = Experiment(
+        str(content.get("title", "")),
+        tuple(datasets),
+        variants,
+        tuple(questions) or (against_baseline(methods, variants),),
+    )
+    check_experiment(experiment, source)
+    return experiment
+
+
+def against_baseline(methods: Sequence[str], variants: Mapping[str, Any]) -> Question:
+    """Every method compared with supervised training; all methods and variants by default."""
+    chosen = [name for name in dict.fromkeys(methods or known_labels(variants)) if name != BASELINE]
+    return Question(
+        id=f"against-{BASELINE}",
+        text=f"Which methods improve on {BASELINE} training?",
+        reference=BASELINE,
+        variants=tuple(chosen),
+        cases="test",
+    )
+
+
+def decode_dataset(
+    name: str,
+    table: Mapping[str, Any],
+    shared: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    where: str,
+) -> ExperimentDataset:
+    own = {key: value for key, value in table.items() if key in SECTIONS}
+    rest = {key: value for key, value in table.items() if key not in SECTIONS}
+    for key in ("name", "sections"):
+        if key in rest:
+            raise InputError(f"{where}: no setting '{key}'.")
+    check_sections(own, where)
+    sections = merge_settings(merge_settings(shared, own), overrides)
+    return decode(ExperimentDataset, {**rest, "name": name, "sections": sections}, where)
+
+
+def decode_seeds(dataset: ExperimentDataset, seeds: Sequence[int]) -> ExperimentDataset:
+    try:
+        return replace(dataset, seeds=tuple(seeds))
+    except InputError as error:
+        raise InputError(f"--seeds: {error}.") from error
+
+
+def decode(kind: type[Entry], table: Any, where: str) -> Entry:
+    """A table as a dataclass; unknown keys and wrong types are errors that name the key."""
+    known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
+    if isinstance(table, Mapping):
+        refuse_unknown(table, known, f"{where}: no setting")
+    try:
+        return msgspec.convert(table, kind)
+    except msgspec.ValidationError as error:
+        text = str(error).replace(" - at `$.", " for `").replace(" - at `$`", "")
+        raise InputError(f"{where}: {text}.") from error
+
+
+def check_experiment(experiment: Experiment, source: str) -> None:
+    """Refuse names that do not exist, and settings that cannot be trained or compared."""
+    names = [dataset.name for dataset in experiment.datasets]
+    ids = [question.id for question in experiment.questions]
+    labels = known_labels(experiment.variants)
+    for label, values in experiment.variants.items():
+        check_variant(label, values, f"{source}: [methods.{label}]")
+    for question in experiment.questions:
+        where = f"{source}: question '{question.id}'"
+        refuse_bad_label(question.id, where)
+        if ids.count(question.id) > 1:
+            raise InputError(f"{where}: this id is used twice. Rename one.")
+        refuse_unknown(question.only, names, f"{where}: no dataset named")
+        refuse_unknown(question.labels, labels, f"{where}: no method named")
+    for dataset in experiment.datasets:
+        check_dataset(experiment, dataset, f"{source}: [datasets.{dataset.name}]")
+
+
+def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
+    refuse_bad_label(label, where)
+    refuse_drawn(values, where)
+    if "name" in values:
+        raise InputError(f"{where}: remove 'name'; use 'method' for the method of a variant.")
+    method = values.get("method", label)
+    if label in METHODS.classes and method != label:
+        raise InputError(f"{where}: '{label}' is a method itself. Choose another name.")
+    if not isinstance(method, str):
+        raise InputError(f"{where}: method is {method!r}, but must be the name of a method.")
+    if label not in METHODS.classes and "method" not in values:
+        raise InputError(
+            f"{where}: '{label}' is not a method. {did_you_mean(label, METHODS.names)}"
+        )
+
+
+def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str) -> None:
+    if dataset.name:
+        refuse_bad_label(dataset.name, where)
+    if "method" in dataset.sections:
+        raise InputError(
+            f"{where}: set a method's own settings with [methods.NAME], or --set methods.NAME.KEY."
+        )
+    refuse_drawn(dataset.sections, where)
+    split = resolve(dataset.sections, where).split
+    kinds = {question.cases for question in experiment.questions_on(dataset)}
+    if "validation" in kinds and split.validation < 1:
+        raise InputError(
+            f"{where}: there are no validation cases to answer questions on. Set split.validation."
+        )
+    labels = experiment.labels_on(dataset)
+    for key in dataset.method:
+        if not any(key in experiment.given_by(dataset, label) for label in labels):
+            raise InputError(f"{where}: no method of the experiment has the setting '{key}'.")
+    for label in labels:
+        resolve(experiment.settings(dataset, label), f"[methods.{label}]")
+
+
+def refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(f"{what} '{name}'. {did_you_mean(name, known)}")
+
+
+def refuse_bad_label(name: str, where: str) -> None:
+    if not LABEL.fullmatch(name):
+        raise InputError(f"{where}: '{name}' may contain only letters, digits, - and _.")
+
+
+def refuse_drawn(sections: Mapping[str, Any], where: str) -> None:
+    for section, key in DRAWN:
+        table = sections.get(section, {})
+        if isinstance(table, Mapping) and key in table:
+            raise InputError(
+                f"{where}: {section}.{key} follows from the seeds and the path of a dataset. "
+                "Remove it, and use seeds (--seeds) instead."
+            )
+
+
+def _tables(content: Mapping[str, Any], key: str, source: str) -> dict[str, Mapping[str, Any]]:
+    """A table of tables; nothing if the key is missing."""
+    found = content.get(key, {})
+    entries = found.items() if isinstance(found, Mapping) else [("", found)]
+    for name, entry in entries:
+        if not isinstance(entry, Mapping):
+            where = f"[{key}.{name}]" if name else f"[{key}]"
+            raise InputError(f"{source}: {where} is {entry!r}, but must be a table.")
+    return dict(entries)

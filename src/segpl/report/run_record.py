@@ -1,0 +1,238 @@
+"""One run as its folder describes it. Reading it loads no model."""
+
+from __future__ import annotations
+
+import csv
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from segpl.data.plan import Plan
+from segpl.data.split import Split
+from segpl.engine.folder import RunFolder
+from segpl.engine.log import read_log
+from segpl.errors import InputError, UserError
+from segpl.evaluate.agreement import NetworkAgreement, read_agreement
+from segpl.evaluate.scores import Score, read_scores
+from segpl.evaluate.validation_file import ValidationRow, read_validation
+from segpl.files import read_json
+
+Value = TypeVar("Value")
+# what reading a truncated, edited or replaced file can raise
+UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldScore:
+    """Dice of one class in a labeled case, by the fold that held the case out."""
+
+    fold: int
+    case: str
+    class_name: str
+    dice: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run folder. Parts that could not be read are empty, and `problems` says why."""
+
+    name: str  # of the folder, with parent folders where names repeat
+    path: Path
+    settings: Mapping[str, Any]  # every setting by its full name, such as `train.lr`
+    changed: Sequence[str] = ()  # names of the settings that differ from their default
+    plan: Plan | None = None
+    split: Split | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    log: Mapping[str, Sequence[float]] = field(default_factory=dict)  # column -> values
+    validation: Sequence[ValidationRow] = ()
+    scores: Sequence[Score] = ()  # of the test cases
+    folds: Sequence[FoldScore] = ()
+    agreement: NetworkAgreement | None = None
+    seconds: float = math.nan
+    peak_bytes: float = math.nan
+    parameters: int = 0  # trainable weights; 0 if unknown
+    problems: tuple[str, ...] = ()
+    label: str = ""  # of its method in a report or a comparison
+
+    @property
+    def method(self) -> str:
+        return str(self.settings["method.name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings.get("train.seed", 0))
+
+    @property
+    def dataset(self) -> str:
+        """Folder of the data."""
+        return str(self.settings.get("data.path", ""))
+
+    @property
+    def loss_terms(self) -> list[str]:
+        """Columns of the log that have a weight."""
+        return [column for column in self.log if f"{column}.weight" in self.log]
+
+    def by_case(self, metric: str) -> dict[str, float]:
+        """Test score of each case, averaged over classes; nan if a class has no number."""
+        return _mean_by_case((s.case, s.value) for s in self.scores if s.metric == metric)
+
+    def validation_by_case(self) -> dict[str, float]:
+        """Dice of each validation case at the last step, averaged over classes."""
+        last = max((row.step for row in self.validation), default=0)
+        return _mean_by_case((row.case, row.dice) for row in self.validation if row.step == last)
+
+    def validation_curve(self) -> dict[int, float]:
+        """Mean validation Dice over cases and classes, by step."""
+        return _mean_by_case((row.step, row.dice) for row in self.validation)
+
+
+Key = TypeVar("Key")
+
+
+def _mean_by_case(pairs: Iterator[tuple[Key, float]]) -> dict[Key, float]:
+    groups: dict[Key, list[float]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return {key: math.fsum(values) / len(values) for key, values in groups.items()}
+
+
+def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
+    """The record of a run folder. Only its config must be readable; other files may be missing."""
+    folder = RunFolder(path)
+    settings = read_settings(folder)
+    problems: list[str] = []
+
+    def attempt(what: str, read: Callable[[], Value], otherwise: Value) -> Value:
+        try:
+            return read()
+        except UNREADABLE as error:
+            problems.append(f"no {what}: {reason(error)}")
+            return otherwise
+
+    no_log: dict[str, list[float]] = {}
+    no_table: dict[str, Any] = {}
+    split = attempt("split", lambda: Split.read(folder.split), None)
+    times = attempt("training times", lambda: read_log(folder.times), no_log)
+    summary = attempt("summary", lambda: _table(folder.summary), no_table)
+    return RunRecord(
+        name=name or path.name,
+        path=path,
+        settings=settings,
+        changed=tuple(map(str, summary.get("changed", ()))),
+        plan=attempt("plan", lambda: Plan.read(folder.plan), None),
+        split=split,
+        environment=attempt("environment", lambda: _table(folder.environment), no_table),
+        log=attempt("log", lambda: read_log(folder.log), no_log),
+        validation=attempt("validation scores", lambda: read_validation(folder.validation), []),
+        scores=attempt("scores", lambda: _scores(path, split), []),
+        folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
+        agreement=attempt("agreement", lambda: current_agreement(folder), None),
+        seconds=_last(times, "seconds"),
+        peak_bytes=_last(times, "peak_bytes"),
+        parameters=int(summary.get("parameters", 0)),
+        problems=tuple(problems),
+        label=label,
+    )
+
+
+def read_settings(folder: RunFolder) -> dict[str, Any]:
+    """Every setting of a run by its full name. A run saves all of them, defaults included."""
+    path = folder.config
+    if not path.is_file():
+        raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
+    settings = dict(_flatten(content))
+    if "method.name" not in settings:
+        raise InputError(f"{path} does not name a method. Restore the file that training wrote.")
+    return settings
+
+
+def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
+    """The saved record; None without one. A record of older weights is an error."""
+    if not folder.agreement.exists():
+        return None
+    record = read_agreement(folder.agreement)
+    if folder.last.exists() and record.weights != folder.weights_hash("last"):
+        raise InputError(
+            f"{folder.agreement.name} belongs to older weights than the last checkpoint. `segpl "
+            f"train --out {folder.path} --resume` measures it again."
+        )
+    return record
+
+
+def reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
+def _scores(path: Path, split: Split | None) -> list[Score]:
+    """Scores of the run folder and of its predictions; the newer file wins."""
+    if split is not None and not split.test:
+        raise InputError("no case was held out for testing. Train with --test N.")
+    places = [path / "scores.csv", path / "predictions" / "scores.csv"]
+    found = [place for place in places if place.is_file()]
+    if not found:
+        raise InputError(
+            f"there is no {places[0].name}. Write it with `segpl report --fill`, or with `segpl "
+            "predict` and `segpl evaluate`."
+        )
+    values: dict[tuple[str, str, str], Score] = {}
+    for place in sorted(found, key=lambda place: place.stat().st_mtime):
+        values |= {(s.case, s.class_name, s.metric): s for s in read_scores(place)}
+    if not values:
+        raise InputError(f"{found[0]} has no rows.")
+    return list(values.values())
+
+
+def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
+    """Cross-validation scores; empty without the file, refused if the folds trained otherwise."""
+    if not folder.folds.is_file():
+        return []
+    with folder.folds.open(encoding="utf-8", newline="") as handle:
+        rows = [
+            FoldScore(int(row["fold"]), row["case"], row["class"], float(row["dice"]))
+            for row in csv.DictReader(handle)
+        ]
+    steps, folds = settings.get("train.steps"), sorted({row.fold for row in rows})
+    for fold in folds:
+        place = RunFolder(folder.path / f"fold-{fold}")
+        if not place.config.is_file():
+            continue  # deleted to save space: nothing to compare with
+        last = {
+            (row.case, row.class_name): row.dice
+            for row in read_validation(place.validation)
+            if row.step == steps
+        }
+        if last != {(row.case, row.class_name): row.dice for row in rows if row.fold == fold}:
+            raise InputError(
+                f"{folder.folds.name} does not match folds trained for {steps} steps like this "
+                f"run. Resume them with `segpl train --out {folder.path} --resume --folds "
+                f"{len(folds)}`."
+            )
+    return rows
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _last(log: Mapping[str, Sequence[float]], column: str) -> float:
+    values = log.get(column, [])
+    return values[-1] if values else math.nan
+
+
+def _table(path: Path) -> dict[str, Any]:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not a JSON object.")
+    return content

@@ -1,0 +1,129 @@
+"""Questions about methods, each answered by a table and a sentence per method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from segpl.errors import InputError
+from segpl.evaluate.statistics import BySeed, compare_with
+from segpl.report.collection import RunCollection
+from segpl.report.comparison import comparison_table, describe, how_compared
+from segpl.report.sections.answer import Answer
+from segpl.report.sections.section import NamedTable, Section
+from segpl.report.tables import Table
+
+Cases = Literal["validation", "test"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Variants that are compared with one reference, on one kind of cases."""
+
+    id: str  # file name of its table
+    text: str
+    reference: str
+    variants: tuple[str, ...]
+    only: tuple[str, ...] = ()  # datasets; empty means all
+    cases: Cases = "validation"
+
+    def __post_init__(self) -> None:
+        if not self.variants or len(set(self.variants)) < len(self.variants):
+            raise InputError(f"variants is {list(self.variants)}: name at least one, each once")
+        if self.reference in self.variants:
+            raise InputError(f"'{self.reference}' is both the reference and a variant")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return (self.reference, *self.variants)
+
+    def is_asked_on(self, dataset: str) -> bool:
+        return not self.only or dataset in self.only
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAnswer:
+    """The answer that one dataset gives."""
+
+    question: Question
+    dataset: str
+    table: Table
+    sentences: tuple[str, ...]
+    note: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.question.text} ({self.dataset})" if self.dataset else self.question.text
+
+
+def answer_question(
+    question: Question, found: RunCollection, *, dataset: str = "", failed: Sequence[str] = ()
+) -> QuestionAnswer:
+    """Compare the variants with the reference on the runs of one dataset.
+
+    Args:
+        question: what is compared.
+        found: all finished runs on this dataset.
+        dataset: its name.
+        failed: titles of runs that failed or have not been trained yet.
+    """
+    scores = {label: dice_of(found, label, question.cases) for label in question.labels}
+    others = {label: scores[label] for label in question.variants}
+    differences = compare_with(scores[question.reference], others)
+    sentences = [
+        describe(label, question.reference, each, comparisons=len(others))
+        for label, each in differences.items()
+    ]
+    if question.cases == "validation":
+        sentences += [
+            f"{label} was calibrated on the labels of these validation cases; its score is "
+            "optimistic."
+            for label in question.labels
+            if any(is_calibrated(run.settings) for run in found.of(label))
+        ]
+    return QuestionAnswer(
+        question,
+        dataset,
+        comparison_table(question.reference, scores, cases=question.cases, failed=failed),
+        tuple(sentences),
+        how_compared(list(differences.values())),
+    )
+
+
+def dice_of(found: RunCollection, label: str, cases: Cases) -> BySeed:
+    if cases == "test":
+        return found.scores(label, "dice")
+    return found.by_seed(label, lambda run: run.validation_by_case())
+
+
+def is_calibrated(settings: Mapping[str, object]) -> bool:
+    return settings.get("method.calibrate", "off") != "off"
+
+
+def question_section(given: Sequence[QuestionAnswer]) -> Section:
+    on_validation = any(each.question.cases == "validation" for each in given)
+    return Section(
+        "questions",
+        "Questions",
+        text=(
+            (
+                "Questions are answered on validation cases, at the last step of training. Test "
+                "scores must not be used to choose between variants.",
+            )
+            if on_validation
+            else ("Answered on the test cases, at the last step of training.",)
+        ),
+        tables=tuple(
+            NamedTable(
+                "-".join(filter(None, ("question", each.question.id, each.dataset))),
+                each.table,
+                each.title + ("" if not on_validation else f", on {each.question.cases} cases"),
+            )
+            for each in given
+        ),
+    )
+
+
+def page_answers(given: Sequence[QuestionAnswer]) -> list[Answer]:
+    return [Answer(each.title, each.sentences, each.note) for each in given]
