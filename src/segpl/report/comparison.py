@@ -83,39 +83,30 @@ def comparison_table(
     """
     others = {label: values for label, values in scores.items() if label != reference}
     found = compare_with(scores[reference], others)
-    rows = [[reference, _dice(scores[reference]), *[""] * (5 if len(others) > 1 else 4)]]
+    rows = [[reference, _dice(scores[reference]), *[""] * 4]]
     for label, each in found.items():
         known = each.estimate
         rows.append(
             [
                 label,
                 _dice(scores[label]),
-                f"{known.mean:+.3f}" if known.cases else "-",
+                f"{round(known.mean, 3) + 0.0:+.3f}" if known.cases else "-",
                 interval(known.low, known.high, signed=True),
                 f"{each.higher} of {known.cases}" if known.cases else "-",
-                p_text(each.p),
-                *([p_text(each.corrected)] if len(others) > 1 else []),
+                p_text(each.corrected),
             ]
         )
     seeds = max((len(values) for values in scores.values()), default=0)
     count = max((estimate(values, samples=1).cases for values in scores.values()), default=0)
     notes = [
         f"Mean{' ± standard deviation' if seeds > 1 else ''} over {count_noun(seeds, 'seed')}, "
-        f"{count_noun(count, f'{cases} case')}.",
+        f"{count_noun(count, f'{cases} case')}. Difference from {reference}.",
         how_compared(list(found.values())),
     ]
     if failed:
         notes.append(f"Failed or not trained yet, and left out: {', '.join(failed)}.")
     return Table(
-        columns=[
-            "method",
-            "Dice",
-            f"difference from {reference}",
-            "95% CI",
-            "higher in",
-            "p",
-            *(["p (Holm)"] if len(others) > 1 else []),
-        ],
+        columns=["method", "Dice", "difference", "95% CI", "higher in", "p"],
         rows=rows,
         note=" ".join(notes),
     )

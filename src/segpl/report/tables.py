@@ -146,7 +146,8 @@ def interval(low: float, high: float, *, signed: bool = False) -> str:
     if not (math.isfinite(low) and math.isfinite(high)):
         return "-"
     sign = "+" if signed else ""
-    return f"{low + 0.0:{sign}.3f} to {high + 0.0:{sign}.3f}"
+    # + 0.0: no minus sign before a rounded 0
+    return f"{round(low, 3) + 0.0:{sign}.3f} to {round(high, 3) + 0.0:{sign}.3f}"
 
 
 def p_text(p: float) -> str:
