@@ -130,7 +130,7 @@ BROKEN_FILES = {
     ),
     "no dataset": (
         lambda data: [shutil.rmtree(path) for path in data.iterdir()],
-        ["holds no dataset in a known layout", "The smallest layout that works"],
+        ["has no known layout", "The simplest layout is"],
     ),
 }
 
@@ -240,7 +240,7 @@ OPTIONS = {
     ),
     "network without channels": (["--set", "network.width=-4"], ["network.width is -4"]),
     "unknown layout": (["--set", "data.layout=nnunt"], ["no layout named 'nnunt'. Did you mean"]),
-    "other layout": (["--set", "data.layout=nnunet"], ["does not follow the layout 'nnunet'"]),
+    "other layout": (["--set", "data.layout=nnunet"], ["does not have the layout 'nnunet'"]),
     "unknown device": (["--device", "gpu"], ["no device is called 'gpu'. Use auto, cpu or cuda"]),
     "foreign device": (["--device", "meta"], ["segpl runs on cpu and on cuda"]),
     "no such plan": (["--plan", "nothere.json"], ["nothere.json does not exist"]),

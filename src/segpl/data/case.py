@@ -1,4 +1,4 @@
-"""What a layout finds: cases, and what the numbers in their labels mean."""
+"""What a layout finds: cases, and the meaning of the numbers in their labels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Case:
     """One scan. Without a label it is an unlabeled case."""
 
     name: str
-    images: tuple[Path, ...]  # one file for each channel, or one file with all of them
+    images: tuple[Path, ...]  # one file per channel, or one file with all channels
     label: Path | None = None
-    is_test: bool = False  # set aside by whoever made the dataset
-    subject: str = ""  # cases of one subject are never split; the name where nothing else is known
+    is_test: bool = False  # a test case of the dataset itself
+    subject: str = ""  # cases of one subject are never split up; the name by default
 
     def __post_init__(self) -> None:
         if not self.subject:
@@ -32,22 +32,21 @@ class Dataset:
     root: Path
     layout: str
     cases: tuple[Case, ...]
-    channels: tuple[str, ...] = ()  # names of modalities, where the dataset gives them
-    # name -> number in the label files, background first; None: the labels themselves must tell
+    channels: tuple[str, ...] = ()  # names of the modalities, if the dataset gives them
+    # name -> number in the label files, background first; None: read from the labels
     classes: dict[str, int] | None = None
-    ignore: int | None = None  # this number in a label file means: nobody knows
+    ignore: int | None = None  # number in the label files that marks unlabeled voxels
 
     def __post_init__(self) -> None:
-        counts = Counter(case.name for case in self.cases)
-        twice = sorted(name for name, count in counts.items() if count > 1)
-        if twice:
-            files = [str(c.images[0]) for c in self.cases if c.name == twice[0]]
-            raise InputError(
-                f"{len(twice)} case name(s) appear more than once in {self.root}: "
-                f"'{twice[0]}' is {' and '.join(files)}. Rename one of them."
-            )
         if not self.cases:
-            raise InputError(f"{self.root} ({self.layout} layout) holds no image.")
+            raise InputError(f"{self.root} ({self.layout} layout) contains no images.")
+        name, count = Counter(case.name for case in self.cases).most_common(1)[0]
+        if count > 1:
+            files = [str(case.images[0]) for case in self.cases if case.name == name]
+            raise InputError(
+                f"{self.root} has {count} cases named '{name}': {' and '.join(files)}. Rename "
+                "them, or remove all but one."
+            )
 
     @property
     def labeled(self) -> list[Case]:

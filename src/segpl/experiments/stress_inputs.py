@@ -85,7 +85,7 @@ def test_cases(run: Run) -> list[Case]:
 def given_cases(run: Run, data: Path) -> list[Case]:
     """The test cases of a dataset, or all of its cases where it sets none aside."""
     layout = run.config.data.layout
-    is_alike = data.is_dir() and layout in LAYOUTS.names and LAYOUTS.get(layout)().finds(data)
+    is_alike = data.is_dir() and layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(data)
     try:
         dataset = read_dataset(data, layout if is_alike else None)
     except UserError as error:

@@ -57,7 +57,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
         return _file_jobs(files, plan, layout)
     if not any(folder.iterdir()):
         raise InputError(f"{folder} is empty: there is nothing to predict. Give another folder.")
-    is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().finds(folder)
+    is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(folder)
     dataset = read_dataset(folder, layout if is_alike else None)
     return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
 

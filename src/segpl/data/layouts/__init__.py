@@ -1,6 +1,6 @@
-"""Where the files of a dataset are: one file for each way of arranging them.
+"""Where the files of a dataset are: one module per layout.
 
-`read_dataset` finds the arrangement by itself; `LAYOUTS` holds the known ones by name.
+`read_dataset` detects the layout; `LAYOUTS` contains all of them by name.
 """
 
 from __future__ import annotations
@@ -15,58 +15,55 @@ from segpl.errors import InputError, MissingFileError
 from segpl.registry import Registry
 
 LAYOUTS = Registry("layout", "segpl.data.layouts", Layout)  # type: ignore[type-abstract]  # never instantiated itself
+SHOWN = 8  # files of a folder in a message
 
 
 def read_dataset(root: Path, layout: str | None = None, *, subject: str | None = None) -> Dataset:
-    """Find the cases under `root`.
+    """Find the cases of a dataset.
 
     Args:
         root: folder of the dataset.
-        layout: name of its layout; found from its content if not given.
-        subject: regular expression with one group that finds the subject in a case name, so that
-            scans of one person are never split; a guess by common endings if not given.
+        layout: name of its layout; detected by default.
+        subject: regular expression with one group that extracts the subject from a case name, so
+            that scans of one person stay together; by default common endings are removed.
     """
     if not root.exists():
-        raise MissingFileError(f"{root} does not exist. Give the folder that holds the dataset.")
+        raise MissingFileError(f"{root} does not exist. Give the folder of the dataset.")
     if not root.is_dir():
-        raise InputError(f"{root} is a file, and a dataset is a folder. Give the folder it is in.")
-    dataset = (_named(layout, root) if layout else _found(root)).read(root)
+        raise InputError(f"{root} is a file. Give the folder of the dataset.")
+    dataset = (_requested(layout, root) if layout else _detected(root)).read(root)
     return replace(dataset, cases=_with_subjects(dataset.cases, subject))
 
 
-def _named(name: str, root: Path) -> Layout:
+def _requested(name: str, root: Path) -> Layout:
     layout = LAYOUTS.get(name)()
-    if not layout.finds(root):
+    if not layout.matches(root):
         raise InputError(
-            f"{root} does not follow the layout '{name}', which needs {layout.needs}; "
-            f"it holds {_content(root)}. Leave --layout away to have the layout found."
+            f"{root} does not have the layout '{name}', which needs {layout.needs}; it contains "
+            f"{_content(root)}. Omit --layout to detect the layout."
         )
     return layout
 
 
-def _found(root: Path) -> Layout:
-    known = _in_order()
-    for layout in known:
-        if layout.finds(root):
+def _detected(root: Path) -> Layout:
+    # strict layouts come first, or a general one would claim their datasets
+    layouts = sorted((kind() for kind in LAYOUTS.classes.values()), key=lambda layout: layout.order)
+    for layout in layouts:
+        if layout.matches(root):
             return layout
-    needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in known)
+    needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     raise InputError(
-        f"{root} holds no dataset in a known layout. Looked for: {needs}. "
-        f"It holds {_content(root)}. {_one_below(root, known)}"
-        "The smallest layout that works is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: "
-        "a label has the name of its image, and an image without one is used unlabeled."
+        f"{root} has no known layout. Looked for: {needs}. It contains {_content(root)}. "
+        f"{_suggestion(root, layouts)}"
+        "The simplest layout is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: a label has "
+        "the name of its image, and an image without a label is used as unlabeled."
     )
 
 
-def _in_order() -> list[Layout]:
-    """Strictest first, so that a general layout never takes what a special one understands."""
-    return sorted((kind() for kind in LAYOUTS.classes.values()), key=lambda layout: layout.order)
-
-
-def _one_below(root: Path, known: list[Layout]) -> str:
+def _suggestion(root: Path, layouts: list[Layout]) -> str:
     folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
     for folder in folders:
-        if any(layout.finds(folder) for layout in known):
+        if any(layout.matches(folder) for layout in layouts):
             return f"Did you mean {folder}? "
     return ""
 
@@ -77,8 +74,8 @@ def _content(root: Path) -> str:
         for path in root.iterdir()
         if not path.name.startswith(".")
     )
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return ", ".join(names[:8]) + more if names else "nothing"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more if names else "nothing"
 
 
 def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, ...]:
@@ -88,23 +85,24 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
     )
     if subject is None:
         return guessed
+    example = r"for example --subject '(patient\d+)_frame'"
     try:
         pattern = re.compile(subject)
     except re.error as error:
         raise InputError(
-            f"--subject '{subject}' is no valid regular expression: {error}. "
-            r"An example that works: --subject '(patient\d+)'"
+            f"--subject '{subject}' is not a valid regular expression: {error}. Correct it, "
+            f"{example}."
         ) from error
     if pattern.groups != 1:
         raise InputError(
-            f"--subject '{subject}' has {pattern.groups} groups, and one pair of brackets must "
-            r"enclose the subject, as in --subject '(patient\d+)_frame'"
+            f"--subject '{subject}' has {pattern.groups} groups. Put one pair of parentheses "
+            f"around the subject, {example}."
         )
     matches = [pattern.search(case.name) for case in cases]
     if not any(match and match[1] for match in matches):
         raise InputError(
-            f"--subject '{subject}' matches none of the {len(cases)} case names, such as "
-            f"'{cases[0].name}'. Change it so that its brackets enclose a part of them."
+            f"--subject '{subject}' matches none of the {len(cases)} case names, for example "
+            f"'{cases[0].name}'. Change it so that its group matches a part of them."
         )
     return tuple(
         replace(case, subject=match[1]) if match and match[1] else case

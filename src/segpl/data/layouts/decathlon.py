@@ -1,7 +1,8 @@
-"""Medical Segmentation Decathlon: a `dataset.json` that lists training and test files."""
+"""Medical Segmentation Decathlon: a `dataset.json` lists the training and test files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from segpl.data.layouts.base import (
     channel_names,
     class_numbers,
     image_files,
-    paired_cases,
+    pair_files,
     read_description,
 )
 from segpl.data.readers import stem_of
@@ -21,18 +22,18 @@ from segpl.errors import InputError, MissingFileError
 class Decathlon(Layout):
     """`dataset.json`, `imagesTr`, `labelsTr`, `imagesTs`; several channels are a 4D file.
 
-    The list `training` says which labels are used; an image of `imagesTr` that it leaves out is an
-    unlabeled case. So are the test images, as in the paper, unless `labelsTs` holds their labels.
+    The list `training` says which labels are used; other images in `imagesTr` are unlabeled.
+    Test images are unlabeled too, as in the paper, unless `labelsTs` contains their labels.
     """
 
     name: ClassVar[str] = "decathlon"
     needs: ClassVar[str] = "dataset.json with a 'training' list, or imagesTr and labelsTr"
     order: ClassVar[int] = 30
 
-    def finds(self, root: Path) -> bool:
+    def matches(self, root: Path) -> bool:
         description = read_description(root / "dataset.json")
-        listed = isinstance(description.get("training"), list)
-        return listed or ((root / "imagesTr").is_dir() and (root / "labelsTr").is_dir())
+        has_list = isinstance(description.get("training"), list)
+        return has_list or ((root / "imagesTr").is_dir() and (root / "labelsTr").is_dir())
 
     def read(self, root: Path) -> Dataset:
         source = root / "dataset.json"
@@ -40,11 +41,11 @@ class Decathlon(Layout):
         classes, ignore = class_numbers(description.get("labels"), source)
         training = description.get("training")
         if training:
-            cases = [_listed(root, entry, "training") for entry in training]
+            cases = [_listed_case(root, entry, "training") for entry in training]
         else:
             labels = image_files(root / "labelsTr")
-            cases = paired_cases(image_files(root / "imagesTr"), labels, is_test=False)
-        cases += [_listed(root, entry, "test") for entry in description.get("test") or []]
+            cases = pair_files(image_files(root / "imagesTr"), labels, is_test=False)
+        cases += [_listed_case(root, entry, "test") for entry in description.get("test") or []]
         for folder in ("imagesTr", "imagesTs"):
             known = {path.resolve() for case in cases for path in case.images}
             cases += [
@@ -55,19 +56,19 @@ class Decathlon(Layout):
         return Dataset(
             root,
             self.name,
-            tuple(_as_test_case(root, case) for case in cases),
+            tuple(_with_test_label(root, case) for case in cases),
             channel_names(description.get("modality")),
             classes,
             ignore,
         )
 
 
-def _listed(root: Path, entry: Any, key: str) -> Case:
+def _listed_case(root: Path, entry: Any, key: str) -> Case:
     paths = {"image": entry} if isinstance(entry, str) else entry
     if not isinstance(paths, dict) or not isinstance(paths.get("image"), str):
         raise InputError(
-            f"an entry of '{key}' in {root / 'dataset.json'} is {entry!r}, and each needs an "
-            'image, as in {"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}. Correct it.'
+            f"{root / 'dataset.json'}: the entry {entry!r} of '{key}' names no image. Write it as "
+            '{"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}.'
         )
     image = root / paths["image"]
     label = root / paths["label"] if paths.get("label") else None
@@ -75,15 +76,15 @@ def _listed(root: Path, entry: Any, key: str) -> Case:
         if path is not None and not path.is_file():
             raise MissingFileError(
                 f"case {stem_of(image)} has no {what}: {path}, listed under '{key}' in "
-                "dataset.json, does not exist. Add the file, or take the entry out of the list."
+                "dataset.json, does not exist. Add the file, or remove the entry from the list."
             )
     return Case(stem_of(image), (image,), label, is_test=key == "test" and label is not None)
 
 
-def _as_test_case(root: Path, case: Case) -> Case:
-    """The same case with its label from `labelsTs`, if that is where it has one."""
+def _with_test_label(root: Path, case: Case) -> Case:
+    """The case with its label from `labelsTs`, if there is one."""
     image = case.images[0]
     if case.label is not None or image.parent.name != "imagesTs":
         return case
     label = root / "labelsTs" / image.name
-    return Case(case.name, case.images, label, is_test=True) if label.is_file() else case
+    return replace(case, label=label, is_test=True) if label.is_file() else case

@@ -1,4 +1,4 @@
-"""The arrangement that the authors of SegPL use in their own code."""
+"""The layout of the SegPL authors' own code."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from typing import ClassVar
 
 from segpl.data.case import Dataset
 from segpl.data.layouts.base import (
+    UNLABELED_FOLDERS,
     Layout,
     class_numbers,
     image_files,
-    joined,
-    paired_cases,
+    merge_parts,
+    pair_files,
     read_description,
     subfolder,
 )
 
-LABELED = ("labelled", "labeled")
-UNLABELED = ("unlabelled", "unlabeled")
-VALIDATION = ("validate", "validation", "val")
+LABELED_FOLDERS = ("labelled", "labeled")
+VALIDATION_FOLDERS = ("validate", "validation", "val")
 
 
 class Emssl(Layout):
     """`labelled/imgs`, `labelled/lbls`, `unlabelled/imgs`, `test/imgs`, `test/lbls`.
 
-    A validation folder beside them holds more labeled cases; masks among the unlabeled images are
-    not looked at.
+    Cases in a validation folder are additional labeled cases. Masks of unlabeled images are not
+    used.
     """
 
     name: ClassVar[str] = "emssl"
     needs: ClassVar[str] = "labelled/imgs and labelled/lbls"
     order: ClassVar[int] = 10
 
-    def finds(self, root: Path) -> bool:
-        labeled = subfolder(root, LABELED)
+    def matches(self, root: Path) -> bool:
+        labeled = subfolder(root, LABELED_FOLDERS)
         return labeled is not None and all((labeled / part).is_dir() for part in ("imgs", "lbls"))
 
     def read(self, root: Path) -> Dataset:
         parts = []
-        for names, is_test in ((LABELED, False), (VALIDATION, False), (("test",), True)):
+        for names, is_test, has_labels in (
+            (LABELED_FOLDERS, False, True),
+            (VALIDATION_FOLDERS, False, True),
+            (("test",), True, True),
+            (UNLABELED_FOLDERS, False, False),
+        ):
             if (part := subfolder(root, names)) is not None:
-                images, labels = image_files(part / "imgs"), image_files(part / "lbls")
-                parts.append((part.name, paired_cases(images, labels, is_test=is_test)))
-        if (part := subfolder(root, UNLABELED)) is not None:
-            images = image_files(part / "imgs")
-            parts.append((part.name, paired_cases(images, [], is_test=False)))
+                labels = image_files(part / "lbls") if has_labels else []
+                cases = pair_files(image_files(part / "imgs"), labels, is_test=is_test)
+                parts.append((part.name, cases))
         source = root / "dataset.json"
         classes, ignore = class_numbers(read_description(source).get("labels"), source)
-        return Dataset(root, self.name, joined(parts), classes=classes, ignore=ignore)
+        return Dataset(root, self.name, merge_parts(parts), classes=classes, ignore=ignore)

@@ -1,4 +1,4 @@
-"""nnU-Net raw datasets: one file for each channel, numbered `_0000`, `_0001`, ..."""
+"""nnU-Net raw datasets: one file per channel, numbered `_0000`, `_0001`, ..."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from segpl.data.layouts.base import (
 from segpl.data.readers import stem_of
 from segpl.errors import InputError, MissingFileError
 
-_CHANNEL = re.compile(r"(.+)_(\d{4})")
+CHANNEL = re.compile(r"(.+)_(\d{4})")
 
 
 class NnUnet(Layout):
     """`imagesTr/CASE_0000.nii.gz`, `labelsTr/CASE.nii.gz`, `imagesTs`, `dataset.json`.
 
-    Images without a label, those of `imagesTs` too, are unlabeled training cases; a label in
-    `labelsTs` makes a test case. Version 1, which lists `modality`, is read as well.
+    Images without a label are unlabeled training cases, including those in `imagesTs`. A label in
+    `labelsTs` makes a test case. Version 1, with `modality` in dataset.json, works too.
     """
 
     name: ClassVar[str] = "nnunet"
     needs: ClassVar[str] = "imagesTr/CASE_0000.nii.gz and labelsTr/CASE.nii.gz"
     order: ClassVar[int] = 20
 
-    def finds(self, root: Path) -> bool:
+    def matches(self, root: Path) -> bool:
         if not (root / "imagesTr").is_dir():
             return False
         if "channel_names" in read_description(root / "dataset.json"):
             return True
-        # numbers of four digits may also be those of patients: a label then carries them too
+        # four digits may also number the patients, but then the labels have them too
         labels = {stem_of(path) for path in image_files(root / "labelsTr")}
-        matches = [_CHANNEL.fullmatch(stem_of(path)) for path in image_files(root / "imagesTr")]
-        return all(matches) and any(match[1] in labels for match in matches if match)
+        found = [CHANNEL.fullmatch(stem_of(path)) for path in image_files(root / "imagesTr")]
+        return all(found) and any(match[1] in labels for match in found if match)
 
     def read(self, root: Path) -> Dataset:
         source = root / "dataset.json"
@@ -49,18 +49,22 @@ class NnUnet(Layout):
         classes, ignore = class_numbers(description.get("labels"), source)
         ending = str(description.get("file_ending", ""))
 
+        def files(folder: str) -> list[Path]:
+            return [path for path in image_files(root / folder) if path.name.endswith(ending)]
+
         cases: list[Case] = []
         for part in ("Tr", "Ts"):
-            images = _grouped(_ending_with(image_files(root / f"images{part}"), ending))
-            files = _ending_with(image_files(root / f"labels{part}"), ending)
-            labels = {stem_of(path): path for path in files}
-            everything = [path for group in images.values() for path in group.values()]
-            refuse_orphans([labels[name] for name in labels if name not in images], everything)
-            count = len(channels) or 1 + max((max(group) for group in images.values()), default=0)
+            images = _group_channels(files(f"images{part}"))
+            labels = {stem_of(path): path for path in files(f"labels{part}")}
+            refuse_orphans(
+                [path for name, path in labels.items() if name not in images],
+                [path for group in images.values() for path in group.values()],
+            )
+            count = 1 + max((max(group) for group in images.values()), default=0)
             cases += [
                 Case(
                     name,
-                    _complete(name, group, channels or tuple(map(str, range(count)))),
+                    _all_channels(name, group, channels or tuple(map(str, range(count)))),
                     labels.get(name),
                     is_test=part == "Ts" and name in labels,
                 )
@@ -69,43 +73,39 @@ class NnUnet(Layout):
         return Dataset(root, self.name, tuple(cases), channels, classes, ignore)
 
 
-def _ending_with(files: list[Path], ending: str) -> list[Path]:
-    return [path for path in files if path.name.endswith(ending)]
-
-
-def _grouped(files: list[Path]) -> dict[str, dict[int, Path]]:
+def _group_channels(files: list[Path]) -> dict[str, dict[int, Path]]:
     """Case -> channel number -> file."""
     groups: dict[str, dict[int, Path]] = {}
     for path in files:
-        match = _CHANNEL.fullmatch(stem_of(path))
+        match = CHANNEL.fullmatch(stem_of(path))
         if match is None:
             raise InputError(
-                f"{path} does not end in a channel number such as _0000, which every image of an "
-                "nnU-Net dataset needs. Rename it, or move it out of the folder."
+                f"{path} does not end in a channel number such as _0000, as every image of an "
+                "nnU-Net dataset must. Rename it, or move it out of the folder."
             )
         group = groups.setdefault(match[1], {})
         if int(match[2]) in group:
             raise InputError(
-                f"channel {match[2]} of case {match[1]} is there twice: {group[int(match[2])]} "
+                f"channel {match[2]} of case {match[1]} exists twice: {group[int(match[2])]} "
                 f"and {path}. Remove one of them."
             )
         group[int(match[2])] = path
     return groups
 
 
-def _complete(name: str, group: dict[int, Path], channels: tuple[str, ...]) -> tuple[Path, ...]:
+def _all_channels(name: str, group: dict[int, Path], channels: tuple[str, ...]) -> tuple[Path, ...]:
     some = next(iter(group.values()))
     for number, channel in enumerate(channels):
         if number not in group:
             suffix = some.name[len(stem_of(some)) :]
             raise MissingFileError(
                 f"case {name} has no {channel} image: {some.parent / f'{name}_{number:04d}'}"
-                f"{suffix} does not exist. Add it, or take the case or the channel out."
+                f"{suffix} does not exist. Add it, or remove the case or the channel."
             )
     surplus = [path for number, path in group.items() if number >= len(channels)]
     if surplus:
         raise InputError(
-            f"case {name} has the image {surplus[0]}, and dataset.json names only the channels "
-            f"{', '.join(channels)}. Name it in channel_names, or remove it."
+            f"case {name} has the image {surplus[0]}, but dataset.json names only the channels "
+            f"{', '.join(channels)}. Add it to channel_names, or remove it."
         )
     return tuple(group[number] for number in range(len(channels)))
