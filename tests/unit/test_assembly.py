@@ -139,7 +139,6 @@ def test_method_that_wants_validation_cases_is_refused_without_any():
     [
         ({}, 0.0025),
         ({"width": 64}, 0.00125),
-        ({"width": 64, "max_width": 32}, 0.0025),
         ({"width": 16}, 0.005),
         ({"width": 8}, 0.01),
         ({"width": 4}, 0.01),  # never above the paper's
