@@ -329,7 +329,7 @@ def run_trainer(trainer: Trainer, run: Run) -> None:
                 if last.exists()
                 else "No checkpoint was written yet"
             )
-            display.warned(f"stopped at step {trainer.step}. {kept}.")
+            display.on_warning(f"stopped at step {trainer.step}. {kept}.")
             raise
 
 

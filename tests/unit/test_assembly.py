@@ -14,7 +14,7 @@ from segpl import assembly
 from segpl.assembly import TrainingVolumes, build_sampler, require_validation
 from segpl.data.cache import Volume
 from segpl.data.split import Split
-from segpl.engine.watch import foreground_shares
+from segpl.engine.collapse import foreground_shares
 from segpl.errors import InputError
 from segpl.settings import resolve
 from segpl.types import IGNORE
