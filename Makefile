@@ -23,12 +23,16 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs-images: .venv/installed  ## the pictures of docs/threshold.md and docs/guide.md
+docs: .venv/installed-dev  ## the manual, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html"
+
+docs-images: .venv/installed  ## the pictures of the manual
 	$(BIN)/python docs/pictures/thresholds.py docs/images
 	$(BIN)/python docs/pictures/artifacts.py docs/images
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

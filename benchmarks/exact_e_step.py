@@ -18,7 +18,7 @@ from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkSettings, NetworkShape
-from segpl.threshold.priors import Answers
+from segpl.threshold.priors import StepPredictions
 from segpl.types import Batch, Labeled, Unlabeled
 
 ROUNDS = 5
@@ -76,7 +76,7 @@ def main() -> None:
     with torch.no_grad(), context:
         logits = method.network(image).logits.float()
     probability = logits[args.labeled :].sigmoid()
-    answers = Answers(probability, label, probability, torch.ones_like(probability))
+    answers = StepPredictions(probability, label, probability, torch.ones_like(probability))
 
     def infer() -> None:
         method.latent.exact(answers.unlabeled, answers.weight)

@@ -1,7 +1,7 @@
 """Ways to break a method, each with the test that notices.
 
 `before` stands exactly once in the file, `after` takes its place, and `check` must then fail. The
-lists are in `mutations_*.py`, and again in docs/testing.md.
+lists are in `mutations_*.py`.
 """
 
 from __future__ import annotations

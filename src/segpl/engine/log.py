@@ -1,4 +1,4 @@
-"""`log.csv` and the other tables a run appends to. Same seed and machine: same `log.csv`."""
+"""`log.csv`: what training measured, the same to the bit for the same seed and machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from segpl.files import append_text, csv_text, write_text
 
 
 class CsvLog:
-    """Appends rows of numbers to a CSV file, each to disk at once.
+    """Rows of numbers, each on the disk as soon as it is added.
 
-    The first row sets the columns.
+    The columns are those of the first row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -21,7 +21,7 @@ class CsvLog:
         self.columns: list[str] = []
 
     def cut_after(self, step: int) -> None:
-        """Drop the rows after `step`, which a resumed run repeats, and a half-written last row."""
+        """Drop rows of steps that a resumed training will take again, and a torn last row."""
         if not self.path.exists():
             return
         with self.path.open(newline="", encoding="utf-8") as handle:
@@ -41,7 +41,7 @@ class CsvLog:
         write_text(self.path, csv_text([rows[0], *kept]))
 
     def last(self, column: str) -> float:
-        """The latest value of a column; 0 without rows."""
+        """The newest number of a column; 0 where there is none yet."""
         if not self.path.exists():
             return 0.0
         with self.path.open(newline="", encoding="utf-8") as handle:
@@ -52,7 +52,7 @@ class CsvLog:
         is_new = not self.columns
         if is_new:
             self.columns = list(row)
-        assert set(row) == set(self.columns), "the columns of a log do not change"
+        assert set(row) == set(self.columns), "a log keeps its columns"
         line = ",".join(repr(row[name]) for name in self.columns) + "\n"
         append_text(self.path, ",".join(self.columns) + "\n" + line if is_new else line)
 

@@ -1,22 +1,24 @@
-"""An auxiliary decoder that shares a network up to its last block."""
+"""A second decoder that shares a network up to its last block."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from segpl.networks.network import Network
 from segpl.networks.unet import CONVOLUTIONS, Block
-from segpl.resize import resize_linear
+
+MODES = {2: "bilinear", 3: "trilinear"}
 
 
 class Branch(nn.Module):
-    """A second last block and output layer on the trunk of `network`.
+    """A last block and an output layer of its own on the trunk of `network`.
 
-    For our U-Net, the branch mirrors the last block and output layer. The blocks of MONAI networks
-    are unknown, so there the branch reads the input of the output layer and adds one block.
-    Instance normalization keeps a perturbed image out of the statistics of the others.
+    On the U-Net it mirrors what it stands beside. Blocks of other networks are not known: there it
+    reads the features before the last layer, and is a block more than that layer. It normalizes
+    each image alone, so that a perturbed image never reaches the statistics of another.
     """
 
     def __init__(self, network: Network) -> None:
@@ -26,6 +28,8 @@ class Branch(nn.Module):
         self.last = CONVOLUTIONS[dims](width, network.outputs, 1)
 
     def forward(self, trunk: Tensor, sides: Sequence[int]) -> Tensor:
-        """Return logits (B, K, *sides) for a trunk (B, G, *S), which may be coarser."""
+        """Logits (B, K, *sides) of a trunk (B, G, *S) that may be coarser."""
         logits: Tensor = self.last(self.block(trunk)).float()
-        return logits if logits.shape[2:] == tuple(sides) else resize_linear(logits, sides)
+        if logits.shape[2:] == tuple(sides):
+            return logits
+        return F.interpolate(logits, tuple(sides), mode=MODES[len(sides)])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from segpl.data.split import Split
 from segpl.experiments.study import coverage, write_study
 from segpl.experiments.study_file import StudyDataset, parse_study
 from segpl.report.comparison.outcomes import Outcome
+
+from segpl.data.split import Split
 
 FOLDER = StudyDataset("brain", "Task04", (0, 1), {}, {})
 GENERATED = StudyDataset("phantom", "", (0, 1), {}, {})

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from segpl.experiments.study_file import Study, parse_study, read_study
 
 from segpl.errors import UserError
-from segpl.experiments.study_file import Study, parse_study, read_study
 
 GOOD: dict[str, Any] = {
     "title": "Thresholds",

@@ -3,9 +3,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from segpl.report.comparison.outcomes import Outcome, outcome_rows, seeds_table
 
 from segpl.evaluate.scores import Score
-from segpl.report.comparison.outcomes import Outcome, outcome_rows, seeds_table
 from segpl.report.tables import as_markdown
 
 

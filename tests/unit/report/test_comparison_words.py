@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from segpl.evaluate.scores import Score
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.words import comparison_words
+
+from segpl.evaluate.scores import Score
 
 BASE = np.random.default_rng(0).uniform(0.5, 0.7, (6, 12))  # seeds, cases
 NOISE = np.random.default_rng(1).normal(0, 0.01, (6, 12))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
+from segpl.report.runs import RunSummary
 
 from segpl.errors import InputError
 from segpl.report.figures import (
@@ -16,7 +17,6 @@ from segpl.report.figures import (
     overlay_figure,
     threshold_figure,
 )
-from segpl.report.runs import RunSummary
 
 NAN = float("nan")
 

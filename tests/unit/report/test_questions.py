@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import pytest
 from scipy import stats
-
-from segpl.evaluate.scores import Score
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import (
     Finding,
@@ -18,6 +16,8 @@ from segpl.report.comparison.questions import (
     to_correct,
     verdict,
 )
+
+from segpl.evaluate.scores import Score
 from segpl.report.tables import Table
 
 ASKED = Question("a", "Is it?", "segpl", ("high", "same"))

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from segpl.report.gathered import FoundRun, Gathered, grouped, spread_cases
 
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score
-from segpl.report.gathered import FoundRun, Gathered, grouped, spread_cases
 from segpl.report.page.report import class_legends, title_of, warnings_of, write_report
 from segpl.report.page.slices import BUDGET
 from segpl.report.sections.answer import answer, answers, ranked

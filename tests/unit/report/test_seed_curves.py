@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from segpl.report.seed_curves import last_number, mean_curve, seed_curves_figure, words
 
 NAN = float("nan")

@@ -3,10 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from segpl.evaluate.scores import Score
 from segpl.report.comparison.outcomes import Outcome
 from segpl.report.comparison.questions import Question
 from segpl.report.comparison.study import StudyResults, study_rows, study_text
+
+from segpl.evaluate.scores import Score
 
 
 def outcomes(**values: list[float]) -> list[Outcome]:

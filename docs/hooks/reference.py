@@ -1,0 +1,236 @@
+"""Reference pages, generated from the code when the manual is built."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+KEY = re.compile(r"\[([A-Z][A-Za-z]+\d{4})((?:, [^\]]*)?)\](?!\()")
+MODULES = ("segpl.evaluate.statistics", "segpl.evaluate.uncertainty")
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    for name, write in PAGES.items():
+        content = "\n".join(write()) + "\n"
+        files.append(File.generated(config, f"reference/{name}.md", content=content))
+    for name in ("CONTRIBUTING", "CHANGELOG"):
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8").replace("](docs/", "](")
+        text = text.replace("](CONTRIBUTING.md", "](contributing.md").replace(
+            "](CHANGELOG.md", "](changelog.md"
+        )
+        files.append(File.generated(config, f"{name.lower()}.md", content=text))
+    return files
+
+
+def commands() -> Iterator[str]:
+    from segpl.cli.main import COMMANDS
+
+    yield "# Commands\n\n`segpl COMMAND --help` prints the same text.\n"
+    yield from table(
+        "command", "what it does", {f"[`{c}`](#segpl-{c})": t for c, t in COMMANDS.items()}
+    )
+    for name in COMMANDS:
+        module = importlib.import_module(f"segpl.cli.{name}")
+        parser = argparse.ArgumentParser(prog=f"segpl {name}")
+        module.add_arguments(parser)
+        text, _, examples = inspect.cleandoc(module.__doc__ or "").partition("Examples:")
+        yield f"\n## segpl {name}\n\n{text}"
+        if examples:
+            yield f"```\n{textwrap.dedent(examples.strip(chr(10))).rstrip()}\n```\n"
+        options = {option(action): help_of(action) for action in parser._actions[1:]}
+        yield from table("argument", "meaning", options)
+
+
+def option(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return f"`{action.metavar or action.dest}`"
+    value = "" if action.nargs == 0 else f" {action.metavar or action.dest.upper()}"
+    return f"`{action.option_strings[-1]}{value}`"
+
+
+def help_of(action: argparse.Action) -> str:
+    text = (action.help or "") % {**vars(action), "prog": "segpl"}
+    choices = ", ".join(f"`{choice}`" for choice in action.choices or ())
+    return f"{text}: {choices}" if choices else text
+
+
+def settings() -> Iterator[str]:
+    from segpl.settings import SECTIONS
+
+    yield "# Settings\n"
+    yield "How to change a setting: [Change settings](../how-to/settings.md)."
+    yield "The settings of a method are listed with [the method](methods.md).\n"
+    for name, kind in SECTIONS.items():
+        yield f"\n## {name}\n"
+        yield from settings_table(kind, name)
+
+
+def settings_table(kind: Any, prefix: str) -> Iterator[str]:
+    yield "| setting | default | meaning |\n| --- | --- | --- |"
+    for name, default, comment in settings_of(kind, prefix):
+        yield f"| `{name}` | `{default!r}` | {cell(comment)} |"
+
+
+def settings_of(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
+    """Name, default and comment of each setting of a dataclass, and of those inside of it."""
+    comments = comments_of(kind)
+    values = kind()
+    for entry in dataclasses.fields(kind):
+        name, value = f"{prefix}.{entry.name}", getattr(values, entry.name)
+        if dataclasses.is_dataclass(value):
+            yield from settings_of(type(value), name)
+        else:
+            yield name, value, comments.get(entry.name, "")
+
+
+def comments_of(kind: type) -> dict[str, str]:
+    """The comment of each field: on its line, or on lines of its own above."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        source = textwrap.dedent(inspect.getsource(base))
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                rest = lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset :].decode()
+                comment = rest.partition("#")[2].strip()
+                above = node.lineno - 2
+                while lines[above].strip().startswith("#"):
+                    comment = f"{lines[above].strip().lstrip('# ')} {comment}".strip()
+                    above -= 1
+                found[node.target.id] = comment
+    return found
+
+
+def methods() -> Iterator[str]:
+    from segpl.methods.base import METHODS
+
+    yield "# Methods\n"
+    yield "Choose a method with `--method NAME`. How they relate to each other:"
+    yield "[Pseudo-labeling as EM](../explanation/em.md). How they compare:"
+    yield "[Evidence](../explanation/evidence.md).\n"
+    summaries = {f"[`{n}`](#{n})": kind.summary for n, kind in METHODS.classes.items()}
+    yield from table("method", "in one line", summaries)
+    for name, kind in METHODS.classes.items():
+        yield f"\n## {name}\n\n{docstring(kind)}\n"
+        if source := getattr(kind, "reference", ""):
+            yield f"**Source.** {source}\n"
+        if not kind.needs_unlabeled:
+            yield "Uses labeled images only.\n"
+        yield from settings_table(kind.Settings, "method")
+
+
+def names() -> Iterator[str]:
+    from segpl.cli.list import KINDS, summaries_of
+
+    yield "# Names\n\nWhat a setting or an option accepts by name. `segpl list KIND` prints them.\n"
+    for kind in KINDS:
+        if kind not in ("settings", "methods"):
+            yield f"\n## {kind}\n"
+            rows = {f"`{name}`": text for name, text in summaries_of(kind).items()}
+            yield from table("name", "meaning", rows)
+
+
+def metrics() -> Iterator[str]:
+    from segpl.evaluate import metrics, surface
+
+    yield "# Metrics\n"
+    yield "`segpl evaluate --metrics NAME ...` chooses. $P$ is the predicted mask of a class,"
+    yield "$T$ the true one. How to use them: [Evaluate](../how-to/evaluate.md).\n"
+    yield "| name | what it measures | best | empty masks |\n| --- | --- | --- | --- |"
+    for name, metric in metrics.METRICS.items():
+        function = getattr(metrics, name, None) or getattr(surface, name, None) or metrics.volume
+        policy = metrics.POLICIES.get(metric.kind, "as measured")
+        yield f"| `{name}` | {cell(first_line(function))} | {metric.best} | {policy} |"
+
+
+def api() -> Iterator[str]:
+    import segpl
+
+    yield "# Python API\n\nA worked example: [Use segpl from Python](../how-to/python.md).\n"
+    for name in sorted(segpl.__all__, key=str.lower):
+        yield from described(getattr(segpl, name), f"segpl.{name}", "##")
+    for name in MODULES:
+        module = importlib.import_module(name)
+        yield f"\n## {name}\n\n{docstring(module)}\n"
+        for key, value in vars(module).items():
+            if getattr(value, "__module__", "") == name and not key.startswith("_"):
+                yield from described(value, key, "###")
+
+
+def described(value: Any, name: str, heading: str) -> Iterator[str]:
+    if not callable(value):
+        return
+    yield f"\n{heading} {name}\n"
+    yield f"```python\n{signature(value, name)}\n```\n\n{docstring(value)}\n"
+    if not inspect.isclass(value):
+        return
+    for key, member in vars(value).items():
+        if key.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
+            continue
+        if isinstance(member, property):
+            yield f"`{key}`: {docstring(member.fget)}\n"
+        else:
+            short = name.rpartition(".")[2]
+            yield f"\n{heading}# {short}.{key}\n"
+            yield f"```python\n{signature(member, f'{short}.{key}')}\n```\n\n{docstring(member)}\n"
+
+
+def signature(function: Callable[..., Any], name: str) -> str:
+    """A call with one argument a line, annotations without the quotes of postponed ones."""
+    plain = inspect.signature(function)
+    arguments = [str(p) for p in plain.parameters.values() if p.name != "self"]
+    kinds = [p.kind for p in plain.parameters.values() if p.name != "self"]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    answer = plain.return_annotation
+    returns = "" if inspect.isclass(function) or answer is plain.empty else f" -> {answer}"
+    text = f"{name}({', '.join(arguments)}){returns}"
+    if len(text) > 88:
+        text = f"{name}(\n" + "".join(f"    {a},\n" for a in arguments) + f"){returns}"
+    return re.sub(r"(: | -> )'([^']*)'", r"\1\2", text).replace(" -> '", " -> ").rstrip("'")
+
+
+def docstring(value: Any) -> str:
+    """A docstring as Markdown; citations lead to the bibliography."""
+    return linked(inspect.cleandoc(value.__doc__ or ""))
+
+
+def linked(text: str) -> str:
+    return KEY.sub(lambda m: f"[[{m[1]}{m[2]}]](../bibliography.md#{m[1].lower()})", text)
+
+
+def first_line(value: Any) -> str:
+    return docstring(value).split("\n\n")[0].replace("\n", " ")
+
+
+def table(left: str, right: str, rows: dict[str, str]) -> Iterator[str]:
+    yield f"| {left} | {right} |\n| --- | --- |"
+    for name, text in rows.items():
+        yield f"| {name} | {cell(text)} |"
+
+
+def cell(text: str) -> str:
+    """Text for a table: on one line, bars escaped except in equations."""
+    parts = " ".join(linked(text).split()).split("$")
+    return "$".join(p if n % 2 else p.replace("|", "\\|") for n, p in enumerate(parts))
+
+
+PAGES: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": commands,
+    "settings": settings,
+    "methods": methods,
+    "names": names,
+    "metrics": metrics,
+    "api": api,
+}
