@@ -6,10 +6,7 @@ import math
 
 
 def linear_ramp(progress: float, *, begin: float = 0.0, end: float = 0.1) -> float:
-    """Rise in a straight line from 0 at `begin` to 1 at `end`.
-
-    With `begin == end` it is a step.
-    """
+    """Rise linearly from 0 at `begin` to 1 at `end`; a step if both are equal."""
     if progress >= end:
         return 1.0
     if progress <= begin:
@@ -18,11 +15,11 @@ def linear_ramp(progress: float, *, begin: float = 0.0, end: float = 0.1) -> flo
 
 
 def sigmoid_ramp(progress: float, *, end: float = 0.4) -> float:
-    r"""Rise smoothly from $e^{-5}$ to 1, which is reached at `end` [LaineAila2017].
+    r"""Rise smoothly from $e^{-5}$ to 1 at `end` [LaineAila2017].
 
     $$w(t) = \exp(-5\,(1 - t/u)^2), \quad t < u$$
 
-    Differs from the source: measured in training progress, not in epochs.
+    Differs from the source: a function of training progress, not of epochs.
     """
     if progress >= end:
         return 1.0
@@ -30,5 +27,5 @@ def sigmoid_ramp(progress: float, *, end: float = 0.4) -> float:
 
 
 def polynomial_decay(progress: float, *, power: float = 0.9) -> float:
-    r"""Fall from 1 to 0 as $(1 - t)^p$; `power` 0 keeps it at 1."""
+    r"""Fall from 1 to 0 as $(1 - t)^p$; constant 1 if `power` is 0."""
     return float((1.0 - progress) ** power)

@@ -1,6 +1,6 @@
-"""The values that travel between the data, a method and the trainer.
+"""The values passed between the data pipeline, a method and the trainer.
 
-One alphabet for shapes in the whole library: B batch, C channels, K output channels, F features,
+Shape comments use one alphabet everywhere: B batch, C channels, K output channels, F features,
 *S spatial axes.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORE = -1  # in a label: leave this voxel out of every loss and every score
+IGNORE = -1  # in a label: exclude this voxel from all losses and scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class Labeled:
 @dataclass(frozen=True, slots=True)
 class Unlabeled:
     image: Tensor  # (B, C, *S)
-    # (B, *S) bool, False where a crop reaches beyond its scan; None: nowhere
-    inside: Tensor | None = None
+    inside: Tensor | None = None  # (B, *S) bool, False in padding; None: no padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +36,9 @@ class Batch:
     validation: Labeled | None = None  # crops of validation cases, for calibration only
 
     def choices(self, purpose: str) -> np.random.Generator:
-        """Randomness on the host, for choices that must not wait for the device.
+        """Random numbers on the host, for decisions that must not wait for the device.
 
-        A function of the generator's seed and of `purpose`, so each purpose has a stream of its
-        own.
+        Depends only on the generator's seed and `purpose`: every purpose has its own stream.
         """
         return np.random.default_rng([self.generator.initial_seed(), crc32(purpose.encode())])
 
@@ -48,17 +46,17 @@ class Batch:
 @dataclass(frozen=True, slots=True)
 class NetOutput:
     logits: Tensor  # (B, K, *S)
-    features: Tensor  # (B, F, *S) before the last layer; some networks keep them coarser
-    trunk: Tensor  # (B, G, *S) before the last block, where it is known; else the features
+    features: Tensor  # (B, F, *S) before the last layer; coarser than the image in some networks
+    trunk: Tensor  # (B, G, *S) before the last block if known, else the features
 
     def images(self, which: slice) -> NetOutput:
-        """The same of some of the images."""
+        """The output for a slice of the batch."""
         return NetOutput(self.logits[which], self.features[which], self.trunk[which])
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of the objective; the trainer multiplies, so that the log shows both parts."""
+    """One summand of the objective. The trainer multiplies, so the log shows value and weight."""
 
     value: Tensor  # ()
     weight: float = 1.0
@@ -66,17 +64,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class PseudoLabels:
-    """What an E-step hands to an M-step."""
+    """Result of an E-step, which the M-step takes as given."""
 
     target: Tensor  # (B, K, *S) in [0, 1]; hard or soft
-    weight: Tensor  # (B, K, *S) in [0, 1]; 0 leaves a voxel out
-    terms: dict[str, Term] = field(default_factory=dict)  # such as the KL of the threshold
+    weight: Tensor  # (B, K, *S) in [0, 1]; 0 excludes a voxel
+    terms: dict[str, Term] = field(default_factory=dict)  # e.g. the KL of the threshold
     monitors: dict[str, Tensor] = field(default_factory=dict)
-    on_grid: bool = True  # each voxel is that of the unlabeled crops; False: a view moved them
+    on_grid: bool = True  # on the grid of the unlabeled crops; False after a spatial transform
+    # for labeled and unlabeled images: the forward pass behind the labels, for the M-step to reuse
+    outputs: tuple[NetOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     terms: dict[str, Term]
     monitors: dict[str, Tensor] = field(default_factory=dict)  # () each, without gradient
-    pseudo: tuple[PseudoLabels, ...] = ()  # the labels that the step learns from, for onlookers
+    pseudo: tuple[PseudoLabels, ...] = ()  # the labels behind the `pseudo` term, for monitoring

@@ -15,7 +15,6 @@ from segpl.engine.step import take_step
 ALL_ON = (
     *("--method", "bpl-mix", "--set", "method.threshold.prior=labeled"),
     *("--set", "method.geometry=true", "--set", "method.ramp_begin=0"),
-    *("--set", "method.cutmix=0.5"),
 )
 
 

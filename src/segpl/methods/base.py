@@ -1,135 +1,165 @@
-"""What a training method is: an objective, and the networks it owns."""
+"""The interface of a training method: an E-step, an M-step, and the networks it owns."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import class_fractions, foreground_fraction, targets_of
+from segpl.losses import class_fractions, foreground_fraction, get_loss, supervised_loss, targets_of
+from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 from segpl.registry import Registry
-from segpl.schedules import linear_ramp
 from segpl.threshold.base import Distribution
-from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Unlabeled
+from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 
 
 @dataclass(frozen=True, slots=True)
-class Thresholded:
-    """What a method with a learned threshold says of images."""
+class ThresholdPrediction:
+    """Probabilities, and the distribution of the threshold that turns them into labels."""
 
     probability: Tensor  # (B, K, *S)
     threshold: Distribution  # its tensors broadcast against the probabilities
-    selects: bool = False  # it decides which voxels are sure, not which are foreground
+    selects: bool = False  # the threshold selects confident voxels instead of foreground
 
 
 class Method(nn.Module, ABC):
-    """A training objective and the networks it owns.
+    """A training objective, read as expectation maximization, and the networks it owns.
 
-    It never sees a file, a loader, an optimizer or a device. Every file of this folder reads as an
-    E-step (what are the labels of the unlabeled voxels?) and then an M-step (what is minimized?).
+    The trainer calls `step`, which runs the E-step, `label`, and hands its result to the M-step,
+    `objective`. The optimizer then takes one step down the objective. A method never sees a file,
+    a loader, an optimizer or a device.
+
+    To add a method, derive from this class in a new file of this folder.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]  # one line for lists
+    name: ClassVar[str]  # on the command line
+    summary: ClassVar[str]  # one line, for lists
+    reference: ClassVar[str]  # the paper: authors, title, venue, year
     needs_unlabeled: ClassVar[bool] = True
-    # with several classes each term is the mean of the terms of one class against the rest
-    one_vs_rest: ClassVar[bool] = False
-    # terms beside the supervised one that look at labeled images too
-    looks_at_labeled: ClassVar[frozenset[str]] = frozenset()
-    # terms that no network learns from, but another part of the method, such as a threshold
-    spares_networks: ClassVar[frozenset[str]] = frozenset()
-    # learns the distribution of a threshold, of which `thresholded` tells
-    has_threshold: ClassVar[bool] = False
+    has_threshold: ClassVar[bool] = False  # infers a threshold, see `predict_threshold`
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
-        """Filled in by each method. `loss` is always the loss of the supervised term.
+    Settings: ClassVar[type[MethodSettings]] = MethodSettings
+    settings: MethodSettings
 
-        `alpha` is always the weight of the unlabeled images, whatever letter a paper gives it.
-        """
-
-    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+    def __init__(self, build: Callable[[], Network], settings: MethodSettings) -> None:
         super().__init__()
         self.settings = settings
+        self.loss = get_loss(settings.loss)
         self.network = build()
 
     @property
     def needs_validation(self) -> bool:
-        """Whether batches bring crops of validation cases; no network may learn from them."""
+        """Whether batches must contain validation crops. No network may learn from them."""
         return False
 
-    @abstractmethod
     def step(self, batch: Batch, progress: float) -> StepOutput:
-        """The terms to minimize for one batch, at `progress` in [0, 1] of the training.
+        """One EM iteration on a batch, at `progress` in [0, 1] of the training."""
+        if self.needs_unlabeled:
+            self.unlabeled(batch)
+        return self.objective(batch, self.label(batch, progress), progress)
 
-        `supervised` is the loss on given labels, `pseudo` the one on labels that the E-step made.
-        The names are the same at every step.
+    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+        """E-step: label the unlabeled images.
+
+        Returns:
+            One set of labels per network that labels; none if the method makes no labels.
         """
+        return ()
+
+    @abstractmethod
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        """M-step: the terms to minimize, given the labels of the E-step.
+
+        `supervised` is the loss on given labels, `pseudo` the loss on pseudo-labels. A method
+        returns the same terms and monitors at every step.
+        """
+
+    def supervised(self, output: NetOutput, batch: Batch, weight: float = 1.0) -> Term:
+        """The loss of an output for the labeled images."""
+        return Term(supervised_loss(output.logits, batch.labeled.label, self.loss), weight)
+
+    def semi_supervised(
+        self,
+        batch: Batch,
+        on_labeled: NetOutput,
+        pseudo: PseudoLabels,
+        pseudo_loss: Tensor,
+        progress: float,
+    ) -> StepOutput:
+        r"""The objective of most methods, $L_L + \alpha L_U$ plus the terms of the E-step."""
+        terms = {
+            "supervised": self.supervised(on_labeled, batch),
+            "pseudo": Term(pseudo_loss, self.settings.alpha_at(progress)),
+            **pseudo.terms,
+        }
+        monitors = {**foreground_monitors(batch.labeled.label, pseudo), **pseudo.monitors}
+        # without its forward pass: the trainer keeps the labels, and activations are large
+        return StepOutput(terms, monitors, (replace(pseudo, outputs=()),))
+
+    def unlabeled(self, batch: Batch) -> Unlabeled:
+        if batch.unlabeled is None:
+            raise InputError(
+                f"method '{self.name}' needs unlabeled images, but the batch has none. "
+                "Add unlabeled cases, or train with method 'supervised'."
+            )
+        return batch.unlabeled
 
     def predictors(self) -> list[Network]:
         """The networks whose mean probability is the prediction."""
         return [self.network]
 
     def named_networks(self) -> dict[str, Network]:
-        """All networks that answer the question, each by a name; how far they agree can be asked.
+        """All networks that can predict, by name, to measure how well they agree.
 
-        The mean probability of those that are `predictors` is the prediction.
+        Includes the `predictors`.
         """
         return {"network": self.network}
 
     def predict(self, image: Tensor) -> Tensor:
-        """Probabilities (B, K, *S) of (B, C, *S) images, each channel on its own."""
+        """Probabilities (B, K, *S) of (B, C, *S) images, one sigmoid per channel."""
         answers = [network(image).logits.sigmoid() for network in self.predictors()]
         return answers[0] if len(answers) == 1 else torch.stack(answers).mean(0)
 
-    def thresholded(self, image: Tensor) -> Thresholded | None:
-        """Probabilities of (B, C, *S) images and the threshold that they are held against.
+    def predict_threshold(self, image: Tensor) -> ThresholdPrediction | None:
+        """Probabilities and threshold of (B, C, *S) images; None without `has_threshold`.
 
-        None without `has_threshold`. Draws of the threshold make different masks of one prediction.
+        Each draw of the threshold gives another plausible mask.
         """
         return None
 
     def after_update(self, steps: int) -> None:
-        """Called after each optimizer step, with how many were taken; teachers move here."""
+        """Called after optimizer step number `steps`, counted from 1. Teachers are updated here."""
 
     def networks(self) -> list[Network]:
-        """Those that run in training, for compilation; teachers are among them."""
+        """All networks that run during training, teachers included."""
         return [module for module in self.modules() if isinstance(module, Network)]
 
 
-METHODS = Registry[Method]("method", "segpl.methods", Method)  # type: ignore[type-abstract]  # only its concrete children are ever built
-
-
-def unlabeled_of(method: Method, batch: Batch) -> Unlabeled:
-    if batch.unlabeled is None:
-        raise InputError(
-            f"method '{method.name}' needs unlabeled images, and the batch has labeled ones only. "
-            "Give it unlabeled cases, or train with method 'supervised'."
-        )
-    return batch.unlabeled
+METHODS = Registry[Method]("method", "segpl.methods", Method)  # type: ignore[type-abstract]  # only concrete subclasses are ever built
 
 
 def forward_together(
-    network: Network, labeled: Labeled, unlabeled: Unlabeled
+    network: Network, labeled: Tensor, unlabeled: Tensor
 ) -> tuple[NetOutput, NetOutput]:
-    """One pass for both kinds of images: twice the network would cost twice the time."""
-    output: NetOutput = network(torch.cat([labeled.image, unlabeled.image]))
-    first = labeled.image.shape[0]
+    """Outputs for labeled and unlabeled images (B, C, *S) from a single forward pass."""
+    output: NetOutput = network(torch.cat([labeled, unlabeled]))
+    first = labeled.shape[0]
     return output.images(slice(first)), output.images(slice(first, None))
 
 
 @torch.no_grad()
-def as_in_prediction(network: Network, image: Tensor) -> Tensor:
-    """Logits (B, K, *S) without dropout and with stored statistics, which the images do not move.
+def eval_logits(network: Network, image: Tensor) -> Tensor:
+    """Logits (B, K, *S) in evaluation mode: no dropout, stored statistics, which do not change.
 
-    The network itself stays in training, where it is compiled.
+    Only the body switches modes, because a compiled network must stay in training mode.
     """
     network.body.eval()
     try:
@@ -140,55 +170,28 @@ def as_in_prediction(network: Network, image: Tensor) -> Tensor:
 
 
 def mask_padding(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
-    """`weight` (B, K, *S) with what lies beyond the scans left out."""
+    """`weight` (B, K, *S) with 0 where a crop extends beyond its scan."""
     return weight if unlabeled.inside is None else weight * unlabeled.inside.unsqueeze(1)
 
 
-def labeled_share(label: Tensor, outputs: int) -> Tensor:
-    """Share of foreground in given labels, to hold pseudo-labels against."""
+def labeled_foreground(label: Tensor, outputs: int) -> Tensor:
+    """Fraction of labeled voxels that are foreground."""
     return foreground_fraction(*targets_of(label, outputs))
 
 
-def shares(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
-    """Monitors: the share of foreground in given labels and in pseudo-labels.
+def foreground_monitors(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
+    """Foreground fractions of given labels and of pseudo-labels, averaged over the labelers.
 
-    With several channels also that of each one but the first, which is background. Pseudo-labels
-    by several networks count as the mean of their shares.
+    With several channels, also per class; the first channel is background.
     """
     parts = [(one.target, one.weight) for one in pseudo]
+    outputs = parts[0][0].shape[1]
     found = {
-        "labeled_foreground": labeled_share(label, parts[0][0].shape[1]),
+        "labeled_foreground": labeled_foreground(label, outputs),
         "pseudo_foreground": torch.stack([foreground_fraction(*part) for part in parts]).mean(),
     }
-    if parts[0][0].shape[1] > 1:
+    if outputs > 1:
         by_channel = torch.stack([class_fractions(*part) for part in parts]).mean(0)  # (K,)
         for number, share in enumerate(by_channel[1:].unbind(), start=1):
             found[f"pseudo_foreground_{number}"] = share
     return found
-
-
-def require(settings: Any, low: float, high: float, *names: str) -> None:
-    """Refuse settings outside of [low, high] by their names."""
-    for name in names:
-        value = getattr(settings, name)
-        if not low <= value <= high or value == math.inf:
-            allowed = (
-                f"{low:g} or more, and finite" if high == math.inf else f"from {low:g} to {high:g}"
-            )
-            raise InputError(f"method.{name} is {value}: it must be {allowed}.")
-
-
-def alpha_at(settings: Any, progress: float) -> float:
-    """Weight of the unlabeled images: a straight line from `ramp_begin` to `ramp_end`."""
-    ramp = linear_ramp(progress, begin=settings.ramp_begin, end=settings.ramp_end)
-    return float(settings.alpha * ramp)
-
-
-def require_ramp(settings: Any) -> None:
-    """Refuse an `alpha` below 0, and a ramp that ends before it begins."""
-    require(settings, 0, math.inf, "alpha", "ramp_begin", "ramp_end")
-    if settings.ramp_begin > settings.ramp_end:
-        raise InputError(
-            f"method.ramp_begin is {settings.ramp_begin} and method.ramp_end "
-            f"{settings.ramp_end}: the weight rises from the one to the other."
-        )

@@ -4,66 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from segpl.errors import InputError, unknown
-from segpl.losses import get_loss, supervised_loss, targets_of
+from segpl.losses import targets_of
 from segpl.methods.base import (
     Method,
-    Thresholded,
-    alpha_at,
-    as_in_prediction,
+    ThresholdPrediction,
+    eval_logits,
     forward_together,
     mask_padding,
-    require_ramp,
-    shares,
-    unlabeled_of,
 )
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
+from segpl.methods.settings import LinearRampSettings
 from segpl.networks.network import Network
 from segpl.threshold.calibration import Temperature, batch_calibration_error
 from segpl.threshold.priors import StepPredictions
-from segpl.threshold.rules import SELECTING_RULES
-from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
+from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term
 
 CALIBRATIONS = ("off", "all", "class")
 
 
 class BPL(Method):
-    r"""Pseudo-labels with a threshold of any family, rule and scope.
+    r"""Pseudo-labels with a latent threshold of any family, rule and scope.
 
     $$\text{E: } q \leftarrow \arg\max_q F(q), \quad (y_u, w_u) = \text{rule}(p_u, q(T)) \qquad
       \text{M: } L_L(p_l, y_l) + \alpha\, L_U(p_u, y_u, w_u)$$
 
-    Differs from [Xu2024]: the E-step's cost moves the head alone and the M-step's the network
-    alone, and the labels may be averages over the threshold, so that the images move it.
+    $F$ is the free energy of `LatentThreshold`. One forward pass serves both steps.
+
+    Differs from [Xu2024]: the E-step trains only the threshold head and the M-step only the
+    network; labels may be averages over the threshold, so that the images can move it.
     """
 
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
-    spares_networks: ClassVar[frozenset[str]] = frozenset({"threshold_cost", "calibration"})
+    reference: ClassVar[str] = (
+        "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
+        "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
+    )
     has_threshold: ClassVar[bool] = True
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
+    @dataclass(frozen=True)
+    class Settings(LinearRampSettings):
         threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
-        calibrate: str = "off"  # `all`: one temperature, fitted on validation crops; `class`: each
-        alpha: float = 0.1  # weight of the unlabeled images
-        ramp_begin: float = 0.3  # progress at which alpha leaves 0
-        ramp_end: float = 0.6  # progress at which alpha is reached
-        loss: str = "dice-cross-entropy"
+        # temperature scaling on validation crops: `off`, one temperature for `all`, or per `class`
+        calibrate: str = "off"
 
         def __post_init__(self) -> None:
-            require_ramp(self)
+            super().__post_init__()
             if self.calibrate not in CALIBRATIONS:
                 raise unknown("method.calibrate", self.calibrate, CALIBRATIONS)
 
-    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+    settings: Settings
+
+    def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
-        self.loss = get_loss(settings.loss)
         self.latent = LatentThreshold(settings.threshold, self.network)
         self.temperature: Temperature | None = None
         if settings.calibrate != "off":
@@ -75,97 +74,61 @@ class BPL(Method):
     def needs_validation(self) -> bool:
         return self.temperature is not None
 
-    def label(
-        self,
-        on_labeled: NetOutput,
-        labeled: Labeled,
-        on_unlabeled: NetOutput,
-        unlabeled: Unlabeled,
-        generator: torch.Generator,
-    ) -> PseudoLabels:
-        """E-step: infer the threshold from calibrated probabilities, and label by it."""
-        first, second = (self.calibrated(o.logits) for o in (on_labeled, on_unlabeled))
-        everywhere = torch.ones_like(second[:, :1])  # (U, 1, *S)
+    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+        """E-step: infer the threshold from calibrated probabilities, and label with it."""
+        unlabeled = self.unlabeled(batch)
+        fitted = self.fit_temperature(batch.validation)
+        outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
+        on_labeled, on_unlabeled = (self.calibrate(output.logits) for output in outputs)
         answers = StepPredictions(
-            first.sigmoid(), labeled.label, second.sigmoid(), mask_padding(unlabeled, everywhere)
+            on_labeled.sigmoid(),
+            batch.labeled.label,
+            on_unlabeled.sigmoid(),
+            mask_padding(unlabeled, torch.ones_like(on_unlabeled[:, :1])),  # (U, 1, *S)
         )
-        pseudo: PseudoLabels = self.latent(answers, second, on_unlabeled.features, generator)
-        return replace(pseudo, monitors={**pseudo.monitors, **parts(pseudo, answers.weight)})
+        made: PseudoLabels = self.latent(
+            answers, on_unlabeled, outputs[1].features, batch.generator
+        )
+        terms, monitors = {**made.terms, **fitted.terms}, {**made.monitors, **fitted.monitors}
+        return (replace(made, terms=terms, monitors=monitors, outputs=outputs),)
+
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        """M-step: the same forward pass, on given labels and on pseudo-labels."""
+        (made,) = pseudo
+        on_labeled, on_unlabeled = made.outputs
+        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
+        return self.semi_supervised(batch, on_labeled, made, loss, progress)
 
     @torch.no_grad()
-    def calibrated(self, logits: Tensor) -> Tensor:
+    def calibrate(self, logits: Tensor) -> Tensor:
         logits = logits.detach()
         return logits if self.temperature is None else self.temperature(logits)
 
-    def thresholded(self, image: Tensor) -> Thresholded:
-        """Calibrated probabilities, as the threshold was inferred from, and its posterior."""
-        output: NetOutput = self.network(image)
-        probability = self.calibrated(output.logits).sigmoid()
-        return Thresholded(
-            probability,
-            self.latent.posterior(probability, output.features),
-            selects=self.settings.threshold.rule in SELECTING_RULES,
-        )
-
-    def calibration(self, held: Labeled | None) -> StepOutput:
-        """The term that fits the temperature to validation crops, and its worth as monitors."""
+    def fit_temperature(self, validation: Labeled | None) -> StepOutput:
+        """The term that fits the temperature to validation crops, and its effect as monitors."""
         if self.temperature is None:
             return StepOutput({})
-        if held is None:
+        if validation is None:
             raise InputError(
-                f"method.calibrate is '{self.settings.calibrate}', and the batch has no crops of "
-                "validation cases. Hold some cases out with --validation N."
+                f"method.calibrate is '{self.settings.calibrate}', but the batch has no validation "
+                "crops. Hold out cases with --validation N."
             )
-        logits = as_in_prediction(self.network, held.image)
-        target, weight = targets_of(held.label, logits.shape[1])
+        logits = eval_logits(self.network, validation.image)
+        target, weight = targets_of(validation.label, logits.shape[1])
         before, after = (
             batch_calibration_error(answer.sigmoid(), target, weight)
-            for answer in (logits, self.calibrated(logits))
+            for answer in (logits, self.calibrate(logits))
         )
         monitors = {
             "ece_before": before,
             "ece_after": after,
             "temperature": self.temperature.value.detach().mean(),
         }
-        return StepOutput(
-            {"calibration": Term(self.temperature.loss(logits, held.label))}, monitors
-        )
+        term = Term(self.temperature.loss(logits, validation.label))
+        return StepOutput({"calibration": term}, monitors)
 
-    def step(self, batch: Batch, progress: float) -> StepOutput:
-        unlabeled = unlabeled_of(self, batch)
-        fitted = self.calibration(batch.validation)
-        on_labeled, on_unlabeled = forward_together(self.network, batch.labeled, unlabeled)
-        inferred = self.label(on_labeled, batch.labeled, on_unlabeled, unlabeled, batch.generator)
-        # the labels are facts to the M-step: it must not move the threshold to suit the network
-        pseudo = PseudoLabels(inferred.target.detach(), inferred.weight.detach())
-
-        alpha = alpha_at(self.settings, progress)
-        terms = {
-            "supervised": Term(supervised_loss(on_labeled.logits, batch.labeled.label, self.loss)),
-            "pseudo": Term(self.loss(on_unlabeled.logits, pseudo.target, pseudo.weight), alpha),
-            **inferred.terms,
-            **fitted.terms,
-        }
-        monitors = {
-            **shares(batch.labeled.label, pseudo),
-            **inferred.monitors,
-            **fitted.monitors,
-        }
-        return StepOutput(terms, monitors, (pseudo,))
-
-
-@torch.no_grad()
-def parts(pseudo: PseudoLabels, inside: Tensor) -> dict[str, Tensor]:
-    """Monitors: shares of what is labeled foreground, background, or left out; they add up to 1.
-
-    Of all channels, each as far as its weight goes; `kept` is the share that is labeled.
-    """
-    total = inside.expand_as(pseudo.weight).sum().clamp(min=1)
-    kept = pseudo.weight.sum() / total
-    foreground = (pseudo.weight * pseudo.target).sum() / total
-    return {
-        "kept": kept,
-        "share_foreground": foreground,
-        "share_background": kept - foreground,
-        "share_left_out": 1 - kept,
-    }
+    def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
+        output: NetOutput = self.network(image)
+        return self.latent.predict(self.calibrate(output.logits).sigmoid(), output.features)

@@ -1,65 +1,68 @@
-"""Deep ensemble: several supervised networks, and their mean."""
+"""Deep ensemble: several supervised networks and their mean."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import nn
 
-from segpl.losses import get_loss, supervised_loss
-from segpl.methods.base import Method, labeled_share, require
+from segpl.methods.base import Method, labeled_foreground
+from segpl.methods.settings import MethodSettings, require_range
 from segpl.networks.network import Network
-from segpl.types import Batch, StepOutput, Term
+from segpl.types import Batch, PseudoLabels, StepOutput, Term
 
 
 class Ensemble(Method):
-    r"""Networks of different initialization, trained side by side [Lakshminarayanan2017].
+    r"""Networks with different initial weights, trained in parallel [Lakshminarayanan2017].
 
-    $$L = \sum_{m=1}^{M} L_L(\theta_m(x_l), y_l) \qquad p = \frac{1}{M} \sum_{m=1}^{M} p^{(m)}$$
+    $$L = \sum_{m=1}^{M} L_L(p_l^{(m)}, y_l) \qquad p = \frac{1}{M} \sum_{m=1}^{M} p^{(m)}$$
 
-    Each member trains exactly as it would alone: the log shows the mean of their losses, and a
-    weight of $M$ makes it the sum.
+    There is no E-step. Each member trains exactly as it would alone: the log shows the mean of
+    their losses, and a weight of $M$ turns it into the sum.
 
-    Differs from the source: members see the same crops in the same order, so that initialization
-    alone sets them apart; no adversarial examples, which the source calls optional.
+    Differs from the source: all members see the same crops in the same order, so they differ only
+    in their initial weights; no adversarial examples, which the source calls optional.
     """
 
     name: ClassVar[str] = "ensemble"
     summary: ClassVar[str] = "several supervised networks, averaged; for uncertainty"
+    reference: ClassVar[str] = (
+        "B. Lakshminarayanan, A. Pritzel, C. Blundell. Simple and Scalable Predictive Uncertainty "
+        "Estimation using Deep Ensembles. Advances in Neural Information Processing Systems 30, "
+        "2017. arXiv:1612.01474"
+    )
     needs_unlabeled: ClassVar[bool] = False
-    one_vs_rest: ClassVar[bool] = True
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
+    @dataclass(frozen=True)
+    class Settings(MethodSettings):
         members: int = 5  # M
-        loss: str = "dice-cross-entropy"  # the same as in `supervised`
 
         def __post_init__(self) -> None:
-            require(self, 1, math.inf, "members")
+            super().__post_init__()
+            require_range(self, 1, math.inf, "members")
 
-    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+    settings: Settings
+
+    def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
-        self.loss = get_loss(settings.loss)
         self.others = nn.ModuleList(build() for _ in range(settings.members - 1))
+
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        losses = [
+            self.supervised(member(batch.labeled.image), batch).value for member in self.networks()
+        ]
+        terms = {"supervised": Term(torch.stack(losses).mean(), float(self.settings.members))}
+        share = labeled_foreground(batch.labeled.label, self.network.outputs)
+        return StepOutput(terms, {"labeled_foreground": share})
 
     def predictors(self) -> list[Network]:
         return self.networks()
 
     def named_networks(self) -> dict[str, Network]:
         return {f"member {number}": one for number, one in enumerate(self.networks(), start=1)}
-
-    def step(self, batch: Batch, progress: float) -> StepOutput:
-        label = batch.labeled.label
-        losses = torch.stack(
-            [
-                supervised_loss(member(batch.labeled.image).logits, label, self.loss)
-                for member in self.networks()
-            ]
-        )  # (M,)
-        share = labeled_share(label, self.network.outputs)
-        terms = {"supervised": Term(losses.mean(), float(self.settings.members))}
-        return StepOutput(terms, {"labeled_foreground": share})

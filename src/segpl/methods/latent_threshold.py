@@ -1,4 +1,4 @@
-"""The threshold as a latent variable: its settings, and the E-step that infers it."""
+"""The threshold as a latent variable: its settings and its inference."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, unknown
 from segpl.losses import dice_loss
+from segpl.methods.base import ThresholdPrediction
 from segpl.networks.network import Network
 from segpl.networks.threshold_map import ThresholdMap
 from segpl.threshold.base import FAMILIES, Distribution
@@ -23,21 +24,21 @@ from segpl.threshold.scopes import SCOPES, CoarseDraws, pool_to_scope, threshold
 from segpl.types import PseudoLabels, Term
 
 E_STEPS = ("variational", "exact")
-COLDEST = 1e-6  # beyond it all is on the best threshold, and gradients leave the range of floats
-LEAST_MASS = 1e-30  # of a cell of the prior: its logarithm stays finite
+MIN_TEMPERATURE = 1e-6  # below, all mass is on one threshold and gradients overflow
+MIN_MASS = 1e-30  # of a grid cell under the prior, to keep its logarithm finite
 
 
 @dataclass(frozen=True, slots=True)
 class ThresholdSettings:
     family: str = "logit-normal"  # of prior and posterior: `segpl list families`
     rule: str = "marginal-select"  # from probability and threshold to label: `segpl list rules`
-    scope: str = "image"  # who shares a threshold: `segpl list scopes`
-    e_step: str = "variational"  # a head learns the posterior; `exact`: Bayes' rule on a grid
-    prior: str = "fixed"  # or learned: `labeled`, `confidence`
-    prior_mean: float = 0.5  # to begin with, where the prior is learned
-    prior_std: float = 0.1
+    scope: str = "image"  # what shares a threshold: `segpl list scopes`
+    e_step: str = "variational"  # a head predicts the posterior; `exact`: Bayes' rule on a grid
+    prior: str = "fixed"  # or estimated during training: `labeled`, `confidence`
+    prior_mean: float = 0.5  # initial value if the prior is estimated
+    prior_std: float = 0.1  # initial value if the prior is estimated
     temperature: float = 0.05  # of the likelihood exp(-loss / temperature)
-    yardstick: bool = False  # log the exact posterior beside that of the head
+    yardstick: bool = False  # also log the exact posterior, for comparison with the head's
 
     def __post_init__(self) -> None:
         choices = {
@@ -50,21 +51,22 @@ class ThresholdSettings:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown(f"method.threshold.{name}", getattr(self, name), known)
-        if not COLDEST <= self.temperature < math.inf:
+        if not MIN_TEMPERATURE <= self.temperature < math.inf:
             raise InputError(
-                f"method.threshold.temperature is {self.temperature}: it must be {COLDEST:g} or "
-                "more, and finite. A small one trusts the images, a large one the prior."
+                f"method.threshold.temperature is {self.temperature}: it must be "
+                f"{MIN_TEMPERATURE:g} or more, and finite. Low values trust the images, "
+                "high values the prior."
             )
         for name in ("prior_mean", "prior_std"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(
                     f"method.threshold.{name} is {getattr(self, name)}: it must lie between 0 and "
-                    "1, as thresholds do."
+                    "1, like thresholds."
                 )
-        self.refuse_what_has_no_voxels()
+        self.reject_voxel_histograms()
 
-    def refuse_what_has_no_voxels(self) -> None:
-        """Where every voxel has a threshold, there is nothing to count over."""
+    def reject_voxel_histograms(self) -> None:
+        """Reject settings that would need a histogram for every voxel."""
         if self.scope != "voxel":
             return
         for name, value in (("e_step", "exact"), ("family", "categorical"), ("yardstick", True)):
@@ -73,28 +75,28 @@ class ThresholdSettings:
                     "another scope, or "
                     + {
                         "e_step": "e_step 'variational'",
-                        "family": "a family of two numbers such as 'beta'",
+                        "family": "a two-parameter family like 'beta'",
                         "yardstick": "no yardstick",
                     }[name]
                 )
                 raise InputError(
-                    f"method.threshold.{name} is {str(value).lower()!r} with scope 'voxel', where "
-                    f"a histogram for each voxel would be needed. Use {others}."
+                    f"method.threshold.{name} is {str(value).lower()!r} with scope 'voxel', which "
+                    f"would need a histogram for every voxel. Use {others}."
                 )
 
 
 class LatentThreshold(nn.Module):
-    r"""Infers $q(T)$ from what a network says, and makes labels of it.
+    r"""Infers $q(T)$ from the predictions of a network, and labels images with it.
 
     $$F = E_q[\log p(x \mid T)] - \mathrm{KL}(q(T) \,\|\, p(T)), \quad
       \log p(x \mid T) = -\frac{1 - D(T)}{\tau}$$
 
-    $D$ is the soft Dice of the probabilities against the labels that the rule makes of them. The
-    exact E-step has the posterior by Bayes' rule, and $F = \log Z$. The variational one takes one
-    step of a head, up $F$ with the Dice of the labels in use in the place of the expected Dice:
-    those at one draw, of which the head feels nothing, or the averages of a marginal rule. With the
-    scope `voxel` the divergence is the mean over voxels, so that the prior holds each place by its
-    share of the image. Neither E-step moves the network.
+    $D$ is the soft Dice between the probabilities and the labels that the rule derives from them.
+    The exact E-step computes the posterior by Bayes' rule, and $F = \log Z$. The variational
+    E-step takes one gradient step of a head on $F$, where the Dice of the labels in use replaces
+    the expected Dice: the labels at one draw, which send the head no gradient, or the averaged
+    labels of a marginal rule. With scope `voxel`, the divergence is the mean over voxels. Neither
+    E-step trains the network.
     """
 
     def __init__(self, settings: ThresholdSettings, network: Network) -> None:
@@ -110,47 +112,47 @@ class LatentThreshold(nn.Module):
                 parameters=self.family.parameters,
                 thresholds=thresholds_per_location(settings.scope, network.outputs),
             )
-        self.kept: References | None = None
-        self.kept_state: tuple[object, ...] = ()
+        self.cached: References | None = None
+        self.cached_state: tuple[object, ...] = ()
 
     def references(self) -> References:
-        """Prior and start as of now; they are worked out anew when the numbers have changed."""
+        """The current prior and start, recomputed when the prior has changed."""
         mean, std = self.prior.mean, self.prior.std
         state = (mean.device, mean.dtype, mean._version, std._version)
-        if self.kept is None or self.kept_state != state:
+        if self.cached is None or self.cached_state != state:
             with torch.no_grad(), torch.autocast(mean.device.type, enabled=False):
                 prior = self.family.prior(mean, std)
-                self.kept = References(
+                self.cached = References(
                     prior,
                     self.family.anchor(prior) if self.head else (),
                     self.log_masses(mean, std),
                 )
-            self.kept_state = state
-        return self.kept
+            self.cached_state = state
+        return self.cached
 
     def log_masses(self, mean: Tensor, std: Tensor) -> Tensor:
-        """Logarithm (G,) of what the prior gives to each of the equal parts of (0, 1)."""
+        """Log mass (G,) of the prior in each cell of an even grid on (0, 1)."""
         if self.head is not None and not self.settings.yardstick:
             return mean.new_empty(0)
-        # double: towards 1 a cumulative probability in float32 has no room for small masses
+        # double: near 1, float32 cannot represent small differences of the CDF
         edges = torch.linspace(0, 1, GRID_POINTS + 1, device=mean.device, dtype=torch.float64)
         masses = self.family.prior(mean.double(), std.double()).cdf(edges).diff()  # (G,)
-        return masses.clamp(min=LEAST_MASS).log().float()
+        return masses.clamp(min=MIN_MASS).log().float()
 
     def forward(
         self, answers: StepPredictions, logits: Tensor, features: Tensor, generator: torch.Generator
     ) -> PseudoLabels:
-        """E-step: the labels of unlabeled images.
+        """Label unlabeled images.
 
         Args:
-            answers: what the network says of labeled and unlabeled images.
-            logits: (U, K, *S) of the unlabeled ones, without a gradient.
-            features: (U, F, *S) of the unlabeled ones.
+            answers: probabilities of labeled and unlabeled images.
+            logits: (U, K, *S) of the unlabeled images, without gradient.
+            features: (U, F, *S) of the unlabeled images.
             generator: randomness of the step.
 
         Returns:
-            Labels that carry a gradient to the head where the rule has one, the term that trains
-            it, and monitors. Voxels that do not count by `answers.weight` have weight 0.
+            Labels without gradient, the term that trains the head, and monitors. Voxels with
+            weight 0 in `answers.weight` have weight 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
             return self.infer(answers, logits, features, generator)
@@ -163,22 +165,24 @@ class LatentThreshold(nn.Module):
         if self.head is None:
             found = self.exact(answers.unlabeled, answers.weight)
         else:
-            found = self.learned(self.head(features), logits.shape[2:])
+            found = self.variational(self.head(features), logits.shape[2:])
         pseudo = RULES[settings.rule](answers.unlabeled, found.posterior, generator)
         weight = pseudo.weight * answers.weight
         loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
         energy = loss / settings.temperature
         cost = energy + found.divergence
         monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
-        monitors |= {"free_energy": -cost.detach(), **described(found.posterior, "threshold")}
+        monitors |= {"free_energy": -cost.detach(), **moments(found.posterior, "threshold")}
         if settings.yardstick:
             exact = self.exact(answers.unlabeled, answers.weight)
-            monitors |= described(exact.posterior, "exact_threshold")
+            monitors |= moments(exact.posterior, "exact_threshold")
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
-        return PseudoLabels(pseudo.target, weight, terms, monitors)
+        monitors |= label_fractions(pseudo.target, weight, answers.weight)
+        # the M-step takes the labels as given: it must not move the threshold to suit the network
+        return PseudoLabels(pseudo.target.detach(), weight.detach(), terms, monitors)
 
-    def learned(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
-        """The posterior that the head's numbers (n, U, k, *coarse) describe."""
+    def variational(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
+        """The posterior with the parameters (n, U, k, *coarse) that the head predicts."""
         scope, references = self.settings.scope, self.references()
         posterior = self.family.shifted(references.anchor, pool_to_scope(numbers, scope, sides))
         if scope == "voxel":
@@ -187,15 +191,18 @@ class LatentThreshold(nn.Module):
         return Inferred(posterior, posterior.kl(references.prior).mean())
 
     @torch.no_grad()
-    def posterior(self, probability: Tensor, features: Tensor) -> Distribution:
-        """What is known of the threshold of images (B, K, *S) in prediction; nothing is learned."""
+    def predict(self, probability: Tensor, features: Tensor) -> ThresholdPrediction:
+        """The posterior for images with these probabilities (B, K, *S), without training."""
         if self.head is None:
-            return self.exact(probability, torch.ones_like(probability)).posterior
-        return self.learned(self.head(features), probability.shape[2:]).posterior
+            inferred = self.exact(probability, torch.ones_like(probability))
+        else:
+            inferred = self.variational(self.head(features), probability.shape[2:])
+        selects = self.settings.rule in SELECTING_RULES
+        return ThresholdPrediction(probability, inferred.posterior, selects)
 
     @torch.no_grad()
     def exact(self, probability: Tensor, weight: Tensor) -> Inferred:
-        """The posterior by Bayes' rule, and the mean of the loss over it."""
+        """The posterior by Bayes' rule, and the expected loss under it."""
         settings, prior_log = self.settings, self.references().log_mass
         dice = dice_of_thresholds(
             probability,
@@ -212,22 +219,39 @@ class LatentThreshold(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What an E-step found."""
+    """The threshold as one E-step infers it."""
 
     posterior: Distribution
-    divergence: Tensor  # () from the prior, the mean over thresholds
-    loss: Tensor | None = None  # () expected over the threshold, where that is known
+    divergence: Tensor  # () KL from the prior, averaged over thresholds
+    loss: Tensor | None = None  # () expected under the posterior, if it was computed
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What posteriors are held against."""
+    """The prior in the forms that inference needs."""
 
     prior: Distribution
-    anchor: tuple[Tensor, ...]  # of a head's posterior; empty without a head
-    log_mass: Tensor  # (G,) of the prior in each cell of the grid; empty where none is used
+    anchor: tuple[Tensor, ...]  # initial posterior of the head; empty without a head
+    log_mass: Tensor  # (G,) of the prior per grid cell; empty if unused
 
 
 @torch.no_grad()
-def described(posterior: Distribution, name: str) -> dict[str, Tensor]:
+def moments(posterior: Distribution, name: str) -> dict[str, Tensor]:
     return {name: posterior.mean.mean(), f"{name}_std": posterior.std.mean()}
+
+
+@torch.no_grad()
+def label_fractions(target: Tensor, weight: Tensor, inside: Tensor) -> dict[str, Tensor]:
+    """Fractions of voxels labeled foreground, labeled background, and excluded; they sum to 1.
+
+    Averaged over channels. `kept` is the labeled fraction.
+    """
+    total = inside.expand_as(weight).sum().clamp(min=1)
+    kept = weight.sum() / total
+    foreground = (weight * target).sum() / total
+    return {
+        "kept": kept,
+        "share_foreground": foreground,
+        "share_background": kept - foreground,
+        "share_left_out": 1 - kept,
+    }

@@ -1,83 +1,102 @@
-"""SegPL-VI: the threshold learned by variational inference."""
+"""SegPL-VI: pseudo-labeling with a threshold learned by variational inference."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from segpl.errors import InputError
-from segpl.methods.base import Thresholded, require, require_ramp
-from segpl.methods.segpl import SegPL
+from segpl.methods.base import Method, ThresholdPrediction, forward_together, mask_padding
+from segpl.methods.settings import LinearRampSettings, require_range
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
 from segpl.threshold.normal import Normal, NormalFamily
 from segpl.threshold.rules import binarize
-from segpl.types import NetOutput, PseudoLabels, Term
+from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
 
 
-class SegPLVI(SegPL):
+class SegPLVI(Method):
     r"""Pseudo-labels with a threshold drawn from a learned distribution [Xu2024, section 4].
 
     $$\text{E: } T \sim q(T) = \mathcal{N}(\mu, \sigma), \quad
       (\mu, \log\sigma^2) = \phi(\theta(x_u)), \quad y_u = \mathbb{1}[p_u > T]$$
     $$\text{M: } L_L + \alpha L_U + \mathrm{KL}(q(T) \,\|\, \mathcal{N}(\mu_\beta, \sigma_\beta))$$
 
-    The step function has no derivative, so the KL alone moves $\phi$, and through the features also
-    the network, as printed. A prior mean above 0.5 makes a stricter boundary of foreground, which
-    can shrink the foreground step by step: the log shows the share of pseudo-foreground, and the
-    trainer warns when it vanishes.
+    The step function has no derivative, so only the KL trains $\phi$ and, through the features,
+    the network, as printed in the paper. A prior mean above 0.5 makes the foreground criterion
+    stricter and can shrink the foreground at every step. The log shows the fraction of
+    pseudo-foreground, and the trainer warns when it vanishes.
+
+    Differs from the source: the default loss is half Dice, half cross-entropy, as in the authors'
+    code; the paper prints Dice alone.
     """
 
     name: ClassVar[str] = "segpl-vi"
-    summary: ClassVar[str] = "pseudo-labels by a threshold learned with variational inference"
-    one_vs_rest: ClassVar[bool] = False  # one threshold for all classes, read off all features
+    summary: ClassVar[str] = "pseudo-labels with a threshold learned by variational inference"
+    reference: ClassVar[str] = (
+        "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
+        "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
+    )
     has_threshold: ClassVar[bool] = True
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
+    @dataclass(frozen=True)
+    class Settings(LinearRampSettings):
         prior_mean: float = 0.5  # mu_beta; the paper uses 0.4 to 0.9
         prior_std: float = 0.1  # sigma_beta
-        kl_weight: float = 1.0
+        kl_weight: float = 1.0  # weight of the KL divergence
         alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
-        ramp_begin: float = 0.3  # progress at which alpha leaves 0
-        ramp_end: float = 0.6  # progress at which alpha is reached
-        loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
 
         def __post_init__(self) -> None:
-            require(self, 0, 1, "prior_mean")
-            require(self, 0, math.inf, "kl_weight")
-            require_ramp(self)
+            super().__post_init__()
+            require_range(self, 0, 1, "prior_mean")
+            require_range(self, 0, math.inf, "kl_weight")
             if not 0 < self.prior_std < math.inf:
                 raise InputError(
-                    f"method.prior_std is {self.prior_std}: a spread must be above 0, such as 0.1."
+                    f"method.prior_std is {self.prior_std}: a standard deviation must be above 0, "
+                    "for example 0.1."
                 )
 
-    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
+    settings: Settings
+
+    def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std
         )
-        # numbers of the CPU in double precision: no copy to the device, and no rounding before it
+        # double precision on the CPU: no copy to the device, and no rounding before it
         mean, std = torch.tensor([settings.prior_mean, settings.prior_std], dtype=torch.float64)
         self.prior = NormalFamily().prior(mean, std)
 
-    def label(self, output: NetOutput, generator: torch.Generator) -> PseudoLabels:
-        """E-step: one draw of the threshold labels every unlabeled image of the batch."""
-        posterior: Normal = self.head(output.features)
-        threshold = posterior.sample(generator).detach()
-        pseudo = binarize(output.logits.sigmoid(), threshold)
-        divergence = posterior.kl(self.prior)
-        pseudo.terms["kl"] = Term(divergence, self.settings.kl_weight)
-        pseudo.monitors["threshold"] = posterior.mean.detach()
-        pseudo.monitors["threshold_std"] = posterior.std.detach()
-        pseudo.monitors["threshold_drawn"] = threshold
-        return pseudo
+    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+        """E-step: one draw of the threshold labels all unlabeled images of the batch."""
+        unlabeled = self.unlabeled(batch)
+        outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
+        posterior: Normal = self.head(outputs[1].features)
+        threshold = posterior.sample(batch.generator).detach()
+        made = binarize(outputs[1].logits.sigmoid(), threshold)
+        monitors = {
+            "threshold": posterior.mean.detach(),
+            "threshold_std": posterior.std.detach(),
+            "threshold_drawn": threshold,
+        }
+        terms = {"kl": Term(posterior.kl(self.prior), self.settings.kl_weight)}
+        weight = mask_padding(unlabeled, made.weight)
+        return (PseudoLabels(made.target, weight, terms, monitors, outputs=outputs),)
 
-    def thresholded(self, image: Tensor) -> Thresholded:
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        """M-step: the same forward pass, on given labels and on pseudo-labels, and the KL."""
+        (made,) = pseudo
+        on_labeled, on_unlabeled = made.outputs
+        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
+        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+
+    def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         output: NetOutput = self.network(image)
-        return Thresholded(output.logits.sigmoid(), self.head(output.features))
+        return ThresholdPrediction(output.logits.sigmoid(), self.head(output.features))

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from segpl.losses import get_loss, supervised_loss
-from segpl.methods.base import Method, labeled_share
-from segpl.networks.network import Network
-from segpl.types import Batch, NetOutput, StepOutput, Term
+from segpl.methods.base import Method, labeled_foreground
+from segpl.types import Batch, PseudoLabels, StepOutput
 
 
 class Supervised(Method):
-    r"""The baseline that every other method has to beat.
+    r"""The baseline for all other methods.
 
-    $$L = L_L(\theta(x_l), y_l)$$
+    $$L = L_L(p_l, y_l)$$
+
+    There is no E-step.
     """
 
     name: ClassVar[str] = "supervised"
     summary: ClassVar[str] = "labeled images only; the baseline"
+    reference: ClassVar[str] = (
+        "O. Ronneberger, P. Fischer, T. Brox. U-Net: Convolutional Networks for Biomedical Image "
+        "Segmentation. MICCAI 2015. arXiv:1505.04597"
+    )
     needs_unlabeled: ClassVar[bool] = False
-    one_vs_rest: ClassVar[bool] = True
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
-        loss: str = "dice-cross-entropy"  # the authors' code; the paper prints `dice`
-
-    def __init__(self, build: Callable[[], Network], settings: Any) -> None:
-        super().__init__(build, settings)
-        self.loss = get_loss(settings.loss)
-
-    def step(self, batch: Batch, progress: float) -> StepOutput:
-        output: NetOutput = self.network(batch.labeled.image)
-        loss = supervised_loss(output.logits, batch.labeled.label, self.loss)
-        share = labeled_share(batch.labeled.label, self.network.outputs)
-        return StepOutput({"supervised": Term(loss)}, {"labeled_foreground": share})
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        terms = {"supervised": self.supervised(self.network(batch.labeled.image), batch)}
+        share = labeled_foreground(batch.labeled.label, self.network.outputs)
+        return StepOutput(terms, {"labeled_foreground": share})

@@ -1,16 +1,21 @@
-"""A teacher: a second network that gradients do not move and that follows the first one."""
+"""A teacher: a second network whose weights are the moving average of the student's."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from segpl.errors import unknown
+from segpl.methods.base import Method
+from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 
 DROPOUTS = (
@@ -21,24 +26,59 @@ DROPOUTS = (
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
 )
+TEACHER_OR_STUDENT = ("teacher", "student")
 
 
-def teacher_of(network: Network) -> Network:
-    """A frozen copy, weights of its own, that begins where `network` does."""
+@dataclass(frozen=True)
+class TeacherSettings(MethodSettings):
+    predict_by: str = "teacher"  # network that predicts: `teacher` or `student`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predict_by not in TEACHER_OR_STUDENT:
+            raise unknown("method.predict_by", self.predict_by, TEACHER_OR_STUDENT)
+
+
+class TeacherMethod(Method):
+    """A method whose E-step asks a teacher, and whose M-step trains `network`, the student."""
+
+    settings: TeacherSettings
+
+    def __init__(self, build: Callable[[], Network], settings: TeacherSettings) -> None:
+        super().__init__(build, settings)
+        self.teacher = make_teacher(self.network)
+
+    @abstractmethod
+    def decay(self, steps: int) -> float:
+        """Fraction of its weights that the teacher keeps at optimizer step number `steps`."""
+
+    def after_update(self, steps: int) -> None:
+        update_teacher(self.teacher, self.network, self.decay(steps), steps)
+
+    def predictors(self) -> list[Network]:
+        return [self.teacher if self.settings.predict_by == "teacher" else self.network]
+
+    def named_networks(self) -> dict[str, Network]:
+        return {"student": self.network, "teacher": self.teacher}
+
+
+def make_teacher(network: Network) -> Network:
+    """A frozen copy that starts with the weights of `network`."""
     return copy.deepcopy(network).freeze()
 
 
 @torch.no_grad()
-def follow(teacher: Network, student: Network, decay: float, steps: int) -> None:
-    r"""Move the teacher to the exponential moving average of its students [TarvainenValpola2017].
+def update_teacher(teacher: Network, student: Network, decay: float, steps: int) -> None:
+    r"""Move the teacher towards the student by an exponential moving average (EMA).
 
     $$\theta' \leftarrow a\,\theta' + (1 - a)\,\theta, \quad a = \min(1 - 1/(n + 1), \alpha)$$
 
-    with $\alpha$ `decay` and $n$ `steps`, the optimizer steps taken: until it has seen enough of
-    them, the teacher is the plain mean of its students, the beginning included.
+    with $\alpha$ `decay` and $n$ `steps`, the number of optimizer steps so far. In the first
+    steps the teacher is the plain mean of all students, initial weights included
+    [TarvainenValpola2017].
 
-    Differs from the source: statistics of batch normalization are averaged as well, since our
-    teachers never collect their own. Whole numbers, such as a count of batches, are copied.
+    Differs from the source: statistics of batch normalization are averaged too, because our
+    teachers never collect their own. Integers such as batch counters are copied.
     """
     decay = min(1 - 1 / (steps + 1), decay)
     pairs = list(
@@ -49,8 +89,8 @@ def follow(teacher: Network, student: Network, decay: float, steps: int) -> None
         )
     )
     averaged = [pair for pair in pairs if pair[0].is_floating_point()]
-    # one launch for all weights: hundreds of small ones would keep a GPU waiting
-    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # torch's lack
+    # one kernel launch for all weights: hundreds of small ones would keep a GPU waiting
+    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]  # untyped in torch
     average([own for own, _ in averaged], [new for _, new in averaged], 0)
     for own, new in pairs:
         if not own.is_floating_point():
@@ -59,12 +99,12 @@ def follow(teacher: Network, student: Network, decay: float, steps: int) -> None
 
 @contextmanager
 def with_dropout(network: Network) -> Iterator[None]:
-    """Let the dropout of a network out of training draw, and leave all else of it as it is."""
-    resting = [m for m in network.modules() if isinstance(m, DROPOUTS) and not m.training]
-    for layer in resting:
+    """Enable dropout in a network in evaluation mode, and nothing else."""
+    inactive = [m for m in network.modules() if isinstance(m, DROPOUTS) and not m.training]
+    for layer in inactive:
         layer.train()
     try:
         yield
     finally:
-        for layer in resting:
+        for layer in inactive:
             layer.eval()

@@ -1,28 +1,27 @@
-"""UA-MT: a mean teacher that is believed where it is sure."""
+"""UA-MT: a mean teacher that is trusted only where it is certain."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from segpl.errors import unknown
 from segpl.losses import voxelwise_entropy
-from segpl.methods.base import require
-from segpl.methods.mean_teacher import PREDICTORS, MeanTeacher
+from segpl.methods.mean_teacher import MeanTeacher
+from segpl.methods.settings import require_range
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
-from segpl.types import PseudoLabels, Unlabeled
+from segpl.types import Batch, PseudoLabels
 from segpl.views.noise import add_clipped_noise
 
-AT_ONCE = 2  # draws in one pass, as in the authors' code; more of them need more memory
+DRAWS_PER_PASS = 2  # as in the authors' code; more would need more memory
 
 
 class UncertaintyAwareMeanTeacher(MeanTeacher):
-    r"""A mean teacher whose uncertain voxels are left out [Yu2019].
+    r"""A mean teacher whose uncertain voxels are excluded [Yu2019].
 
     $$\bar p = \frac{1}{T} \sum_{t=1}^{T} p(x_u + \xi_t;\, \theta'_t), \quad
       u = -\bar p \ln \bar p - (1 - \bar p) \ln (1 - \bar p)$$
@@ -31,56 +30,55 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     $$\text{M: } L_L(p_l, y_l) + \alpha\, w(t)\,
       \frac{\sum m\, (p(x_u + \xi;\, \theta) - y_u)^2}{\sum m}$$
 
-    $\theta'_t$ is the teacher with dropout drawn anew. As in the authors' code the $T$ draws judge
-    the target and are no part of it: the target is one more pass, on one more view.
+    $\theta'_t$ is the teacher with a new draw of dropout. As in the authors' code, the $T$ draws
+    only decide which voxels count. The target comes from a separate pass on another noisy view.
 
-    Differs from the source: one sigmoid and so one mask for each channel; the teacher uses dropout
-    in the draws alone, and never statistics of its batch; the student's view is noisy too.
+    Differs from the source: one sigmoid, and so one mask, per channel; the teacher uses dropout
+    only in these draws, and never batch statistics; the student's view is noisy too.
     """
 
     name: ClassVar[str] = "ua-mt"
-    summary: ClassVar[str] = "mean teacher, trusted where repeated draws leave it sure"
+    summary: ClassVar[str] = "mean teacher, trusted only where repeated draws are certain"
+    reference: ClassVar[str] = (
+        "L. Yu, S. Wang, X. Li, C.-W. Fu, P.-A. Heng. Uncertainty-aware Self-ensembling Model for "
+        "Semi-supervised 3D Left Atrium Segmentation. MICCAI 2019. arXiv:1907.07034"
+    )
 
-    @dataclass(frozen=True, slots=True)
-    class Settings:
+    @dataclass(frozen=True)
+    class Settings(MeanTeacher.Settings):
         draws: int = 8  # T
-        entropy_share: float = 0.75  # h; of the greatest entropy, at the start; 1 at the end
-        alpha: float = 0.1  # weight of the unlabeled images
-        ramp_end: float = 1.0  # progress at which alpha and the threshold reach their ends
-        decay: float = 0.99  # alpha of the source: what the teacher keeps of itself in a step
-        noise: float = 0.1  # spread of the Gaussian noise, in units of the normalized image
+        # h; entropy limit at the start, as a fraction of the maximum; rises to 1 with alpha
+        entropy_share: float = 0.75
         predict_by: str = "student"  # or `teacher`; the authors' code tests the student
-        loss: str = "dice-cross-entropy"  # of the labeled images
 
         def __post_init__(self) -> None:
-            require(self, 1, math.inf, "draws")
-            require(self, 0, math.inf, "alpha", "ramp_end", "noise")
-            require(self, 0, 1, "decay", "entropy_share")
-            if self.predict_by not in PREDICTORS:
-                raise unknown("method.predict_by", self.predict_by, PREDICTORS)
+            super().__post_init__()
+            require_range(self, 1, math.inf, "draws")
+            require_range(self, 0, 1, "entropy_share")
+
+    settings: Settings
 
     @torch.no_grad()
-    def label(
-        self, unlabeled: Unlabeled, progress: float, generator: torch.Generator
-    ) -> PseudoLabels:
-        """E-step: the teacher's probabilities, and where its draws agree enough to count."""
-        pseudo = super().label(unlabeled, progress, generator)
+    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+        """E-step: the teacher's probabilities, where its draws leave little uncertainty."""
+        (made,) = super().label(batch, progress)
         start = self.settings.entropy_share
-        threshold = start + (1 - start) * sigmoid_ramp(progress, end=self.settings.ramp_end)
-        is_sure = self.uncertainty(unlabeled.image, generator) < threshold * math.log(2)
-        weight = pseudo.weight * is_sure  # (B, K, *S)
-        kept = weight.sum() / pseudo.weight.sum().clamp(min=1)
-        return PseudoLabels(pseudo.target, weight, monitors={"kept": kept})
+        limit = start + (1 - start) * sigmoid_ramp(progress, end=self.settings.ramp_end)
+        uncertainty = self.uncertainty(self.unlabeled(batch).image, batch.generator)
+        weight = made.weight * (uncertainty < limit * math.log(2))  # (B, K, *S)
+        kept = weight.sum() / made.weight.sum().clamp(min=1)
+        return (replace(made, weight=weight, monitors={"kept": kept}),)
 
     def uncertainty(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """Entropy (B, K, *S) of the mean of several draws of noise and dropout."""
+        """Entropy (B, K, *S) of the mean over several draws of noise and dropout."""
         draws = self.settings.draws
         total = torch.zeros((), device=image.device)
         with with_dropout(self.teacher):
-            for first in range(0, draws, AT_ONCE):
-                count = min(AT_ONCE, draws - first)
-                copies = torch.cat([image] * count)
-                views = add_clipped_noise(copies, self.settings.noise, generator)
+            for first in range(0, draws, DRAWS_PER_PASS):
+                count = min(DRAWS_PER_PASS, draws - first)
+                views = add_clipped_noise(
+                    torch.cat([image] * count), self.settings.noise, generator
+                )
                 answers = self.teacher(views).logits.sigmoid()  # (count * B, K, *S)
                 total = total + answers.unflatten(0, (count, -1)).sum(0)
         return voxelwise_entropy(total / draws)

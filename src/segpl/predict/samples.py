@@ -134,7 +134,7 @@ def by_thresholds(
 
         def predict(window: Tensor, some: Sequence[int] = some) -> Tensor:
             nonlocal selects
-            told = sampler.method.thresholded(window)
+            told = sampler.method.predict_threshold(window)
             assert told is not None, "refused before"
             selects = told.selects
             sides = window.shape[2:]
