@@ -29,7 +29,6 @@ SETTINGS = {
     "alpha": 0.5,
     "ramp_begin": 0.0,
     "ramp_end": 0.5,
-    "cutmix": 0.5,
 }
 # other machines and versions of torch round differently, and fifty steps multiply it
 TOLERANCE = {"rel": 0.02, "abs": 2e-3}
