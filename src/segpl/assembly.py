@@ -17,11 +17,11 @@ from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import TrainingDisplay, bar
+from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
 from segpl.engine.trainer import Trainer
-from segpl.engine.watch import foreground_shares
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network

@@ -1,4 +1,4 @@
-"""What a person sees while something long runs. All of it goes to the error stream."""
+"""Messages and progress bars. All output goes to standard error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Column
 
-SHORT = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
-PATIENCE = 60.0  # seconds that a plain stream may be silent for
+SHORT_NAMES = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
+MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
 
 
 def say(message: str, *, style: str = "") -> None:
@@ -27,7 +27,7 @@ def say(message: str, *, style: str = "") -> None:
 
 @contextmanager
 def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
-    """A progress bar; the value is the function that moves it by one."""
+    """Show a progress bar; yields the function that advances it by one."""
     if quiet or total == 0:
         yield lambda: None
         return
@@ -35,7 +35,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task(title, total=total)
@@ -43,7 +43,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
 
 
 class TrainingDisplay:
-    """A bar with losses, threshold and time left; on a plain stream, a line now and then."""
+    """A progress bar with losses, threshold and time left; lines of text without a terminal."""
 
     def __init__(self, title: str, steps: int, *, quiet: bool = False) -> None:
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -54,15 +54,15 @@ class TrainingDisplay:
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # the bar gives way first
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),  # a narrow bar shrinks first
             TextColumn("{task.fields[values]}"),
             TextColumn("{task.fields[left]}"),
             console=self.console,
             disable=self.is_plain,
         )
         self.task = self.progress.add_task(title, total=steps, values="", left="")
-        self.began: tuple[int, float] | None = None  # the first step seen, and when it was
-        self.next_line = 0, 0.0  # which tenth of the steps, and when
+        self.start: tuple[int, float] | None = None  # first step seen, and its time
+        self.next_line = 0, 0.0  # tenth of the steps and time of the next line of text
 
     def __enter__(self) -> TrainingDisplay:
         self.progress.start()
@@ -71,32 +71,32 @@ class TrainingDisplay:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def advanced(self, step: int) -> None:
-        if self.began is None:
-            self.began = step, time.monotonic()
+    def on_step(self, step: int) -> None:
+        if self.start is None:
+            self.start = step, time.monotonic()
         self.progress.update(self.task, completed=step, left=self.time_left(step))
 
     def time_left(self, step: int) -> str:
-        """By the mean pace after the first step, which may have compiled or read much."""
-        first, when = self.began or (step, 0.0)
+        """Estimate from the mean pace, without the first step, which may compile the network."""
+        first, when = self.start or (step, 0.0)
         if step in (first, self.steps):
             return ""
         seconds = (time.monotonic() - when) / (step - first) * (self.steps - step)
         return str(timedelta(seconds=round(seconds)))
 
-    def logged(self, step: int, row: Mapping[str, float]) -> None:
+    def on_log(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
         shown = [name for name in (*terms, "threshold") if name in row]
-        values = "  ".join(f"{SHORT.get(name, name)} {row[name]:.3f}" for name in shown)
+        values = "  ".join(f"{SHORT_NAMES.get(name, name)} {row[name]:.3f}" for name in shown)
         self.progress.update(self.task, values=values)
         tenth, now = 10 * step // self.steps, time.monotonic()
         is_due = tenth >= self.next_line[0] or now >= self.next_line[1]
         if self.is_plain and not self.is_quiet and is_due:
-            self.next_line = tenth + 1, now + PATIENCE
+            self.next_line = tenth + 1, now + MAX_SILENCE
             left = self.time_left(step)
             ending = f"  {left} left" if left else ""
-            told = f"{self.title}: step {step} of {self.steps}  {values}{ending}"
-            self.console.print(told, markup=False)
+            line = f"{self.title}: step {step} of {self.steps}  {values}{ending}"
+            self.console.print(line, markup=False)
 
-    def warned(self, message: str) -> None:
+    def on_warning(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="bold yellow", markup=False)

@@ -39,7 +39,7 @@ from segpl.files import write_json, write_text
 from segpl.methods.base import Method
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import predict_jobs
-from segpl.predict.samples import note_of, samplers_for
+from segpl.predict.sampling_choice import samplers_for, sampling_note
 from segpl.settings import (
     Config,
     claim_folder,
@@ -142,7 +142,7 @@ class Run:
                     self.plan,
                     Path(out),
                     device=self.device,
-                    run=" + ".join(run.identity for run in runs) + note_of(samplers),
+                    run=" + ".join(run.identity for run in runs) + sampling_note(samplers),
                     probabilities=probabilities,
                     overwrite=overwrite,
                     overlap=overlap,
@@ -329,7 +329,7 @@ def run_trainer(trainer: Trainer, run: Run) -> None:
                 if last.exists()
                 else "No checkpoint was written yet"
             )
-            display.warned(f"stopped at step {trainer.step}. {kept}.")
+            display.on_warning(f"stopped at step {trainer.step}. {kept}.")
             raise
 
 

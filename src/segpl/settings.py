@@ -70,7 +70,7 @@ class Config:
         A network narrower than planned gets a proportionally higher rate, up to the paper's. The
         planned rate also applies to MONAI networks, whose width is unknown.
         """
-        width = min(self.network.width or plan.width, self.network.max_width)
+        width = self.network.width or plan.width
         scaled = min(plan.lr * plan.width / width, max(plan.lr, PAPER_LR))
         return self.train.lr or scaled
 

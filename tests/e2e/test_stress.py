@@ -229,7 +229,7 @@ def test_without_labeled_test_cases_the_way_out_is_named(segpl, trained, tmp_pat
         (("--patches", "30"), "--patches 30 for a: patch (30, 30) cannot be halved"),
         (("--patches", "32x32x8"), "needs 2 numbers"),
         (("--only", "blurr"), "Did you mean 'blur'?"),
-        (("--severities", "2"), "outside of [0, 1]"),
+        (("--severities", "2"), "outside [0, 1]"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is(

@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from segpl.data import sampler
 from segpl.engine import trainer
-from segpl.engine.watch import CollapseWatch
+from segpl.engine.collapse import CollapseWatch
 from segpl.methods.base import METHODS
 
 OPTIONS = (

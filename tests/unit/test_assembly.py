@@ -14,7 +14,7 @@ from segpl import assembly
 from segpl.assembly import TrainingVolumes, build_sampler, require_validation
 from segpl.data.cache import Volume
 from segpl.data.split import Split
-from segpl.engine.watch import foreground_shares
+from segpl.engine.collapse import foreground_shares
 from segpl.errors import InputError
 from segpl.settings import resolve
 from segpl.types import IGNORE
@@ -139,7 +139,6 @@ def test_method_that_wants_validation_cases_is_refused_without_any():
     [
         ({}, 0.0025),
         ({"width": 64}, 0.00125),
-        ({"width": 64, "max_width": 32}, 0.0025),
         ({"width": 16}, 0.005),
         ({"width": 8}, 0.01),
         ({"width": 4}, 0.01),  # never above the paper's

@@ -34,9 +34,9 @@ def watch(shown: TrainingDisplay, clock: Clock, steps: range, *, pace: float) ->
     clock.now += 60
     for step in steps:
         clock.now += pace
-        shown.advanced(step)
+        shown.on_step(step)
         if step % 10 == 0:
-            shown.logged(step, ROW)
+            shown.on_log(step, ROW)
 
 
 def test_a_plain_stream_tells_the_time_left_without_the_first_step(clock, capsys):
@@ -82,8 +82,8 @@ def test_a_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys
     with TrainingDisplay("bpl-mix", 2000) as shown:
         for step in (1501, 1502):
             clock.now += 30
-            shown.advanced(step)
-        shown.logged(1502, LONG_ROW)
+            shown.on_step(step)
+        shown.on_log(1502, LONG_ROW)
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     last = re.split(r"[\r\n]+", frames.strip())[-1]
     assert last.endswith("1502/2000 sup 0.500  pseudo 0.500  cost 11.500  T 0.500 4:09:00")

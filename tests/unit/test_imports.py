@@ -14,7 +14,7 @@ import segpl
 
 ROOT = Path(segpl.__file__).parent
 LAYERS = [
-    {"types", "registry", "schedules", "errors", "files", "display"},
+    {"types", "registry", "schedules", "errors", "files", "display", "resize"},
     {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
     {"engine"},

@@ -1,4 +1,4 @@
-"""Checkpoints: weights, optimizer and step in one safetensors file, which can run no code."""
+"""Checkpoints: weights, optimizer state and step in one safetensors file. Loading runs no code."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Checkpoint:
     step: int
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]  # "<parameter index>.<name>" -> tensor
-    facts: dict[str, Any]  # small values: best score so far
+    facts: dict[str, Any]  # small JSON values, such as the best score so far
 
 
 def require_finite(module: nn.Module, when: str) -> None:
-    """Refuse to save weights that nothing can be learned or predicted with."""
+    """Raise if a weight is NaN or infinite."""
     for name, value in module.state_dict().items():
         if not bool(value.isfinite().all()):
             raise DivergedError(
-                f"{when}: weight '{name}' is no longer finite, and is not saved. "
-                "Lower train.lr; with train.precision=bfloat16 try float32. The last "
-                "checkpoint, if there is one, is from before."
+                f"{when}: weight '{name}' is no longer finite, so no checkpoint is saved. Lower "
+                "train.lr, or set train.precision=float32 if it is bfloat16. An earlier "
+                "checkpoint, if there is one, is unaffected."
             )
 
 
@@ -51,7 +51,7 @@ def save_checkpoint(
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
-    # contiguous: a channels-last weight would be stored in another order of axes
+    # safetensors requires contiguous tensors; weights may be channels-last
     packed = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
 
@@ -59,7 +59,7 @@ def save_checkpoint(
         try:
             save_file(packed, draft, metadata)
         except SafetensorError as error:
-            # it hides what the system said in its text, such as "(os error 28)"
+            # the error number is only in the text, such as "(os error 28)"
             number = re.search(r"os error (\d+)", str(error))
             if number is None:
                 raise
@@ -76,15 +76,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         with safe_open(path, "pt") as handle:
             metadata = handle.metadata() or {}
-            tensors = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 -- the handle is no mapping
+            tensors = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 -- the handle is not a mapping
         content = json.loads(metadata["segpl"])
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise InputError(
-            f"{path} is no checkpoint of segpl ({error}). Only files that segpl wrote are loaded."
+            f"{path} is not a segpl checkpoint ({error}). Only checkpoints written by segpl load."
         ) from error
     if content.get("format") != FORMAT:
         raise InputError(
-            f"{path} has checkpoint format {content.get('format')}, and this version of segpl "
+            f"{path} has checkpoint format {content.get('format')}, but this version of segpl "
             f"reads {FORMAT}. Use the version named in the run's environment.json, or train again."
         )
 
@@ -103,9 +103,9 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> Non
         )
         key = different[0]
         raise InputError(
-            f"{source} is of another network: {len(different)} weights differ, such as '{key}' "
-            f"({given.get(key, 'absent')} in the file, {wanted.get(key, 'absent')} here). "
-            "Use the network, method and plan that the run was trained with."
+            f"{source} belongs to another network: {len(different)} weights differ, such as "
+            f"'{key}' ({given.get(key, 'absent')} in the file, {wanted.get(key, 'absent')} here). "
+            "Use the network, method and plan of that run."
         )
     module.load_state_dict(checkpoint.weights)
 
@@ -117,7 +117,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> 
         index, name = key.split(".", 1)
         parameter = parameters[int(index)]
         if value.shape == parameter.shape:
-            # in the parameter's order of axes: another order may round otherwise
+            # same memory layout as the parameter: another one may round differently
             value = torch.empty_like(parameter).copy_(value)
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict(

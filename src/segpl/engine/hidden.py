@@ -1,4 +1,4 @@
-"""How well pseudo-labels agree with labels that a benchmark hides. Nothing is learned from it."""
+"""Score pseudo-labels against the labels a benchmark hides. Training never uses these labels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from segpl.types import IGNORE, PseudoLabels, StepOutput
 COUNTS = ("hidden_overlap", "hidden_both", "hidden_counted", "hidden_known")
 
 
-def compared(output: StepOutput, label: Tensor) -> StepOutput:
-    """`output` with counts among its monitors; `label` (B, *S) is that of the unlabeled crops.
+def count_hidden(output: StepOutput, label: Tensor) -> StepOutput:
+    """Add voxel counts to the monitors; `label` (B, *S) is the hidden label of the unlabeled crops.
 
-    Nothing is added where there are no pseudo-labels, or where a view has moved them.
+    Outputs without pseudo-labels, or whose pseudo-labels a view has moved, stay as they are.
     """
     if not output.pseudo or not output.pseudo[0].on_grid:
         return output
@@ -28,13 +28,13 @@ def compared(output: StepOutput, label: Tensor) -> StepOutput:
 
 @torch.no_grad()
 def hidden_counts(pseudo: PseudoLabels, label: Tensor) -> dict[str, Tensor]:
-    """Voxels of all foreground channels, as whole numbers on the device.
+    """Voxel counts over all foreground channels, as integers on the device.
 
-    Those that both call foreground, those that either does, counted once for each, the ones that
-    have a weight above 0, and the ones whose label is known. Soft labels are cut at 0.5.
+    In this order: foreground in both; foreground in the label plus foreground in the pseudo-label;
+    weight above 0; label known. Soft pseudo-labels are thresholded at 0.5.
     """
     target, known = targets_of(label, pseudo.target.shape[1])  # (B, K, *S)
-    first = 0 if target.shape[1] == 1 else 1  # with several channels the first one is background
+    first = 0 if target.shape[1] == 1 else 1  # with several channels, the first is background
     truth, is_known, found, is_counted = (
         part[:, first:] for part in (target > 0, known > 0, pseudo.target > 0.5, pseudo.weight > 0)
     )
@@ -44,14 +44,14 @@ def hidden_counts(pseudo: PseudoLabels, label: Tensor) -> dict[str, Tensor]:
     return dict(zip(COUNTS, values, strict=True))
 
 
-def scored(row: Mapping[str, float]) -> dict[str, float]:
-    r"""A log line with `hidden_dice` and `hidden_kept` in place of the counts.
+def with_hidden_scores(row: Mapping[str, float]) -> dict[str, float]:
+    r"""Replace the counts in a log line by `hidden_dice` and `hidden_kept`.
 
     $$\text{dice} = \frac{2 \sum w\, y\, \hat y}{\sum w\, (y + \hat y)}, \qquad
       \text{kept} = \frac{\sum w}{\sum 1}$$
 
-    over the known voxels of all steps of the line, $w$ being 1 where a pseudo-label counts. Both
-    are nan where nothing was known. Foreground on neither side is full agreement, as in a score.
+    over the known voxels of all steps of the line, where $w$ is 1 for voxels with a pseudo-label
+    weight above 0. Both are nan if no voxel is known. Two empty masks agree fully.
     """
     if COUNTS[0] not in row:
         return dict(row)
@@ -61,9 +61,9 @@ def scored(row: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if name not in COUNTS} | scores
 
 
-def hidden_volumes(unlabeled: Sequence[Volume], watched: Sequence[Volume]) -> list[Volume]:
+def hidden_volumes(unlabeled: Sequence[Volume], labeled: Sequence[Volume]) -> list[Volume]:
     """A volume for each unlabeled one, with its hidden label in place of the image."""
-    labels = {volume.name: volume.label for volume in watched}
+    labels = {volume.name: volume.label for volume in labeled}
     volumes = []
     for volume in unlabeled:
         label = labels.get(volume.name)

@@ -1,4 +1,4 @@
-"""`log.csv`: what training measured, the same to the bit for the same seed and machine."""
+"""`log.csv` and the other tables a run appends to. Same seed and machine: same `log.csv`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from segpl.files import append_text, csv_text, write_text
 
 
 class CsvLog:
-    """Rows of numbers, each on the disk as soon as it is added.
+    """Appends rows of numbers to a CSV file, each to disk at once.
 
-    The columns are those of the first row.
+    The first row sets the columns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -21,7 +21,7 @@ class CsvLog:
         self.columns: list[str] = []
 
     def cut_after(self, step: int) -> None:
-        """Drop rows of steps that a resumed training will take again, and a torn last row."""
+        """Drop the rows after `step`, which a resumed run repeats, and a half-written last row."""
         if not self.path.exists():
             return
         with self.path.open(newline="", encoding="utf-8") as handle:
@@ -41,7 +41,7 @@ class CsvLog:
         write_text(self.path, csv_text([rows[0], *kept]))
 
     def last(self, column: str) -> float:
-        """The newest number of a column; 0 where there is none yet."""
+        """The latest value of a column; 0 without rows."""
         if not self.path.exists():
             return 0.0
         with self.path.open(newline="", encoding="utf-8") as handle:
@@ -52,7 +52,7 @@ class CsvLog:
         is_new = not self.columns
         if is_new:
             self.columns = list(row)
-        assert set(row) == set(self.columns), "a log keeps its columns"
+        assert set(row) == set(self.columns), "the columns of a log do not change"
         line = ",".join(repr(row[name]) for name in self.columns) + "\n"
         append_text(self.path, ",".join(self.columns) + "\n" + line if is_new else line)
 

@@ -1,4 +1,4 @@
-"""Running means of a step's terms and monitors, kept on the device until a log line asks."""
+"""Running means of terms and monitors, kept on the device until the next log line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Meter:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.weights: dict[str, float] = {}
-        self.broken: dict[str, Tensor] = {}  # first step at which a term was not finite
+        self.broken: dict[str, Tensor] = {}  # first step with a non-finite term
         self.count = 0
 
     @torch.no_grad()
@@ -32,7 +32,7 @@ class Meter:
             self.broken[name] = now if previous is None else torch.minimum(previous, now)
 
     def row(self, lr: float) -> dict[str, float]:
-        """Means since the last call; the one place where training waits for the device."""
+        """Means since the last call. Only here does training wait for the device."""
         names = list(self.sums)
         means = (torch.stack([self.sums[name] for name in names]) / self.count).tolist()
         values = dict(zip(names, means, strict=True))
@@ -44,8 +44,8 @@ class Meter:
             raise DivergedError(
                 f"step {int(first)}: term '{name}' is {values[name]}"
                 + (f" ({others})" if others else "")
-                + ". Lower train.lr, or the weight of that term; with train.precision=bfloat16 try "
-                "float32. The last checkpoint, if there is one, is from before."
+                + ". Lower train.lr or the weight of that term, or set train.precision=float32 if "
+                "it is bfloat16. An earlier checkpoint, if there is one, is unaffected."
             )
         row: dict[str, float] = {}
         for name in broken:

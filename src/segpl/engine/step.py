@@ -1,4 +1,4 @@
-"""One step of training: the E-step and the losses, their gradient, the update."""
+"""One training step: E-step and losses, gradient, update."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from segpl.types import Batch, StepOutput
 
 
 def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
-    """Adam over everything that a gradient may move; teachers are no part of it."""
+    """Adam over all trainable parameters; teachers have none."""
     if not lr:
-        raise InputError("the learning rate is 0: that of the plan, or another one, is needed.")
+        raise InputError("the learning rate is 0. Set train.lr, or use the one from the plan.")
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
     return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay)
 
@@ -31,9 +31,9 @@ def take_step(
     taken: int,
     paused: bool = False,
 ) -> tuple[StepOutput, Tensor]:
-    """The step after `taken` others: its terms, and their weighted sum, which was descended.
+    """Take one step after `taken` earlier ones; return its terms and their weighted sum.
 
-    While it is paused, nothing is learned from pseudo-labels.
+    If `paused`, the pseudo-label term has weight 0.
     """
     with context:
         output = method.step(batch, progress)
@@ -48,7 +48,7 @@ def take_step(
 
 
 def without_pseudo(output: StepOutput) -> StepOutput:
-    """The same terms, with weight 0 for `pseudo`, so that the log shows the weight in use."""
+    """Set the weight of the `pseudo` term to 0, so that the log shows the weight in use."""
     terms = {
         name: replace(term, weight=0.0) if name == "pseudo" else term
         for name, term in output.terms.items()

@@ -1,4 +1,4 @@
-"""One loop: no hooks, no callbacks."""
+"""The training loop: one function from top to bottom, without hooks or callbacks."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from segpl.engine.checkpoint import (
     require_finite,
     save_checkpoint,
 )
+from segpl.engine.collapse import GUARDS, CollapseWatch
 from segpl.engine.device import (
-    COMPILE,
+    COMPILE_MODES,
     PRECISIONS,
+    autocast,
     compile_in_place,
     memory_format,
     peak_memory,
-    precision,
     should_compile,
 )
 from segpl.engine.events import EventLog
 from segpl.engine.folder import RunFolder
-from segpl.engine.hidden import compared, scored
+from segpl.engine.hidden import count_hidden, with_hidden_scores
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
-from segpl.engine.watch import GUARDS, CollapseWatch
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
@@ -43,25 +43,27 @@ from segpl.types import Batch
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    steps: int = 2000
-    lr: float = 0.0  # learning rate at the start; 0: as planned
-    lr_decay: float = 0.9  # power of the polynomial fall of the learning rate; 0: constant (paper)
-    weight_decay: float = 0.0
-    batch: int = 0  # labeled crops in a step; 0: as planned
-    ratio: int = 2  # unlabeled crops for each labeled one
-    foreground: float = 0.33  # share of labeled crops centered on foreground
+    steps: int = 2000  # optimizer steps
+    lr: float = 0.0  # initial learning rate; 0: from the plan
+    lr_decay: float = (
+        0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
+    )
+    weight_decay: float = 0.0  # L2 penalty of Adam
+    batch: int = 0  # labeled crops per step; 0: from the plan
+    ratio: int = 2  # unlabeled crops per labeled crop
+    foreground: float = 0.33  # fraction of labeled crops centered on foreground
     balance: bool = False  # center foreground crops on every class equally often
-    seed: int = 0  # of weights, crops and draws; the split has its own
-    log_every: int = 10  # steps
-    checkpoint_every: int = 100  # steps
-    validate_every: int = 0  # steps; 0: ten times in a training, where there are validation cases
-    device: str = "auto"
-    precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on a GPU that has it
-    compile: str = "auto"  # `on` or `off`; auto: on a GPU
-    guard: str = "warn"  # or `pause`: what to do when pseudo-labels collapse
+    seed: int = 0  # seed of weights, crops and sampling; the split has its own
+    log_every: int = 10  # interval of log lines, in steps
+    checkpoint_every: int = 100  # interval of checkpoints, in steps
+    validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
+    device: str = "auto"  # `cpu`, `cuda` or `cuda:N`; auto: the first GPU, otherwise the CPU
+    precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it
+    compile: str = "auto"  # `on` or `off`; auto: on for GPUs
+    guard: str = "warn"  # `warn` or `pause` learning from pseudo-labels when they collapse
     agreement: int = 10  # unlabeled cases to measure agreement on, without validation; 0: none
-    watch_hidden: bool = False  # open hidden labels, to log how well pseudo-labels agree with them
-    track: bool = False  # write TensorBoard events too; needs `segpl[track]`
+    watch_hidden: bool = False  # read hidden labels to log the Dice of pseudo-labels
+    track: bool = False  # write TensorBoard events; needs `segpl[track]`
 
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "checkpoint_every"):
@@ -76,28 +78,35 @@ class TrainSettings:
         if not 0 <= self.foreground <= 1:
             raise InputError(f"train.foreground is {self.foreground}: it must be between 0 and 1.")
         if not 0 <= self.seed < 2**32:
-            raise InputError(f"train.seed is {self.seed}: it must lie from 0 to {2**32 - 1}.")
-        for name, known in (("precision", PRECISIONS), ("compile", COMPILE), ("guard", GUARDS)):
+            raise InputError(f"train.seed is {self.seed}: it must be between 0 and {2**32 - 1}.")
+        choices = {"precision": PRECISIONS, "compile": COMPILE_MODES, "guard": GUARDS}
+        for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise unknown(f"train.{name}", getattr(self, name), known)
         if self.checkpoint_every % self.log_every or self.validate_every % self.log_every:
+            # a resumed run starts with a new log line
             raise InputError(
                 f"train.checkpoint_every ({self.checkpoint_every}) and train.validate_every "
-                f"({self.validate_every}) must be multiples of train.log_every ({self.log_every}), "
-                "since a resumed run starts with a fresh log line."
+                f"({self.validate_every}) must be multiples of train.log_every ({self.log_every})."
             )
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of the step that follows `step` finished ones."""
+        """Learning rate after `step` steps."""
         return self.lr * polynomial_decay(step / self.steps, power=self.lr_decay)
+
+    @property
+    def validation_interval(self) -> int:
+        """`validate_every`, or a tenth of the training in whole log lines."""
+        tenth = max(1, self.steps // 10 // self.log_every) * self.log_every
+        return self.validate_every or tenth
 
 
 class Observer(Protocol):
-    """Who is told how the training goes."""
+    """Shows the progress of a training run."""
 
-    def logged(self, step: int, row: Mapping[str, float]) -> None: ...
-    def advanced(self, step: int) -> None: ...
-    def warned(self, message: str) -> None: ...
+    def on_step(self, step: int) -> None: ...
+    def on_log(self, step: int, row: Mapping[str, float]) -> None: ...
+    def on_warning(self, message: str) -> None: ...
 
 
 class Trainer:
@@ -109,7 +118,7 @@ class Trainer:
         folder: RunFolder,
         observer: Observer,
         validate: Callable[[int], float] | None = None,
-        # share of each class but the background in the labeled scans, where it is known
+        # fraction of voxels of each foreground class in the labeled scans, if known
         foreground: Mapping[str, float] | None = None,
     ) -> None:
         self.method = method
@@ -121,7 +130,7 @@ class Trainer:
         self.foreground = foreground
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
-        self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
+        self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # missing in torch's stubs
         self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
@@ -130,7 +139,7 @@ class Trainer:
         self.facts: dict[str, Any] = {}
 
     def resume(self) -> None:
-        """Go on from the last checkpoint, or from the start where a run died before its first."""
+        """Load the last checkpoint. A run killed before its first checkpoint starts again."""
         if self.folder.last.exists():
             checkpoint = read_checkpoint(self.folder.last)
             load_weights(self.method, checkpoint, self.folder.last)
@@ -141,87 +150,58 @@ class Trainer:
 
     def run(self) -> None:
         settings, meter = self.settings, Meter()
-        watch = self.watch()
+        collapse = self.collapse_watch()
         self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
-        context = precision(self.device, settings.precision)
+        context = autocast(self.device, settings.precision)
         if should_compile(self.device, settings.compile):
             for network in self.method.networks():
                 compile_in_place(network.body)
-        spent, began, first = self.times.last("seconds"), time.perf_counter(), self.step
+        clock = StepClock(self.step, self.times.last("seconds"))
         while self.step < settings.steps:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            # dropout inside networks draws from here; everything else from the batch's generator
+            # for dropout inside networks; everything else uses the generator of the batch
             torch.manual_seed(settings.seed * 1_000_003 + self.step)
-            batch = self.arranged(self.sampler.batch(self.step))
-            progress = self.step / settings.steps
             output, total = take_step(
                 self.method,
                 self.optimizer,
-                batch,
-                progress,
+                with_layout(self.sampler.batch(self.step), self.layout),
+                self.step / settings.steps,
                 context,
                 taken=self.step,
-                paused=watch.is_paused,
+                paused=collapse.is_paused,
             )
             if self.sampler.hidden:
-                output = compared(output, self.sampler.hidden_labels(self.step))
+                output = count_hidden(output, self.sampler.hidden_labels(self.step))
             self.step += 1
             meter.add(output, total, self.step)
-            self.observer.advanced(self.step)
+            self.observer.on_step(self.step)
             if self.step % settings.log_every and self.step != settings.steps:
                 continue
 
-            row = scored(meter.row(lr))
+            row = with_hidden_scores(meter.row(lr))
             self.log.add({"step": self.step, **row})
             if self.events:
                 self.events.add(self.step, row)
-            seconds = time.perf_counter() - began
-            self.times.add(
-                {
-                    "step": self.step,
-                    "seconds": spent + seconds,
-                    "steps_per_second": (self.step - first) / seconds,
-                    "peak_bytes": peak_memory(self.device),
-                }
-            )
-            self.observer.logged(self.step, row)
-            if warning := watch.look(self.step, row):
-                self.observer.warned(warning)
+            self.times.add(clock.row(self.step) | {"peak_bytes": peak_memory(self.device)})
+            self.observer.on_log(self.step, row)
+            if warning := collapse.check(self.step, row):
+                self.observer.on_warning(warning)
             if settings.guard == "pause":
-                self.facts["guard"] = watch.state()
-            self.keep()
+                self.facts["guard"] = collapse.state()
+            self.validate_and_save()
 
-    def watch(self) -> CollapseWatch:
-        """A watch over the pseudo-labels, as it stood at the checkpoint that is resumed."""
+    def collapse_watch(self) -> CollapseWatch:
         watch = CollapseWatch(self.settings.steps, self.foreground, self.settings.guard)
         if "guard" in self.facts:
             watch.restore(self.facts["guard"])
         return watch
 
-    def arranged(self, batch: Batch) -> Batch:
-        """The same batch in the memory order that the device likes."""
-        order, labeled, unlabeled, held = (
-            self.layout,
-            batch.labeled,
-            batch.unlabeled,
-            batch.validation,
-        )
-        return replace(
-            batch,
-            labeled=replace(labeled, image=labeled.image.to(memory_format=order)),
-            unlabeled=unlabeled
-            and replace(unlabeled, image=unlabeled.image.to(memory_format=order)),
-            validation=held and replace(held, image=held.image.to(memory_format=order)),
-        )
-
-    def keep(self) -> None:
-        """Validate and write checkpoints where the settings say so, and at the end."""
+    def validate_and_save(self) -> None:
         settings = self.settings
         is_end = self.step == settings.steps
-        every = settings.validate_every or tenth(settings)
-        if self.validate and (is_end or self.step % every == 0):
+        if self.validate and (is_end or self.step % settings.validation_interval == 0):
             score = self.validate(self.step)
             if self.events:
                 self.events.add(self.step, {"validation_dice": score})
@@ -238,6 +218,27 @@ class Trainer:
         )
 
 
-def tenth(settings: TrainSettings) -> int:
-    """A tenth of the training, in whole log lines."""
-    return max(1, settings.steps // 10 // settings.log_every) * settings.log_every
+class StepClock:
+    """Measures the time of the steps after `first`; `spent` seconds precede them."""
+
+    def __init__(self, first: int, spent: float) -> None:
+        self.first = first
+        self.spent = spent
+        self.start = time.perf_counter()
+
+    def row(self, step: int) -> dict[str, float]:
+        seconds = time.perf_counter() - self.start
+        speed = (step - self.first) / seconds
+        return {"step": step, "seconds": self.spent + seconds, "steps_per_second": speed}
+
+
+def with_layout(batch: Batch, layout: torch.memory_format) -> Batch:
+    """The batch with its images in the memory layout that is fastest on the device."""
+    labeled, unlabeled, validation = batch.labeled, batch.unlabeled, batch.validation
+    return replace(
+        batch,
+        labeled=replace(labeled, image=labeled.image.to(memory_format=layout)),
+        unlabeled=unlabeled and replace(unlabeled, image=unlabeled.image.to(memory_format=layout)),
+        validation=validation
+        and replace(validation, image=validation.image.to(memory_format=layout)),
+    )

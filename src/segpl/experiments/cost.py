@@ -18,13 +18,13 @@ from segpl.assembly import build_method
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import strides_for
 from segpl.engine.device import (
+    autocast,
     choose_device,
     compile_in_place,
     is_compiler_error,
     is_out_of_memory,
     memory_format,
     peak_memory,
-    precision,
     should_compile,
 )
 from segpl.engine.step import optimizer_for, take_step
@@ -170,7 +170,7 @@ class Rehearsal:
         self.optimizer = optimizer_for(
             self.method, config.learning_rate(workload.plan), config.train.weight_decay
         )
-        self.context = precision(device, config.train.precision)
+        self.context = autocast(device, config.train.precision)
         self.device = device
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)
         self.validation = held_crops(self.method, self.labeled)
@@ -261,7 +261,7 @@ def measure(
             advance()
         rehearsals = [Rehearsal(config, workload, device) for config in configs]
         seconds = time_in_turn(rehearsals, steps=steps, compiled=compiled, advance=advance)
-    context = precision(device, train.precision)
+    context = autocast(device, train.precision)
     return CostReport(
         costs=[
             Cost(**asdict(cost) | {"seconds": statistics.median(spent)})

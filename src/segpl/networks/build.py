@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""Build a network from its settings."""
 
 from __future__ import annotations
 
@@ -7,39 +7,29 @@ from segpl.networks.monai import MonaiBody
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
 from segpl.networks.unet import NORMS, UNet
 
-# settings of the U-Net, and what to do for a network of MONAI
-INSTEAD = {
-    "dropout": "Give MONAI's own argument under [network.options], such as dropout_prob for "
+# settings of our U-Net, and the advice for a MONAI network
+MONAI_ADVICE = {
+    "dropout": "Set MONAI's own argument under [network.options], for example dropout_prob for "
     "SegResNet.",
-    "residual": "Give MONAI's own argument under [network.options], such as res_block for DynUNet.",
+    "residual": "Set MONAI's own argument under [network.options], for example res_block for "
+    "DynUNet.",
 }
 
 
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
-    width = min(settings.width or shape.width, settings.max_width)
     if settings.norm not in NORMS:
         raise unknown("norm", settings.norm, NORMS)
-    if settings.name != "unet":
-        for own, instead in INSTEAD.items():
-            value = getattr(settings, own)
-            if value != getattr(NetworkSettings(), own):
-                raise InputError(
-                    f"network.{own} is {value}: it is for 'unet', and the network is "
-                    f"'{settings.name}'. {instead}"
-                )
-        body = MonaiBody(settings.name, settings.options, shape, width)
-        return Network(
-            body,
-            dims=shape.dims,
-            outputs=shape.outputs,
-            features=body.features,
-            trunk=body.features,
-        )
+    width = settings.width or shape.width
+    if settings.name == "unet":
+        return _build_unet(settings, shape, width)
+    return _build_monai(settings, shape, width)
+
+
+def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
     if settings.options:
         raise InputError(
-            f"network.options {sorted(settings.options)} are for MONAI networks; 'unet' has "
-            "network.width, network.max_width, network.norm, network.dropout and "
-            "network.residual."
+            f"network.options {sorted(settings.options)} are only for MONAI networks. Configure "
+            "'unet' with network.width, network.norm, network.dropout and network.residual."
         )
     unet = UNet(
         dims=shape.dims,
@@ -48,7 +38,6 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         width=width,
         strides=shape.strides,
         kernels=shape.kernels,
-        max_width=settings.max_width,
         norm=settings.norm,
         dropout=settings.dropout,
         residual=settings.residual,
@@ -60,4 +49,22 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
         features=width,
         trunk=unet.trunk,
         kernel=shape.kernels[0] if shape.kernels else (),
+    )
+
+
+def _build_monai(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
+    for name, advice in MONAI_ADVICE.items():
+        value = getattr(settings, name)
+        if value != getattr(NetworkSettings(), name):
+            raise InputError(
+                f"network.{name} is {value}, but the network is '{settings.name}' and the setting "
+                f"is only for 'unet'. {advice}"
+            )
+    body = MonaiBody(settings.name, settings.options, shape, width)
+    return Network(
+        body,
+        dims=shape.dims,
+        outputs=shape.outputs,
+        features=body.features,
+        trunk=body.features,
     )

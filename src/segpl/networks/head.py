@@ -1,4 +1,4 @@
-"""The head that reads a threshold's distribution off an image's features."""
+"""The threshold head of SegPL-VI."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from segpl.networks.pool import average_pool
 from segpl.networks.unet import CONVOLUTIONS
 from segpl.threshold.normal import Normal
 
-POOLED = 4  # voxels that average pooling leaves on each axis
+POOLED_SIDE = 4  # voxels per axis after pooling
 
 
 class ThresholdHead(nn.Module):
     r"""$(\mu, \log\sigma^2) = \phi(\theta(x))$ [Xu2024, eq. 16], one threshold for the whole batch.
 
-    Average pooling, a 3x3(x3) convolution with normalization and ReLU, two 1x1(x1) convolutions;
-    the mean over voxels and images is the answer. It starts at the fixed threshold of SegPL, mean
-    0.5, with the spread of the prior.
+    Average pooling, a 3x3(x3) convolution with normalization and ReLU, then two 1x1(x1)
+    convolutions whose outputs are averaged over voxels and images. The mean starts at 0.5, the
+    fixed threshold of SegPL, and the standard deviation at that of the prior.
     """
 
     def __init__(self, dims: int, features: int, *, start_std: float, width: int = 8) -> None:
@@ -38,8 +38,8 @@ class ThresholdHead(nn.Module):
             nn.init.constant_(layer.bias, start)
 
     def forward(self, features: Tensor) -> Normal:
-        pooled = average_pool(features, POOLED).float()  # (B, F, *POOLED); pooled first: cheaper
-        # a threshold decides near 0.5: half precision would round it
+        pooled = average_pool(features, POOLED_SIDE).float()  # (B, F, *POOLED_SIDE)
+        # half precision would round a threshold near 0.5
         with torch.autocast(features.device.type, enabled=False):
-            hidden = self.block(pooled)  # (B, width, *POOLED)
+            hidden = self.block(pooled)  # (B, width, *POOLED_SIDE)
             return Normal(self.mean(hidden).mean(), self.log_variance(hidden).mean())

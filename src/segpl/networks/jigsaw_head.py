@@ -1,4 +1,4 @@
-"""The head that tells from an image's features in which order its tiles are."""
+"""The head that classifies the tile order of a jigsaw puzzle."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from segpl.networks.unet import CONVOLUTIONS
 
 
 class JigsawHead(nn.Module):
-    """Scores of the orders: pooling, a 3x3(x3) convolution, and a layer that sees all places.
+    """Average pooling, a 3x3(x3) convolution and a linear layer over all positions.
 
-    Pooling leaves two voxels of each tile along each axis, so that the places stay apart.
+    Pooling leaves two voxels per tile and axis, so the linear layer can tell positions apart.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class JigsawHead(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits (B, P), in float32 whatever the features are."""
-        pooled = average_pool(features, self.side).float()  # (B, F, *side); first: cheaper
+        """Return float32 logits (B, orders)."""
+        pooled = average_pool(features, self.side).float()  # (B, F, *side)
         with torch.autocast(features.device.type, enabled=False):
             return cast(Tensor, self.block(pooled))

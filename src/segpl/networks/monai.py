@@ -1,4 +1,4 @@
-"""Any network of MONAI, with a hand on the features before its last layer."""
+"""Networks from MONAI, with access to the input of their last layer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segpl.networks.network import NetworkShape
 
 
 def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dict[str, Any]:
-    """What MONAI's many constructors call the things that the plan has fixed."""
+    """Translate the plan into the argument names of a MONAI constructor."""
     widths = [width * 2**level for level in range(len(shape.strides) + 1)]
     offered = {
         "spatial_dims": shape.dims,
@@ -38,14 +38,14 @@ def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dic
     }
 
 
-def sentence(error: Exception) -> str:
+def as_sentence(error: Exception) -> str:
     return f"{str(error).strip().rstrip('.')}."
 
 
 def missing_package(name: str, error: ImportError) -> InputError:
     return InputError(
         f"MONAI's {name} needs a package that is not installed: {str(error).splitlines()[0]} "
-        "Install it with pip, or choose another network."
+        "Install it with pip or choose another network."
     )
 
 
@@ -75,8 +75,8 @@ class MonaiBody(nn.Module):
             raise missing_package(name, error) from error
         except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
             raise InputError(
-                f"MONAI's {name} cannot be built with {arguments}: {sentence(error)} "
-                "Give what it lacks under [network.options] in the config."
+                f"MONAI's {name} cannot be built with {arguments}: {as_sentence(error)} "
+                "Set the missing arguments under [network.options] in the config."
             ) from error
         self.last, self.features = self._find_last(name, shape)
         self._seen: list[Tensor] = []
@@ -86,7 +86,7 @@ class MonaiBody(nn.Module):
         self._seen.append(inputs[0])
 
     def _find_last(self, name: str, shape: NetworkShape) -> tuple[str, int]:
-        """The layer with weights that runs last, and the channels it reads."""
+        """Find the last layer that runs and its number of input channels."""
         order: list[tuple[str, int]] = []
         hooks = []
         for path, module in self.named_modules():
@@ -106,7 +106,7 @@ class MonaiBody(nn.Module):
             raise missing_package(name, error) from error
         except (RuntimeError, ValueError, TypeError) as error:
             raise InputError(
-                f"MONAI's {name} cannot take a patch of {shape.patch}: {sentence(error)} "
+                f"MONAI's {name} cannot process a patch of {shape.patch}: {as_sentence(error)} "
                 "Change the patch in plan.json or choose another network."
             ) from error
         finally:
@@ -115,19 +115,20 @@ class MonaiBody(nn.Module):
                 hook.remove()
         if tuple(output.shape) != (1, shape.outputs, *shape.patch) or not order:
             raise InputError(
-                f"MONAI's {name} is no segmentation network: for a patch of {shape.patch} it gives "
-                f"{tuple(output.shape)}, not {(1, shape.outputs, *shape.patch)}."
+                f"MONAI's {name} is not a segmentation network: for a patch of {shape.patch} it "
+                f"returns {tuple(output.shape)} instead of {(1, shape.outputs, *shape.patch)}. "
+                "Choose another network."
             )
         return order[-1]
 
     @staticmethod
     def _logits(output: Any) -> Tensor:
-        # networks with deep supervision give the full resolution first
+        # networks with deep supervision return the full resolution first
         first: Tensor = output[0] if isinstance(output, list | tuple) else output
         return first
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, the features before the last layer, and again these: blocks are not known."""
+        """Return the logits, and the input of the last layer both as features and as trunk."""
         self._seen.clear()
         logits = self._logits(self.network(image))
         features = self._seen.pop()

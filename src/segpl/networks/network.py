@@ -1,4 +1,4 @@
-"""One face for every network: an image in, logits and features out."""
+"""The interface of every network: an image in, logits and features out."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from segpl.types import NetOutput
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    name: str = "unet"  # `unet`, or the name of a class in monai.networks.nets
-    width: int = 0  # channels of the first encoder; 0: as planned
-    max_width: int = 320  # no layer is wider
+    name: str = "unet"  # `unet`, or a class in monai.networks.nets
+    width: int = 0  # channels of the first level; 0: from the plan
     norm: str = "instance"  # `instance` or `batch`
-    dropout: float = 0.0  # of whole channels, at the deepest block and before the last layer
-    residual: bool = True  # each block of the encoder of the U-Net adds its input
+    dropout: float = 0.0  # channel dropout at the deepest level and before the last layer
+    residual: bool = True  # residual blocks in the encoder of `unet`
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:
-        if self.width < 0 or self.max_width < 1:
+        if self.width < 0:
             raise InputError(
-                f"network.width is {self.width} and network.max_width {self.max_width}: a network "
-                "needs channels. Use 0 for the planned width, such as 8, and 320 for the most."
+                f"network.width is {self.width}: it must not be negative. Use 0 for the planned "
+                "width, or a number of channels, for example 16."
             )
         if not 0 <= self.dropout < 1:
             raise InputError(
-                f"network.dropout is {self.dropout}: a chance lies from 0 to below 1, such as 0.5."
+                f"network.dropout is {self.dropout}: it must be at least 0 and below 1, for "
+                "example 0.5."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
-    """What the plan fixes about a network."""
+    """The properties of a network that the plan determines."""
 
     dims: int
     channels: int
@@ -43,11 +43,11 @@ class NetworkShape:
     width: int
     patch: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
-    kernels: tuple[tuple[int, ...], ...] = ()  # of each level; none: 3 voxels along each axis
+    kernels: tuple[tuple[int, ...], ...] = ()  # per level; empty: 3 voxels per axis
 
 
 class Network(nn.Module):
-    """A body that returns logits, the features before its last layer, and its trunk."""
+    """Wraps a body that returns logits, the input of its last layer, and its trunk."""
 
     def __init__(
         self,
@@ -65,24 +65,24 @@ class Network(nn.Module):
         self.outputs = outputs
         self.features = features
         self.trunk = trunk
-        self.kernel = kernel  # of the last block, where it is known
+        self.kernel = kernel  # of the last block; empty if unknown
         self.is_frozen = False
         self.is_in_training = True
 
     def freeze(self) -> Network:
-        """Make a teacher of it: no gradient moves it, and it never trains its own statistics."""
+        """Turn it into a teacher: no gradients, and no batch statistics of its own."""
         self.is_frozen = True
         self.requires_grad_(False)
         return self.train(self.is_in_training)
 
     def train(self, mode: bool = True) -> Network:
         self.is_in_training = mode
-        # batch statistics of a teacher would leak the student's batch into its target
+        # a teacher's batch statistics would leak the student's batch into its target
         super().train(mode and not self.is_frozen)
         return self
 
     def forward(self, image: Tensor) -> NetOutput:
-        # a compiled body is for training: every other shape would be compiled anew, for minutes
+        # compiled for training only: every new input shape would trigger minutes of compilation
         body = self.body if self.is_in_training else self.body.forward
         logits, features, trunk = body(image)
         return NetOutput(logits.float(), features, trunk)

@@ -1,4 +1,4 @@
-"""Average pooling to a fixed number of voxels along each axis."""
+"""Average pooling to a fixed number of voxels per axis."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch.nn import functional as F
 
 
 def average_pool(features: Tensor, side: int) -> Tensor:
-    """Features (B, F, *S) as means of equal parts, (B, F, *side).
+    """Average features (B, F, *S) over cells of a regular grid, (B, F, *side).
 
-    torch's own adaptive pooling gives every mean to one thread of a GPU, which takes longer than
-    the rest of a small head; where the parts are equal, a plain mean does the same.
+    torch's adaptive pooling computes each output in a single GPU thread, which takes longer than
+    the rest of a small head. Where `side` divides the shape, a plain mean gives the same result.
     """
     dims = features.dim() - 2
     if any(length % side for length in features.shape[2:]):
@@ -20,5 +20,5 @@ def average_pool(features: Tensor, side: int) -> Tensor:
             else F.adaptive_avg_pool3d(features, side)
         )
     for axis in range(dims):
-        features = features.unflatten(2 + 2 * axis, (side, -1))  # type: ignore[no-untyped-call]  # torch gives it no types
+        features = features.unflatten(2 + 2 * axis, (side, -1))  # type: ignore[no-untyped-call]  # torch lacks the annotation
     return features.mean(tuple(range(3, 3 + 2 * dims, 2)))

@@ -1,4 +1,4 @@
-"""The head that reads the numbers of a threshold's distribution off an image's features."""
+"""The head that predicts the posterior of the threshold from an image's features."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from torch import Tensor, nn
 from segpl.networks.pool import average_pool
 from segpl.networks.unet import CONVOLUTIONS
 
-PLACES = 4  # along each axis that the features are pooled to
+POOLED_SIDE = 4  # locations per axis
 
 
 class ThresholdMap(nn.Module):
-    """Features (B, F, *S) to numbers (n, B, k, *PLACES): pooling, a 3x3(x3) convolution, a 1x1 one.
+    """Map features (B, F, *S) to posterior parameters (n, B, k, *POOLED_SIDE).
 
-    It begins near zero, which is the prior. The features are read, not moved: a threshold that
-    could bend them would learn to be right by making the network wrong.
+    Average pooling, a 3x3(x3) convolution and a 1x1(x1) convolution. The output starts near zero,
+    which means the prior. The head reads detached features: a head that could change them would
+    make its threshold look good by making the network worse.
     """
 
     def __init__(
@@ -34,9 +35,9 @@ class ThresholdMap(nn.Module):
         nn.init.zeros_(self.last.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        pooled = average_pool(features.detach(), PLACES).float()  # (B, F, *PLACES)
-        # a threshold decides near 0.5: half precision would round it
+        pooled = average_pool(features.detach(), POOLED_SIDE).float()  # (B, F, *POOLED_SIDE)
+        # half precision would round a threshold near 0.5
         with torch.autocast(features.device.type, enabled=False):
-            flat = self.last(self.block(pooled))  # (B, n k, *PLACES)
-        parts: Tensor = flat.unflatten(1, (self.per_threshold, self.thresholds))
-        return parts.transpose(0, 1)
+            flat = self.last(self.block(pooled))  # (B, n k, *POOLED_SIDE)
+        parameters: Tensor = flat.unflatten(1, (self.per_threshold, self.thresholds))
+        return parameters.transpose(0, 1)

@@ -1,4 +1,4 @@
-"""One U-Net for two and three dimensions."""
+"""A U-Net for 2D and 3D images."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     3: nn.ConvTranspose3d,
 }
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
-DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
-EPSILON = 1e-5  # of variances, as in torch
+CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
+VARIANCE_EPSILON = 1e-5  # torch's default
+MAX_WIDTH = 320  # channels; no deeper level is wider
 
 
 class InstanceNorm(nn.Module):
-    r"""Every channel of every image by its own mean and variance [Ulyanov2016].
+    r"""Normalize each channel of each image by its own mean and variance [Ulyanov2016].
 
     $$y = \gamma\, \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta$$
 
-    torch's own copies images to another layout before and back after it, which took half of a step
-    on a GPU. Plain sums need neither copy, and a compiler joins them with their neighbors.
+    torch's kernel converts channels-last images to another layout and back, which took half of a
+    training step on a GPU. Plain sums need no conversion, and the compiler fuses them.
     """
 
     def __init__(self, width: int, *, affine: bool = True) -> None:
@@ -34,11 +35,13 @@ class InstanceNorm(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
-            return F.instance_norm(features, weight=self.weight, bias=self.bias, eps=EPSILON)
+            return F.instance_norm(
+                features, weight=self.weight, bias=self.bias, eps=VARIANCE_EPSILON
+            )
         axes = list(range(2, features.dim()))
         exact = features.float()  # (B, F, *S)
         variance, mean = torch.var_mean(exact, axes, correction=0, keepdim=True)
-        normed = (exact - mean) * torch.rsqrt(variance + EPSILON)
+        normed = (exact - mean) * torch.rsqrt(variance + VARIANCE_EPSILON)
         if self.weight is not None and self.bias is not None:
             shape = (-1, *[1] * len(axes))
             normed = normed * self.weight.view(shape) + self.bias.view(shape)
@@ -60,24 +63,24 @@ def two_convolutions(
     stride: Sequence[int] = (),
     kernel: Sequence[int] = (),
 ) -> list[nn.Module]:
-    """Two convolutions, each normalized, with a rectifier between them; the first may stride.
+    """Two normalized convolutions with a leaky ReLU between them.
 
-    Without a `stride` none does; without a `kernel` it has 3 voxels along each axis.
+    The first one applies the `stride`, by default 1. The `kernel` has 3 voxels per axis by default.
     """
     convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
     steps, sides = tuple(stride) or (1,) * dims, tuple(kernel) or (3,) * dims
     margin = tuple(side // 2 for side in sides)
     return [
-        convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
+        convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
         normalization(width, affine=True),
         nn.LeakyReLU(0.01, inplace=True),
-        convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # one call for both dimensions
+        convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
         normalization(width, affine=True),
     ]
 
 
 class Block(nn.Sequential):
-    """Two convolutions, each normalized and rectified; the first may stride."""
+    """Two convolutions, each followed by normalization and leaky ReLU; the first may stride."""
 
     def __init__(
         self,
@@ -96,13 +99,13 @@ class Block(nn.Sequential):
 
 
 class ResidualBlock(nn.Module):
-    r"""A block that adds its input before it is rectified for the last time [He2016].
+    r"""A block that adds its input before the last leaky ReLU [He2016].
 
     $$y = \phi(N(W_2\, \phi(N(W_1 x))) + s(x))$$
 
-    with $\phi$ the rectifier and $N$ a normalization. The shortcut $s$ is $x$ itself; where the
-    block strides, means of its voxels [He2019], and where the width changes, a 1x1(x1) convolution
-    with a normalization of its own, as in the code of [Isensee2024].
+    with $\phi$ the leaky ReLU and $N$ a normalization. The shortcut $s$ is the identity. If the
+    block strides, $s$ average-pools [He2019]; if the width changes, it adds a normalized 1x1(x1)
+    convolution, as in the code of [Isensee2024].
     """
 
     def __init__(
@@ -121,27 +124,31 @@ class ResidualBlock(nn.Module):
         )
         self.shortcut = nn.Sequential()
         if any(step > 1 for step in stride):
-            self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # one call for both dimensions
+            self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # same call in 2D and 3D
         if channels != width:
             self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
             self.shortcut.append(NORMS[norm][dims](width, affine=True))
-        self.rectify = nn.LeakyReLU(0.01, inplace=True)
+        self.activation = nn.LeakyReLU(0.01, inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
-        rectified: Tensor = self.rectify(self.block(features) + self.shortcut(features))
-        return rectified
+        output: Tensor = self.activation(self.block(features) + self.shortcut(features))
+        return output
 
 
 class UNet(nn.Module):
     """Encoder and decoder with skip connections [Ronneberger2015].
 
-    `strides` has one row for each halving and one number for each axis, so that an axis too thin to
-    be halved keeps its size. `kernels` has one row for each level, that of the image first; without
-    it all have 3 voxels along each axis. Widths double from `width` up to `max_width`. `dropout` is
-    the chance of a channel to be left out after the deepest block and before the last layer, as in
-    the V-Net of [Yu2019]; at 0 there is no such layer.
-
-    With `residual` the blocks of the encoder add their input.
+    Args:
+        dims: 2 or 3.
+        channels: Input channels.
+        outputs: Output channels.
+        width: Channels of the first level. Each level doubles them, up to MAX_WIDTH.
+        strides: One row per downsampling, one number per axis. A stride of 1 keeps a thin axis.
+        norm: "instance" or "batch".
+        dropout: Probability of dropping a channel after the deepest block and before the last
+            layer, as in the V-Net of [Yu2019]. 0 adds no layer.
+        kernels: One row per level, finest first. Empty means 3 voxels per axis.
+        residual: Whether the encoder uses residual blocks.
     """
 
     def __init__(
@@ -152,14 +159,13 @@ class UNet(nn.Module):
         outputs: int,
         width: int,
         strides: Sequence[Sequence[int]],
-        max_width: int = 320,
         norm: str = "instance",
         dropout: float = 0.0,
         kernels: Sequence[Sequence[int]] = (),
         residual: bool = False,
     ) -> None:
         super().__init__()
-        widths = [min(width * 2**level, max_width) for level in range(len(strides) + 1)]
+        widths = [min(width * 2**level, max(MAX_WIDTH, width)) for level in range(len(strides) + 1)]
         kernels = kernels or [()] * len(widths)
         encoder = ResidualBlock if residual else Block
         self.stem = encoder(dims, channels, width, norm=norm, kernel=kernels[0])
@@ -179,16 +185,16 @@ class UNet(nn.Module):
         for level in reversed(range(len(strides))):
             stride = tuple(strides[level])
             self.up.append(
-                UPSAMPLERS[dims](widths[level + 1], widths[level], stride, stride=stride)  # type: ignore[arg-type]  # one call for both dimensions
+                UPSAMPLERS[dims](widths[level + 1], widths[level], stride, stride=stride)  # type: ignore[arg-type]  # same call in 2D and 3D
             )
             self.merge.append(
                 Block(dims, 2 * widths[level], widths[level], norm=norm, kernel=kernels[level])
             )
         self.last = CONVOLUTIONS[dims](width, outputs, 1)
         self.trunk = 2 * width if strides else width
-        # the last block is the deepest where nothing is halved, and drops once
-        self.drop_deepest = DROPOUTS[dims](dropout) if dropout and strides else None
-        self.drop_last = DROPOUTS[dims](dropout) if dropout else None
+        # without downsampling, the last block is also the deepest: drop only once
+        self.drop_deepest = CHANNEL_DROPOUTS[dims](dropout) if dropout and strides else None
+        self.drop_last = CHANNEL_DROPOUTS[dims](dropout) if dropout else None
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the input of the last layer, and the input of the last block."""

@@ -18,6 +18,7 @@ from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
 from segpl.data.readers import Grid, read_image
 from segpl.errors import DivergedError, InputError, StorageError, UserError
+from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.inputs import Job
 from segpl.predict.outputs import (
     ENTROPY,
@@ -27,7 +28,7 @@ from segpl.predict.outputs import (
     OutputFiles,
     OutputFolder,
 )
-from segpl.predict.samples import Answer, Maps, Predict, Sampler, sampled
+from segpl.predict.samples import Maps, Predict, RunSampler
 from segpl.predict.window import predict_windows
 from segpl.predict.writers import write_labels, write_probabilities
 
@@ -44,7 +45,7 @@ def predict_jobs(
     overwrite: bool = False,
     overlap: float = 0.5,
     window_batch: int = 4,
-    samplers: Sequence[Sampler] = (),
+    samplers: Sequence[RunSampler] = (),
     largest: Sequence[str] = (),
     advance: Callable[[], None] = lambda: None,
 ) -> list[Path]:
@@ -104,16 +105,16 @@ class _Inference:
 
     predict: Predict
     plan: Plan
-    samplers: tuple[Sampler, ...]
+    samplers: tuple[RunSampler, ...]
     device: torch.device
     overlap: float
     window_batch: int
 
-    def __call__(self, job: Job, loaded: _Loaded) -> Callable[[], Answer]:
+    def __call__(self, job: Job, loaded: _Loaded) -> Callable[[], Prediction]:
         images = [torch.from_numpy(image).to(self.device) for image in loaded.images]
         if not self.samplers:
             maps = self.windows(images[0], self.predict, self.plan, self.plan.outputs)
-            return lambda: Answer(restore(maps, loaded.grid, self.plan))
+            return lambda: Prediction(restore(maps, loaded.grid, self.plan))
 
         def on_file_grid(image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
             return restore(self.windows(image, predict, plan, channels), loaded.grid, plan)
@@ -121,8 +122,8 @@ class _Inference:
         # the runs of an ensemble may have plans of different spacing: average on the file's grid
         plans = [sampler.plan for sampler in self.samplers]
         prepared = [images[_distinct(plans).index(plan)] for plan in plans]
-        answer = sampled(self.samplers, prepared, job.name, on_file_grid)
-        return lambda: answer
+        prediction = average_samples(self.samplers, prepared, job.name, on_file_grid)
+        return lambda: prediction
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
         whole = predict_windows(
@@ -149,7 +150,7 @@ def _distinct(plans: Sequence[Plan]) -> list[Plan]:
 def _pipeline(
     jobs: Sequence[Job],
     outputs: dict[str, OutputFiles],
-    infer: Callable[[Job, _Loaded], Callable[[], Answer]],
+    infer: Callable[[Job, _Loaded], Callable[[], Prediction]],
     plans: Sequence[Plan],
     largest: Sequence[str],
     advance: Callable[[], None],
@@ -187,10 +188,10 @@ def _pipeline(
             reading = [reader.submit(_load_job, following, plans) for following in ahead]
             if loaded is None:
                 continue
-            answer = infer(job, loaded)
+            predict = infer(job, loaded)
             finish_writing()
             files = outputs[job.name]
-            future = writer.submit(_write_job, job, files, answer, plans[0], largest)
+            future = writer.submit(_write_job, job, files, predict, plans[0], largest)
             writing.append((job, future))
         finish_writing()
     return failed
@@ -204,20 +205,20 @@ def _load_job(job: Job, plans: Sequence[Plan]) -> _Loaded:
 def _write_job(
     job: Job,
     files: OutputFiles,
-    compute_answer: Callable[[], Answer],
+    predict: Callable[[], Prediction],
     plan: Plan,
     largest: Sequence[str],
 ) -> None:
-    answer = compute_answer()
+    prediction = predict()
     for kind, path in files.maps.items():
         if kind == STD:
-            assert answer.std is not None, "samplers give a standard deviation"
-            values = answer.std
+            assert prediction.std is not None, "samplers give a standard deviation"
+            values = prediction.std
         elif kind == ENTROPY:
-            values = voxel_entropy(answer.probability).astype(np.float32)
+            values = voxel_entropy(prediction.probability).astype(np.float32)
         else:
-            values = answer.probability
+            values = prediction.probability
         write_probabilities(path, values, job.images[0])
-    decisive = answer.probability if answer.decisive is None else answer.decisive
+    decisive = prediction.probability if prediction.decisive is None else prediction.decisive
     labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
     write_labels(files.labels, labels, job.images[0])

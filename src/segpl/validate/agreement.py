@@ -25,7 +25,7 @@ from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement, read_agre
 from segpl.evaluate.metrics import dice
 from segpl.files import write_json
 from segpl.methods.base import Method
-from segpl.predict.samples import probabilities_by
+from segpl.predict.samples import network_probability
 from segpl.predict.window import predict_windows
 
 PASSES = 15  # windows per requested case, over all networks: seconds, not minutes
@@ -129,7 +129,9 @@ def predict_with_each(
     labels, members = [], []
     for network in run.method.named_networks().values():
         # no overlap: nobody keeps these masks, so seams do not matter
-        own = predict_windows(image, probabilities_by(network), run.plan, overlap=0).cpu().numpy()
+        own = (
+            predict_windows(image, network_probability(network), run.plan, overlap=0).cpu().numpy()
+        )
         labels.append(class_index(own))
         if any(network is one for one in predictors):
             members.append(own)

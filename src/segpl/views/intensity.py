@@ -1,8 +1,8 @@
-"""Changes of intensity on the same voxel grid: what differs from scanner to scanner.
+"""Intensity operations that imitate differences between scanners.
 
-Every operation takes one normalized image (C, *S) with mean 0 and deviation 1, an amount in
-[-1, 1], whose sign is ignored where only one direction has a meaning, and a generator. An amount
-of 0 changes nothing.
+Every operation takes one normalized image (C, *S) with mean 0 and standard deviation 1, an amount
+in [-1, 1] and a generator. It ignores the sign where only one direction makes sense. An amount of 0
+changes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from segpl.resize import resize_linear
 from segpl.views.geometry import wide_axes
 from segpl.views.noise import add_noise
 
 Operation = Callable[[Tensor, float, torch.Generator], Tensor]
 
-COARSE = 4  # random numbers along each axis of a shading
+SHADING_GRID = 4  # control points of the shading field per axis
 
 
 def identity(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -36,11 +37,11 @@ def contrast(image: Tensor, amount: float, generator: torch.Generator) -> Tensor
 
 
 def gamma(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """A power of the place between darkest and brightest, so that negative values are safe."""
+    """Apply a power to intensities rescaled to [0, 1], so that negative values are safe."""
     low, span = intensity_range(image)
-    # the slope of a root at 0 has no bound
-    place = ((image - low) / span).clamp(1e-6, 1)
-    return low + span * place ** math.exp(0.5 * amount)
+    # the derivative of a root is infinite at 0
+    scaled = ((image - low) / span).clamp(1e-6, 1)
+    return low + span * scaled ** math.exp(0.5 * amount)
 
 
 def noise(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -56,7 +57,7 @@ def sharpen(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
 
 
 def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Up to twice as coarse along the wide axes, and back to the grid in straight lines."""
+    """Downsample the wide axes by up to 2 and interpolate back linearly."""
     sides = list(image.shape[1:])
     coarse = list(sides)
     for axis in wide_axes(sides):
@@ -67,8 +68,8 @@ def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> 
 
 
 def shading(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """A smooth factor, such as the bias field of a coil, above the darkest value."""
-    coarse = (1, 1, *[COARSE] * (image.dim() - 1))
+    """Multiply the intensity above the darkest value by a smooth random field."""
+    coarse = (1, 1, *[SHADING_GRID] * (image.dim() - 1))
     drawn = torch.randn(coarse, generator=generator, device=image.device, dtype=image.dtype)
     field = resize_linear(drawn, list(image.shape[1:]))[0]  # (1, *S)
     low, _ = intensity_range(image)
@@ -89,25 +90,19 @@ INTENSITY: dict[str, Operation] = {
 
 
 def intensity_range(image: Tensor) -> tuple[Tensor, Tensor]:
-    """Darkest value and width of the range of each channel, (C, 1...) each."""
+    """Return the minimum and the range of each channel, (C, 1...) each."""
     axes = tuple(range(1, image.dim()))
     low = image.detach().amin(axes, keepdim=True)
     return low, (image.detach().amax(axes, keepdim=True) - low).clamp(min=1e-6)
 
 
-def resize_linear(images: Tensor, sides: list[int]) -> Tensor:
-    """Images (B, C, *S) on a grid of `sides`, values in straight lines between the old ones."""
-    mode = "bilinear" if len(sides) == 2 else "trilinear"
-    return F.interpolate(images, sides, mode=mode, align_corners=False)
-
-
-def gaussian_blur(image: Tensor, spread: float) -> Tensor:
-    """Convolution with a Gaussian of `spread` voxels along the wide axes; edges are repeated."""
-    radius = math.ceil(3 * spread)
+def gaussian_blur(image: Tensor, std: float) -> Tensor:
+    """Convolve the wide axes with a Gaussian of `std` voxels; edge values are replicated."""
+    radius = math.ceil(3 * std)
     if radius == 0:
         return image
-    place = torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype)
-    kernel = (-0.5 * (place / spread) ** 2).exp()
+    offset = torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype)
+    kernel = (-0.5 * (offset / std) ** 2).exp()
     kernel = (kernel / kernel.sum()).view(1, 1, -1)
     for axis in wide_axes(list(image.shape[1:])):
         lines = image.movedim(1 + axis, -1)

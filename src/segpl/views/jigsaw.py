@@ -1,4 +1,4 @@
-"""A jigsaw puzzle of a crop: its tiles in another order, and which order that is."""
+"""Jigsaw puzzles: crops with their tiles in another order."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError
 
-SMALLEST = 4  # voxels; a side that would leave less of a tile is not cut
-ENUMERABLE = 8  # tiles of which all orders can be listed; 8! are 40 320
-SAMPLED = 20_000  # orders to choose from where there are too many to list
+MIN_TILE = 4  # voxels; an axis whose tiles would be smaller is not cut
+MAX_ENUMERATED = 8  # tiles; 8! = 40,320 orders can still be enumerated
+CANDIDATES = 20_000  # random orders to choose from if there are too many to enumerate
 
 
 @cache
 def distant_permutations(tiles: int, count: int) -> np.ndarray:
-    """At most `count` orders of `tiles` tiles, (P, T), the first of which moves nothing.
+    """Return at most `count` permutations of `tiles` tiles, (P, T); the first is the identity.
 
-    Each next one is the order that is farthest from all before it: the number of tiles in other
-    places than in the nearest of them is greatest, and of equals the first is taken.
+    Each further permutation maximizes the smallest Hamming distance to those already chosen. Ties
+    go to the first candidate.
     """
-    if tiles <= ENUMERABLE:
+    if tiles <= MAX_ENUMERATED:
         known = np.array(list(itertools.permutations(range(tiles))))
     else:
-        # a seed of its own: the classes of a puzzle must not change with the training's seed
+        # a fixed seed: the classes must not change with the seed of the training run
         draw = np.random.default_rng(tiles)
-        orders = draw.permuted(np.tile(np.arange(tiles), (SAMPLED, 1)), axis=1)
+        orders = draw.permuted(np.tile(np.arange(tiles), (CANDIDATES, 1)), axis=1)
         known = np.concatenate([np.arange(tiles)[None], orders])
     chosen = [0]
     distance = np.full(len(known), tiles)
@@ -39,10 +39,10 @@ def distant_permutations(tiles: int, count: int) -> np.ndarray:
 
 
 def rearrange_tiles(image: Tensor, order: Tensor, cuts: tuple[int, ...]) -> Tensor:
-    """Crops (B, C, *S) with tile `order[b, n]` of crop b in place n; `order` is (B, T).
+    """Put tile `order[b, n]` of crop b at position n, for crops (B, C, *S) and `order` (B, T).
 
-    `cuts` is the number of tiles along each axis, and places are counted as in memory. What a side
-    has beyond a multiple of its cuts stays where it is, at the end.
+    `cuts` is the number of tiles per axis; positions are in row-major order. Voxels beyond a
+    multiple of the tile size stay in place at the end of the axis.
     """
     dims = len(cuts)
     sizes = [side // cut for side, cut in zip(image.shape[2:], cuts, strict=True)]
@@ -61,42 +61,42 @@ def rearrange_tiles(image: Tensor, order: Tensor, cuts: tuple[int, ...]) -> Tens
 
 
 class Jigsaw(nn.Module):
-    """Puzzles of `tiles` tiles along each axis, in at most `count` orders far from each other.
+    """Puzzles with `tiles` tiles per axis and at most `count` distant orders.
 
-    An axis too thin for tiles of 4 voxels is not cut. The first order is the whole picture.
+    An axis too thin for tiles of 4 voxels is not cut. The first order is the original image.
     """
 
     def __init__(self, dims: int, *, tiles: int, count: int) -> None:
         super().__init__()
         self.tiles = tiles
-        for axes in range(1, dims + 1):  # buffers, so that no step copies them to the device
+        for axes in range(1, dims + 1):  # buffers move to the device with the module
             orders = torch.from_numpy(distant_permutations(tiles**axes, count))
             self.register_buffer(f"orders_{axes}", orders, persistent=False)
 
     def cuts(self, sides: tuple[int, ...]) -> tuple[int, ...]:
-        """Tiles along each axis of a crop."""
-        cuts = tuple(self.tiles if side >= SMALLEST * self.tiles else 1 for side in sides)
+        """Return the number of tiles per axis of a crop."""
+        cuts = tuple(self.tiles if side >= MIN_TILE * self.tiles else 1 for side in sides)
         if set(cuts) == {1}:
             raise InputError(
-                f"crops of {sides} make no puzzle of method.tiles={self.tiles}: one side must have "
-                f"{SMALLEST * self.tiles} voxels, {SMALLEST} for each tile. Enlarge the patch in "
-                "plan.json" + (", or lower method.tiles." if self.tiles > 2 else ".")
+                f"crops of {sides} are too small for a puzzle with method.tiles={self.tiles}: one "
+                f"side needs at least {MIN_TILE * self.tiles} voxels, {MIN_TILE} per tile. Enlarge "
+                "the patch in plan.json" + (" or lower method.tiles." if self.tiles > 2 else ".")
             )
         return cuts
 
     def orders(self, sides: tuple[int, ...]) -> Tensor:
-        """The orders (P, T) that crops of these sides are put into."""
+        """Return the tile orders (P, T) for crops of these sides."""
         axes = sum(cut > 1 for cut in self.cuts(sides))
         orders: Tensor = self.get_buffer(f"orders_{axes}")
         return orders
 
     def draw(self, image: Tensor, generator: torch.Generator) -> Tensor:
-        """For every crop the numbers of all orders in a random row, (B, P)."""
+        """Return a random permutation of the order indices for every crop, (B, P)."""
         count = len(self.orders(tuple(image.shape[2:])))
         chances = torch.rand((len(image), count), generator=generator, device=image.device)
         return chances.argsort(1)
 
     def forward(self, image: Tensor, number: Tensor) -> Tensor:
-        """Crops (B, C, *S), each in the order of its `number` (B,)."""
+        """Rearrange crops (B, C, *S), each by the order with index `number` (B,)."""
         sides = tuple(image.shape[2:])
         return rearrange_tiles(image, self.orders(sides)[number], self.cuts(sides))

@@ -1,4 +1,4 @@
-"""Boxes of one crop pasted into another, with what is known of their voxels."""
+"""Paste boxes of one crop into another, together with their targets."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 
 Box = tuple[slice, ...]
 
-SHARES = (0.1, 0.5)  # least and most of a crop that a box takes
-ASPECT = 0.25  # spread of the logarithm of a box's side, as a part of the crop's
+BOX_VOLUMES = (0.1, 0.5)  # smallest and largest box, as a fraction of the crop
+BOX_LOG_STD = 0.25  # standard deviation of the log of a box's relative side length
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingCrops:
-    """Images with a target and a weight for every voxel."""
+    """Images with a target and a weight per voxel."""
 
     image: Tensor  # (B, C, *S)
     target: Tensor  # (B, K, *S)
     weight: Tensor  # (B, K, *S)
 
     def select(self, indices: Sequence[int]) -> TrainingCrops:
-        """These images, in this order, some perhaps more than once."""
+        """Return these images in this order; indices may repeat."""
         parts = (self.image, self.target, self.weight)
-        # a list of places on the host, as an index, would be copied to the device and waited for
+        # indexing with a Python list would copy the list to the device and synchronize
         return TrainingCrops(*(torch.stack([part[index] for index in indices]) for part in parts))
 
     def concat(self, other: TrainingCrops) -> TrainingCrops:
@@ -37,7 +37,7 @@ class TrainingCrops:
         )
 
     def paste(self, source: TrainingCrops, mask: Tensor) -> TrainingCrops:
-        """These images with those of `source` where `mask` (B, 1, *S) is true, labels alike."""
+        """Replace image, target and weight by those of `source` where `mask` (B, 1, *S) is true."""
         return TrainingCrops(
             torch.where(mask, source.image, self.image),
             torch.where(mask, source.target, self.target),
@@ -46,22 +46,22 @@ class TrainingCrops:
 
 
 def draw_box(sides: Sequence[int], rng: np.random.Generator) -> Box:
-    """A box somewhere inside, of a share of the volume that is drawn evenly from SHARES."""
-    share = rng.uniform(*SHARES)
+    """Draw a box inside the crop whose volume is uniform in BOX_VOLUMES."""
+    volume = rng.uniform(*BOX_VOLUMES)
     box = [slice(0)] * len(sides)
-    # wide sides last: they make up for what a thin one loses in rounding to whole voxels
+    # longest axis last: it compensates for the rounding of the short ones
     for left, axis in zip(range(len(sides), 0, -1), np.argsort(sides), strict=True):
         side = sides[axis]
-        stretch = rng.normal(0, ASPECT) if left > 1 else 0.0
-        length = min(side, max(1, round(side * share ** (1 / left) * np.exp(stretch))))
-        share = min(1.0, share * side / length)
+        stretch = rng.normal(0, BOX_LOG_STD) if left > 1 else 0.0
+        length = min(side, max(1, round(side * volume ** (1 / left) * np.exp(stretch))))
+        volume = min(1.0, volume * side / length)
         start = int(rng.integers(side - length + 1))
         box[axis] = slice(start, start + length)
     return tuple(box)
 
 
 def box_mask(boxes: Sequence[Box], sides: Sequence[int], device: torch.device) -> Tensor:
-    """(B, 1, *S) bool: true inside each image's box."""
+    """Return a bool mask (B, 1, *S) that is true inside each image's box."""
     mask = torch.zeros((len(boxes), 1, *sides), dtype=torch.bool, device=device)
     for index, box in enumerate(boxes):
         mask[index, 0][box] = True

@@ -1,4 +1,4 @@
-"""Gaussian noise: the weak views of an image."""
+"""Gaussian noise for weak views of an image."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 
-def add_noise(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """`image` with noise of standard deviation `spread` on every voxel, each its own."""
+def add_noise(image: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Add independent noise of standard deviation `std` to every voxel."""
     noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
-    return image + spread * noise
+    return image + std * noise
 
 
-def add_clipped_noise(image: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """The same with noise that is cut off at twice its spread, as in the code of [Yu2019]."""
+def add_clipped_noise(image: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Add noise clipped at two standard deviations, as in the code of [Yu2019]."""
     noise = torch.randn(image.shape, generator=generator, device=image.device, dtype=image.dtype)
-    return image + spread * noise.clamp(-2, 2)
+    return image + std * noise.clamp(-2, 2)

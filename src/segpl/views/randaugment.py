@@ -1,4 +1,4 @@
-"""RandAugment for images and volumes: the strong view of an image [Cubuk2020]."""
+"""RandAugment for images and volumes: strong views of an image [Cubuk2020]."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from segpl.views.intensity import INTENSITY
 
 @dataclass(frozen=True, slots=True)
 class ViewRecipe:
-    """What is done to one image: first it is moved, then its intensity changes."""
+    """The operations for one image: first the geometry, then the intensity."""
 
-    motion: Matrix | None  # None: it stays where it is
+    motion: Matrix | None  # None: no geometric change
     changes: tuple[tuple[str, float], ...]  # name and amount
 
 
@@ -30,10 +30,10 @@ def draw_recipe(
     magnitude: float,
     geometry: bool,
 ) -> ViewRecipe:
-    """As many operations as asked for, all equally likely, each with an amount of its own.
+    """Draw `operations` operations, all equally likely.
 
-    An amount lies between `-magnitude` and `magnitude`. A patch with a single wide axis is not
-    moved.
+    Each has its own amount, uniform between `-magnitude` and `magnitude`. A patch with a single
+    wide axis gets no geometric operation.
     """
     axes = wide_axes(sides)
     names = [*INTENSITY, *(GEOMETRY if geometry and len(axes) > 1 else ())]
@@ -53,25 +53,25 @@ def draw_recipe(
 def strong_view(
     image: Tensor, labels: Tensor, recipes: Sequence[ViewRecipe], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Images (B, C, *S), and what is known of their voxels (B, J, *S), by one recipe each.
+    """Apply one recipe each to images (B, C, *S) and their labels (B, J, *S).
 
-    Labels move with their image, each voxel's from the nearest one, and are 0 where the view looks
-    beyond its image. Intensity is changed in the image alone.
+    Labels follow the geometry by nearest-neighbor interpolation and are 0 outside the image.
+    Intensity operations change only the image.
     """
     with torch.autocast(image.device.type, enabled=False):
         motions = [recipe.motion for recipe in recipes]
-        labels = moved(labels.float(), motions, "nearest")
-        images = list(moved(image.float(), motions, "bilinear"))
+        labels = apply_motions(labels.float(), motions, "nearest")
+        images = list(apply_motions(image.float(), motions, "bilinear"))
         for index, recipe in enumerate(recipes):
             for name, amount in recipe.changes:
                 images[index] = INTENSITY[name](images[index], amount, generator)
     return torch.stack(images), labels
 
 
-def moved(
+def apply_motions(
     values: Tensor, motions: Sequence[Matrix | None], mode: Literal["bilinear", "nearest"]
 ) -> Tensor:
-    """Values (B, C, *S), those with a motion resampled together, the others as they were."""
+    """Warp the values (B, C, *S) that have a motion in one call; leave the others unchanged."""
     chosen = {index: motion for index, motion in enumerate(motions) if motion is not None}
     if not chosen:
         return values

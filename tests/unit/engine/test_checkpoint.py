@@ -112,7 +112,9 @@ def test_checkpoint_of_another_version_is_refused(path):
 @pytest.mark.parametrize("module", [layer(4), nn.Conv3d(1, 3, 3), nn.Sequential(*layer(), layer())])
 def test_checkpoint_of_another_network_is_refused_with_an_example(path, module):
     before = {key: value.clone() for key, value in module.state_dict().items()}
-    words = r"is of another network: \d+ weights differ, such as '.*Use the network, method and"
+    words = (
+        r"belongs to another network: \d+ weights differ, such as '.*Use the network, method and"
+    )
     with pytest.raises(InputError, match=words):
         load_weights(module, read_checkpoint(path), path)
     assert all(torch.equal(before[key], value) for key, value in module.state_dict().items())
@@ -121,7 +123,7 @@ def test_checkpoint_of_another_network_is_refused_with_an_example(path, module):
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 4096, b"{" * 64])
 def test_garbage_is_refused_by_name(path, content):
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"last\.safetensors is no checkpoint of segpl"):
+    with pytest.raises(InputError, match=r"last\.safetensors is not a segpl checkpoint"):
         read_checkpoint(path)
 
 
@@ -129,13 +131,13 @@ def test_garbage_is_refused_by_name(path, content):
 def test_truncated_checkpoint_is_refused_by_name(path, share):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(InputError, match="is no checkpoint of segpl"):
+    with pytest.raises(InputError, match="is not a segpl checkpoint"):
         read_checkpoint(path)
 
 
 def test_weights_of_another_program_are_refused(path):
     save_file({"a": torch.zeros(3)}, path)
-    with pytest.raises(InputError, match="Only files that segpl wrote are loaded"):
+    with pytest.raises(InputError, match="Only checkpoints written by segpl load"):
         read_checkpoint(path)
 
 
@@ -146,7 +148,7 @@ def test_pickle_is_refused_and_never_executed(tmp_path, writer):
         path.write_bytes(pickle.dumps(Bomb(target)))
     else:
         torch.save({"model.weight": torch.zeros(2), "bomb": Bomb(target)}, path)
-    with pytest.raises(InputError, match="is no checkpoint of segpl"):
+    with pytest.raises(InputError, match="is not a segpl checkpoint"):
         read_checkpoint(path)
     assert not target.exists()
 

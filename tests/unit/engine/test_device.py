@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from segpl.engine.device import (
+    autocast,
     choose_device,
     free_memory,
     is_out_of_memory,
     memory_format,
     peak_memory,
-    precision,
     should_compile,
 )
 from segpl.errors import InputError, UserError
@@ -29,46 +29,48 @@ def two_gpus(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_cpu_is_chosen_where_there_is_no_gpu():
+def test_auto_is_the_cpu_without_a_gpu():
     assert choose_device("auto") == CPU
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpu_is_chosen_where_there_is_one():
+def test_auto_is_the_gpu_if_there_is_one():
     assert choose_device("auto") == GPU
     assert choose_device("cuda:1") == torch.device("cuda:1")
 
 
-def test_cpu_can_be_asked_for():
+def test_cpu_can_be_requested():
     assert choose_device("cpu") == CPU
 
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_gpu_that_is_not_there_is_refused(name):
-    with pytest.raises(InputError, match=f"--device {name} needs a CUDA GPU, and torch sees none"):
+def test_missing_gpu_is_refused(name):
+    with pytest.raises(InputError, match=f"--device {name} needs a CUDA GPU, but torch finds none"):
         choose_device(name)
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpu_beyond_the_last_is_refused_with_the_count():
-    with pytest.raises(InputError, match="--device cuda:2: there are 2 GPUs, counted from cuda:0"):
+def test_gpu_index_out_of_range_is_refused():
+    with pytest.raises(
+        InputError, match="--device cuda:2 does not exist: there are 2 GPUs, starting at cuda:0"
+    ):
         choose_device("cuda:2")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cudda", "", "cuda:x"])
 def test_unknown_device_is_refused(name):
-    with pytest.raises(InputError, match=f"no device is called '{name}'. Use auto, cpu or cuda"):
+    with pytest.raises(InputError, match=f"no device named '{name}'. Use auto, cpu or cuda"):
         choose_device(name)
 
 
 @pytest.mark.parametrize("name", ["meta", "mps"])
-def test_device_that_nobody_tested_is_refused(name):
-    with pytest.raises(InputError, match=f"--device {name}: segpl runs on cpu and on cuda"):
+def test_unsupported_device_is_refused(name):
+    with pytest.raises(InputError, match=f"--device {name} is not supported. Use cpu or cuda"):
         choose_device(name)
 
 
-def test_memory_is_counted_in_bytes():
+def test_memory_is_in_bytes():
     """A machine that runs these tests has between 64 MiB and 64 TiB free."""
     assert 2**26 < free_memory(CPU) < 2**46
     assert 2**26 < peak_memory(CPU) < 2**46
@@ -88,14 +90,14 @@ def product() -> torch.dtype:
     ("choice", "expected"),
     [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
 )
-def test_cpu_computes_in_float32_unless_told_otherwise(choice, expected):
-    with precision(CPU, choice):
+def test_cpu_uses_float32_by_default(choice, expected):
+    with autocast(CPU, choice):
         assert product() == expected
 
 
-def test_precision_can_be_entered_again():
-    """One context serves every step of a training."""
-    context = precision(CPU, "bfloat16")
+def test_autocast_context_is_reusable():
+    """All steps of a run share one context."""
+    context = autocast(CPU, "bfloat16")
     for _ in range(2):
         with context:
             assert product() == torch.bfloat16
@@ -104,30 +106,30 @@ def test_precision_can_be_entered_again():
 
 def test_unknown_precision_is_refused():
     with pytest.raises(UserError, match=r"train\.precision.*float16.*auto, bfloat16, float32"):
-        precision(CPU, "float16")
+        autocast(CPU, "float16")
 
 
-def test_compilation_is_for_gpus_unless_told_otherwise():
+def test_auto_compiles_only_on_gpus():
     assert should_compile(GPU, "auto")
     assert not should_compile(CPU, "auto")
     assert should_compile(CPU, "on")
     assert not should_compile(GPU, "off")
 
 
-def test_unknown_choice_of_compilation_is_refused():
+def test_unknown_compile_mode_is_refused():
     with pytest.raises(UserError, match=r"train\.compile.*maybe.*auto, off, on"):
         should_compile(CPU, "maybe")
 
 
 @pytest.mark.parametrize(("text", "most"), [("1048576\n", 1048576), ("max\n", None)])
-def test_a_container_gives_no_more_than_its_limit(tmp_path, monkeypatch, text, most):
+def test_container_limit_caps_free_memory(tmp_path, monkeypatch, text, most):
     (tmp_path / "memory.max").write_text(text)
-    monkeypatch.setattr("segpl.engine.device.CONTAINER", tmp_path / "memory.max")
+    monkeypatch.setattr("segpl.engine.device.CGROUP_LIMIT", tmp_path / "memory.max")
     free = free_memory(torch.device("cpu"))
     assert free == most if most else free > 2**20
 
 
-def test_memory_that_a_cpu_cannot_give_is_recognized():
+def test_out_of_memory_on_a_cpu_is_recognized():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)

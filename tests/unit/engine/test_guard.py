@@ -1,4 +1,4 @@
-"""A training that stops learning from pseudo-labels while they are out of range."""
+"""`train.guard=pause` stops learning from pseudo-labels while they are out of range."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.errors import UnknownNameError
 from segpl.types import Batch, StepOutput, Term
 
-LOST = range(4, 12)  # steps whose pseudo-labels hold no foreground
+LOST = range(4, 12)  # steps whose pseudo-labels have no foreground
 
 
 class Losing(Recorder):
-    """Pseudo-labels lose the foreground for a while; their term alone moves the weight up."""
+    """Pseudo-labels lose the foreground for a while; only their term moves the weight up."""
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         super().step(batch, progress)
@@ -62,7 +62,7 @@ def trainer_in(
     settings = TrainSettings(
         steps=20, lr=0.01, log_every=1, checkpoint_every=every, guard=guard, compile="off"
     )
-    # validated at the step of the checkpoint, whose facts hold both
+    # validates as well, so that the checkpoint stores both facts
     method, shares = KINDS[kind]
     return Trainer(
         method(),
@@ -81,8 +81,8 @@ def weights_in_the_log(trainer: Trainer) -> list[float]:
 
 
 @every_kind
-def test_pseudo_term_has_weight_0_between_the_lines_that_pause_it_and_take_it_up(tmp_path, kind):
-    """The fifth line in a row is the ninth of all, the first one back in range the thirteenth."""
+def test_pseudo_term_has_weight_0_during_the_pause(tmp_path, kind):
+    """The fifth line without foreground is line 9; the first line back in range is line 13."""
     trainer = trainer_in(tmp_path, "pause", kind=kind)
     trainer.run()
     assert weights_in_the_log(trainer) == [2.0] * 9 + [0.0] * 4 + [2.0] * 7
@@ -91,15 +91,17 @@ def test_pseudo_term_has_weight_0_between_the_lines_that_pause_it_and_take_it_up
 
 
 @pytest.mark.parametrize("guard", ["warn", "pause"])
-def test_class_that_was_lost_is_named_to_the_observer(tmp_path, guard):
+def test_observer_gets_the_name_of_the_lost_class(tmp_path, guard):
     trainer = trainer_in(tmp_path, guard, kind="class")
     trainer.run()
     first, *later = trainer.observer.warnings
-    assert "step 9: the pseudo-labels have lost class 'Posterior': 0.00% against 6.00%" in first
-    assert ["5.00% of class 'Posterior'" in words for words in later] == [True] * (guard == "pause")
+    assert (
+        "step 9: the pseudo-labels have lost class 'Posterior' (0.00%, compared with 6.00%" in first
+    )
+    assert ["class 'Posterior' 5.00%" in words for words in later] == [True] * (guard == "pause")
 
 
-def test_weights_differ_from_the_first_paused_step_on(tmp_path):
+def test_pause_changes_the_weights_from_its_first_step_on(tmp_path):
     paused, warned = trainer_in(tmp_path / "pause", "pause"), trainer_in(tmp_path / "warn", "warn")
     paused.run()
     warned.run()
@@ -108,7 +110,7 @@ def test_weights_differ_from_the_first_paused_step_on(tmp_path):
     assert first[10] != second[10]
 
 
-def test_gradient_of_a_paused_step_is_that_of_the_other_terms(tmp_path):
+def test_gradient_of_a_paused_step_comes_from_the_other_terms(tmp_path):
     trainer = trainer_in(tmp_path, "pause", dies_at=10)
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
@@ -116,7 +118,7 @@ def test_gradient_of_a_paused_step_is_that_of_the_other_terms(tmp_path):
     assert method.weight.grad.item() == pytest.approx(2 * method.before[9], rel=1e-6)
 
 
-def test_guard_that_warns_keeps_the_weight_and_no_facts(tmp_path):
+def test_guard_warn_keeps_the_weight_and_stores_no_facts(tmp_path):
     trainer = trainer_in(tmp_path, "warn")
     trainer.run()
     assert set(weights_in_the_log(trainer)) == {2.0}
@@ -124,12 +126,10 @@ def test_guard_that_warns_keeps_the_weight_and_no_facts(tmp_path):
     assert "guard" not in read_checkpoint(trainer.folder.last).facts
 
 
-@pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "taken up again"])
+@pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "after the pause"])
 @pytest.mark.parametrize("every", [1, 5])
 @every_kind
-def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(
-    tmp_path, stop, every, kind
-):
+def test_resumed_run_pauses_at_the_same_steps(tmp_path, stop, every, kind):
     whole = trainer_in(tmp_path / "whole", "pause", every=every, kind=kind)
     whole.run()
     with pytest.raises(KeyboardInterrupt):
@@ -144,7 +144,7 @@ def test_resumed_training_pauses_and_goes_on_where_an_unbroken_one_does(
     assert cut.facts["best_step"] == 20
 
 
-def test_unknown_guard_is_refused_with_the_nearest():
+def test_unknown_guard_suggests_the_nearest_one():
     with pytest.raises(
         UnknownNameError, match=r"no train.guard named 'paus'. Did you mean 'pause'"
     ):

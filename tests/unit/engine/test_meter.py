@@ -90,7 +90,7 @@ def test_term_that_broke_first_is_blamed():
 
 
 def test_message_says_what_to_try():
-    with pytest.raises(DivergedError, match=r"Lower train\.lr.*try float32"):
+    with pytest.raises(DivergedError, match=r"Lower train\.lr.*train\.precision=float32"):
         filled(math.nan).row(lr=0.01)
 
 

@@ -125,13 +125,13 @@ class Listener:
         self.steps: list[int] = []
         self.warnings: list[str] = []
 
-    def logged(self, step, row) -> None:
+    def on_log(self, step, row) -> None:
         self.rows[step] = dict(row)
 
-    def advanced(self, step) -> None:
+    def on_step(self, step) -> None:
         self.steps.append(step)
 
-    def warned(self, message) -> None:
+    def on_warning(self, message) -> None:
         self.warnings.append(message)
 
 
@@ -377,6 +377,6 @@ def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
 
 def test_weight_that_is_not_finite_is_no_best_either(tmp_path):
     trainer = trainer_in(tmp_path, Broken(5), validate=lambda step: 1.0, validate_every=5)
-    with pytest.raises(DivergedError, match="is not saved"):
+    with pytest.raises(DivergedError, match="no checkpoint is saved"):
         trainer.run()
     assert not trainer.folder.best.exists()

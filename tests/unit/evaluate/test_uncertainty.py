@@ -22,7 +22,6 @@ from segpl.evaluate.uncertainty import (
     reliability,
 )
 from segpl.losses import targets_of
-from segpl.predict.sample_maps import SampleMaps
 from segpl.threshold.calibration import batch_calibration_error as in_training
 from segpl.types import IGNORE
 
@@ -146,22 +145,6 @@ class TestBySecondSource:
         assert expected_calibration_error(p.astype(np.float32), y) == pytest.approx(
             logged.item(), abs=2e-3
         )
-
-    def test_running_maps_are_those_of_all_samples_at_once(self):
-        samples = np.random.default_rng(6).random((7, 2, 3)).astype(np.float32)
-        maps = SampleMaps()
-        for sample in samples:
-            maps.add(sample)
-        assert maps.mean == pytest.approx(samples.mean(0), abs=1e-6)
-        assert maps.std == pytest.approx(samples.std(0), abs=1e-6)
-
-    def test_equal_samples_give_themselves_and_no_spread(self):
-        sample = np.random.default_rng(7).random(50).astype(np.float32)
-        maps = SampleMaps()
-        for _ in range(5):
-            maps.add(sample)
-        assert np.array_equal(maps.mean, sample)
-        assert not maps.std.any()
 
 
 class TestAlways:

@@ -338,5 +338,5 @@ def test_a_loop_that_means_nothing_is_refused(setting, value):
 
 def test_crops_too_small_for_a_puzzle_are_refused():
     method = make(tiles=5)
-    with pytest.raises(InputError, match=r"crops of \(16, 16\) make no puzzle of method\.tiles=5"):
+    with pytest.raises(InputError, match=r"crops of \(16, 16\) are too small for a puzzle"):
         method.step(make_batch(2), 1.0)

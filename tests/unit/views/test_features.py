@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from segpl.views.features import (
-    ERASED,
+    CUTOUT_SIDE,
     PERTURBATIONS,
-    channels,
-    contexts,
-    cutouts,
-    dropout,
-    noise,
-    objects,
+    cut_out_boxes,
+    drop_channels,
+    drop_context,
+    drop_objects,
+    drop_strongest,
+    feature_noise,
     objects_in,
 )
 
@@ -31,7 +31,7 @@ def make_trunk(dims: int, *, images: int = 2, side: int = 12) -> Tensor:
 
 
 def half_object(dims: int, *, images: int = 2, side: int = 12) -> Tensor:
-    """A binary prediction that sees an object in the first half of the last axis."""
+    """A binary prediction with an object in the first half of the last axis."""
     probability = torch.full((images, 1, *[side] * dims), 0.2)
     probability[..., : side // 2] = 0.9
     return probability
@@ -39,7 +39,7 @@ def half_object(dims: int, *, images: int = 2, side: int = 12) -> Tensor:
 
 @every_kind
 @both_dims
-def test_every_perturbation_changes_features_and_leaves_others(kind, dims):
+def test_every_perturbation_changes_some_features_of_every_image(kind, dims):
     trunk = make_trunk(dims)
     view = PERTURBATIONS[kind](trunk, half_object(dims), drawn())
     assert view.shape == trunk.shape
@@ -50,19 +50,11 @@ def test_every_perturbation_changes_features_and_leaves_others(kind, dims):
 
 
 @every_kind
-@both_dims
-def test_every_perturbation_leaves_the_given_trunk_alone(kind, dims):
-    trunk = make_trunk(dims)
-    PERTURBATIONS[kind](trunk, half_object(dims), drawn())
-    assert torch.equal(trunk, make_trunk(dims))
-
-
-@every_kind
-@both_dims
-def test_every_perturbation_lets_gradients_reach_the_trunk(kind, dims):
-    trunk = make_trunk(dims).requires_grad_()
-    PERTURBATIONS[kind](trunk, half_object(dims), drawn()).sum().backward()
+def test_every_perturbation_lets_gradients_through_and_keeps_its_input(kind):
+    trunk = make_trunk(2).requires_grad_()
+    PERTURBATIONS[kind](trunk, half_object(2), drawn()).sum().backward()
     assert trunk.grad.any()
+    assert torch.equal(trunk, make_trunk(2))
 
 
 @every_kind
@@ -74,7 +66,7 @@ def test_every_perturbation_keeps_half_precision(kind):
 
 
 @every_kind
-def test_every_perturbation_draws_from_its_generator_alone(kind):
+def test_every_perturbation_uses_only_its_generator(kind):
     before = torch.get_rng_state()
     first, same = (PERTURBATIONS[kind](make_trunk(2), half_object(2), drawn(3)) for _ in range(2))
     assert torch.equal(first, same)
@@ -82,24 +74,24 @@ def test_every_perturbation_draws_from_its_generator_alone(kind):
 
 
 @pytest.mark.parametrize("kind", ["noise", "dropout", "channels", "cutouts"])
-def test_random_perturbations_differ_from_step_to_step(kind):
+def test_random_perturbations_differ_between_steps(kind):
     generator = drawn()
     views = [PERTURBATIONS[kind](make_trunk(2), half_object(2), generator) for _ in range(4)]
     assert any(not torch.equal(views[0], view) for view in views[1:])
 
 
-def test_noise_is_a_share_of_each_feature_up_to_three_tenths():
+def test_noise_changes_each_feature_by_up_to_30_percent():
     trunk = make_trunk(2)
-    share = noise(trunk, half_object(2), drawn()) / trunk - 1
-    assert share.min() == pytest.approx(-0.3, abs=0.01)
-    assert share.max() == pytest.approx(0.3, abs=0.01)
-    assert share.mean() == pytest.approx(0, abs=0.02)
+    change = feature_noise(trunk, half_object(2), drawn()) / trunk - 1
+    assert change.min() == pytest.approx(-0.3, abs=0.01)
+    assert change.max() == pytest.approx(0.3, abs=0.01)
+    assert change.mean() == pytest.approx(0, abs=0.02)
 
 
 def test_noise_is_the_same_for_all_images_of_a_batch():
     trunk = make_trunk(2)
-    share = noise(trunk, half_object(2), drawn()) / trunk
-    assert torch.allclose(share[0], share[1], atol=1e-5)
+    change = feature_noise(trunk, half_object(2), drawn()) / trunk
+    assert torch.allclose(change[0], change[1], atol=1e-5)
 
 
 def strengths(values: list[float]) -> Tensor:
@@ -108,65 +100,66 @@ def strengths(values: list[float]) -> Tensor:
     return torch.cat([0.5 * row, 1.5 * row], 1)
 
 
-def test_dropout_takes_voxels_near_the_strongest_activation():
-    """Of a strongest 10, 5.9 always stays and 9.1 always goes, whatever share is drawn."""
+def test_dropout_removes_voxels_near_the_strongest_activation():
+    """With a maximum of 10, 5.9 always stays and 9.1 always goes."""
     trunk = strengths([1.0, 5.9, 9.1, 10.0])
     for seed in range(20):
-        view = dropout(trunk, torch.zeros(1, 1, 4, 1), drawn(seed))
+        view = drop_strongest(trunk, torch.zeros(1, 1, 4, 1), drawn(seed))
         assert torch.equal(view[:, :, :2], trunk[:, :, :2])
         assert not view[:, :, 2:].any()
 
 
-def test_share_from_which_on_features_are_dropped_spans_six_to_nine_tenths():
+def test_dropout_threshold_spans_60_to_90_percent_of_the_maximum():
     trunk = strengths([step / 100 for step in range(101)])
     empty = torch.zeros(1, 1, 101, 1)
     kept = [
-        int((dropout(trunk, empty, drawn(seed))[0, 0, 1:] > 0).sum()) / 100 for seed in range(200)
+        int((drop_strongest(trunk, empty, drawn(seed))[0, 0, 1:] > 0).sum()) / 100
+        for seed in range(200)
     ]
     assert min(kept) == pytest.approx(0.6, abs=0.02)
     assert max(kept) == pytest.approx(0.9, abs=0.02)
 
 
-def test_dropout_looks_for_the_strongest_in_each_image():
+def test_dropout_uses_the_maximum_of_each_image():
     trunk = torch.cat([strengths([1.0, 10.0]), strengths([0.1, 1.0])])
-    view = dropout(trunk, torch.zeros(2, 1, 2, 1), drawn())
+    view = drop_strongest(trunk, torch.zeros(2, 1, 2, 1), drawn())
     assert torch.equal(view[:, :, 0], trunk[:, :, 0])
     assert not view[:, :, 1].any()
 
 
-def test_dropout_counts_a_negative_feature_by_its_size():
+def test_dropout_uses_absolute_values():
     trunk = -strengths([1.0, 10.0])
-    view = dropout(trunk, torch.zeros(1, 1, 2, 1), drawn())
+    view = drop_strongest(trunk, torch.zeros(1, 1, 2, 1), drawn())
     assert torch.equal(view[:, :, 0], trunk[:, :, 0])
     assert not view[:, :, 1].any()
 
 
-def test_channels_are_dropped_whole_and_the_others_doubled():
+def test_dropped_channels_are_zero_and_the_others_are_doubled():
     trunk = torch.ones((4, 500, 2, 2))
-    view = channels(trunk, half_object(2), drawn())
+    view = drop_channels(trunk, half_object(2), drawn())
     assert set(view.unique().tolist()) == {0.0, 2.0}
     assert torch.equal(view.amin((2, 3)), view.amax((2, 3)))
     assert view.mean() == pytest.approx(1, abs=0.1)
     assert not torch.equal(view[0], view[1])
 
 
-@both_dims
-def test_objects_are_taken_and_their_context_is_left(dims):
+def test_objects_are_removed_and_their_context_stays():
+    dims = 2
     trunk = make_trunk(dims)
-    view = objects(trunk, half_object(dims), drawn())
+    view = drop_objects(trunk, half_object(dims), drawn())
     assert not view[..., :6].any()
     assert torch.equal(view[..., 6:], trunk[..., 6:])
 
 
-@both_dims
-def test_contexts_are_taken_and_the_objects_are_left(dims):
+def test_context_is_removed_and_the_objects_stay():
+    dims = 2
     trunk = make_trunk(dims)
-    view = contexts(trunk, half_object(dims), drawn())
+    view = drop_context(trunk, half_object(dims), drawn())
     assert torch.equal(view[..., :6], trunk[..., :6])
     assert not view[..., 6:].any()
 
 
-def test_object_is_where_a_channel_other_than_background_exceeds_a_half():
+def test_object_is_where_any_foreground_channel_exceeds_one_half():
     probability = torch.zeros((1, 3, 1, 5))
     probability[0, :, 0] = torch.tensor(
         [[0.9, 0.9, 0.1, 0.1, 0.9], [0.1, 0.6, 0.5, 0.2, 0.2], [0.1, 0.1, 0.1, 0.7, 0.5]]
@@ -175,7 +168,7 @@ def test_object_is_where_a_channel_other_than_background_exceeds_a_half():
     assert found.tolist() == [[[[False, True, False, True, False]]]]
 
 
-def test_only_channel_of_a_binary_prediction_is_the_object():
+def test_single_channel_of_a_binary_prediction_is_the_object():
     found = objects_in(torch.tensor([[[[0.4, 0.5, 0.6]]]]), torch.zeros(1, 2, 1, 3))
     assert found.tolist() == [[[[False, False, True]]]]
 
@@ -183,58 +176,59 @@ def test_only_channel_of_a_binary_prediction_is_the_object():
 @both_dims
 def test_objects_are_found_on_the_grid_of_a_coarser_trunk(dims):
     trunk = make_trunk(dims, side=4)
-    view = objects(trunk, half_object(dims), drawn())
+    view = drop_objects(trunk, half_object(dims), drawn())
     assert not view[..., :2].any()
     assert torch.equal(view[..., 2:], trunk[..., 2:])
 
 
 def box_of(mask: Tensor) -> list[tuple[int, int]]:
-    """First and last place of a mask (*S) on each axis."""
+    """First and last index of a mask (*S) on each axis."""
     places = mask.nonzero()
     return list(zip(places.amin(0).tolist(), places.amax(0).tolist(), strict=True))
 
 
 @both_dims
 def test_cutout_is_a_box_inside_the_bounding_box_of_the_objects(dims):
-    """Sides are four tenths of the box around both objects, rounded up."""
+    """Sides are 40 percent of the box around both objects, rounded up."""
     probability = torch.zeros((1, 1, *[12] * dims))
     probability[(0, 0, *[2] * dims)] = 0.8
     probability[(0, 0, *[8, 9, 4][:dims])] = 0.8
     lengths = [7, 8, 3][:dims]
     for seed in range(20):
-        cut = cutouts(torch.ones((1, 2, *[12] * dims)), probability, drawn(seed)) == 0
+        cut = cut_out_boxes(torch.ones((1, 2, *[12] * dims)), probability, drawn(seed)) == 0
         assert torch.equal(cut[0, 0], cut[0, 1])
         for (first, last), length in zip(box_of(cut[0, 0]), lengths, strict=True):
             assert 2 <= first <= last < 2 + length
-            assert last - first + 1 == math.ceil(ERASED * length)
-        volume = math.prod(math.ceil(ERASED * length) for length in lengths)
-        assert int(cut[0, 0].sum()) == volume, "a box has no holes"
+            assert last - first + 1 == math.ceil(CUTOUT_SIDE * length)
+        volume = math.prod(math.ceil(CUTOUT_SIDE * length) for length in lengths)
+        assert int(cut[0, 0].sum()) == volume, "the box has holes"
 
 
 def test_cutout_reaches_both_ends_of_the_objects():
     probability = torch.zeros((1, 1, 12, 1))
     probability[0, 0, 3:8] = 0.9  # five long, two are cut: starts from 3 to 6
-    cuts = [cutouts(torch.ones(1, 1, 12, 1), probability, drawn(seed)) == 0 for seed in range(60)]
+    cuts = [
+        cut_out_boxes(torch.ones(1, 1, 12, 1), probability, drawn(seed)) == 0 for seed in range(60)
+    ]
     assert {box_of(cut[0, 0])[0][0] for cut in cuts} == {3, 4, 5, 6}
 
 
-def test_cutout_of_an_image_lies_in_its_own_objects():
+def test_cutout_lies_within_the_objects_of_its_own_image():
     probability = torch.zeros((2, 1, 12, 12))
     probability[0, :, :5, :5] = 0.9
     probability[1, :, 7:, 7:] = 0.9
-    cut = cutouts(torch.ones(2, 1, 12, 12), probability, drawn()) == 0
+    cut = cut_out_boxes(torch.ones(2, 1, 12, 12), probability, drawn()) == 0
     assert cut[0, 0, :5, :5].sum() == cut[0].sum() == 4
     assert cut[1, 0, 7:, 7:].sum() == cut[1].sum() == 4
 
 
-def test_cutout_takes_an_object_of_one_voxel():
+def test_cutout_covers_an_object_of_one_voxel():
     probability = torch.zeros((1, 1, 4, 4))
     probability[0, 0, 1, 2] = 0.9
-    cut = cutouts(torch.ones(1, 1, 4, 4), probability, drawn()) == 0
+    cut = cut_out_boxes(torch.ones(1, 1, 4, 4), probability, drawn()) == 0
     assert cut.nonzero().tolist() == [[0, 0, 1, 2]]
 
 
-@both_dims
-def test_nothing_is_cut_where_no_object_is_seen(dims):
-    trunk = make_trunk(dims)
-    assert torch.equal(cutouts(trunk, torch.zeros_like(trunk[:, :1]), drawn()), trunk)
+def test_nothing_is_cut_without_an_object():
+    trunk = make_trunk(2)
+    assert torch.equal(cut_out_boxes(trunk, torch.zeros_like(trunk[:, :1]), drawn()), trunk)

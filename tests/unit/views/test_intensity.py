@@ -22,8 +22,8 @@ def changed(name: str, image: torch.Tensor, amount: float, seed: int = 0) -> tor
 
 @every_operation
 @both_dims
-@pytest.mark.parametrize("amount", [-1.0, 0.3, 1.0])
-def test_operation_gives_finite_values_on_the_same_grid(name, sides, amount):
+@pytest.mark.parametrize("amount", [-1.0, 1.0])
+def test_operation_returns_finite_values_on_the_same_grid(name, sides, amount):
     image = picture(*sides)
     answer = changed(name, image, amount)
     assert answer.shape == image.shape
@@ -32,9 +32,8 @@ def test_operation_gives_finite_values_on_the_same_grid(name, sides, amount):
 
 
 @every_operation
-@both_dims
-def test_full_amount_changes_the_image_unless_it_is_the_identity(name, sides):
-    image = picture(*sides)
+def test_full_amount_changes_the_image_unless_it_is_the_identity(name):
+    image = picture(12, 10)
     assert torch.equal(changed(name, image, 1.0), image) == (name == "identity")
 
 
@@ -52,7 +51,7 @@ def test_flat_image_stays_finite(name, value):
 
 
 @every_operation
-def test_image_itself_is_left_as_it_was(name):
+def test_operation_does_not_modify_its_input(name):
     image = picture(8, 8)
     before = image.clone()
     changed(name, image, 1.0)
@@ -77,20 +76,20 @@ def test_randomness_comes_from_the_generator(name):
     assert torch.equal(changed(name, image, 1.0), changed(name, image, 1.0, seed=1)) != draws
 
 
-def test_brightness_adds_half_a_deviation_at_most():
+def test_brightness_adds_at_most_half_a_standard_deviation():
     image = picture(8, 8)
     assert torch.allclose(changed("brightness", image, 1.0), image + 0.5)
     assert torch.allclose(changed("brightness", image, -0.4), image - 0.2)
 
 
-def test_contrast_stretches_around_the_mean_of_each_channel():
+def test_contrast_scales_around_the_mean_of_each_channel():
     image = torch.tensor([[[0.0, 2.0]], [[10.0, 14.0]]])
     factor = math.exp(0.5)
     expected = torch.tensor([[[1 - factor, 1 + factor]], [[12 - 2 * factor, 12 + 2 * factor]]])
     assert torch.allclose(changed("contrast", image, 1.0), expected)
 
 
-def test_gamma_keeps_the_range_and_bends_what_lies_between():
+def test_gamma_keeps_the_range_and_bends_the_middle():
     """By hand: 0 lies halfway from -2 to 2, and 0.5 ** exp(0.5) = 0.3189."""
     image = torch.tensor([[[-2.0, 0.0, 2.0]]])
     darker = changed("gamma", image, 1.0)
@@ -98,18 +97,18 @@ def test_gamma_keeps_the_range_and_bends_what_lies_between():
     assert changed("gamma", image, -1.0)[0, 0, 1] > 0
 
 
-def test_gamma_takes_each_channel_by_its_own_range():
+def test_gamma_uses_the_range_of_each_channel():
     image = torch.tensor([[[-2.0, 0.0, 2.0]], [[10.0, 11.0, 12.0]]])
     answer = changed("gamma", image, 1.0)
     assert torch.allclose((answer[0] + 2) / 4, (answer[1] - 10) / 2, atol=1e-5)
 
 
-def test_noise_has_at_most_two_fifths_of_the_deviation():
+def test_noise_has_a_standard_deviation_of_at_most_0_4():
     change = changed("noise", torch.zeros(1, 60, 60), -1.0)
     assert change.std().item() == pytest.approx(0.4, rel=0.05)
 
 
-def test_smoothing_spreads_a_point_as_a_gaussian_does():
+def test_gaussian_blur_turns_a_point_into_a_gaussian():
     image = torch.zeros(1, 15, 15)
     image[0, 7, 7] = 1
     answer = gaussian_blur(image, 1.0)
@@ -118,13 +117,13 @@ def test_smoothing_spreads_a_point_as_a_gaussian_does():
     assert (answer[0, 9, 7] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-2), rel=1e-4)
 
 
-def test_smoothing_leaves_a_flat_image_flat_up_to_its_edge():
+def test_gaussian_blur_keeps_a_flat_image_flat_at_its_edge():
     assert torch.allclose(gaussian_blur(torch.full((1, 8, 8), 2.5), 1.5), torch.tensor(2.5))
 
 
 @pytest.mark.parametrize("name", ["blur", "sharpen", "low-resolution"])
-def test_thin_axis_is_neither_blurred_nor_coarsened(name):
-    """Three slices of which the middle one is bright stay a bright one between dark ones."""
+def test_thin_axis_is_neither_blurred_nor_downsampled(name):
+    """One bright slice between two dark ones stays as it is."""
     image = torch.zeros(1, 16, 16, 3)
     image[..., 1] = 1
     assert torch.allclose(changed(name, image, 1.0), image, atol=1e-5)
@@ -136,13 +135,13 @@ def test_blur_weakens_and_sharpening_strengthens_detail():
     assert changed("sharpen", image, 1.0).std() > 1.5 * image.std()
 
 
-def test_low_resolution_keeps_the_mean_and_loses_a_chessboard():
+def test_low_resolution_keeps_the_mean_and_removes_a_checkerboard():
     rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
     board = ((rows + columns) % 2).float().unsqueeze(0)
     assert torch.allclose(changed("low-resolution", board, 1.0), torch.tensor(0.5))
 
 
-def test_shading_is_smooth_and_leaves_the_darkest_value():
+def test_shading_is_smooth_and_keeps_the_darkest_value():
     image = torch.ones(1, 32, 32)
     image[0, 0, 0] = 0
     factor = changed("shading", image, 1.0)[0]

@@ -21,13 +21,13 @@ def view(image: torch.Tensor, labels: torch.Tensor, *recipes: ViewRecipe, seed: 
 
 
 def blocks(count: int, *sides: int) -> torch.Tensor:
-    """Images whose bright half is also their label."""
+    """Images whose bright half is also the label."""
     image = torch.zeros((count, 1, *sides))
     image[..., : sides[-1] // 2] = 1
     return image
 
 
-def test_intensity_alone_gives_as_many_changes_as_operations():
+def test_intensity_only_recipe_has_one_change_per_operation():
     for operations in (1, 2, 5):
         recipe = drawn(0, operations=operations, geometry=False)
         assert len(recipe.changes) == operations
@@ -50,7 +50,7 @@ def test_every_operation_is_drawn_about_equally_often(monkeypatch):
     assert all(60 < count < 145 for count in counts.values())
 
 
-def test_amounts_fill_the_range_of_the_magnitude():
+def test_amounts_span_the_range_of_the_magnitude():
     recipes = [drawn(seed, magnitude=0.4, geometry=False) for seed in range(200)]
     amounts = [amount for recipe in recipes for _, amount in recipe.changes]
     assert -0.4 <= min(amounts) < -0.35
@@ -58,14 +58,14 @@ def test_amounts_fill_the_range_of_the_magnitude():
     assert len(set(amounts)) == 400
 
 
-def test_magnitude_of_zero_moves_nothing():
+def test_zero_magnitude_gives_identity_motions():
     motions = [drawn(seed, magnitude=0.0).motion for seed in range(30)]
     given = [motion for motion in motions if motion is not None]
     assert given
     assert all(np.array_equal(motion, np.eye(3)) for motion in given)
 
 
-def test_motions_of_one_image_multiply_in_their_order(monkeypatch):
+def test_motions_of_one_image_multiply_in_order(monkeypatch):
     given = [rotate(1.0, [0, 1], SIDES), translate(1.0, [0], SIDES), rotate(0.5, [1, 0], SIDES)]
     left = list(given)
     monkeypatch.setattr("segpl.views.randaugment.INTENSITY", {})
@@ -78,11 +78,11 @@ def test_motions_of_one_image_multiply_in_their_order(monkeypatch):
 
 
 @pytest.mark.parametrize("sides", [(64, 8), (64, 8, 8)])
-def test_patch_with_a_single_wide_axis_is_never_moved(sides):
+def test_patch_with_a_single_wide_axis_gets_no_motion(sides):
     assert all(drawn(seed, sides).motion is None for seed in range(30))
 
 
-def test_thin_axis_is_never_moved():
+def test_thin_axis_gets_no_motion():
     motions = [drawn(seed, (16, 3, 16), operations=6).motion for seed in range(30)]
     moved = np.stack([motion for motion in motions if motion is not None])
     assert np.array_equal(moved[:, 1], np.tile([0.0, 1.0, 0.0, 0.0], (len(moved), 1)))
@@ -90,9 +90,9 @@ def test_thin_axis_is_never_moved():
     assert not np.allclose(moved[:, 0, 2], 0)
 
 
-@pytest.mark.parametrize("sides", [(24, 24), (16, 24), (16, 16, 16), (16, 16, 3)])
-def test_image_and_labels_move_alike(sides):
-    """The nearest voxel has an eighth or more of a value that lies between its neighbors."""
+@pytest.mark.parametrize("sides", [(16, 24), (16, 16, 3)])
+def test_image_and_labels_move_together(sides):
+    """The nearest voxel contributes at least an eighth of an interpolated value."""
     image = blocks(6, *sides)
     drawings = [drawn(seed, sides, operations=4).motion for seed in range(60)]
     motions = [motion for motion in drawings if motion is not None][:6]
@@ -103,14 +103,14 @@ def test_image_and_labels_move_alike(sides):
     assert (seen > 0.9).any()
 
 
-def test_label_is_zero_where_the_view_looks_beyond_its_image():
+def test_label_is_zero_outside_the_image():
     image = torch.ones(1, 1, 8, 8)
     _, labels = view(image, image, ViewRecipe(translate(1.0, [1, 0], (8, 8)), ()))
     assert labels[..., :6].eq(1).all()
     assert labels[..., 6:].eq(0).all()
 
 
-def test_labels_stay_hard():
+def test_labels_stay_binary():
     image = blocks(1, 12, 12)
     seen, labels = view(image, image, ViewRecipe(rotate(0.7, [0, 1], (12, 12)), ()))
     assert set(labels.unique().tolist()) == {0.0, 1.0}
@@ -124,15 +124,15 @@ def test_intensity_changes_the_image_and_never_the_labels():
     assert torch.equal(labels, image)
 
 
-def test_changes_follow_each_other_in_their_order():
+def test_changes_are_applied_in_order():
     image = torch.tensor([[[[-1.0, 3.0]]]])
     seen, _ = view(image, image, ViewRecipe(None, (("brightness", 1.0), ("contrast", 1.0))))
     factor = np.exp(0.5)
     assert seen.flatten().tolist() == pytest.approx([1.5 - 2 * factor, 1.5 + 2 * factor])
 
 
-def test_intensity_is_changed_after_the_motion():
-    """Brightness before it would leave the part from beyond the image at 0."""
+def test_intensity_changes_after_the_motion():
+    """Brightness first would leave the region outside the image at 0."""
     image = torch.ones(1, 1, 8, 8)
     recipe = ViewRecipe(translate(1.0, [1, 0], (8, 8)), (("brightness", 1.0),))
     seen, _ = view(image, image, recipe)
@@ -159,13 +159,13 @@ def test_view_is_a_function_of_recipe_and_generator():
     assert not torch.equal(first, other)
 
 
-def test_same_choices_give_the_same_recipe():
+def test_same_seed_gives_the_same_recipe():
     first, same, other = drawn(3), drawn(3), drawn(4)
     assert first.changes == same.changes
     assert first.changes != other.changes
 
 
-def test_view_is_made_in_float32_under_bfloat16():
+def test_views_are_computed_in_float32_under_bfloat16_autocast():
     image = torch.randn((1, 1, 16, 16), generator=torch.Generator().manual_seed(0))
     motion = rotate(1.0, [0, 1], (16, 16))
     recipe = ViewRecipe(motion, (("blur", 1.0), ("sharpen", 1.0)))

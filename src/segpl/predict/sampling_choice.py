@@ -1,0 +1,118 @@
+"""Which way of sampling a run supports, and which runs make an ensemble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from segpl.data.plan import Plan
+from segpl.errors import InputError, unknown
+from segpl.methods.base import Method
+from segpl.methods.teacher import DROPOUTS
+from segpl.predict.samples import RunSampler, Sampling, flip_axes
+
+# what each way needs, in the order of preference
+WAYS = {
+    "thresholds": "a method that learns a threshold, such as segpl-vi",
+    "networks": "a method that predicts with several networks, such as ensemble",
+    "dropout": "a network with dropout (network.dropout)",
+    "flips": "classes that mirroring does not swap",
+}
+
+
+class TrainedRun(Protocol):
+    @property
+    def path(self) -> Path: ...
+    @property
+    def method(self) -> Method: ...
+    @property
+    def plan(self) -> Plan: ...
+
+
+def samplers_for(
+    runs: Sequence[TrainedRun], count: int | None, by: str | None, seed: int
+) -> list[RunSampler]:
+    """One sampler for each run; none for a single run without sampling."""
+    require_same_task([run.plan for run in runs], [str(run.path.resolve()) for run in runs])
+    if count is None and by is not None:
+        raise InputError(f"--by {by} also needs the number of samples. Add --samples 5.")
+    if count is None and len(runs) == 1:
+        return []
+    parts = [(run.method, run.plan) for run in runs]
+    sampling = None if count is None else choose_sampling(parts, count, by, seed)
+    return [RunSampler(*part, sampling, number) for number, part in enumerate(parts)]
+
+
+def choose_sampling(
+    runs: Sequence[tuple[Method, Plan]], count: int, by: str | None, seed: int
+) -> Sampling:
+    """Sampling `by` the given way, or by the first of WAYS that all runs support.
+
+    The number of flips and networks is limited; a larger `count` means all of them.
+    """
+    if count < 1:
+        raise InputError(f"--samples is {count}, but must be at least 1. Try 5.")
+    if by is not None and by not in WAYS:
+        raise unknown("way of sampling", by, WAYS)
+    most = {way: min(most_samples(method, plan, way) for method, plan in runs) for way in WAYS}
+    supported = [way for way in WAYS if most[way] > 0]
+    if not supported:
+        raise InputError(
+            "no way of sampling is available: there is no learned threshold, no second network and "
+            "no dropout, and mirroring would swap left and right classes. Predict without "
+            "--samples."
+        )
+    if by is not None and by not in supported:
+        which = "this run" if len(runs) == 1 else "a run of the ensemble"
+        raise InputError(
+            f"--by {by} needs {WAYS[by]}, but {which} does not have that. Available: "
+            f"{', '.join(supported)}."
+        )
+    # by default, do not replace the requested number of samples by a few networks
+    default = next(way for way in supported if way != "networks" or most[way] >= count)
+    way = by or default
+    return Sampling(way, int(min(count, most[way])), seed)
+
+
+def most_samples(method: Method, plan: Plan, way: str) -> float:
+    """Number of different samples that a run can draw in a given way; may be infinite."""
+    if way == "thresholds":
+        return math.inf if method.has_threshold else 0
+    if way == "networks":
+        networks = len(method.predictors())
+        return networks if networks > 1 else 0
+    if way == "dropout":
+        layers = [layer for network in method.predictors() for layer in network.modules()]
+        return math.inf if any(isinstance(x, DROPOUTS) and x.p > 0 for x in layers) else 0
+    return len(flip_axes(plan)) if len(flip_axes(plan)) > 1 else 0
+
+
+def sampling_note(samplers: Sequence[RunSampler]) -> str:
+    """Suffix for the identity of the runs: sampled predictions differ from plain ones."""
+    sampling = samplers[0].sampling if samplers else None
+    return f" ({sampling})" if sampling else ""
+
+
+def require_same_task(plans: Sequence[Plan], names: Sequence[str]) -> None:
+    """Check that the runs of an ensemble are different runs with the same inputs and classes."""
+    first = plans[0]
+    for plan, name in zip(plans[1:], names[1:], strict=True):
+        for what in ("dims", "channels", "classes"):
+            one, other = getattr(first, what), getattr(plan, what)
+            # the order of classes is that of the channels
+            if one != other or (what == "classes" and list(one) != list(other)):
+                raise InputError(
+                    f"{name} has {what} {_listing(other)}, but {names[0]} has {_listing(one)}. The "
+                    "runs of an ensemble need the same channels and classes."
+                )
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{twice[0]} is given twice. An ensemble needs different runs.")
+
+
+def _listing(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} = {number}" for name, number in value.items())
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
