@@ -153,7 +153,7 @@ def test_an_empty_folder_is_refused(segpl, run, tmp_path):
     (tmp_path / "empty").mkdir()
     answer = segpl("predict", run, tmp_path / "empty", "--out", tmp_path / "masks")
     assert answer.code == 1
-    assert "empty is empty: there is nothing to predict" in answer.err
+    assert "empty is empty. Give a folder of images" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What to predict: files, folders of images and datasets."""
+"""Find the images to predict in files, folders and datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError
 
-CHANNEL_LAYOUT = "nnunet"  # every image there ends in the number of its channel
+CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
 CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 
 
@@ -23,14 +23,14 @@ class Job:
     """One image to predict."""
 
     name: str
-    images: tuple[Path, ...]  # one file for each channel, or one file with all of them
+    images: tuple[Path, ...]  # one file per channel, or one file with all channels
 
 
 def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]:
-    """What to predict in files, folders of images and folders of datasets.
+    """Images in files, folders of images, and datasets.
 
-    Of a dataset, its test cases, or all of them where it sets none aside. `layout` is that of the
-    dataset of the training: how its files are named, these probably are too.
+    A dataset gives its test cases, or all cases if it has none. `layout` is that of the training
+    data, whose file names the inputs probably share.
     """
     files: list[Path] = []
     jobs: list[Job] = []
@@ -38,16 +38,16 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
         if path.is_dir():
             jobs += _folder_jobs(path, plan, layout)
         elif not path.exists():
-            raise MissingFileError(f"{path} does not exist. Give an image, or a folder of images.")
+            raise MissingFileError(f"{path} does not exist. Give an image or a folder of images.")
         elif not suffix_of(path):
             raise InputError(
-                f"{path} is of no known image format. Known suffixes: {', '.join(SUFFIXES)}."
+                f"{path} has an unknown image format. Known suffixes: {', '.join(SUFFIXES)}."
             )
         else:
             files.append(path)
     jobs += _file_jobs(files, plan, layout)
     if not jobs:
-        raise InputError("there is nothing to predict. Give an image, or a folder of images.")
+        raise InputError("there is nothing to predict. Give an image or a folder of images.")
     _refuse_duplicates(jobs)
     return jobs
 
@@ -56,14 +56,14 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
     if files := image_files(folder):
         return _file_jobs(files, plan, layout)
     if not any(folder.iterdir()):
-        raise InputError(f"{folder} is empty: there is nothing to predict. Give another folder.")
+        raise InputError(f"{folder} is empty. Give a folder of images.")
     is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(folder)
     dataset = read_dataset(folder, layout if is_alike else None)
     return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
 
 
 def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
-    """Files one by one, or in groups `case_0000`, `case_0001`, ... of one channel each."""
+    """One job per file, or per group `case_0000`, `case_0001`, ... of single channels."""
     alone = [Job(stem_of(path), (path,)) for path in files]
     _refuse_duplicates(alone)
     groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
@@ -72,18 +72,18 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
         if match is None:
             return alone
         groups[path.parent, match["case"]][int(match["channel"])] = path
-    wanted = len(plan.channels)
+    channels = len(plan.channels)
     for (_, name), group in groups.items():
-        # a lone _0000 may hold all channels, as color pictures do; its reader will tell
-        if list(group) == [0] or sorted(group) == list(range(wanted)):
+        # a lone _0000 may hold all channels, as color images do; reading it will tell
+        if list(group) == [0] or sorted(group) == list(range(channels)):
             continue
-        if layout != CHANNEL_LAYOUT and max(group) >= wanted:
-            return alone  # numbers of slices or of frames, not of channels
+        if layout != CHANNEL_LAYOUT and max(group) >= channels:
+            return alone  # these number slices or frames, not channels
         found = ", ".join(path.name for path in group.values())
         raise InputError(
             f"case {name} has {len(group)} channel file(s) ({found}), but the run was trained on "
-            f"{wanted}: {', '.join(plan.channels)}. Give one file for each, numbered from "
-            f"{name}_0000 to {name}_{wanted - 1:04d}."
+            f"{channels}: {', '.join(plan.channels)}. Give one file per channel, from {name}_0000 "
+            f"to {name}_{channels - 1:04d}."
         )
     return [
         Job(name, tuple(group[channel] for channel in sorted(group)))
@@ -97,7 +97,6 @@ def _refuse_duplicates(jobs: Sequence[Job]) -> None:
         if job.name in seen:
             raise InputError(
                 f"two inputs are named '{job.name}': {seen[job.name].images[0]} and "
-                f"{job.images[0]}. Their predictions would be one file; rename one, or predict "
-                "them into different folders."
+                f"{job.images[0]}. Rename one, or predict them into different folders."
             )
         seen[job.name] = job

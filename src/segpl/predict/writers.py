@@ -1,4 +1,4 @@
-"""Predictions as files, in the format and on the grid of the image that they belong to."""
+"""Write predictions in the format and geometry of the input image."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from segpl.files import write_atomically
 NIFTI = (".nii.gz", ".nii")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 ARRAYS = (".npy", ".npz")
-ITK = {".nrrd": ".nrrd", ".mha": ".mha", ".mhd": ".mha"}  # an .mhd is two files: never whole
+ITK = {".nrrd": ".nrrd", ".mha": ".mha", ".mhd": ".mha"}  # .mhd: two files, so not atomic
 
-Array = NDArray[Any]
+FileArray = NDArray[Any]
 
 
 def output_name(case_name: str, like: Path) -> str:
-    """File name for the labels of a case whose image is `like`."""
+    """Name of the label file of a case whose image is `like`."""
     suffix = _known_suffix(like)
     if suffix in PICTURES:
         return f"{case_name}.png"
@@ -31,14 +31,14 @@ def output_name(case_name: str, like: Path) -> str:
 
 
 def probabilities_name(case_name: str, like: Path, outputs: int) -> str:
-    """File name for the probabilities; a picture cannot hold several channels of floats."""
+    """Name of the probability file; picture formats cannot hold several float channels."""
     if _known_suffix(like) in PICTURES:
         return f"{case_name}.tif" if outputs == 1 else f"{case_name}.npz"
     return output_name(case_name, like)
 
 
-def write_labels(path: Path, labels: Array, like: Path) -> None:
-    """Write labels (*S), in the smallest type that holds them, with the geometry of `like`."""
+def write_labels(path: Path, labels: FileArray, like: Path) -> None:
+    """Write labels (*S) in the smallest sufficient integer type, with the geometry of `like`."""
     labels = _smallest(labels)
     suffix = _known_suffix(like)
     if suffix in NIFTI:
@@ -51,10 +51,11 @@ def write_labels(path: Path, labels: Array, like: Path) -> None:
         _write_array(path, labels, like, name="label")
 
 
-def write_probabilities(path: Path, probabilities: Array, like: Path) -> None:
+def write_probabilities(path: Path, probabilities: FileArray, like: Path) -> None:
     """Write probabilities (K, *S) as float32 with the geometry of `like`.
 
-    One channel is written without its axis. Several come last in volumes and first in arrays.
+    A single channel is written without a channel axis. Several channels are the last axis of
+    volumes and the first axis of arrays.
     """
     channels = len(probabilities)
     values = np.asarray(probabilities, np.float32)
@@ -74,11 +75,11 @@ def _known_suffix(like: Path) -> str:
     suffix = suffix_of(like)
     if suffix not in (*NIFTI, *PICTURES, *ARRAYS, *ITK):
         known = ", ".join((*NIFTI, *PICTURES, *ARRAYS, *ITK))
-        raise InputError(f"{like} is of no format that can be written. Known suffixes: {known}.")
+        raise InputError(f"{like} has a format that cannot be written. Known suffixes: {known}.")
     return suffix
 
 
-def _smallest(labels: Array) -> Array:
+def _smallest(labels: FileArray) -> FileArray:
     for kind in (np.uint8, np.int16):
         limits = np.iinfo(kind)
         if limits.min <= labels.min(initial=0) and labels.max(initial=0) <= limits.max:
@@ -86,15 +87,15 @@ def _smallest(labels: Array) -> Array:
     return labels.astype(np.int32)
 
 
-def _write_nifti(path: Path, values: Array, like: Path) -> None:
+def _write_nifti(path: Path, values: FileArray, like: Path) -> None:
     kind, header = _nifti_header(like)
     if values.ndim == 2 and len(header.get_data_shape()) >= 3:
-        values = values[..., None]  # a slice is stored as a volume of one
+        values = values[..., None]  # a slice is stored as a volume with one slice
     affine = header.get_best_affine()
     header.set_data_dtype(values.dtype)
     header.set_data_shape(values.shape)
     header.set_slope_inter(1, 0)
-    header["cal_max"] = header["cal_min"] = 0  # a window for intensities would hide the labels
+    header["cal_max"] = header["cal_min"] = 0  # an intensity window would hide the labels
     if values.ndim == 4:
         header.set_zooms((*header.get_zooms()[:3], 1.0))
     picture = kind(values, affine, header)
@@ -102,7 +103,7 @@ def _write_nifti(path: Path, values: Array, like: Path) -> None:
 
 
 def _nifti_header(path: Path) -> tuple[Any, Any]:
-    """Class and header by content, as the reader does: not every .nii.gz is compressed."""
+    """Image class and header, judged by content: not every .nii.gz is compressed."""
     import nibabel
 
     with path.open("rb") as file:
@@ -116,8 +117,8 @@ def _nifti_header(path: Path) -> tuple[Any, Any]:
     return kind, header.as_byteswapped("<")
 
 
-def _write_itk(path: Path, values: Array, like: Path, channels: int) -> None:
-    import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None:
+    import SimpleITK as sitk  # noqa: N813 (as in its manual)
 
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(like))
@@ -126,7 +127,7 @@ def _write_itk(path: Path, values: Array, like: Path, channels: int) -> None:
     spatial = min(axes, 3)
     first = 1 if channels > 1 else 0
     if values.ndim - first < spatial:
-        values = values[..., None]  # a slice is stored as a volume of one
+        values = values[..., None]  # a slice is stored as a volume with one slice
     order = (*reversed(range(first, values.ndim)), *range(first))  # ITK: (z, y, x) or (z, y, x, K)
     image = sitk.GetImageFromArray(
         np.ascontiguousarray(values.transpose(order)), isVector=channels > 1
@@ -142,21 +143,21 @@ def _write_itk(path: Path, values: Array, like: Path, channels: int) -> None:
         except RuntimeError as error:
             cause = " ".join(str(error).split())
             raise StorageError(
-                f"{path} could not be written ({cause}). Check that the disk has space and the "
-                "folder may be written to."
+                f"{path} could not be written ({cause}). Check the free space and the permissions "
+                "of the folder."
             ) from error
 
     write_atomically(path, write)
 
 
-def _write_picture(path: Path, values: Array) -> None:
+def _write_picture(path: Path, values: FileArray) -> None:
     from PIL import Image
 
     picture = Image.fromarray(values)
     write_atomically(path, lambda draft: picture.save(draft))
 
 
-def _write_array(path: Path, values: Array, like: Path, name: str) -> None:
+def _write_array(path: Path, values: FileArray, like: Path, name: str) -> None:
     if suffix_of(path) == ".npy":
         write_atomically(path, lambda draft: np.save(draft, values))
         return

@@ -383,12 +383,12 @@ def test_a_missing_input_is_named(tmp_path):
 
 def test_an_input_of_no_known_format_is_refused(tmp_path):
     names(tmp_path, "notes.txt")
-    with pytest.raises(InputError, match=r"notes\.txt is of no known image format"):
+    with pytest.raises(InputError, match=r"notes\.txt has an unknown image format"):
         find(tmp_path / "notes.txt")
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is empty: there is nothing to predict"):
+    with pytest.raises(InputError, match=r"is empty\. Give a folder"):
         find(names(tmp_path / "empty"))
 
 

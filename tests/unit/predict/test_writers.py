@@ -62,7 +62,7 @@ def test_probabilities_are_named_by_what_holds_floats(like, outputs, name):
 
 
 def test_an_unknown_format_is_refused():
-    with pytest.raises(InputError, match=r"x\.dcm is of no format that can be written"):
+    with pytest.raises(InputError, match=r"x\.dcm has a format that cannot be written"):
         output_name("case", Path("x.dcm"))
 
 
