@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segpl.evaluate.scores import evaluate_folders
+    from segpl.evaluate.folders import evaluate_folders
     from segpl.experiments.folds import cross_validate
     from segpl.run import Run, load_run, train
 
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(run, name)
     if name == "evaluate_folders":
-        from segpl.evaluate.scores import evaluate_folders
+        from segpl.evaluate.folders import evaluate_folders
 
         return evaluate_folders
     if name == "cross_validate":

@@ -54,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import bar
     from segpl.errors import InputError
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
+    from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.region import regions_beside
-    from segpl.evaluate.scores import score_pairs, write_scores
+    from segpl.evaluate.scores import write_scores
     from segpl.report.tables import calibration_summary, count_noun, print_table, summary_table
 
     # names and paths are shown as they are, on one line, for copying

@@ -1,8 +1,7 @@
-"""Whether predicted probabilities can be believed: scores of a folder of them against labels."""
+"""Calibration of a folder of predicted probabilities against labels."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST, Manifest
-from segpl.data.readers import grid_difference, read_image, read_label
+from segpl.data.readers import read_image, read_label
 from segpl.errors import InputError
-from segpl.evaluate.pairing import Pairing, pair_cases, read_class_numbers, some_of
+from segpl.evaluate.pairing import (
+    Pairing,
+    name_some,
+    pair_cases,
+    read_class_numbers,
+    require_same_grid,
+    unknown_number,
+    warn_without_label,
+)
 from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
@@ -27,7 +34,7 @@ from segpl.evaluate.uncertainty import (
 )
 from segpl.types import IGNORE
 
-# the lower the better, all of them
+# lower is better
 MEASURES: dict[str, Callable[[Floats, Answers], float]] = {
     "brier": brier,
     "ece": expected_calibration_error,
@@ -36,8 +43,8 @@ MEASURES: dict[str, Callable[[Floats, Answers], float]] = {
 }
 TITLES = {"brier": "Brier", "ece": "ECE", "ace": "ACE", "nll": "NLL"}
 UNITS = {"nll": "nats"}
-PROBABILITIES = "probabilities"  # the folder that prediction writes them to
-STRANGER = -2  # a number in a label that no class has
+PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
+UNKNOWN = -2  # index of a number that is not a class
 
 
 def calibration_scores(
@@ -47,63 +54,66 @@ def calibration_scores(
     region: str | Path | None = None,
     advance: Callable[[], object] | None = None,
 ) -> list[Score]:
-    """Every measure for each case with a label, and each class but the background.
+    """All calibration measures for each labeled case and foreground class.
 
-    `predictions` is what `segpl predict --probabilities` has written, or the folder `probabilities`
-    in it; `labels` is a folder of labels, or a dataset; `region` is that of `evaluate_folders`.
-    Every class is a question of its own: is a voxel of it or not? Voxels that nobody knows are left
-    out; a case of which none is known scores nan.
+    Each class is a binary question: does a voxel belong to it? Voxels of unknown truth are left
+    out; a case without any known voxel scores nan.
+
+    Args:
+        predictions: folder written by `segpl predict --probabilities`, or its `probabilities`.
+        labels: folder of labels, or a dataset.
+        region: as in `evaluate_folders`.
+        advance: called once per case.
     """
     pairing = pair_probabilities(Path(predictions), Path(labels), region=region)
-    if pairing.without_label:
-        warnings.warn(
-            f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
-            f"scored: {some_of(pairing.without_label)}.",
-            stacklevel=2,
-        )
+    warn_without_label(pairing, labels)
     return score_probabilities(pairing, advance=advance)
 
 
 def pair_probabilities(
     predictions: Path, labels: Path, *, region: str | Path | None = None
 ) -> Pairing:
-    """Match probabilities and labels by case name; masks are never taken for probabilities."""
+    """Match probabilities and labels by case name. Masks never count as probabilities."""
     folder = predictions if predictions.name == PROBABILITIES else predictions / PROBABILITIES
     if predictions.is_dir() and not folder.is_dir():
         raise InputError(
-            f"{predictions} holds no probabilities: it has no folder {PROBABILITIES}, and masks "
-            "cannot tell how sure a prediction is. Write them with `segpl predict RUN --out "
-            f"{predictions} --probabilities`, with --samples N too for the mean of N samples."
+            f"{predictions} contains no probabilities, only masks. Write them with `segpl predict "
+            f"RUN --out {predictions} --probabilities`, optionally with --samples N."
         )
     pairing = pair_cases(folder, labels, region=region)
-    manifest = _manifest_of(folder)
-    made = manifest.files
+    manifest = read_class_numbers(folder.parent) or read_class_numbers(folder)
+    if manifest is None or len(manifest.classes) < 2:
+        raise InputError(
+            f"no {MANIFEST} beside {folder} says which channel is which class. Write it with "
+            "`segpl predict RUN --probabilities --out DIR`, and evaluate DIR."
+        )
+    _refuse_stale(pairing, manifest, folder)
+    return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
+
+
+def _refuse_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
+    files = manifest.files
     stale = [
-        case for case in pairing.pairs if case in made and PROBABILITIES not in made[case].maps
+        case for case in pairing.pairs if case in files and PROBABILITIES not in files[case].maps
     ]
     if stale:
         raise InputError(
-            f"the probabilities of {some_of(stale)} in {folder} are older than the masks beside "
-            f"them: {MANIFEST} knows nothing of them. Write both with `segpl predict RUN --out "
+            f"the probabilities of {name_some(stale)} in {folder} are older than the masks: "
+            f"{MANIFEST} does not list them. Write both with `segpl predict RUN --out "
             f"{folder.parent} --probabilities --overwrite`."
         )
-    return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
 
 
 def score_probabilities(
     pairing: Pairing, *, advance: Callable[[], object] | None = None
 ) -> list[Score]:
-    """Every measure of each pair of `pair_probabilities`."""
-    assert pairing.classes is not None, "probabilities say which classes their channels are"
+    """All measures for each pair of `pair_probabilities`."""
+    assert pairing.classes is not None, "pair_probabilities sets the classes"
     scores: list[Score] = []
     for case, (probability_file, label_file) in pairing.pairs.items():
         truth = read_label(label_file)
         image = read_image([probability_file], len(truth.grid.shape))
-        if difference := grid_difference(image.grid, truth.grid):
-            raise InputError(
-                f"case {case}: {probability_file} and {label_file} are not on one grid: "
-                f"{difference}. Predict again from the image that the label was drawn on."
-            )
+        require_same_grid(case, (probability_file, image.grid), (label_file, truth.grid))
         index = class_indices(truth.array, pairing.classes, pairing.ignore, label_file)
         if mask := pairing.regions.get(case):
             index[~read_region(mask, truth.grid, case)] = IGNORE
@@ -116,19 +126,18 @@ def score_probabilities(
 def case_scores(
     probability: Floats, label: NDArray[np.integer], classes: list[str], *, case: str
 ) -> list[Score]:
-    """Scores of probabilities (K, *S) against indices of classes (*S), or IGNORE."""
+    """All measures of probabilities (K, *S) against class indices (*S) or IGNORE."""
     channels = 1 if len(classes) == 2 else len(classes)
     if len(probability) != channels:
         raise InputError(
-            f"case {case}: there are {len(probability)} channels of probabilities, and the "
+            f"case {case}: the probabilities have {len(probability)} channels, but the "
             f"{len(classes)} classes {', '.join(classes)} need {channels}. Predict again."
         )
     asked, answers = questions(probability, label)
-    names = classes if channels > 1 else classes[1:]
+    first = channels - len(classes) + 1  # index of the first foreground channel: 0 or 1
     return [
         Score(case, name, measure, function(p, y), UNITS.get(measure, ""))
-        for number, (name, p, y) in enumerate(zip(names, asked, answers, strict=True))
-        if number > 0 or channels == 1  # the background is never scored
+        for name, p, y in zip(classes[1:], asked[first:], answers[first:], strict=True)
         for measure, function in MEASURES.items()
     ]
 
@@ -136,27 +145,12 @@ def case_scores(
 def class_indices(
     label: NDArray[np.integer], classes: Mapping[str, int], ignore: int | None, source: Path
 ) -> NDArray[np.int16]:
-    """The index (*S) of the class of each voxel, or IGNORE."""
-    index = np.full(label.shape, STRANGER, np.int16)
+    """Class index (*S) of each voxel of a label file, or IGNORE."""
+    index = np.full(label.shape, UNKNOWN, np.int16)
     for position, number in enumerate(classes.values()):
         index[label == number] = position
     if ignore is not None:
         index[label == ignore] = IGNORE
-    if (strangers := label[index == STRANGER]).size:
-        known = ", ".join(f"{name} = {number}" for name, number in classes.items())
-        raise InputError(
-            f"{source} holds the number {strangers[0]}, which is no class ({known}). Predictions "
-            f"and labels must use the same numbers; {MANIFEST} beside the predictions says which."
-        )
+    if (strange := label[index == UNKNOWN]).size:
+        raise unknown_number(str(source), int(strange[0]), classes)
     return index
-
-
-def _manifest_of(folder: Path) -> Manifest:
-    manifest = read_class_numbers(folder.parent) or read_class_numbers(folder)
-    if manifest is None or len(manifest.classes) < 2:
-        raise InputError(
-            f"{folder} does not say which channel is which class: there is no {MANIFEST} with "
-            "classes beside it. Write it with `segpl predict RUN --probabilities --out DIR`, and "
-            "evaluate DIR."
-        )
-    return manifest

@@ -1,4 +1,4 @@
-"""How well a predicted mask fits the true one. A row of `METRICS` can be asked for by its name."""
+"""Metrics of a predicted mask against the true one, by name in `METRICS`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from segpl.data.masks import Mask
 from segpl.errors import unknown
 from segpl.evaluate import surface
 from segpl.evaluate.surface import SurfaceDistances, surface_distances
 
-Mask = NDArray[np.bool_]
 Kind = Literal["share", "distance", "error", "volume"]
-Empty = Literal["no", "both", "prediction", "label"]  # which masks hold no voxel of a class
+Empty = Literal["no", "both", "prediction", "label"]  # which of the two masks is empty
 
 TOLERANCE = 1.0  # of surface Dice, in mm
-# what is given where a formula has no value; volumes always have one
+# values for empty masks, for which the formulas have none
 POLICIES: dict[Kind, str] = {
     "share": "both empty scores 1, only one empty scores 0",
-    "distance": "a distance is 0 if both are, the diagonal of the image if only one is",
-    "error": "a volume error is 0 if both are, +1 if only the label is",
+    "distance": "distances are 0 if both are empty, the diagonal of the image if one is",
+    "error": "the volume error is 0 if both are empty, +1 if only the label is",
 }
 
 
@@ -44,9 +43,9 @@ def iou(prediction: Mask, truth: Mask) -> float:
 
 
 def precision(prediction: Mask, truth: Mask) -> float:
-    r"""Share of the prediction that is right, $|P \cap T| / |P|$.
+    r"""Fraction of the prediction that is correct, $|P \cap T| / |P|$.
 
-    Two empty masks give 1; an empty prediction alone gives 0, since none of it is right.
+    Two empty masks give 1; only an empty prediction gives 0.
     """
     predicted = int(np.count_nonzero(prediction))
     if predicted == 0:
@@ -55,18 +54,17 @@ def precision(prediction: Mask, truth: Mask) -> float:
 
 
 def recall(prediction: Mask, truth: Mask) -> float:
-    r"""Share of the truth that is found, $|P \cap T| / |T|$, also called sensitivity.
+    r"""Fraction of the truth that is found, $|P \cap T| / |T|$; also called sensitivity.
 
-    Two empty masks give 1; an empty truth alone gives 0, so that no false alarm scores well.
+    Two empty masks give 1; only an empty truth gives 0, so that a false alarm scores badly.
     """
     return precision(truth, prediction)
 
 
 def volume_error(prediction: Mask, truth: Mask) -> float:
-    r"""Signed and relative to the truth, $(|P| - |T|) / |T|$: above 0 where too much is found.
+    r"""Signed error relative to the truth, $(|P| - |T|) / |T|$; positive for over-segmentation.
 
-    Two empty masks give 0; an empty truth alone gives +1, the mirror of the -1 of an empty
-    prediction.
+    Two empty masks give 0; only an empty truth gives +1, just as only an empty prediction gives -1.
     """
     predicted, true = int(np.count_nonzero(prediction)), int(np.count_nonzero(truth))
     if true == 0:
@@ -75,10 +73,7 @@ def volume_error(prediction: Mask, truth: Mask) -> float:
 
 
 def volume(mask: Mask, spacing: Sequence[float] | None) -> float:
-    """Millilitres of a volume, square millimetres of a picture; voxels where no spacing is known.
-
-    A voxel of 1 mm is a thousandth of a millilitre.
-    """
+    """Milliliters in 3D, square millimeters in 2D; voxels without a spacing."""
     voxels = int(np.count_nonzero(mask))
     if spacing is None:
         return float(voxels)
@@ -87,11 +82,11 @@ def volume(mask: Mask, spacing: Sequence[float] | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Two masks of one class on one grid, and what several metrics need of them, once."""
+    """Predicted and true mask of one class; caches what several metrics share."""
 
     prediction: Mask
     truth: Mask
-    spacing: Sequence[float] | None = None  # mm; None where the files store none
+    spacing: Sequence[float] | None = None  # mm; None if the files store none
     tolerance: float = TOLERANCE  # mm, or voxels without a spacing
 
     @cached_property
@@ -109,9 +104,9 @@ class Masks:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    title: str  # as it is read
+    title: str
     kind: Kind
-    best: Literal["high", "low", "zero", "none"]  # none: it is not a score
+    best: Literal["high", "low", "zero", "none"]  # none: not a score
     score: Callable[[Masks], float]
 
     def __call__(
@@ -151,12 +146,12 @@ METRICS: dict[str, Metric] = {
     ),
 }
 
-# what a comparison of methods scores and shows; other metrics are computed when asked for
+# metrics that comparisons show; the others are opt-in
 DEFAULT_METRICS = ("dice", "iou")
 
 
 def known_metrics(names: Iterable[str]) -> tuple[str, ...]:
-    """The names without repetition; one that is no metric is refused."""
+    """The names without duplicates; an unknown name is an error."""
     chosen = tuple(dict.fromkeys(names))
     for name in chosen:
         if name not in METRICS:
@@ -165,7 +160,7 @@ def known_metrics(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def unit_of(metric: str, masks: Masks) -> str:
-    """What a value is measured in: '' for a plain number; of surface Dice, how near is near."""
+    """The unit of a metric; '' for a plain number, the tolerance for surface Dice."""
     is_volume = masks.truth.ndim == 3
     length, size = "mm", "ml" if is_volume else "mm²"
     if masks.spacing is None:
@@ -176,10 +171,10 @@ def unit_of(metric: str, masks: Masks) -> str:
 
 
 def empty_policy(metrics: Iterable[str]) -> str:
-    """What these metrics give for empty masks, as a sentence; '' if the question never arises."""
+    """How these metrics score empty masks; '' if they need no rule."""
     kinds = {METRICS[metric].kind for metric in metrics if metric in METRICS}
-    said = [policy for kind, policy in POLICIES.items() if kind in kinds]
-    return f"Empty masks: {'; '.join(said)}." if said else ""
+    rules = [policy for kind, policy in POLICIES.items() if kind in kinds]
+    return f"Empty masks: {'; '.join(rules)}." if rules else ""
 
 
 EMPTY_POLICY = empty_policy(DEFAULT_METRICS)

@@ -1,52 +1,53 @@
-"""Which prediction is scored against which label, and where: files matched by name."""
+"""Match predictions with labels by case name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
-from segpl.data.manifest import Manifest, read_manifest
-from segpl.data.readers import stem_of
+from segpl.data.manifest import MANIFEST, Manifest, read_manifest
+from segpl.data.readers import Grid, grid_difference, stem_of
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.region import find_regions
 
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Which prediction is scored against which label, and what the numbers in them mean."""
+    """Predictions with their labels, and what the numbers in them mean."""
 
     pairs: dict[str, tuple[Path, Path]]  # case -> prediction, label
-    without_label: list[str]  # predicted cases that nothing is known about
-    without_prediction: list[str]
-    classes: dict[str, int] | None  # None: the labels themselves must tell
-    ignore: int | None
-    regions: dict[str, Path] = field(default_factory=dict)  # where to score; none: everywhere
+    without_label: list[str]  # predicted cases
+    without_prediction: list[str]  # labeled cases
+    classes: dict[str, int] | None  # name -> number; None: take the numbers in the labels
+    ignore: int | None  # number of unknown voxels
+    regions: dict[str, Path] = field(default_factory=dict)  # case -> mask of where to score
 
 
 def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = None) -> Pairing:
-    """Match predictions and labels by case name, whatever their formats."""
+    """Match predictions and labels by case name; their formats may differ."""
     for path in (predictions, labels):
         if not path.is_dir():
             raise MissingFileError(
-                f"{path} is not a folder: evaluation needs a folder of predictions, and a folder "
-                "of labels or a dataset. Check the path."
+                f"{path} is not a folder. Evaluation needs a folder of predictions, and a folder "
+                "of labels or a dataset."
             )
     predicted = _files_by_case(predictions)
     if not predicted:
         raise InputError(
-            f"{predictions} holds no prediction: there is no image file in it. "
-            "Write some with `segpl predict RUN FILES --out DIR`."
+            f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
+            "--out DIR`."
         )
-    known, classes, ignore = _labels(labels)
+    known, classes, ignore = _read_labels(labels)
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
-            f"no prediction has a label: {predictions} holds {some_of(predicted)}, and {labels} "
-            f"holds {some_of(known)}. A label is found by the name of its case: rename the files, "
-            "or point to the labels of these cases."
+            f"no prediction has a label: {predictions} contains {name_some(predicted)}, and "
+            f"{labels} contains {name_some(known)}. Files are matched by case name: rename them, "
+            "or give the labels of these cases."
         )
     if manifest := read_class_numbers(predictions):
         classes, ignore = manifest.classes, manifest.ignore
@@ -60,27 +61,29 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
     )
 
 
-def _files_by_case(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in image_files(folder):
-        case = stem_of(path)
-        if case in found:
-            raise InputError(
-                f"{folder} holds two files for case {case}: {found[case].name} and {path.name}. "
-                "One file for each case is needed; move the other elsewhere."
-            )
-        found[case] = path
-    return found
+def warn_without_label(pairing: Pairing, labels: str | Path) -> None:
+    if pairing.without_label:
+        warnings.warn(
+            f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
+            f"scored: {name_some(pairing.without_label)}.",
+            stacklevel=3,
+        )
 
 
-def _labels(folder: Path) -> tuple[dict[str, Path], dict[str, int] | None, int | None]:
-    """Label files by case, and what their numbers mean where that is written down."""
-    files = _files_by_case(folder)
-    if files:
-        return files, None, None
-    dataset = read_dataset(folder)
-    known = {case.name: case.label for case in dataset.cases if case.label}
-    return known, dataset.classes, dataset.ignore
+def require_same_grid(case: str, prediction: tuple[Path, Grid], label: tuple[Path, Grid]) -> None:
+    if difference := grid_difference(prediction[1], label[1]):
+        raise InputError(
+            f"case {case}: {prediction[0]} and {label[0]} are on different grids: {difference}. "
+            "Predict again from the image that was labeled."
+        )
+
+
+def unknown_number(where: str, number: int, classes: Mapping[str, int]) -> InputError:
+    known = ", ".join(f"{name} = {number}" for name, number in classes.items())
+    return InputError(
+        f"{where} contains the number {number}, which is not a class ({known}). Predictions and "
+        f"labels must use the same numbers, those of {MANIFEST} beside the predictions."
+    )
 
 
 def read_class_numbers(folder: Path) -> Manifest | None:
@@ -94,7 +97,31 @@ def read_class_numbers(folder: Path) -> Manifest | None:
         ) from error
 
 
-def some_of(names: Iterable[str], most: int = 3) -> str:
+def name_some(names: Iterable[str], most: int = 3) -> str:
+    """The first few names, and how many more there are."""
     ordered = sorted(names)
     more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
     return ", ".join(ordered[:most]) + more if ordered else "none"
+
+
+def _files_by_case(folder: Path) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in image_files(folder):
+        case = stem_of(path)
+        if case in found:
+            raise InputError(
+                f"{folder} contains two files for case {case}: {found[case].name} and "
+                f"{path.name}. Move one of them elsewhere."
+            )
+        found[case] = path
+    return found
+
+
+def _read_labels(folder: Path) -> tuple[dict[str, Path], dict[str, int] | None, int | None]:
+    """Label files by case; classes and the ignored number, if the dataset names them."""
+    files = _files_by_case(folder)
+    if files:
+        return files, None, None
+    dataset = read_dataset(folder)
+    known = {case.name: case.label for case in dataset.cases if case.label}
+    return known, dataset.classes, dataset.ignore

@@ -1,4 +1,4 @@
-"""Masks of where to score, such as the field of view of a photograph."""
+"""Masks of where to score, for example the field of view of a retina image."""
 
 from __future__ import annotations
 
@@ -12,67 +12,66 @@ from segpl.data.layouts.base import bare_stem, image_files, subfolder
 from segpl.data.readers import Grid, grid_difference, read_label, stem_of
 from segpl.errors import InputError, MissingFileError
 
-KNOWN = ("fov",)  # folders beside those of labels that are known to hold regions
+REGION_FOLDERS = ("fov",)  # folders beside the labels that are known to hold regions
 
 
 def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Path]:
-    """The mask of each case: in the folder `region`, or in one of that name beside its label's.
+    """The region mask of each case, in the folder `region` or in one of that name beside its label.
 
-    A dataset of two parts has two such folders, `training/fov` and `test/fov`, and one name finds
-    both. Names are those of cases or of label files, or the same but for words such as '_mask'.
+    With two parts, `training/fov` and `test/fov`, the name `fov` finds both. Masks are named like
+    the case or its label, with or without additions such as '_mask'.
     """
     found: dict[str, Path] = {}
     for case, label in labels.items():
-        folder = Path(region) if Path(region).is_dir() else _beside(label, str(region))
+        folder = Path(region) if Path(region).is_dir() else _folder_beside(label, str(region))
         if folder is None:
             raise MissingFileError(
-                f"{region} is not a folder, nor is there one of that name beside "
-                f"{label.parent}. Give a folder of masks, one for each case."
+                f"{region} is not a folder, and there is no folder of that name beside "
+                f"{label.parent}. Give a folder with one mask per case."
             )
         files = image_files(folder)
-        mask = _named(files, (case, stem_of(label)))
+        mask = _mask_named(files, (case, stem_of(label)))
         if mask is None:
-            example = f", such as {files[0].name}" if files else ""
+            example = f", for example {files[0].name}" if files else ""
             raise MissingFileError(
-                f"case {case} has no region: {folder} holds {len(files)} masks{example}, none by "
-                "its name. Add it, or evaluate without a region."
+                f"case {case} has no region: {folder} contains {len(files)} masks{example}, but "
+                "none of this name. Add it, or evaluate without a region."
             )
         found[case] = mask
     return found
 
 
 def regions_beside(labels: Iterable[Path]) -> str | None:
-    """The name of a folder of regions that lies beside every label's, if there is one."""
+    """The name of a known region folder, if there is one beside every label."""
     folders = {label.parent for label in labels}
-    for name in KNOWN:
+    for name in REGION_FOLDERS:
         if folders and all(subfolder(folder.parent, (name,)) for folder in folders):
             return name
     return None
 
 
 def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
-    """True where voxels count: wherever the mask is not 0."""
+    """True wherever the mask is not 0: only these voxels are scored."""
     region = read_label(path)
-    difference = grid_difference(region.grid, grid)
-    if difference:
+    if difference := grid_difference(region.grid, grid):
         raise InputError(
-            f"case {case}: the region {path} does not lie on the grid of the label: {difference}. "
-            "Draw it on the image that the label was drawn on."
+            f"case {case}: the region {path} is not on the grid of the label: {difference}. Draw "
+            "it on the image that was labeled."
         )
     inside: NDArray[np.bool_] = region.array != 0
     if not inside.any():
         raise InputError(
-            f"case {case}: the region {path} is empty, so there is nothing to score. "
-            "Check that it is a mask of where to score."
+            f"case {case}: the region {path} is empty, so there is nothing to score. Check that it "
+            "is a mask of where to score."
         )
     return inside
 
 
-def _beside(label: Path, name: str) -> Path | None:
+def _folder_beside(label: Path, name: str) -> Path | None:
     return subfolder(label.parent.parent, (name.lower(),))
 
 
-def _named(files: list[Path], names: tuple[str, ...]) -> Path | None:
+def _mask_named(files: list[Path], names: tuple[str, ...]) -> Path | None:
     by_stem = {stem_of(path): path for path in files}
     for name in names:
         if name in by_stem:

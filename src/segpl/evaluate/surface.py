@@ -1,13 +1,13 @@
-r"""How far the surfaces of two masks lie apart, in the unit of the voxel spacing.
+r"""Distances between the surfaces of two masks, in the unit of the voxel spacing.
 
 The surface $\partial A$ of a mask is the set of its voxels that share a face with a voxel outside
-of the mask or with the border of the image; a distance is measured between centers of voxels:
+the mask or with the image border. Distances are between voxel centers:
 
 $$d(a, \partial B) = \min_{b \in \partial B} \lVert a - b \rVert$$
 
-An axis along which the image is one voxel long is no direction: a picture that is stored as a
-volume of one slice has an outline, not a surface. Voxels that are left out (ignored, or outside of
-a region) belong to neither mask, so that both end where they begin.
+An axis of length one does not count: a picture stored as a volume with one slice has an outline,
+not a surface. Excluded voxels (ignored, or outside a region) belong to neither mask, so both masks
+end there.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-Mask = NDArray[np.bool_]
+from segpl.data.masks import Mask
 
-SLACK = 1e-6  # of rounding: three voxels of 0.1 mm are 0.30000000000000004 mm, and within 0.3 mm
+SLACK = 1e-6  # for rounding: 3 voxels of 0.1 mm are 0.30000000000000004 mm but within 0.3 mm
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SurfaceDistances:
-    """From each surface voxel of a mask to the surface of the other one.
+    """Distance from each surface voxel of one mask to the surface of the other.
 
-    A mask without a voxel has no distances, and to it every distance is the diagonal of the image.
+    An empty mask has no distances, and every distance to it is the diagonal of the image.
     """
 
-    to_truth: NDArray[np.float64]  # one for each surface voxel of the prediction
-    to_prediction: NDArray[np.float64]  # one for each surface voxel of the truth
+    to_truth: NDArray[np.float64]  # one per surface voxel of the prediction
+    to_prediction: NDArray[np.float64]  # one per surface voxel of the truth
 
 
 def surface_distances(prediction: Mask, truth: Mask, spacing: Sequence[float]) -> SurfaceDistances:
-    """Both ways, exact. Work and memory grow with the surfaces, not with the image."""
+    """Exact distances in both directions. Cost grows with the surfaces, not with the image."""
     farthest = diagonal(truth.shape, spacing)
     flat = tuple(axis for axis, size in enumerate(truth.shape) if size == 1)
     sizes = np.delete(np.asarray(spacing, float), flat)
@@ -50,7 +50,7 @@ def surface_distances(prediction: Mask, truth: Mask, spacing: Sequence[float]) -
 
 
 def surface(mask: Mask) -> Mask:
-    """Voxels of a mask with a face that is not shared with another one of its voxels."""
+    """Voxels of a mask with a face on the outside."""
     padded = np.pad(mask, 1)
     inside = mask.copy()
     whole = (slice(1, -1),) * mask.ndim
@@ -61,25 +61,25 @@ def surface(mask: Mask) -> Mask:
 
 
 def diagonal(shape: Sequence[int], spacing: Sequence[float]) -> float:
-    """From one corner of the image to the opposite one: no two of its voxels are farther apart."""
+    """Length of the image diagonal, an upper bound of all distances."""
     return float(np.linalg.norm(np.multiply(shape, spacing)))
 
 
 def hd95(distances: SurfaceDistances) -> float:
-    r"""The larger of the 95th percentiles of the distances each way, interpolated linearly.
+    r"""The larger of the 95th percentiles of both directions, linearly interpolated.
 
     $$\max\{P_{95}\, d(a, \partial T)_{a \in \partial P},\;
     P_{95}\, d(b, \partial P)_{b \in \partial T}\}$$
 
-    One percentile of both lists together, as some programs take, hides the errors of the smaller
-    surface and gives other numbers. Two empty masks give 0.
+    Some programs take one percentile of both lists together, which gives different numbers and
+    hides errors of the smaller surface. Two empty masks give 0.
     """
     ways = (distances.to_truth, distances.to_prediction)
     return max((float(np.percentile(way, 95)) for way in ways if way.size), default=0.0)
 
 
 def assd(distances: SurfaceDistances) -> float:
-    r"""Average symmetric surface distance: the mean over the voxels of both surfaces together.
+    r"""Average symmetric surface distance: the mean over the voxels of both surfaces.
 
     $$\frac{\sum_{a \in \partial P} d(a, \partial T) + \sum_{b \in \partial T} d(b, \partial P)}
     {|\partial P| + |\partial T|}$$
@@ -91,12 +91,12 @@ def assd(distances: SurfaceDistances) -> float:
 
 
 def surface_dice(distances: SurfaceDistances, tolerance: float) -> float:
-    r"""Share of both surfaces that lies within `tolerance` of the other one, counted in voxels.
+    r"""Fraction of surface voxels within `tolerance` of the other surface.
 
     $$\frac{|\{a \in \partial P: d(a, \partial T) \le \tau\}|
     + |\{b \in \partial T: d(b, \partial P) \le \tau\}|}{|\partial P| + |\partial T|}$$
 
-    Two empty masks give 1, a single one 0, however large the tolerance.
+    Two empty masks give 1; a single empty mask gives 0, whatever the tolerance.
     """
     ways = (distances.to_truth, distances.to_prediction)
     if not all(way.size for way in ways):
@@ -108,20 +108,20 @@ def surface_dice(distances: SurfaceDistances, tolerance: float) -> float:
 def _distances(
     start: Mask, end: Mask, sizes: NDArray[np.float64], farthest: float
 ) -> NDArray[np.float64]:
-    """From each voxel of `start` to the nearest one of `end`, in the order of the array."""
+    """Distance from each voxel of `start` to the nearest of `end`, in array order."""
     if not end.any():
         return np.full(np.count_nonzero(start), farthest)
     distances = np.zeros(np.count_nonzero(start))
-    apart = ~end[start]  # a voxel of both surfaces needs no search, and most are where masks agree
+    apart = ~end[start]  # voxels on both surfaces need no search
     if apart.any():
-        # a distance transform visits every voxel of the box: slower, unless surfaces fill it
+        # faster than a distance transform, which visits every voxel of the box
         tree = KDTree(np.argwhere(end) * sizes)
         distances[apart], _ = tree.query(np.argwhere(start)[apart] * sizes)
     return distances
 
 
 def _box(mask: Mask) -> tuple[slice, ...]:
-    """The smallest box around a mask; an empty one if there is nothing in it."""
+    """Bounding box of a mask; empty for an empty mask."""
     box: list[slice] = []
     for axis in range(mask.ndim):
         others = tuple(other for other in range(mask.ndim) if other != axis)

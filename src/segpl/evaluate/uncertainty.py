@@ -1,9 +1,8 @@
-"""How sure a prediction is, and whether it is right to be: pure functions of arrays.
+"""Calibration measures and error retention, as pure functions of arrays.
 
-Probabilities are those of yes to one question; several classes are as many questions, one for each
-channel, as everywhere here. A function takes arrays of any shape and looks at every element alike;
-`questions` makes them of a prediction and a label, and leaves out the voxels marked IGNORE. Where
-nothing is left the answer is nan: a measure of no voxel is not a good one.
+Each class is a binary question with its own probability. All functions take arrays of any shape and
+treat all elements alike; `questions` extracts these arrays from a prediction and a label, without
+the voxels marked IGNORE. Without any voxel, a measure is nan.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from segpl.errors import InputError
 from segpl.types import IGNORE
 
 BINS = 15
-LEAST = 1e-7  # what a float32 probability can just keep apart from 1
+LEAST = 1e-7  # about the distance of 1 to the next smaller float32
 Floats = NDArray[np.floating[Any]]
 Answers = NDArray[np.bool_]
 
 
 def questions(probability: Floats, label: NDArray[np.integer[Any]]) -> tuple[Floats, Answers]:
-    """Probabilities (K, N) and answers (K, N) of the N voxels whose label is known.
+    """Probabilities (K, N) and answers (K, N) of the N voxels with a known label.
 
-    `probability` is (K, *S); `label` (*S) holds indices of classes, or IGNORE. A single channel
-    asks for class 1, several ask for the class of their own index.
+    `probability` is (K, *S); `label` (*S) holds class indices or IGNORE. A single channel asks for
+    class 1; with several, each asks for the class of its index.
     """
     if probability.shape[1:] != label.shape:
         raise InputError(
-            f"probabilities {probability.shape} do not fit a label {label.shape}: a (K, *S) "
-            "prediction needs a (*S) label. Predict again from the image of that label."
+            f"probabilities {probability.shape} do not match the label {label.shape}: (K, *S) "
+            "needs (*S). Predict again from the image that was labeled."
         )
     known = label != IGNORE
     wanted = np.arange(len(probability)) if len(probability) > 1 else np.array([1])
@@ -40,26 +39,26 @@ def questions(probability: Floats, label: NDArray[np.integer[Any]]) -> tuple[Flo
 
 
 def brier(probability: Floats, truth: Answers) -> float:
-    r"""Mean squared distance between probability and answer [Xu2024, eq. 21].
+    r"""Mean squared difference of probability and answer [Xu2024, eq. 21].
 
     $$\frac{1}{N} \sum_v (p_v - y_v)^2$$
 
-    From 0, sure and right everywhere, to 1, sure and wrong everywhere; 0.25 for a coin. The paper
-    prints 0.97 for both of its methods, which by its own equation would be nearly the worst score.
+    From 0 (certain and correct everywhere) to 1 (certain and wrong everywhere); 0.25 for a constant
+    0.5. The paper reports 0.97 for both of its methods, nearly the worst score by its own equation.
     """
-    p, y = _paired(probability, truth)
+    p, y = _validated(probability, truth)
     return float(np.mean((p - y) ** 2)) if p.size else float("nan")
 
 
 def negative_log_likelihood(probability: Floats, truth: Answers) -> float:
-    r"""Mean surprise at the answers, in nats.
+    r"""Mean negative log-likelihood of the answers, in nats.
 
     $$-\frac{1}{N} \sum_v \bigl(y_v \log p_v + (1 - y_v) \log(1 - p_v)\bigr)$$
 
-    Probabilities are clipped to [1e-7, 1 - 1e-7], so that a voxel that is sure and wrong costs 16
-    and not infinitely much: averages of a few hard masks have such voxels.
+    Probabilities are clipped to [1e-7, 1 - 1e-7], so a voxel that is certain and wrong costs 16
+    instead of infinity. Averages of a few hard masks contain such voxels.
     """
-    p, y = _paired(probability, truth)
+    p, y = _validated(probability, truth)
     if not p.size:
         return float("nan")
     chance = np.where(y, p, 1 - p).clip(LEAST, 1 - LEAST)
@@ -68,12 +67,12 @@ def negative_log_likelihood(probability: Floats, truth: Answers) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reliability:
-    """How often the answer is yes where the probability is about so: one bar for each bin."""
+    """Reliability diagram: observed frequency against predicted probability in each bin."""
 
     edges: NDArray[np.float64]  # (bins + 1,)
     count: NDArray[np.int64]  # (bins,)
-    probability: NDArray[np.float64]  # (bins,) mean; nan where a bin is empty
-    frequency: NDArray[np.float64]  # (bins,) of yes; nan where a bin is empty
+    probability: NDArray[np.float64]  # (bins,) mean; nan in empty bins
+    frequency: NDArray[np.float64]  # (bins,) of yes; nan in empty bins
 
     @property
     def error(self) -> float:
@@ -85,8 +84,8 @@ class Reliability:
 
 
 def reliability(probability: Floats, truth: Answers, *, bins: int = BINS) -> Reliability:
-    """The data of a reliability diagram: equal bins of the probability of yes, the last closed."""
-    p, y = _paired(probability, truth)
+    """Reliability diagram with bins of equal width."""
+    p, y = _validated(probability, truth)
     _require_bins(bins)
     index = (p * bins).astype(np.intp).clip(0, bins - 1)
     count, first, second = (
@@ -99,97 +98,95 @@ def reliability(probability: Floats, truth: Answers, *, bins: int = BINS) -> Rel
 
 
 def expected_calibration_error(probability: Floats, truth: Answers, *, bins: int = BINS) -> float:
-    r"""Mean distance between probabilities and frequencies, over equal bins of probability.
+    r"""ECE: mean gap between probability and frequency, over bins of equal width.
 
     $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
 
-    The measure that `threshold.calibration` logs in training, with the same bins. That one sums
-    whole multiples of a small unit on the device, so that the order of a GPU's additions cannot
-    move a training; this one sums in double precision.
+    Training logs the same measure with the same bins (`threshold.calibration`), but in fixed point,
+    so that the order of additions on a GPU does not matter; this one uses double precision.
     """
     return reliability(probability, truth, bins=bins).error
 
 
 def adaptive_calibration_error(probability: Floats, truth: Answers, *, bins: int = BINS) -> float:
-    r"""The same over bins of equally many voxels [Nixon2019], for one question at a time.
+    r"""ACE: the same gap, over bins with equal numbers of voxels [Nixon2019].
 
     $$\frac{1}{R} \sum_r \left| \bar y_r - \bar p_r \right|$$
 
-    Most voxels of a scan are sure background, and fill one equal bin alone; here they share. Voxels
-    of one probability that an edge cuts through are divided between both sides in proportion, with
-    the mean of their answers: their order means nothing. So the bins hold $N / R$ voxels exactly,
-    whatever $N$ is.
+    Most voxels of a scan are certain background and would fill a single bin of equal width. Every
+    bin here holds exactly $N / R$ voxels: voxels of equal probability at a bin edge are divided
+    between both bins in proportion, with their mean answer, so that their order does not matter.
     """
-    p, y = _paired(probability, truth)
+    p, y = _validated(probability, truth)
     _require_bins(bins)
     if not p.size:
         return float("nan")
-    mass, excess = _cumulated(p, p - y)
+    mass, excess = _cumulate(p, p - y)
     edges = np.interp(np.linspace(0, p.size, bins + 1), mass, excess)
     return float(np.abs(np.diff(edges)).sum() / p.size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retention:
-    """The error that is left when the most uncertain voxels are handed to somebody else."""
+    """Error that remains when the most uncertain voxels are left to an expert."""
 
-    retained: NDArray[np.float64]  # (points + 1,) shares from 0 to 1
+    retained: NDArray[np.float64]  # (points + 1,) fractions from 0 to 1
     error: NDArray[np.float64]  # (points + 1,) mean over the retained voxels
 
     @property
     def area(self) -> float:
-        """Under the curve, by straight lines: the lower, the better errors are known."""
+        """Area under the curve (trapezoids); lower is better."""
         return float(np.mean((self.error[1:] + self.error[:-1]) / 2))
 
 
 def error_retention(uncertainty: Floats, error: NDArray[Any], *, points: int = 100) -> Retention:
-    r"""Mean error of the share $f$ of voxels that are the least uncertain, for $f$ from 0 to 1.
+    r"""Mean error of the least uncertain fraction $f$ of the voxels, for $f$ from 0 to 1.
 
     $$e(f) = \frac{1}{f N} \sum_{v : u_v \le u_{(f N)}} e_v$$
 
-    `error` is wrong or right, or any number for each voxel. At 1 it is the mean error, at 0 the
-    limit: that of the least uncertain voxels. Equally uncertain ones are dropped together, in
-    proportion. Uncertainty that knows nothing gives a flat curve.
+    `error` is boolean, or any number per voxel. At $f = 1$ the curve is the mean error, at 0 the
+    limit: the error of the least uncertain voxels. Ties are dropped in proportion. An uninformative
+    uncertainty gives a flat curve.
     """
     if uncertainty.shape != error.shape:
         raise InputError(
-            f"uncertainty {uncertainty.shape} and error {error.shape} differ in shape: give one "
-            "number of each for every voxel."
+            f"uncertainty {uncertainty.shape} and error {error.shape} differ in shape. Give one "
+            "value of each per voxel."
         )
     _require_bins(points)
     share = np.linspace(0, 1, points + 1)
     if not error.size:
         return Retention(share, np.full(points + 1, np.nan))
-    mass, total = _cumulated(uncertainty.ravel(), error.ravel().astype(np.float64))
+    mass, total = _cumulate(uncertainty.ravel(), error.ravel().astype(np.float64))
     kept = share[1:] * error.size
     rest = np.interp(kept, mass, total) / kept
     return Retention(share, np.concatenate([[total[1] / mass[1]], rest]))
 
 
-def _paired(probability: Floats, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
+def _validated(probability: Floats, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
     if probability.shape != truth.shape:
         raise InputError(
-            f"probabilities {probability.shape} and answers {truth.shape} differ in shape: give "
-            "one answer for each probability."
+            f"probabilities {probability.shape} and answers {truth.shape} differ in shape. Give "
+            "one answer per probability."
         )
     p = probability.ravel().astype(np.float64)
     if p.size and not (p.min() >= 0 and p.max() <= 1):  # nan fails both
         raise InputError(
-            f"probabilities from {p.min():.4g} to {p.max():.4g} are none: they lie from 0 to 1. "
-            "If these are logits, take their sigmoid."
+            f"probabilities must be from 0 to 1, but are from {p.min():.4g} to {p.max():.4g}. "
+            "If these are logits, apply a sigmoid."
         )
     return p, truth.ravel().astype(bool)
 
 
 def _require_bins(bins: int) -> None:
     if bins < 1:
-        raise InputError(f"{bins} bins are too few: use 1 or more, such as {BINS}.")
+        raise InputError(f"bins is {bins}, but must be at least 1. Try {BINS}.")
 
 
-def _cumulated(
+def _cumulate(
     key: Floats, value: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Voxels and values summed up to each different key, in their order, both from 0: (G + 1,)."""
+    """Cumulative counts and sums of `value` by increasing key, each (distinct keys + 1,)."""
     order = np.argsort(key, kind="stable")
     sorted_key, sorted_value = key[order], value[order]
     starts = np.flatnonzero(np.concatenate([[True], sorted_key[1:] != sorted_key[:-1]]))

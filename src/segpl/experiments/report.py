@@ -7,8 +7,9 @@ from pathlib import Path
 
 from segpl.display import bar, say
 from segpl.errors import UserError
+from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
-from segpl.evaluate.scores import evaluate_folders, write_scores
+from segpl.evaluate.scores import write_scores
 from segpl.predict.outputs import OtherWeightsError
 from segpl.run import load_run
 

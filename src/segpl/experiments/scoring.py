@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from segpl.evaluate.scores import Score, evaluate_folders, write_scores
+from segpl.evaluate.folders import evaluate_folders
+from segpl.evaluate.scores import Score, write_scores
 from segpl.run import Run
 
 

@@ -18,7 +18,7 @@ SHAPES = {".nii.gz": (3, 4, 5), ".mha": (3, 4, 5), ".npy": (3, 4, 5), ".png": (6
 
 
 def write_case(root: Path, suffix: str, classes: dict[str, int], seed: int = 0, name: str = "a"):
-    """A case as `segpl predict --probabilities` leaves it, and its label."""
+    """A case as `segpl predict --probabilities` writes it, and its label."""
     draw = np.random.default_rng(seed)
     shape = SHAPES[suffix]
     outputs = 1 if len(classes) == 2 else len(classes)
@@ -44,7 +44,7 @@ def write_like(path: Path, shape: tuple[int, ...]) -> None:
     elif path.suffix == ".npy":
         np.save(path, np.zeros(shape))
     elif path.suffix == ".mha":
-        import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+        import SimpleITK as sitk  # noqa: N813 (as in its manual)
 
         sitk.WriteImage(sitk.GetImageFromArray(np.zeros(shape[::-1])), str(path))
     else:
@@ -59,7 +59,7 @@ def values(scores) -> dict[tuple[str, str], float]:
 
 @pytest.mark.parametrize("suffix", list(SHAPES))
 @pytest.mark.parametrize("classes", [TWO, THREE], ids=["two", "three"])
-def test_brier_of_files_is_that_of_their_arrays(tmp_path, suffix, classes):
+def test_brier_score_of_files_equals_that_of_their_arrays(tmp_path, suffix, classes):
     p, label = write_case(tmp_path, suffix, classes)
     found = values(calibration_scores(tmp_path / "out", tmp_path / "labels"))
     for channel, (name, number) in enumerate(classes.items()):
@@ -74,7 +74,7 @@ def test_brier_of_files_is_that_of_their_arrays(tmp_path, suffix, classes):
     }
 
 
-def test_the_inner_folder_is_as_good_as_the_outer_one(tmp_path):
+def test_either_folder_may_be_given(tmp_path):
     write_case(tmp_path, ".npy", TWO)
     outer, inner = (
         calibration_scores(tmp_path / "out" / part, tmp_path / "labels")
@@ -83,7 +83,7 @@ def test_the_inner_folder_is_as_good_as_the_outer_one(tmp_path):
     assert outer == inner
 
 
-def test_cases_have_rows_of_their_own(tmp_path):
+def test_each_case_has_its_own_rows(tmp_path):
     for number, name in enumerate("ab"):
         write_case(tmp_path, ".npy", TWO, seed=number, name=name)
     scores = calibration_scores(tmp_path / "out", tmp_path / "labels")
@@ -91,11 +91,11 @@ def test_cases_have_rows_of_their_own(tmp_path):
     assert scores[0].value != scores[4].value
 
 
-def test_what_is_ignored_or_beyond_the_region_is_left_out(tmp_path):
+def test_ignored_voxels_and_voxels_outside_the_region_do_not_count(tmp_path):
     p, label = write_case(tmp_path, ".npy", TWO)
     label[0] = 7
     np.save(tmp_path / "labels" / "a.npy", label)
-    with pytest.raises(InputError, match="the number 7, which is no class"):
+    with pytest.raises(InputError, match="the number 7, which is not a class"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
     manifest = tmp_path / "out" / "predictions.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"ignore": 7}))
@@ -113,32 +113,32 @@ def test_what_is_ignored_or_beyond_the_region_is_left_out(tmp_path):
     assert found["organ", "brier"] == pytest.approx(expected)
 
 
-def test_a_case_of_which_nothing_is_known_scores_nan():
+def test_a_case_without_known_voxels_scores_nan():
     nothing = np.full((2, 2), -1)
     scores = case_scores(np.zeros((1, 2, 2)), nothing, list(TWO), case="a")
     assert all(np.isnan(score.value) for score in scores)
 
 
-def test_other_numbers_of_channels_are_refused():
-    with pytest.raises(InputError, match="2 channels of probabilities, and the 3 classes"):
+def test_wrong_number_of_channels_is_an_error():
+    with pytest.raises(InputError, match="have 2 channels, but the 3 classes"):
         case_scores(np.zeros((2, 4)), np.zeros(4, int), list(THREE), case="a")
 
 
-def test_probabilities_without_a_manifest_are_refused(tmp_path):
+def test_probabilities_without_a_manifest_are_an_error(tmp_path):
     write_case(tmp_path, ".npy", TWO)
     (tmp_path / "out" / "predictions.json").unlink()
-    with pytest.raises(InputError, match="does not say which channel is which class"):
+    with pytest.raises(InputError, match="says which channel is which class"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
 
 
-def test_another_grid_is_refused(tmp_path):
+def test_another_grid_is_an_error(tmp_path):
     write_case(tmp_path, ".npy", TWO)
     np.save(tmp_path / "labels" / "a.npy", np.zeros((3, 4, 6), np.uint8))
-    with pytest.raises(InputError, match="not on one grid"):
+    with pytest.raises(InputError, match="on different grids"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
 
 
-def test_predictions_without_a_label_are_named(tmp_path):
+def test_predictions_without_a_label_are_reported(tmp_path):
     for name in "ab":
         write_case(tmp_path, ".npy", TWO, name=name)
     (tmp_path / "labels" / "b.npy").unlink()
@@ -147,17 +147,17 @@ def test_predictions_without_a_label_are_named(tmp_path):
     assert {score.case for score in scores} == {"a"}
 
 
-def test_masks_are_never_taken_for_probabilities(tmp_path):
-    """Hard masks of two classes would pass for probabilities of 0 and 1."""
+def test_masks_do_not_count_as_probabilities(tmp_path):
+    """Masks of two classes look like probabilities of 0 and 1."""
     write_case(tmp_path, ".npy", {"background": 0, "organ": 1})
     shutil.rmtree(tmp_path / "out" / "probabilities")
     np.save(tmp_path / "out" / "a.npy", np.load(tmp_path / "labels" / "a.npy"))
-    with pytest.raises(InputError, match=r"holds no probabilities: .* --probabilities"):
+    with pytest.raises(InputError, match=r"contains no probabilities, .* --probabilities"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
 
 
-def test_probabilities_that_other_masks_have_outlived_are_refused(tmp_path):
-    """Masks of another run replace those of the first, and leave its probabilities behind."""
+def test_probabilities_older_than_their_masks_are_an_error(tmp_path):
+    """Another run has replaced the masks but not the probabilities."""
     write_case(tmp_path, ".npy", TWO)
     manifest = tmp_path / "out" / "predictions.json"
     content = json.loads(manifest.read_text()) | {

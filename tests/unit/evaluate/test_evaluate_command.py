@@ -50,7 +50,7 @@ def test_every_metric_is_written_and_printed_with_its_unit(folders, tmp_path, ca
 @pytest.mark.parametrize(
     "name", ["vessel", "a_class_whose_name_is_as_long_as_any_that_was_ever_seen"]
 )
-def test_the_table_fits_into_100_columns_and_nothing_is_cut_off(folders, capsys, monkeypatch, name):
+def test_the_table_fits_100_columns_without_truncation(folders, capsys, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "100")
     content = {"classes": {"background": 0, name: 255}, "ignore": None}
     (folders[0] / "predictions.json").write_text(json.dumps(content))
@@ -61,16 +61,14 @@ def test_the_table_fits_into_100_columns_and_nothing_is_cut_off(folders, capsys,
     assert any("0.500" in line for line in lines)
 
 
-def test_the_foot_says_what_empty_masks_were_given_and_how_often(folders, capsys):
+def test_the_footnote_says_how_empty_masks_score_and_how_often(folders, capsys):
     evaluate(*folders, "--metrics", "dice", "hd95")
     printed = " ".join(capsys.readouterr().out.split())
     assert "3 cases scored. Empty masks: both empty scores 1, only one empty scores 0;" in printed
-    assert "needed for 1 of 3 pairs of case and class: both empty 0, only the prediction 1" in (
-        printed
-    )
+    assert "applies to 1 of 3 pairs of case and class (both 0, only the prediction 1" in (printed)
 
 
-def test_a_missed_case_is_in_the_mean_with_the_diagonal_of_the_image(folders):
+def test_a_missed_case_scores_the_image_diagonal(folders):
     evaluate(*folders, "--metrics", "hd95")
     scores = {score.case: score.value for score in read_scores(folders[0] / "scores.csv")}
     assert scores == {"a": 0.0, "b": pytest.approx(0.95), "c": pytest.approx(8**0.5)}
@@ -90,25 +88,25 @@ def test_the_tolerance_reaches_surface_dice(folders):
         assert score.unit == f"at {tolerance} px"
 
 
-def test_an_unknown_metric_is_refused_before_anything_is_read(tmp_path):
+def test_an_unknown_metric_fails_before_reading_files(tmp_path):
     with pytest.raises(UnknownNameError, match=r"no metric named 'dise'\. Did you mean 'dice'"):
         evaluate(tmp_path / "absent", tmp_path / "absent", "--metrics", "dise")
 
 
-def test_the_help_names_every_metric():
+def test_help_lists_every_metric():
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     words = parser.format_help().replace(",", " ").split()
     assert [name for name in METRICS if name not in words] == []
 
 
-def test_the_command_lists_what_was_not_scored(folders, capsys):
+def test_predictions_without_a_label_are_listed(folders, capsys):
     picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
     evaluate(*folders)
     assert "for want of a label: stray" in capsys.readouterr().err
 
 
-def test_the_command_scores_inside_of_a_region_and_says_so(folders, tmp_path, capsys):
+def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
     for case in "abc":
         picture(tmp_path / "left" / f"{case}.png", [[255, 0], [255, 0]])
     evaluate(*folders, "--metrics", "dice", "--region", tmp_path / "left")
@@ -117,14 +115,14 @@ def test_the_command_scores_inside_of_a_region_and_says_so(folders, tmp_path, ca
     assert "left only" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_folder_of_regions_beside_the_labels_is_pointed_out(folders, tmp_path, capsys):
+def test_a_region_folder_beside_the_labels_is_suggested(folders, tmp_path, capsys):
     (tmp_path / "fov").mkdir()
     evaluate(*folders)
     assert "--region fov" in capsys.readouterr().err
 
 
 def write_probabilities(predictions: Path, **maps: object) -> None:
-    """As `segpl predict --probabilities` leaves them beside masks of pictures."""
+    """As `segpl predict --probabilities` writes them beside masks of pictures."""
     content = {"classes": {"background": 0, "vessel": 255}, "ignore": None, "files": {}}
     (predictions / "predictions.json").write_text(json.dumps(content))
     for case, values in maps.items():
@@ -133,8 +131,8 @@ def write_probabilities(predictions: Path, **maps: object) -> None:
         Image.fromarray(np.asarray(values, np.float32)).save(path)
 
 
-def test_calibration_of_each_case_is_a_table_of_its_own(folders, tmp_path, capsys, monkeypatch):
-    """By hand: two of four pixels are vessel; a is sure and right, b says 0.8 and 0.2, c a half."""
+def test_calibration_has_its_own_table(folders, tmp_path, capsys, monkeypatch):
+    """Two of four pixels are vessel; a is certain and correct, b says 0.8 and 0.2, c 0.5."""
     monkeypatch.setenv("COLUMNS", "100")
     right, rather, half = [[1, 1], [0, 0]], [[0.8, 0.8], [0.2, 0.2]], [[0.5, 0.5], [0.5, 0.5]]
     write_probabilities(folders[0], a=right, b=rather, c=half)
@@ -151,25 +149,25 @@ def test_calibration_of_each_case_is_a_table_of_its_own(folders, tmp_path, capsy
     assert f"{0.29 / 3:.4f}" in printed
 
 
-def test_a_case_without_known_pixels_is_left_out_of_the_calibration_in_words(folders, capsys):
+def test_a_case_without_known_pixels_is_reported_as_left_out(folders, capsys):
     write_probabilities(folders[0], a=[[1, 1], [0, 0]], b=[[1, 1], [0, 0]])
     manifest = folders[0] / "predictions.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"ignore": 7}))
     picture(folders[1] / "b.png", [[7, 7], [7, 7]])
     evaluate(*folders, "--metrics", "dice", "--calibration")
     said = capsys.readouterr()
-    assert "1 case without a known voxel is left out: b" in " ".join(said.out.split())
+    assert "Left out, because no voxel has a known label: b (1 case)" in " ".join(said.out.split())
     assert "0.0000" in said.out
     assert "Without probabilities: c" in said.err
 
 
-def test_calibration_without_probabilities_is_refused_before_anything_is_scored(folders):
-    with pytest.raises(InputError, match=r"holds no probabilities.*segpl predict RUN --out"):
+def test_calibration_without_probabilities_fails_before_scoring(folders):
+    with pytest.raises(InputError, match=r"contains no probabilities.*segpl predict RUN --out"):
         evaluate(*folders, "--calibration")
     assert not (folders[0] / "scores.csv").exists()
 
 
-def test_scores_that_calibration_would_overwrite_are_refused(folders, tmp_path):
+def test_out_must_differ_from_the_calibration_table(folders, tmp_path):
     write_probabilities(folders[0], a=[[1, 1], [0, 0]])
     out = tmp_path / "calibration.csv"
     with pytest.raises(InputError, match=r"calibration\.csv is where --calibration writes"):

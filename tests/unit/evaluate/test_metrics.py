@@ -36,7 +36,7 @@ def test_one_empty_mask_scores_zero_whichever_it_is(name):
     assert METRICS[name](FULL, EMPTY) == 0.0
 
 
-def test_no_tolerance_makes_a_missing_surface_near():
+def test_tolerance_does_not_help_an_empty_mask():
     assert METRICS["surface_dice"](EMPTY, CORNER, tolerance=1000) == 0.0
 
 
@@ -46,54 +46,54 @@ def test_a_mask_scores_one_against_itself(name):
 
 
 @every_share
-def test_masks_apart_score_zero(name):
+def test_disjoint_masks_score_zero(name):
     assert METRICS[name](CORNER, CORNER[::-1, ::-1]) == 0.0
 
 
 @every_distance
-def test_two_empty_masks_are_no_distance_apart(name):
+def test_two_empty_masks_have_distance_zero(name):
     assert METRICS[name](EMPTY, EMPTY) == 0.0
 
 
 @every_distance
-def test_one_empty_mask_is_the_diagonal_of_the_image_away_whichever_it_is(name):
+def test_one_empty_mask_has_the_image_diagonal_as_distance(name):
     """4 voxels of 3 mm by 4 voxels of 4 mm: 12 mm by 16 mm, whatever the size of the other mask."""
     for pair in ((EMPTY, FULL), (CORNER, EMPTY)):
         assert METRICS[name](*pair, spacing=(3.0, 4.0)) == pytest.approx(20.0)
 
 
-def test_volume_error_of_empty_masks_has_the_stated_values():
+def test_volume_error_of_empty_masks():
     error = METRICS["volume_error"]
     assert error(EMPTY, EMPTY) == 0.0
     assert error(CORNER, EMPTY) == 1.0
     assert error(EMPTY, CORNER) == -1.0
 
 
-def test_volume_error_is_positive_where_too_much_is_found():
+def test_volume_error_is_positive_for_over_segmentation():
     assert METRICS["volume_error"](FULL, FULL[:, ::-1] & CORNER) == 15.0
     assert METRICS["volume_error"](CORNER, FULL) == -15 / 16
 
 
 @every_metric
-def test_no_value_is_infinite_or_missing_for_empty_masks(name):
+def test_empty_masks_give_finite_values(name):
     for pair in ((EMPTY, EMPTY), (EMPTY, CORNER), (CORNER, EMPTY)):
         assert np.isfinite(METRICS[name](*pair))
 
 
 @every_metric
-def test_a_score_is_a_plain_number(name):
+def test_scores_are_python_floats(name):
     for pair in ((FULL, FULL), (CORNER, FULL), (EMPTY, EMPTY), (EMPTY, FULL)):
         assert type(METRICS[name](*pair)) is float
 
 
-def test_precision_and_recall_tell_too_much_from_too_little():
+def test_precision_and_recall_separate_over_and_under_segmentation():
     assert METRICS["precision"](FULL, CORNER) == 1 / 16
     assert METRICS["recall"](FULL, CORNER) == 1.0
     assert METRICS["precision"](CORNER, FULL) == 1.0
     assert METRICS["recall"](CORNER, FULL) == 1 / 16
 
 
-def test_volumes_are_in_millilitres_and_areas_in_square_millimetres():
+def test_volumes_are_in_milliliters_and_areas_in_square_millimeters():
     cube = np.ones((10, 10, 10), bool)
     assert volume(cube, (1.0, 1.0, 1.0)) == 1.0
     assert volume(cube, (0.5, 2.0, 3.0)) == pytest.approx(3.0)
@@ -101,7 +101,7 @@ def test_volumes_are_in_millilitres_and_areas_in_square_millimetres():
     assert volume(cube, None) == 1000.0
 
 
-def test_the_label_s_volume_is_that_of_the_label():
+def test_label_volume_is_that_of_the_label():
     assert METRICS["volume"](CORNER, FULL) == 1.0
     assert METRICS["label_volume"](CORNER, FULL) == 16.0
 
@@ -115,20 +115,20 @@ def test_the_label_s_volume_is_that_of_the_label():
         (2, None, ("px", "px", "at 2 px")),
     ],
 )
-def test_units_follow_the_dimensions_and_whether_a_spacing_is_known(dims, spacing, units):
+def test_units_depend_on_dimensions_and_spacing(dims, spacing, units):
     mask = np.ones((2,) * dims, bool)
     masks = Masks(mask, mask, spacing, 2.0)
     assert tuple(unit_of(m, masks) for m in ("hd95", "volume", "surface_dice")) == units
     assert unit_of("dice", masks) == unit_of("volume_error", masks) == ""
 
 
-def test_the_policy_of_dice_and_iou_speaks_of_no_distance():
+def test_empty_policy_of_dice_and_iou():
     assert empty_policy(DEFAULT_METRICS) == EMPTY_POLICY
     assert EMPTY_POLICY == "Empty masks: both empty scores 1, only one empty scores 0."
 
 
-def test_the_policy_names_the_value_of_each_kind():
-    assert "diagonal of the image if only one is" in empty_policy(["hd95"])
+def test_empty_policy_covers_each_kind_of_metric():
+    assert "diagonal of the image if one is" in empty_policy(["hd95"])
     assert "+1 if only the label is" in empty_policy(["volume_error"])
     assert empty_policy(["volume"]) == ""
 
@@ -148,7 +148,7 @@ def test_surface_distances_are_computed_once_for_all_metrics(monkeypatch):
     assert len(calls) == 1
 
 
-def test_overlap_needs_no_surface(monkeypatch):
+def test_overlap_metrics_compute_no_surface(monkeypatch):
     names = [n for n, m in METRICS.items() if m.kind != "distance" and n != "surface_dice"]
     before = {name: METRICS[name](CORNER, FULL) for name in names}
     monkeypatch.delattr("segpl.evaluate.metrics.surface_distances")

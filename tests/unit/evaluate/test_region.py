@@ -1,4 +1,4 @@
-"""Scores inside of a region: its masks are found, fit, and leave out what lies outside."""
+"""Regions: finding their masks, checking them, and excluding what lies outside."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.pairing import pair_cases
 from segpl.evaluate.region import regions_beside
-from segpl.evaluate.scores import evaluate_case, evaluate_folders
 
 BINARY = {"background": 0, "vessel": 1}
 
@@ -40,7 +40,7 @@ def retina(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_region_named_as_a_folder_beside_the_labels_is_found_in_every_part(retina):
+def test_a_region_folder_beside_the_labels_is_found_in_every_part(retina):
     pairing = pair_cases(retina / "masks", retina / "data", region="fov")
     assert pairing.regions == {
         "01": retina / "data" / "test" / "fov" / "01.png",
@@ -48,7 +48,7 @@ def test_a_region_named_as_a_folder_beside_the_labels_is_found_in_every_part(ret
     }
 
 
-def test_errors_outside_of_the_region_count_in_no_metric(retina):
+def test_errors_outside_the_region_do_not_count(retina):
     names = [name for name in METRICS if METRICS[name].best != "none"]
     data = retina / "data"
     inside = evaluate_folders(retina / "masks", data, metrics=names, region="fov")
@@ -58,7 +58,7 @@ def test_errors_outside_of_the_region_count_in_no_metric(retina):
     assert {s.value for s in everywhere if s.metric == "dice"} == {8 / 16}
 
 
-def test_labels_outside_of_the_region_count_in_no_metric():
+def test_labels_outside_the_region_do_not_count():
     truth = np.array([[1, 0, 0, 1]])
     region = np.array([[True, True, True, False]])
     scores = evaluate_case(
@@ -68,50 +68,52 @@ def test_labels_outside_of_the_region_count_in_no_metric():
     assert (found["recall"], found["hd95"], found["label_volume"]) == (1.0, 0.0, 1.0)
 
 
-def test_region_and_ignored_voxels_are_both_left_out():
+def test_region_and_ignored_voxels_combine():
     prediction, truth = np.array([[1, 1, 1]]), np.array([[1, 9, 0]])
     region = np.array([[True, True, False]])
     scores = evaluate_case(prediction, truth, BINARY, 9, case="a", region=region)
     assert {score.value for score in scores} == {1.0}
 
 
-def test_a_class_that_lies_outside_of_the_region_is_empty():
+def test_a_class_outside_the_region_is_empty():
     truth = np.array([[1, 0]])
     scores = evaluate_case(truth, truth, BINARY, None, case="a", region=np.array([[False, True]]))
     assert {score.empty for score in scores} == {"both"}
 
 
-def test_a_folder_of_regions_is_matched_by_the_names_of_cases(retina, tmp_path):
+def test_regions_are_matched_by_case_name(retina, tmp_path):
     for case in ("01", "21"):
         picture(tmp_path / "elsewhere" / f"{case}_mask.png", np.ones((4, 6)))
     scores = evaluate_folders(retina / "masks", retina / "data", region=tmp_path / "elsewhere")
     assert {score.value for score in scores if score.metric == "dice"} == {8 / 16}
 
 
-def test_a_case_without_a_region_is_refused_by_name(retina):
+def test_a_case_without_a_region_is_an_error(retina):
     (retina / "data" / "test" / "fov" / "01.png").unlink()
-    with pytest.raises(MissingFileError, match=r"case 01 has no region: .*fov holds 0 masks"):
+    with pytest.raises(MissingFileError, match=r"case 01 has no region: .*fov contains 0 masks"):
         evaluate_folders(retina / "masks", retina / "data", region="fov")
 
 
-def test_a_region_that_is_nowhere_is_refused(retina):
-    with pytest.raises(MissingFileError, match="eyes is not a folder, nor is there one of that"):
+def test_a_missing_region_folder_is_an_error(retina):
+    with pytest.raises(
+        MissingFileError, match="eyes is not a folder, and there is no folder of that"
+    ):
         evaluate_folders(retina / "masks", retina / "data", region="eyes")
 
 
-def test_an_empty_region_is_refused(retina):
+def test_an_empty_region_is_an_error(retina):
     picture(retina / "data" / "test" / "fov" / "01.png", np.zeros((4, 6)))
     with pytest.raises(InputError, match=r"case 01: the region .* is empty"):
         evaluate_folders(retina / "masks", retina / "data", region="fov")
 
 
-def test_a_region_of_another_shape_is_refused(retina):
+def test_a_region_of_another_shape_is_an_error(retina):
     picture(retina / "data" / "test" / "fov" / "01.png", np.ones((4, 5)))
-    with pytest.raises(InputError, match=r"case 01: the region .* grid of the label: shape"):
+    with pytest.raises(InputError, match=r"case 01: the region .* the grid of the label: shape"):
         evaluate_folders(retina / "masks", retina / "data", region="fov")
 
 
-def test_a_region_of_another_geometry_is_refused(tmp_path):
+def test_a_region_of_another_spacing_is_an_error(tmp_path):
     for folder, spacing in (("masks", 1.0), ("labels", 1.0), ("region", 2.0)):
         (tmp_path / folder).mkdir()
         volume = nib.Nifti1Image(np.ones((3, 3, 3), np.uint8), np.diag([spacing] * 3 + [1.0]))
@@ -120,7 +122,7 @@ def test_a_region_of_another_geometry_is_refused(tmp_path):
         evaluate_folders(tmp_path / "masks", tmp_path / "labels", region=tmp_path / "region")
 
 
-def test_folders_of_regions_are_noticed_only_where_every_label_has_one(retina):
+def test_region_folders_are_suggested_only_if_every_label_has_one(retina):
     labels = sorted((retina / "data").glob("*/labels/*.png"))
     assert len(labels) == 2
     assert regions_beside(labels) == "fov"

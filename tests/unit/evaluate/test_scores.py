@@ -9,17 +9,10 @@ import pytest
 from PIL import Image
 
 from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.evaluate.pairing import pair_cases
-from segpl.evaluate.scores import (
-    Score,
-    empty_note,
-    evaluate_case,
-    evaluate_folders,
-    read_scores,
-    summarize,
-    write_scores,
-)
+from segpl.evaluate.scores import Score, empty_note, read_scores, summarize, write_scores
 
 BINARY = {"background": 0, "vessel": 1}
 
@@ -66,26 +59,26 @@ def test_each_class_is_scored_by_its_own_number():
     assert value(scores, "dice", "right") == pytest.approx(2 / 3)
 
 
-def test_voxels_of_unknown_truth_count_neither_way():
+def test_ignored_voxels_do_not_count():
     prediction, truth = np.array([1, 0, 1, 1]), np.array([1, 0, 9, 9])
     scores = evaluate_case(prediction, truth, BINARY, 9, case="a")
     assert value(scores, "iou") == 1.0
 
 
-def test_an_array_of_another_shape_is_refused():
-    with pytest.raises(InputError, match=r"case a: the prediction has shape \(2,\) and the label"):
+def test_another_shape_is_an_error():
+    with pytest.raises(InputError, match=r"case a: the prediction has shape \(2,\), but the label"):
         evaluate_case(np.zeros(2, int), np.zeros(3, int), BINARY, None, case="a")
 
 
 @pytest.mark.parametrize("what", ["prediction", "label"])
-def test_a_number_that_is_no_class_is_refused_by_name(what):
+def test_a_number_that_is_not_a_class_is_an_error(what):
     arrays = {"prediction": np.array([0, 1]), "label": np.array([0, 1])}
     arrays[what] = np.array([0, 7])
-    with pytest.raises(InputError, match=f"the {what} holds the number 7, which is no class"):
+    with pytest.raises(InputError, match=f"the {what} contains the number 7, which is not a class"):
         evaluate_case(arrays["prediction"], arrays["label"], BINARY, None, case="a")
 
 
-def test_masks_of_0_and_255_are_scored_across_formats(folders):
+def test_masks_of_0_and_255_score_across_formats(folders):
     scores = evaluate_folders(*folders)
     assert {s.class_name for s in scores} == {"255"}
     found = {(s.case, s.metric): s.value for s in scores}
@@ -93,7 +86,7 @@ def test_masks_of_0_and_255_are_scored_across_formats(folders):
     assert (found["b", "dice"], found["b", "iou"]) == (pytest.approx(2 / 3), 0.5)
 
 
-def test_folders_may_be_given_as_text(folders):
+def test_folders_may_be_strings(folders):
     assert evaluate_folders(*map(str, folders)) == evaluate_folders(*folders)
 
 
@@ -104,7 +97,7 @@ def test_predictions_json_names_the_classes(folders):
     assert {s.class_name for s in evaluate_folders(predictions, labels)} == {"vessel"}
 
 
-def test_predictions_json_names_the_number_to_leave_out(folders):
+def test_predictions_json_names_the_ignored_number(folders):
     predictions, labels = folders
     picture(labels / "b.tif", [[255, 128], [0, 0]])
     content = {"classes": {"background": 0, "vessel": 255}, "ignore": 128}
@@ -114,14 +107,14 @@ def test_predictions_json_names_the_number_to_leave_out(folders):
 
 
 @pytest.mark.parametrize("content", [[], {"classes": [1]}, {"classes": {"a": 1}, "ignore": "x"}])
-def test_a_predictions_json_without_classes_is_refused(folders, content):
+def test_a_damaged_predictions_json_is_an_error(folders, content):
     predictions, labels = folders
     (predictions / "predictions.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"predictions.json is damaged: .* It needs"):
         evaluate_folders(predictions, labels)
 
 
-def test_a_prediction_without_a_label_is_named_and_the_others_are_scored(folders):
+def test_a_prediction_without_a_label_is_reported_and_the_others_are_scored(folders):
     predictions, labels = folders
     picture(predictions / "stray.png", [[0, 0], [0, 0]])
     with pytest.warns(UserWarning, match=r"1 prediction\(s\) have no label .* stray"):
@@ -135,46 +128,48 @@ def test_labels_without_a_prediction_are_listed(folders):
     assert pair_cases(predictions, labels).without_prediction == ["c"]
 
 
-def test_folders_with_no_case_in_common_are_refused_with_names_of_both(folders, tmp_path):
+def test_folders_without_a_common_case_are_an_error_that_names_both(folders, tmp_path):
     predictions, _ = folders
     picture(tmp_path / "other" / "z.tif", [[255]])
-    with pytest.raises(InputError, match=r"no prediction has a label: .* holds a, b, .* holds z"):
+    with pytest.raises(
+        InputError, match=r"no prediction has a label: .* contains a, b, .* contains z"
+    ):
         evaluate_folders(predictions, tmp_path / "other")
 
 
-def test_a_folder_without_predictions_is_refused(folders, tmp_path):
+def test_a_folder_without_predictions_is_an_error(folders, tmp_path):
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(InputError, match="holds no prediction"):
+    with pytest.raises(InputError, match="contains no predictions"):
         evaluate_folders(tmp_path / "nothing", folders[1])
 
 
-def test_a_missing_folder_is_refused(folders, tmp_path):
+def test_a_missing_folder_is_an_error(folders, tmp_path):
     with pytest.raises(MissingFileError, match="absent is not a folder"):
         evaluate_folders(tmp_path / "absent", folders[1])
 
 
-def test_labels_that_are_all_empty_are_refused(tmp_path):
+def test_empty_labels_without_class_names_are_an_error(tmp_path):
     for folder in ("predictions", "labels"):
         picture(tmp_path / folder / "a.png", [[0, 0]])
     with pytest.raises(InputError, match="every label is empty"):
         evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
 
 
-def test_two_files_for_one_case_are_refused(folders):
+def test_two_files_for_one_case_are_an_error(folders):
     predictions, labels = folders
     picture(predictions / "a.tif", [[0, 0], [0, 0]])
     with pytest.raises(InputError, match=r"two files for case a: a\.png and a\.tif"):
         evaluate_folders(predictions, labels)
 
 
-def test_a_prediction_of_another_spacing_is_refused(tmp_path):
+def test_a_prediction_of_another_spacing_is_an_error(tmp_path):
     volume(tmp_path / "predictions" / "a.nii.gz", np.ones((2, 2, 2)), spacing=1.0)
     volume(tmp_path / "labels" / "a.nii.gz", np.ones((2, 2, 2)), spacing=2.0)
-    with pytest.raises(InputError, match=r"case a: .* are not on one grid: .*spacing"):
+    with pytest.raises(InputError, match=r"case a: .* are on different grids: .*spacing"):
         evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
 
 
-def test_a_dataset_gives_its_labels_and_the_names_of_its_classes(tmp_path):
+def test_a_dataset_provides_labels_and_class_names(tmp_path):
     root = tmp_path / "Task99_Toy"
     volume(root / "imagesTr" / "a.nii.gz", np.arange(8).reshape(2, 2, 2))
     volume(root / "labelsTr" / "a.nii.gz", np.ones((2, 2, 2)))
@@ -195,47 +190,44 @@ def test_a_dataset_gives_its_labels_and_the_names_of_its_classes(tmp_path):
     assert {(s.class_name, s.value) for s in scores} == {("organ", 1.0)}
 
 
-def test_progress_is_told_once_for_each_case(folders):
+def test_progress_advances_once_per_case(folders):
     calls: list[None] = []
     evaluate_folders(*folders, advance=lambda: calls.append(None))
     assert len(calls) == 2
 
 
-def test_scores_come_back_from_their_file_to_the_bit(tmp_path):
+def test_scores_survive_their_file_exactly(tmp_path):
     scores = [Score("a, b", "left", "dice", 1 / 3), Score("c", "right", "hd95", 0.1, "mm", "no")]
     write_scores(tmp_path / "scores.csv", scores)
     assert read_scores(tmp_path / "scores.csv") == scores
 
 
-def test_the_table_starts_with_its_stated_header(tmp_path):
+def test_the_table_has_a_fixed_header(tmp_path):
     write_scores(tmp_path / "scores.csv", [Score("a", "left", "hd95", 0.5, "mm", "no")])
     written = (tmp_path / "scores.csv").read_text(encoding="utf-8")
     assert written == "case,class,metric,value,unit,empty\na,left,hd95,0.5,mm,no\n"
 
 
-def test_a_table_of_dice_and_iou_alone_is_still_read(tmp_path):
-    (tmp_path / "scores.csv").write_text("case,class,metric,value\na,left,dice,0.5\n")
-    assert read_scores(tmp_path / "scores.csv") == [Score("a", "left", "dice", 0.5)]
-
-
-def test_another_table_is_not_taken_for_scores(tmp_path):
+def test_another_table_is_an_error(tmp_path):
     (tmp_path / "log.csv").write_text("step,total\n1,0.5\n")
-    with pytest.raises(InputError, match="starts with 'step,total' and is no table of scores"):
+    with pytest.raises(
+        InputError, match="is not a table of scores: its first line is 'step,total'"
+    ):
         read_scores(tmp_path / "log.csv")
 
 
-def test_a_broken_line_of_scores_is_named(tmp_path):
-    (tmp_path / "scores.csv").write_text("case,class,metric,value\na,left,dice,good\n")
-    with pytest.raises(InputError, match="line 2: 'a,left,dice,good' is not"):
+def test_a_damaged_line_is_named(tmp_path):
+    (tmp_path / "scores.csv").write_text("case,class,metric,value,unit,empty\na,left,dice,good,,\n")
+    with pytest.raises(InputError, match="line 2: 'a,left,dice,good,,' is not"):
         read_scores(tmp_path / "scores.csv")
 
 
-def test_absent_scores_come_with_the_command_that_makes_them(tmp_path):
+def test_missing_scores_name_the_command_that_writes_them(tmp_path):
     with pytest.raises(MissingFileError, match="segpl evaluate PREDICTIONS LABELS --out"):
         read_scores(tmp_path / "scores.csv")
 
 
-def test_a_summary_has_the_moments_worked_out_by_hand():
+def test_summary_statistics_of_three_cases():
     scores = [Score(str(i), "left", "dice", v) for i, v in enumerate([0.2, 0.4, 0.9])]
     (row,) = summarize(scores)
     assert (row.mean, row.median, row.min, row.max, row.cases) == (0.5, 0.4, 0.2, 0.9, 3)
@@ -255,11 +247,11 @@ def test_values_of_different_units_are_not_averaged():
     ]
 
 
-def test_dice_and_iou_are_computed_unless_more_is_asked_for(folders):
+def test_default_metrics_are_dice_and_iou(folders):
     assert {score.metric for score in evaluate_folders(*folders)} == {"dice", "iou"}
 
 
-def test_metrics_come_in_the_order_in_which_they_were_asked_for(folders):
+def test_metrics_keep_the_requested_order(folders):
     scores = evaluate_folders(*folders, metrics=["hd95", "dice", "hd95"])
     assert [(s.case, s.metric) for s in scores] == [
         ("a", "hd95"),
@@ -269,14 +261,14 @@ def test_metrics_come_in_the_order_in_which_they_were_asked_for(folders):
     ]
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest_name(folders):
+def test_an_unknown_metric_suggests_the_nearest_name(folders):
     with pytest.raises(KeyError, match=r"no metric named 'hd59'\. Did you mean 'hd95'"):
         evaluate_folders(*folders, metrics=["hd59"])
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, float("nan"), float("inf")])
-def test_a_tolerance_that_is_no_distance_is_refused(folders, tolerance):
-    with pytest.raises(InputError, match="is no distance"):
+def test_an_invalid_tolerance_is_an_error(folders, tolerance):
+    with pytest.raises(InputError, match="must be 0 or more"):
         evaluate_folders(*folders, tolerance=tolerance)
 
 
@@ -301,8 +293,8 @@ def test_pictures_are_measured_in_pixels(folders):
     assert [s.value for s in scores if s.metric == "volume"] == [2.0, 1.0]
 
 
-def test_surfaces_end_where_the_truth_is_unknown():
-    """The prediction goes on for four voxels into the unknown, which is no error."""
+def test_surfaces_end_at_ignored_voxels():
+    """The prediction extends four voxels into ignored ones, which is not an error."""
     prediction, truth = np.zeros((3, 9), int), np.zeros((3, 9), int)
     prediction[1, 1:7], truth[1, 1:3], truth[:, 3:] = 1, 1, 9
     scores = evaluate_case(
@@ -311,7 +303,7 @@ def test_surfaces_end_where_the_truth_is_unknown():
     assert [score.value for score in scores] == [0.0, 0.0, 0.0]
 
 
-def test_each_row_says_which_mask_was_empty():
+def test_rows_record_which_mask_was_empty():
     prediction, truth = np.array([[1, 1, 3]]), np.array([[1, 2, 0]])
     classes = {"found": 1, "missed": 2, "invented": 3, "absent": 4}
     scores = evaluate_case(prediction, truth, classes, None, case="a", metrics=["dice", "hd95"])
@@ -323,7 +315,7 @@ def test_each_row_says_which_mask_was_empty():
     }
 
 
-def test_the_foot_counts_the_pairs_that_the_policy_was_applied_to():
+def test_footnote_counts_pairs_with_empty_masks():
     kinds = ["both", "prediction", "prediction", "no", "no"]
     scores = [
         Score(str(index), "left", metric, 0.0, "", empty)
@@ -331,20 +323,20 @@ def test_the_foot_counts_the_pairs_that_the_policy_was_applied_to():
         for metric in ("dice", "hd95")
     ]
     assert empty_note(scores) == (
-        "Empty masks: both empty scores 1, only one empty scores 0; a distance is 0 if both are, "
-        "the diagonal of the image if only one is. This was needed for 3 of 5 pairs of case and "
-        "class: both empty 1, only the prediction 2, only the label 0."
+        "Empty masks: both empty scores 1, only one empty scores 0; distances are 0 if both "
+        "are empty, the diagonal of the image if one is. This applies to 3 of 5 pairs of case and "
+        "class (both 1, only the prediction 2, only the label 0)."
     )
 
 
-def test_the_foot_says_that_no_mask_was_empty():
+def test_footnote_says_that_no_mask_was_empty():
     note = empty_note([Score("a", "left", "dice", 0.5, "", "no")])
-    assert note.endswith("This was needed for none of 1 pair of case and class.")
+    assert note.endswith("This applies to none of 1 pair of case and class.")
 
 
-def test_the_foot_counts_nothing_where_it_was_not_recorded():
+def test_footnote_counts_nothing_if_empty_masks_were_not_recorded():
     assert empty_note([Score("a", "left", "dice", 0.5)]) == EMPTY_POLICY
 
 
-def test_volumes_need_no_policy():
+def test_volumes_need_no_footnote():
     assert empty_note([Score("a", "left", "volume", 0.0, "ml", "both")]) == ""

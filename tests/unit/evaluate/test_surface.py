@@ -1,4 +1,4 @@
-"""What must hold of distances between surfaces, whatever the masks."""
+"""Properties of surface distances that hold for all masks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_order_of_the_masks_does_not_matter(name, dims, seed):
 
 
 @both_dims
-def test_a_mask_lies_on_itself(dims):
+def test_a_mask_has_distance_zero_to_itself(dims):
     mask, _ = masks(dims)
     distances = surface_distances(mask, mask, SPACINGS[dims])
     assert hd95(distances) == assd(distances) == 0.0
@@ -46,7 +46,7 @@ def test_a_mask_lies_on_itself(dims):
 
 
 @pytest.mark.parametrize(("dims", "axis"), [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)])
-def test_a_voxel_that_is_moved_is_as_far_away_as_it_was_moved(dims, axis):
+def test_distance_of_a_shifted_voxel_is_the_shift(dims, axis):
     one = np.zeros((9, 12, 10)[:dims], bool)
     one[(4,) * dims] = True
     distances = surface_distances(one, np.roll(one, 3, axis), SPACINGS[dims])
@@ -55,7 +55,7 @@ def test_a_voxel_that_is_moved_is_as_far_away_as_it_was_moved(dims, axis):
 
 @every_surface_metric
 @both_dims
-def test_moving_both_masks_changes_nothing(name, dims):
+def test_shifting_both_masks_changes_nothing(name, dims):
     one, other = (np.pad(mask, 5) for mask in masks(dims))
     moved = [np.roll(mask, (3, -4, 2)[:dims], tuple(range(dims))) for mask in (one, other)]
     still = METRICS[name](one, other, spacing=SPACINGS[dims])
@@ -64,7 +64,7 @@ def test_moving_both_masks_changes_nothing(name, dims):
 
 @every_distance
 @both_dims
-def test_distances_grow_with_the_spacing(name, dims):
+def test_distances_scale_with_the_spacing(name, dims):
     once, twice = SPACINGS[dims], tuple(2 * size for size in SPACINGS[dims])
     value = METRICS[name](*masks(dims), spacing=once)
     assert METRICS[name](*masks(dims), spacing=twice) == pytest.approx(2 * value)
@@ -91,7 +91,7 @@ def test_a_distance_equal_to_the_tolerance_is_within_it_despite_rounding():
     assert surface_dice(distances, 0.3) == 1.0
 
 
-def test_a_volume_of_one_slice_has_the_outline_of_its_picture():
+def test_a_single_slice_has_the_distances_of_its_picture():
     one, other = np.zeros((2, 12, 12), bool)
     one[1:7, 1:7], other[3:11, 4:10] = True, True
     flat = surface_distances(one, other, (0.8, 2.0))
@@ -112,6 +112,6 @@ def test_voxels_at_the_border_of_the_image_are_surface():
     assert surface(np.ones((3, 3, 3), bool)).sum() == 26
 
 
-def test_a_single_voxel_of_an_image_of_one_voxel_has_a_distance():
+def test_an_image_of_one_voxel_works():
     mask = np.ones((1, 1, 1), bool)
     assert hd95(surface_distances(mask, mask, (1.0, 1.0, 1.0))) == 0.0

@@ -61,7 +61,7 @@ class TestByHand:
         found = negative_log_likelihood(array(0.8, 0.25), yes(1, 0))
         assert found == pytest.approx(-(math.log(0.8) + math.log(0.75)) / 2)
 
-    def test_a_voxel_that_is_sure_and_wrong_costs_sixteen(self):
+    def test_likelihood_of_a_certain_and_wrong_voxel_is_finite(self):
         found = negative_log_likelihood(array(1.0), yes(0))
         assert found == pytest.approx(-math.log(1e-7))
 
@@ -70,31 +70,31 @@ class TestByHand:
         found = expected_calibration_error(array(0.1, 0.3, 0.9), yes(0, 1, 0), bins=2)
         assert found == pytest.approx(2 / 3 * abs(0.5 - 0.2) + 1 / 3 * 0.9)
 
-    def test_adaptive_bins_hold_equally_many(self):
+    def test_adaptive_bins_hold_equal_numbers_of_voxels(self):
         p, y = array(0.9, 0.1, 0.2, 0.3), yes(0, 0, 0, 1)
         found = adaptive_calibration_error(p, y, bins=2)
         assert found == pytest.approx((abs(0 - 0.15) + abs(0.5 - 0.6)) / 2)
 
-    def test_voxels_of_one_probability_are_divided_at_an_edge(self):
+    def test_ties_are_divided_at_a_bin_edge(self):
         """Three of 0.2 with one yes, one of 0.6 with yes: the second bin has half of each."""
         p, y = array(0.2, 0.2, 0.2, 0.6), yes(1, 0, 0, 1)
         first, second = abs(1 / 3 - 0.2), abs((1 / 3 + 1) / 2 - 0.4)
         assert adaptive_calibration_error(p, y, bins=2) == pytest.approx((first + second) / 2)
 
-    def test_a_voxel_at_an_edge_is_divided(self):
+    def test_a_voxel_at_a_bin_edge_is_divided(self):
         """Four voxels in three bins: excesses 0.1, -0.8, 0.7, -0.1 in parts of 4/3."""
         found = adaptive_calibration_error(array(0.1, 0.2, 0.7, 0.9), yes(0, 1, 0, 1), bins=3)
         parts = (0.1 - 0.8 / 3, -0.8 * 2 / 3 + 0.7 * 2 / 3, 0.7 / 3 - 0.1)
         assert found == pytest.approx(sum(map(abs, parts)) / 4)
 
-    def test_diagram_has_a_bar_for_each_bin(self):
+    def test_reliability_diagram_of_two_bins(self):
         bars = reliability(array(0.1, 0.3, 1.0), yes(0, 1, 1), bins=2)
         assert bars.edges.tolist() == [0, 0.5, 1]
         assert bars.count.tolist() == [2, 1]
         assert bars.probability == pytest.approx([0.2, 1.0])
         assert bars.frequency == pytest.approx([0.5, 1.0])
 
-    def test_empty_bars_are_unknown_and_count_for_nothing(self):
+    def test_empty_bins_are_nan_and_do_not_count(self):
         bars = reliability(array(0.1), yes(0), bins=3)
         assert np.isnan(bars.frequency).tolist() == [False, True, True]
         assert bars.error == pytest.approx(0.1)
@@ -106,14 +106,14 @@ class TestByHand:
         assert curve.error == pytest.approx([0, 0, 0, 1 / 3, 1 / 4])
         assert curve.area == pytest.approx((0 + 0 + 1 / 6 + 7 / 24) / 4)
 
-    def test_entropy_of_a_coin_and_of_certainty(self):
+    def test_entropy_of_known_probabilities(self):
         assert voxel_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
         assert voxel_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
 
 
 class TestBySecondSource:
-    def test_calibration_error_is_that_of_a_loop(self):
+    def test_calibration_error_equals_that_of_a_loop(self):
         p, y = some(1)
         total = 0.0
         for low in range(10):
@@ -122,7 +122,7 @@ class TestBySecondSource:
                 total += inside.mean() * abs(y[inside].mean() - p[inside].mean())
         assert expected_calibration_error(p, y, bins=10) == pytest.approx(total)
 
-    def test_adaptive_error_is_that_of_sorted_parts(self):
+    def test_adaptive_error_equals_that_of_sorted_parts(self):
         p = np.random.default_rng(2).permutation(np.linspace(0.01, 0.99, 60))
         y = np.random.default_rng(3).random(60) < p
         order = np.argsort(p)
@@ -130,14 +130,14 @@ class TestBySecondSource:
         gaps = [abs(y[part].mean() - p[part].mean()) for part in parts]
         assert adaptive_calibration_error(p, y, bins=5) == pytest.approx(np.mean(gaps))
 
-    def test_retention_is_that_of_dropping_one_by_one(self):
+    def test_retention_equals_dropping_voxels_one_by_one(self):
         draw = np.random.default_rng(4)
         u, e = draw.random(50), draw.random(50)
         order = np.argsort(u)
         dropped = [e[order][:kept].mean() for kept in range(1, 51)]
         assert error_retention(u, e, points=50).error[1:] == pytest.approx(dropped)
 
-    def test_what_training_logs_is_the_same_measure(self):
+    def test_training_logs_the_same_measure(self):
         p, y = some(5)
         target = torch.from_numpy(y).float().view(1, 1, -1)
         logged = in_training(torch.from_numpy(p).view(1, 1, -1), target, torch.ones(1, 1, 400))
@@ -160,7 +160,7 @@ class TestAlways:
 
     @given(predictions(), st.randoms(use_true_random=False))
     @settings(max_examples=60, deadline=None)
-    def test_order_of_voxels_means_nothing(self, prediction, random):
+    def test_order_of_voxels_does_not_matter(self, prediction, random):
         order = list(range(len(prediction[0])))
         random.shuffle(order)
         p, y = prediction
@@ -170,22 +170,22 @@ class TestAlways:
         assert after == pytest.approx(before)
 
     @pytest.mark.parametrize("measure", MEASURES)
-    def test_sure_and_right_is_best_and_sure_and_wrong_worst(self, measure):
+    def test_certain_and_correct_is_best_and_certain_and_wrong_is_worst(self, measure):
         y = yes(0, 1, 0).repeat(5)  # no adaptive bin has both answers, which would make up
         assert measure(y.astype(float), y) == pytest.approx(0, abs=1e-6)
         worst = measure(1 - y.astype(float), y)
         assert worst == pytest.approx(1 if measure in BOUNDED else -math.log(1e-7))
 
     @pytest.mark.parametrize("measure", MEASURES)
-    def test_nothing_asked_is_nothing_known(self, measure):
+    def test_measures_without_voxels_are_nan(self, measure):
         assert math.isnan(measure(array(), yes()))
 
-    def test_retention_of_nothing_is_unknown(self):
+    def test_retention_without_voxels_is_nan(self):
         curve = error_retention(array(), yes(), points=3)
         assert np.isnan(curve.error).all()
         assert math.isnan(curve.area)
 
-    def test_knowing_its_errors_is_better_than_not_and_than_the_reverse(self):
+    def test_retention_area_ranks_informative_below_uninformative_uncertainty(self):
         p, y = some(8)
         wrong = (p > 0.5) != y
         areas = [error_retention(u, wrong).area for u in (wrong * 1.0, wrong * 0.0, wrong * -1.0)]
@@ -194,7 +194,7 @@ class TestAlways:
         assert areas[0] < areas[1] < areas[2]
 
     @pytest.mark.parametrize("kind", [np.float32, np.float64])
-    def test_entropy_lies_between_nothing_and_a_coin(self, kind):
+    def test_entropy_is_symmetric_and_at_most_log_2(self, kind):
         found = voxel_entropy(np.linspace(0, 1, 101).astype(kind))
         assert ((found >= 0) & (found <= math.log(2) + 1e-6)).all()
         assert found == pytest.approx(found[::-1], abs=1e-6)
@@ -202,7 +202,7 @@ class TestAlways:
 
 class TestQuestions:
     @pytest.mark.parametrize("classes", [2, 3])
-    def test_they_are_those_of_the_losses(self, classes):
+    def test_questions_match_those_of_the_losses(self, classes):
         outputs = 1 if classes == 2 else classes
         label = np.array([[0, 1, IGNORE], [classes - 1, 0, 1]])
         p = np.random.default_rng(0).random((outputs, 2, 3))
@@ -212,23 +212,23 @@ class TestQuestions:
         assert np.array_equal(asked.ravel(), p[known])
         assert np.array_equal(answers.ravel(), target[0].bool().numpy()[known])
 
-    def test_ignored_voxels_are_left_out(self):
+    def test_ignored_voxels_do_not_count(self):
         p, y = questions(array(0.9, 0.5)[None], np.array([1, IGNORE]))
         assert brier(p, y) == pytest.approx(0.01)
 
-    def test_a_label_of_another_shape_is_refused(self):
-        with pytest.raises(InputError, match=r"do not fit a label \(3,\)"):
+    def test_a_label_of_another_shape_is_an_error(self):
+        with pytest.raises(InputError, match=r"do not match the label \(3,\)"):
             questions(np.zeros((1, 2)), np.zeros(3, int))
 
 
-def test_what_is_no_probability_is_refused():
-    with pytest.raises(InputError, match="they lie from 0 to 1"):
+def test_invalid_inputs_are_errors():
+    with pytest.raises(InputError, match="must be from 0 to 1"):
         brier(array(1.5), yes(1))
-    with pytest.raises(InputError, match="they lie from 0 to 1"):
+    with pytest.raises(InputError, match="must be from 0 to 1"):
         brier(array(float("nan")), yes(1))
-    with pytest.raises(InputError, match="one answer for each probability"):
+    with pytest.raises(InputError, match="one answer per probability"):
         brier(array(0.5), yes(1, 0))
     with pytest.raises(InputError, match="differ in shape"):
         error_retention(array(0.5), yes(1, 0))
-    with pytest.raises(InputError, match="0 bins are too few"):
+    with pytest.raises(InputError, match="bins is 0, but must be at least 1"):
         reliability(array(0.5), yes(1), bins=0)

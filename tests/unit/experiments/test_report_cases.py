@@ -71,7 +71,7 @@ def test_numbers_of_a_file_become_indices_of_classes(run):
 
 def test_number_that_is_no_class_is_refused_and_not_shown_as_background(run):
     write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
-    with pytest.raises(InputError, match="holds the number 7, which is no class"):
+    with pytest.raises(InputError, match="contains the number 7, which is not a class"):
         RunCases(run).arrays("t0")
 
 

@@ -1,0 +1,163 @@
+"""Score a folder of predicted masks against labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.manifest import MANIFEST
+from segpl.data.masks import Mask
+from segpl.data.readers import Grid, read_label
+from segpl.errors import InputError
+from segpl.evaluate.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    TOLERANCE,
+    Masks,
+    known_metrics,
+    unit_of,
+)
+from segpl.evaluate.pairing import (
+    Pairing,
+    pair_cases,
+    require_same_grid,
+    unknown_number,
+    warn_without_label,
+)
+from segpl.evaluate.region import read_region
+from segpl.evaluate.scores import Score
+
+
+def evaluate_folders(
+    predictions: str | Path,
+    labels: str | Path,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    tolerance: float = TOLERANCE,
+    region: str | Path | None = None,
+    advance: Callable[[], object] | None = None,
+) -> list[Score]:
+    """Score every prediction that has a label.
+
+    Args:
+        predictions: folder of masks.
+        labels: folder of labels, or a dataset.
+        metrics: names of `METRICS`.
+        tolerance: tolerance of surface Dice, in mm.
+        region: folder of masks of where to score, or its name beside the folder of labels.
+        advance: called once per case.
+    """
+    pairing = pair_cases(Path(predictions), Path(labels), region=region)
+    warn_without_label(pairing, labels)
+    return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
+
+
+def score_pairs(
+    pairing: Pairing,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    tolerance: float = TOLERANCE,
+    advance: Callable[[], object] | None = None,
+) -> list[Score]:
+    metrics = known_metrics(metrics)
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise InputError(
+            f"tolerance is {tolerance:g} mm, but must be 0 or more, and finite. It is the distance "
+            "up to which surface Dice counts two surfaces as one. Try 1."
+        )
+    classes = pairing.classes
+    if classes is None:
+        classes = _classes_in(label for _, label in pairing.pairs.values())
+    scores: list[Score] = []
+    for case, (prediction_file, label_file) in pairing.pairs.items():
+        prediction, truth = read_label(prediction_file), read_label(label_file)
+        require_same_grid(case, (prediction_file, prediction.grid), (label_file, truth.grid))
+        mask = pairing.regions.get(case)
+        scores += evaluate_case(
+            prediction.array,
+            truth.array,
+            classes,
+            pairing.ignore,
+            case=case,
+            metrics=metrics,
+            spacing=_stored_spacing(truth.grid),
+            tolerance=tolerance,
+            region=read_region(mask, truth.grid, case) if mask else None,
+        )
+        if advance is not None:
+            advance()
+    return scores
+
+
+def evaluate_case(
+    prediction: NDArray[np.integer],
+    truth: NDArray[np.integer],
+    classes: dict[str, int],
+    ignore: int | None,
+    *,
+    case: str,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    spacing: Sequence[float] | None = None,
+    tolerance: float = TOLERANCE,
+    region: Mask | None = None,
+) -> list[Score]:
+    """Score every foreground class, over voxels inside the region whose truth is known.
+
+    `spacing` is in mm; without it, distances and volumes are in voxels.
+    """
+    if prediction.shape != truth.shape:
+        raise InputError(
+            f"case {case}: the prediction has shape {prediction.shape}, but the label has "
+            f"{truth.shape}. Predict again from the image that was labeled."
+        )
+    counts = region
+    if ignore is not None:
+        counts = truth != ignore if counts is None else counts & (truth != ignore)
+    for what, array in (("prediction", prediction), ("label", truth)):
+        numbers = _numbers_in(array if counts is None else array[counts])
+        if strange := sorted(numbers - {*classes.values(), 0}):
+            raise unknown_number(f"case {case}: the {what}", strange[0], classes)
+    scores: list[Score] = []
+    for name, number in classes.items():
+        if number == 0:
+            continue  # the background is never scored
+        found, there = prediction == number, truth == number
+        if counts is not None:
+            found, there = found & counts, there & counts
+        masks = Masks(found, there, spacing, tolerance)
+        empty = masks.empty
+        scores += (
+            Score(case, name, metric, METRICS[metric].score(masks), unit_of(metric, masks), empty)
+            for metric in metrics
+        )
+    return scores
+
+
+def _classes_in(labels: Iterable[Path]) -> dict[str, int]:
+    numbers: set[int] = set()
+    for path in labels:
+        numbers |= _numbers_in(read_label(path).array)
+    numbers.discard(0)
+    if not numbers:
+        raise InputError(
+            "there is no class to score: every label is empty, and the predictions have no "
+            f"{MANIFEST} that names classes. Check that these are the labels."
+        )
+    return {str(number): number for number in sorted(numbers)}
+
+
+def _stored_spacing(grid: Grid) -> tuple[float, ...] | None:
+    """Spacing in mm; None for pictures and arrays, which do not store one."""
+    is_stored = grid.affine is not None or any(size != 1 for size in grid.spacing)
+    return grid.spacing if is_stored else None
+
+
+def _numbers_in(array: NDArray[np.integer]) -> set[int]:
+    if array.size and array.min() >= 0 and array.max() < 2**16:
+        # many times faster than np.unique, which sorts
+        return set(np.flatnonzero(np.bincount(array.ravel())).tolist())
+    return set(np.unique(array).tolist())
