@@ -73,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.errors import InputError
-    from segpl.experiments.stress import FIGURE, TABLE, StressSettings, stress
+    from segpl.experiments.stress import FIGURE, TABLE, stress
     from segpl.experiments.stress_inputs import parse_patch, runs_and_data
+    from segpl.experiments.stress_settings import StressSettings
     from segpl.report.stress.rows import stress_table
     from segpl.report.tables import print_table
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from segpl.experiments.folds import Estimate
+    from segpl.experiments.folds import FoldEstimate
     from segpl.run import Run
 
 FOLDS = 5  # of a cross-validation, where nobody has asked for a number
@@ -156,7 +156,7 @@ def labeled_subjects(run: Run) -> int:
     return len({dataset.case(name).subject for name in run.split.labeled})
 
 
-def show(estimate: Estimate, out: Path) -> None:
+def show(estimate: FoldEstimate, out: Path) -> None:
     """The table of the folds, what it says, and where it is kept."""
     from rich.console import Console
 

@@ -1,8 +1,8 @@
-"""Cross-validation over the labeled cases: what Dice to expect where no label can be spared.
+"""Cross-validation over the labeled cases: an estimate of Dice without a held-out test set.
 
-runs/a/fold-0 ...   a run each, trained on the other labeled cases
-runs/a/folds.csv    fold, case, class, dice: each labeled case by the run that has not seen it
-runs/a/folds.md     the same as a table, and what it says
+runs/a/fold-0 ...   one run per fold, trained on the other labeled cases
+runs/a/folds.csv    fold, case, class, dice: each labeled case, scored by the run that held it out
+runs/a/folds.md     the same as a table, with a summary
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from segpl.report.tables import Table, as_markdown, count_noun
 from segpl.run import Run, prepare_run, train
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 
-HIGHER = 0.01  # of mean Dice, by which an earlier step has to be better to be worth a word
-PARTS = ("labeled", "unlabeled", "validation", "test")
+NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
-    """A class of a labeled case, by the run that was trained without the case."""
+class HeldOutScore:
+    """Dice of one class of a labeled case, from the fold that held the case out."""
 
     step: int
     fold: int
@@ -43,17 +42,17 @@ class HeldOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """What the labeled cases say of a training, each judged by a run that has not seen it."""
+class FoldEstimate:
+    """Cross-validated Dice of the labeled cases."""
 
-    rows: tuple[HeldOut, ...]  # of the last checkpoints
-    earlier: dict[int, float]  # step -> mean Dice over cases and classes, the last step included
+    rows: tuple[HeldOutScore, ...]  # at the last step
+    by_step: dict[int, float]  # step -> mean Dice over cases and classes
     trained_on: tuple[int, ...]  # labeled cases of each fold
     subjects: int
 
     @property
     def cases(self) -> dict[str, float]:
-        """Dice of each case, the mean over its classes."""
+        """Dice of each case, averaged over classes."""
         found: dict[str, list[float]] = {}
         for row in self.rows:
             found.setdefault(row.case, []).append(row.dice)
@@ -65,57 +64,62 @@ class Estimate:
 
     @property
     def std(self) -> float:
-        """Between cases, as of a sample."""
+        """Sample standard deviation over cases."""
         return statistics.stdev(self.cases.values())
 
     @property
     def words(self) -> list[str]:
-        """One sentence to remember, then how far it goes."""
+        """The estimate in one sentence, then its limits."""
         values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)
+        cases = count_noun(len(values), "case")
         of = "" if self.subjects == len(values) else f" of {count_noun(self.subjects, 'subject')}"
         on = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        said = [
-            f"Expected on new scans of this kind: Dice {self.mean:.2f} ({min(values):.2f} to "
-            f"{max(values):.2f} over {count_noun(len(values), 'case')}{of}, trained on {on} each).",
-            f"That is what {count_noun(len(values), 'case')} can say: a new scan may lie outside "
-            "of the range, and scans of another scanner or hospital are of another kind. It is "
-            "scored on the grid of the plan, which may be coarser than that of the files.",
+        words = [
+            f"Expected Dice on similar scans: {self.mean:.2f} (range {min(values):.2f} to "
+            f"{max(values):.2f} over {cases}{of}; each fold trained on {on} labels).",
+            f"This rests on {cases}. New scans can fall outside this range, and scans of another "
+            "scanner or hospital may differ more. Scores are on the grid of the plan, which can be "
+            "coarser than that of the files.",
         ]
-        last, best = max(self.earlier), max(self.earlier, key=lambda step: self.earlier[step])
-        if self.earlier[best] > self.earlier[last] + HIGHER:
-            said.append(
-                f"The mean was higher at step {best} ({self.earlier[best]:.2f}) than at the end, "
-                f"step {last} ({self.earlier[last]:.2f}): fewer --steps may be enough."
+        last, best = max(self.by_step), max(self.by_step, key=lambda step: self.by_step[step])
+        if self.by_step[best] > self.by_step[last] + NOTABLE:
+            words.append(
+                f"The mean was higher at step {best} ({self.by_step[best]:.2f}) than at the last "
+                f"step, {last} ({self.by_step[last]:.2f}). Fewer --steps may be enough."
             )
-        return said
+        return words
 
     @property
     def table(self) -> Table:
-        """One row for each case, then mean, spread and range; one column for each class."""
+        """One row per case, then mean, standard deviation and range; one column per class."""
         classes = list(dict.fromkeys(row.class_name for row in self.rows))
         folds = {row.case: row.fold for row in self.rows}
         dice = {(row.case, row.class_name): row.dice for row in self.rows}
-        columns = [[dice[case, name] for case in folds] for name in classes]
+        columns = {name: [dice[case, name] for case in folds] for name in classes}
         if len(classes) > 1:
-            columns.append([self.cases[case] for case in folds])
+            columns["mean"] = [self.cases[case] for case in folds]
         rows = [
-            [case, str(fold), *(f"{column[number]:.3f}" for column in columns)]
+            [case, str(fold), *(f"{column[number]:.3f}" for column in columns.values())]
             for number, (case, fold) in enumerate(folds.items())
         ]
-        for title, of in (
+        for title, statistic in (
             ("mean", statistics.fmean),
             ("std", statistics.stdev),
             ("min", min),
             ("max", max),
         ):
-            rows.append([title, "", *(f"{of(column):.3f}" for column in columns)])
-        titles = [*classes, "mean"] if len(classes) > 1 else classes
+            rows.append([title, "", *(f"{statistic(column):.3f}" for column in columns.values())])
         return Table(
-            ["case", "fold", *titles],
+            ["case", "fold", *columns],
             rows,
-            "Dice of each labeled case by the last checkpoint of the fold that was trained "
-            "without it, on the grid of the plan.",
+            "Dice of each labeled case, from the last checkpoint of the fold that held it out, on "
+            "the grid of the plan.",
         )
+
+    @property
+    def csv(self) -> str:
+        rows = [(row.fold, row.case, row.class_name, row.dice) for row in self.rows]
+        return csv_text([("fold", "case", "class", "dice"), *rows])
 
 
 def cross_validate(
@@ -129,49 +133,48 @@ def cross_validate(
     overrides: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
-) -> Estimate:
-    """Train `folds` times with a part of the labeled cases held out, and score these.
+) -> FoldEstimate:
+    """Train `folds` runs, each with a part of the labeled cases held out, and score these parts.
 
-    Settings, plan and seed are those of the run in `out`, which is written down and not trained:
-    `segpl.train(out=out, resume=True)` does that, before or after. The plan is derived once, from
-    all labeled cases.
+    The folds share the settings, plan and seed of the run in `out`. That run is prepared but not
+    trained: `segpl.train(out=out, resume=True)` trains it, before or after. The plan is derived
+    once, from all labeled cases.
 
     Args:
         data: folder of the dataset.
-        out: folder of the run, as for `segpl.train`; `out/fold-0` and so on are those of the folds.
-        folds: parts of the labeled subjects, 2 or more.
+        out: folder of the run, as for `segpl.train`; the folds are `out/fold-0` and so on.
+        folds: number of parts of the labeled subjects, 2 or more.
         method: name of a method.
-        config: a TOML file of settings.
-        settings: sections of settings; they overrule `config`.
-        overrides: texts such as "method.alpha=0.1"; they overrule both.
-        resume: go on where an interrupted call was, or add folds to a run that is there.
-        quiet: no progress on the error stream.
+        config: TOML file with settings.
+        settings: sections of settings; overrides `config`.
+        overrides: settings such as "method.alpha=0.1"; overrides both.
+        resume: resume an interrupted call, or add folds to an existing run.
+        quiet: show no progress.
     """
     content = gather_settings(
         data, method=method, config=config, settings=settings, overrides=overrides
     )
     folder = RunFolder(Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        parts = fold_splits(resolved, folds)  # refused before anything is written
+        splits = fold_splits(resolved, folds)  # checked before anything is written
         with folder.undo_on_error():
-            run, _ = prepare_run(
-                resolved, folder, choose_device(resolved.train.device), quiet=quiet
-            )
-            refuse_calibration(run)
+            device = choose_device(resolved.train.device)
+            run, _ = prepare_run(resolved, folder, device, quiet=quiet)
+            require_no_calibration(run)
             places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
             configs = [fold_config(run.config, folds, number) for number in range(folds)]
             for place, wanted in zip(places, configs, strict=True):
                 if place.config.exists():
-                    resumed_config(place, wanted.as_dict())  # refuses other settings by name
-            refuse_other_cases(run, places, parts)
+                    resumed_config(place, wanted.as_dict())  # other settings are an error
+            require_same_cases(run, places, splits)
         for note in () if quiet else run.split.notes:
             say(note)
         for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
-            train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", parts[number])
-        estimate = gathered(run, places, parts)
-        write_text(folder.folds, csv_of(estimate))
-        listed = "".join(f"\n- {line}" for line in estimate.words)
-        write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listed}\n")
+            train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", splits[number])
+        estimate = collect_estimate(run, places, splits)
+        write_text(folder.folds, estimate.csv)
+        listing = "".join(f"\n- {line}" for line in estimate.words)
+        write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listing}\n")
     return estimate
 
 
@@ -180,81 +183,83 @@ def fold_config(config: Config, folds: int, number: int) -> Config:
 
 
 def fold_splits(config: Config, folds: int) -> list[Split]:
-    """Who is trained on and who is held out in each fold."""
+    """The split of each fold."""
     if folds < 2:
-        raise InputError(f"--folds {folds} holds nothing out. Ask for 2 or more.")
+        raise InputError(f"--folds is {folds}, but must be at least 2.")
     if config.split.folds:
         raise InputError(
-            f"split.folds is {config.split.folds}: these settings are of one fold. Give --folds, "
-            "and the settings of the whole training."
+            f"split.folds is {config.split.folds}: these are the settings of a single fold. Use "
+            "--folds with the settings of the whole run."
         )
     dataset, needs_unlabeled = open_dataset(config), METHODS.get(config.method).needs_unlabeled
     settings = [fold_config(config, folds, number).split for number in range(folds)]
     return [make_split(dataset, one, needs_unlabeled=needs_unlabeled) for one in settings]
 
 
-def refuse_calibration(run: Run) -> None:
-    """Held-out cases that a method calibrates on would be scored by what they have shaped."""
+def require_no_calibration(run: Run) -> None:
+    """A method that calibrates on the held-out cases could not be scored on them."""
     if run.method.needs_validation:
         raise InputError(
-            f"--folds: method '{run.method.name}' is to calibrate on validation cases, and those "
-            "of a fold are there to be scored. Leave the calibration out, or --folds."
+            f"method '{run.method.name}' calibrates on validation cases, but --folds needs those "
+            "of each fold for scoring. Turn the calibration off, or leave out --folds."
         )
 
 
-def refuse_other_cases(run: Run, places: Sequence[RunFolder], parts: Sequence[Split]) -> None:
-    """The folds must deal out what the run is trained on, also if it was begun a while ago."""
-    for place, part in zip(places, parts, strict=True):
+def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[Split]) -> None:
+    """Check that the folds divide the cases of the run, which may be older than the dataset."""
+    for place, split in zip(places, splits, strict=True):
         is_same = (
-            {*part.labeled, *part.validation} == set(run.split.labeled)
-            and set(part.unlabeled) <= set(run.split.unlabeled)
-            and part.test == run.split.test
+            {*split.labeled, *split.validation} == set(run.split.labeled)
+            and set(split.unlabeled) <= set(run.split.unlabeled)
+            and split.test == run.split.test
         )
         if place.split.exists():
             saved = Split.read(place.split)
-            is_same &= all(getattr(saved, name) == getattr(part, name) for name in PARTS)
+            parts = ("labeled", "unlabeled", "validation", "test")
+            is_same &= all(getattr(saved, part) == getattr(split, part) for part in parts)
         if not is_same:
             raise InputError(
-                f"{run.path} was begun with other cases than {run.config.data.path} now gives: the "
-                "dataset has changed. Choose another --out."
+                f"the cases in {run.config.data.path} have changed since {run.path} was started. "
+                "Choose another --out."
             )
 
 
 def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split: Split) -> None:
-    """Train one fold, as far as it is not trained yet."""
-    last, steps = folder.last, config.train.steps
-    if last.exists() and read_checkpoint(last).step == steps:
+    """Train one fold, or resume it; a finished fold is left alone."""
+    last = folder.last
+    if last.exists() and read_checkpoint(last).step == config.train.steps:
         return
     if not whole.quiet:
-        held = ", ".join(split.validation)
-        say(f"{title}: {count_noun(len(split.labeled), 'label')} to train on, held out: {held}.")
+        labels, held_out = count_noun(len(split.labeled), "label"), ", ".join(split.validation)
+        say(f"{title}: {labels} for training, held out: {held_out}.")
     if not folder.config.exists():
-        # one plan for all, which has not looked at which case is held out; the settings come last,
-        # since they make a run of a folder
+        # all folds share one plan, which does not depend on what is held out; the config comes
+        # last, because it makes the folder a run
         whole.plan.write(folder.plan)
         write_text(folder.config, config.as_toml())
     train(out=folder.path, settings=config.as_dict(), resume=True, quiet=whole.quiet)
 
 
-def gathered(run: Run, folders: Sequence[RunFolder], parts: Sequence[Split]) -> Estimate:
-    """The scores that the folds have left behind."""
-    rows = [row for number, folder in enumerate(folders) for row in held_out_rows(folder, number)]
-    by_step = means_by_step(rows, len(folders))
-    owner = {case.name: case.subject for case in open_dataset(run.config).cases}
-    return Estimate(
+def collect_estimate(
+    run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]
+) -> FoldEstimate:
+    """The estimate from the validation scores of all folds."""
+    rows = [row for number, folder in enumerate(folders) for row in held_out_scores(folder, number)]
+    subject = {case.name: case.subject for case in open_dataset(run.config).cases}
+    return FoldEstimate(
         tuple(row for row in rows if row.step == run.config.train.steps),
-        by_step,
-        tuple(len(part.labeled) for part in parts),
-        len({owner[name] for part in parts for name in part.validation}),
+        mean_by_step(rows, len(folders)),
+        tuple(len(split.labeled) for split in splits),
+        len({subject[name] for split in splits for name in split.validation}),
     )
 
 
-def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
+def mean_by_step(rows: Sequence[HeldOutScore], folds: int) -> dict[int, float]:
     """Mean Dice at each step that all folds have scored.
 
-    A fold that was lengthened by --resume has scores of its own: those of its first length.
+    A fold that was extended with --resume also has scores at its former last step.
     """
-    found: dict[int, list[HeldOut]] = {}
+    found: dict[int, list[HeldOutScore]] = {}
     for row in rows:
         found.setdefault(row.step, []).append(row)
     return {
@@ -264,16 +269,13 @@ def means_by_step(rows: Sequence[HeldOut], folds: int) -> dict[int, float]:
     }
 
 
-def held_out_rows(folder: RunFolder, fold: int) -> list[HeldOut]:
+def held_out_scores(folder: RunFolder, fold: int) -> list[HeldOutScore]:
     path = folder.validation
-    scores = read_validation(path)
-    if not scores:
-        raise InputError(
-            f"{path} is missing: training writes it. Remove {folder.path} and resume with --resume."
-        )
-    return [HeldOut(one.step, fold, one.case, one.class_name, one.dice) for one in scores]
-
-
-def csv_of(estimate: Estimate) -> str:
-    rows = [(row.fold, row.case, row.class_name, row.dice) for row in estimate.rows]
-    return csv_text([("fold", "case", "class", "dice"), *rows])
+    remedy = f"Delete {folder.path} and train the fold again with --resume."
+    try:
+        rows = read_validation(path)
+    except InputError as error:
+        raise InputError(f"{error} {remedy}") from error
+    if not rows:
+        raise InputError(f"{path} is missing or empty. {remedy}")
+    return [HeldOutScore(row.step, fold, row.case, row.class_name, row.dice) for row in rows]

@@ -1,4 +1,4 @@
-"""From a trained run to the scores of its test cases."""
+"""Score a trained run on its test cases."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Whether masks gain by post-processing, as validation cases tell; a run keeps the answer.
+"""Whether keeping only the largest component improves the validation scores.
 
     postprocessing.json   {"last": {"weights": ..., "largest": ["liver"], "classes": ...}, ...}
 
-One answer for each checkpoint, and for these weights alone. Whoever makes masks of a run asks
-`advised_classes`, and nobody decides anew.
+The advice is per checkpoint and valid for its weights only. Everything that makes masks of a run
+asks `advised_classes`.
 """
 
 from __future__ import annotations
@@ -21,97 +21,107 @@ from segpl.data.plan import Plan
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
-from segpl.files import read_json, write_json
+from segpl.files import read_record, write_json
 
-MARGIN = 0.001  # of mean Dice; less is chance, and not worth a part of somebody's prediction
-APART = 0.05  # of the voxels of a label
+MARGIN = 0.001  # smallest gain in mean Dice that justifies removing part of a prediction
+STRAY = 0.05  # largest fraction of a label outside its largest component that may be a slip
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the largest component of a class is worth on the validation cases."""
+class ComponentEffect:
+    """Effect of keeping only the largest component of a class, over the validation cases."""
 
-    dice: float  # mean over cases, with all components
-    dice_largest: float  # with the largest one alone
+    dice: float  # mean over cases, all components
+    dice_largest: float  # mean over cases, largest component only
     cases: int
-    better: int  # cases that gain
+    better: int  # cases that improve
     worse: int
 
     @property
     def is_gain(self) -> bool:
-        """The mean gains, and no more cases lose than gain."""
+        """Whether the mean improves and at least as many cases improve as get worse."""
         return self.dice_largest - self.dice > MARGIN and self.better >= self.worse
 
 
-def verdicts(path: Path, step: int, plan: Plan) -> dict[str, Verdict]:
-    """What the `validation.csv` in `path` says at a step, class by class."""
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Advice for one checkpoint."""
+
+    step: int
+    weights: str  # hash of the checkpoint
+    largest: tuple[str, ...]  # classes to reduce to their largest component
+    in_parts: tuple[str, ...]  # classes that would gain, but whose labels have several components
+    classes: dict[str, ComponentEffect]
+
+
+def component_effects(path: Path, step: int, plan: Plan) -> dict[str, ComponentEffect]:
+    """The effect on each foreground class at a step of the `validation.csv` at `path`."""
     rows = [row for row in read_validation(path) if row.step == step]
-    found = {}
+    effects = {}
     for name in list(plan.classes)[1:]:
         pairs = [(row.dice, row.dice_largest) for row in rows if row.class_name == name]
         if pairs:
-            plain, largest = np.transpose(pairs)  # (N,), (N,)
-            found[name] = Verdict(
-                float(plain.mean()),
+            every, largest = np.transpose(pairs)  # (N,), (N,)
+            effects[name] = ComponentEffect(
+                float(every.mean()),
                 float(largest.mean()),
                 len(pairs),
-                int((largest > plain).sum()),
-                int((largest < plain).sum()),
+                int((largest > every).sum()),
+                int((largest < every).sum()),
             )
-    return found
+    return effects
 
 
 def is_in_parts(mask: NDArray[np.bool_]) -> bool:
-    """Whether more of a label than a slip of the brush lies beyond its largest component."""
+    """Whether a label has more than stray voxels outside its largest component."""
     total = int(np.count_nonzero(mask))
-    return total - int(np.count_nonzero(largest_component(mask))) > APART * total
+    return total - int(np.count_nonzero(largest_component(mask))) > STRAY * total
 
 
 def write_advice(
     folder: RunFolder, plan: Plan, steps: Mapping[str, int], labels: Sequence[NDArray[Any]]
 ) -> None:
-    """Keep what the validation cases say of each checkpoint, which is of the step given.
+    """Write the advice for each checkpoint, given the step of each.
 
-    A class that is in parts in one of the `labels` (*S of class indices), all that the run may look
-    at, keeps its parts: a few validation cases can miss that there are patients with two lesions.
+    A class with several components in any of the `labels` (*S, class indices) keeps all of its
+    components: a few validation cases may not include the patient with two lesions.
     """
-    found = {name: verdicts(folder.validation, step, plan) for name, step in steps.items()}
-    gaining = {name for by_class in found.values() for name, v in by_class.items() if v.is_gain}
+    effects = {
+        checkpoint: component_effects(folder.validation, step, plan)
+        for checkpoint, step in steps.items()
+        if folder.checkpoint(checkpoint).exists()
+    }
+    gaining = {name for one in effects.values() for name, effect in one.items() if effect.is_gain}
     in_parts = {
         name
         for index, name in enumerate(plan.classes)
         if name in gaining and any(is_in_parts(label == index) for label in labels)
     }
-    write_json(
-        folder.postprocessing,
-        {
-            checkpoint: {
-                "step": steps[checkpoint],
-                "weights": folder.weights_hash(checkpoint),
-                "largest": [n for n, v in by_class.items() if v.is_gain and n not in in_parts],
-                "in_parts": [n for n, v in by_class.items() if v.is_gain and n in in_parts],
-                "classes": {name: asdict(verdict) for name, verdict in by_class.items()},
-            }
-            for checkpoint, by_class in found.items()
-            if by_class and folder.checkpoint(checkpoint).exists()
-        },
-    )
+    advice = {}
+    for checkpoint, by_class in effects.items():
+        if by_class:
+            gains = [name for name, effect in by_class.items() if effect.is_gain]
+            advice[checkpoint] = Advice(
+                steps[checkpoint],
+                folder.weights_hash(checkpoint),
+                tuple(name for name in gains if name not in in_parts),
+                tuple(name for name in gains if name in in_parts),
+                by_class,
+            )
+    write_json(folder.postprocessing, {name: asdict(one) for name, one in advice.items()})
 
 
 def advised_classes(folder: RunFolder, checkpoint: str) -> tuple[str, ...]:
-    """Classes of which predictions with this checkpoint keep the largest component alone.
+    """Classes of which predictions with this checkpoint keep only the largest component.
 
-    None without validation cases, and none if the weights have moved on since.
+    None without validation cases, or if the weights have changed since.
     """
     if not folder.postprocessing.exists():
         return ()
-    advice = read_json(folder.postprocessing)
     try:
-        known = advice.get(checkpoint, {})
-        largest = tuple(str(name) for name in known.get("largest", ()))
-        return largest if largest and known["weights"] == folder.weights_hash(checkpoint) else ()
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder.postprocessing} was not written by segpl: it does not say of which weights "
-            "it speaks. Remove it to predict without post-processing."
-        ) from error
+        advice = read_record(folder.postprocessing, dict[str, Advice]).get(checkpoint)
+    except InputError as error:
+        raise InputError(f"{error} Delete it to predict without post-processing.") from error
+    if advice is None or not advice.largest:
+        return ()
+    return advice.largest if advice.weights == folder.weights_hash(checkpoint) else ()

@@ -11,10 +11,10 @@ from tiny import PICTURES
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.validate.postprocessing import (
-    Verdict,
+    ComponentEffect,
     advised_classes,
+    component_effects,
     is_in_parts,
-    verdicts,
     write_advice,
 )
 
@@ -58,7 +58,7 @@ def split(index: int = 1) -> np.ndarray:
     return label
 
 
-def test_class_that_gains_is_kept_in_one_piece(folder):
+def test_class_that_gains_keeps_its_largest_component(folder):
     write_advice(folder, PLAN, {"last": 20}, [whole()])
     assert advised_classes(folder, "last") == ("liver",)
 
@@ -69,8 +69,8 @@ def test_each_checkpoint_is_judged_by_its_own_step(folder):
     assert advised_classes(folder, "best") == ()
 
 
-def test_verdict_is_the_mean_over_cases_and_counts_them(folder):
-    found = verdicts(folder.validation, 20, PLAN)
+def test_effect_is_the_mean_over_cases_and_counts_them(folder):
+    found = component_effects(folder.validation, 20, PLAN)
     assert found["liver"].dice == pytest.approx(0.55)
     assert found["liver"].dice_largest == pytest.approx(0.65)
     assert (found["liver"].cases, found["liver"].better, found["liver"].worse) == (2, 2, 0)
@@ -78,22 +78,22 @@ def test_verdict_is_the_mean_over_cases_and_counts_them(folder):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "expected"),
+    ("effect", "expected"),
     [
-        (Verdict(0.8, 0.82, 3, 2, 1), True),
-        (Verdict(0.8, 0.82, 2, 1, 1), True),
-        (Verdict(0.8, 0.82, 3, 1, 2), False),  # one case gains much, two lose a little
-        (Verdict(0.8, 0.8009, 3, 3, 0), False),  # within the margin
-        (Verdict(0.8, 0.8, 3, 0, 0), False),
-        (Verdict(0.8, 0.7, 3, 2, 1), False),
+        (ComponentEffect(0.8, 0.82, 3, 2, 1), True),
+        (ComponentEffect(0.8, 0.82, 2, 1, 1), True),
+        (ComponentEffect(0.8, 0.82, 3, 1, 2), False),  # one case gains much, two lose a little
+        (ComponentEffect(0.8, 0.8009, 3, 3, 0), False),  # within the margin
+        (ComponentEffect(0.8, 0.8, 3, 0, 0), False),
+        (ComponentEffect(0.8, 0.7, 3, 2, 1), False),
     ],
 )
-def test_gain_is_one_of_the_mean_and_of_no_fewer_cases_than_lose(verdict, expected):
-    assert verdict.is_gain is expected
+def test_gain_needs_a_better_mean_and_no_more_losing_than_gaining_cases(effect, expected):
+    assert effect.is_gain is expected
 
 
-def test_class_whose_label_is_in_parts_keeps_them(folder):
-    """One patient of three has two lesions: what few validation cases gain is not worth one."""
+def test_class_with_a_label_in_parts_keeps_all_components(folder):
+    """One patient of three has two lesions."""
     write_advice(folder, PLAN, {"last": 20}, [whole(), split(), whole()])
     assert advised_classes(folder, "last") == ()
     said = json.loads(folder.postprocessing.read_text())["last"]
@@ -105,8 +105,8 @@ def test_parts_of_another_class_do_not_matter(folder):
     assert advised_classes(folder, "last") == ("liver",)
 
 
-def test_stray_voxel_of_a_label_is_no_part():
-    """One voxel beside 64 is below a twentieth, four are not."""
+def test_stray_voxel_of_a_label_does_not_count_as_a_part():
+    """One voxel of 65 is below 5%, four of 68 are not."""
     label = np.zeros((12, 12), bool)
     label[:8, :8] = True
     assert not is_in_parts(label)
@@ -117,7 +117,7 @@ def test_stray_voxel_of_a_label_is_no_part():
     assert not is_in_parts(np.zeros((3, 3), bool))
 
 
-def test_advice_tells_what_it_rests_on(folder):
+def test_advice_records_its_evidence(folder):
     write_advice(folder, PLAN, {"last": 20}, [])
     said = json.loads(folder.postprocessing.read_text())["last"]
     assert said["step"] == 20
@@ -131,7 +131,7 @@ def test_advice_tells_what_it_rests_on(folder):
     }
 
 
-def test_advice_is_for_the_weights_that_were_judged_and_no_others(folder):
+def test_advice_is_only_valid_for_its_weights(folder):
     write_advice(folder, PLAN, {"last": 20}, [])
     folder.checkpoint("last").write_bytes(b"trained on")
     assert advised_classes(folder, "last") == ()
@@ -139,30 +139,30 @@ def test_advice_is_for_the_weights_that_were_judged_and_no_others(folder):
 
 def test_nothing_is_advised_without_validation(tmp_path):
     assert advised_classes(RunFolder(tmp_path), "last") == ()
-    assert verdicts(tmp_path / "validation.csv", 20, PLAN) == {}
+    assert component_effects(tmp_path / "validation.csv", 20, PLAN) == {}
 
 
-def test_advice_that_no_longer_holds_is_taken_back(folder):
+def test_advice_is_replaced_by_later_scores(folder):
     write_advice(folder, PLAN, {"last": 20}, [])
     write_rows(folder, [*ROWS, (30, "a", "liver", 0.9, 0.9)])
     write_advice(folder, PLAN, {"last": 30}, [])
     assert advised_classes(folder, "last") == ()
 
 
-def test_checkpoint_that_was_removed_is_not_spoken_of(folder):
+def test_missing_checkpoint_gets_no_advice(folder):
     folder.checkpoint("best").unlink()
     write_advice(folder, PLAN, {"last": 20, "best": 20}, [])
     assert list(json.loads(folder.postprocessing.read_text())) == ["last"]
 
 
 @pytest.mark.parametrize("text", ["[]", '{"last": []}', '{"last": {"largest": ["liver"]}}', "{"])
-def test_file_that_is_no_advice_is_refused_by_name(folder, text):
+def test_damaged_file_is_an_error(folder, text):
     folder.postprocessing.write_text(text)
-    with pytest.raises(InputError, match=r"postprocessing\.json (was not written by|is not valid)"):
+    with pytest.raises(InputError, match=r"postprocessing\.json is damaged: .* Delete it"):
         advised_classes(folder, "last")
 
 
-def test_class_of_the_plan_with_two_channels_less_is_judged_too(folder):
-    """With one foreground class there is one channel, and the same rows."""
+def test_single_foreground_class_has_an_effect(folder):
+    """It has a single output channel."""
     plan = replace(PLAN, classes={"background": 0, "liver": 1})
-    assert list(verdicts(Path(folder.validation), 20, plan)) == ["liver"]
+    assert list(component_effects(Path(folder.validation), 20, plan)) == ["liver"]

@@ -1,0 +1,134 @@
+"""Scores of one run on corrupted images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segpl.data.cache import Volume
+from segpl.data.plan import Plan
+from segpl.errors import DivergedError
+from segpl.evaluate.metrics import dice, iou
+from segpl.evaluate.validation import masks_by_class
+from segpl.experiments.attacked_loss import PredictionLoss
+from segpl.experiments.stress_inputs import StressedRun
+from segpl.experiments.stress_settings import ATTACKS, StressSettings
+from segpl.predict.window import predict_windows
+from segpl.report.stress.rows import CLEAN, PATCH, StressRow, write_stress
+from segpl.views.artifacts import ARTIFACTS, corrupt
+from segpl.views.attacks import fgsm, pgd
+
+# severity and plan (which sets the window) -> prediction (K, *S) of the corrupted image
+PredictCorrupted = Callable[[float, Plan], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class StressScorer:
+    """Measures one run and writes the table after each corruption."""
+
+    path: Path  # stress.csv
+    rows: list[StressRow]  # of all runs; grows
+    tested: StressedRun
+    settings: StressSettings
+    volumes: list[Volume]
+    largest: tuple[str, ...]  # classes reduced to their largest component
+
+    def __len__(self) -> int:
+        """Number of predictions."""
+        levels = len(self.settings.corruptions) * len(self.settings.levels)
+        return len(self.volumes) * (1 + levels + len(self.settings.patches))
+
+    def measure(self, window_plans: Sequence[Plan], advance: Callable[[], None]) -> None:
+        """Measure what the table lacks; `window_plans` are the plans with other window sizes."""
+        run = self.tested.run
+        run.method.eval()
+        self._measure(CLEAN, {0.0: run.plan}, advance)
+        for corruption in self.settings.corruptions:
+            self._measure(corruption, dict.fromkeys(self.settings.levels, run.plan), advance)
+        self._measure(PATCH, {float(max(plan.patch)): plan for plan in window_plans}, advance)
+
+    def _measure(
+        self, corruption: str, plans: dict[float, Plan], advance: Callable[[], None]
+    ) -> None:
+        """Add the rows of one corruption, at each severity with its plan."""
+        done = {
+            (row.severity, row.case)
+            for row in self.rows
+            if row.run == self.tested.name and row.corruption == corruption
+        }
+        found: list[StressRow] = []
+        for volume in self.volumes:
+            missing = [level for level in plans if (level, volume.name) not in done]
+            for _ in range(len(plans) - len(missing)):
+                advance()
+            if not missing:
+                continue
+            image = torch.from_numpy(np.array(volume.image)).to(self.tested.run.device)
+            predict = self._predictor(corruption, image, volume)
+            for level in missing:
+                prediction = predict(level, plans[level])
+                found += self._score(prediction, volume, plans[level], corruption, level)
+                advance()
+        if found:
+            self.rows.extend(found)
+            write_stress(self.path, self.rows)
+
+    def _predictor(self, corruption: str, image: Tensor, volume: Volume) -> PredictCorrupted:
+        """Random draws, and the first gradient of an attack, are shared by all severities."""
+        predict, overlap = self.tested.run.method.predict, self.settings.overlap
+        if corruption in ATTACKS:
+            return self._attack(corruption, image, volume)
+        if corruption not in ARTIFACTS:
+            return lambda level, plan: predict_windows(image, predict, plan, overlap=overlap)
+        # independent of the run, so that all runs see the same corrupted image
+        seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
+
+        def predict_corrupted(level: float, plan: Plan) -> Tensor:
+            corrupted = corrupt(image, corruption, level, torch.Generator().manual_seed(seed))
+            return predict_windows(corrupted, predict, plan, overlap=overlap)
+
+        return predict_corrupted
+
+    def _attack(self, attack: str, image: Tensor, volume: Volume) -> PredictCorrupted:
+        run, bound, steps = self.tested.run, self.settings.epsilon, self.settings.steps
+        assert volume.label is not None
+        label = torch.from_numpy(np.array(volume.label)).long().to(run.device)
+        objective = PredictionLoss(run.method.predict, label, run.plan, self.settings.overlap)
+        start = objective.loss_and_gradient(image)
+        if attack == "fgsm":
+            return lambda level, _: objective.answer(fgsm(image, start[1], bound * level))
+        return lambda level, _: objective.answer(
+            pgd(image, objective, bound * level, steps=steps, start=start)
+        )
+
+    def _score(
+        self, prediction: Tensor, volume: Volume, plan: Plan, corruption: str, level: float
+    ) -> list[StressRow]:
+        run = self.tested.run
+        if not bool(prediction.isfinite().all()):
+            raise DivergedError(
+                f"the predictions of {run.path} for case {volume.name} ({corruption}, severity "
+                f"{level:g}) are not finite. Use another checkpoint, or train again."
+            )
+        assert volume.label is not None
+        scores = scores_by_class(prediction.cpu().numpy(), volume.label, plan, self.largest)
+        return [
+            StressRow(self.tested.name, corruption, level, volume.name, name, *values)
+            for name, values in scores.items()
+        ]
+
+
+def scores_by_class(
+    probabilities: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
+) -> dict[str, tuple[float, float]]:
+    """Dice and IoU of each foreground class."""
+    masks = masks_by_class(probabilities, label, plan, largest)
+    return {name: (dice(*pair), iou(*pair)) for name, pair in masks.items()}
