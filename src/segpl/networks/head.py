@@ -7,11 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from segpl.networks.pool import average_pool
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.networks.unet import CONVOLUTIONS
 from segpl.threshold.normal import Normal
-
-POOLED_SIDE = 4  # voxels per axis after pooling
 
 
 class ThresholdHead(nn.Module):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+POOLED_SIDE = 4  # voxels per axis that threshold heads pool to
+
 
 def average_pool(features: Tensor, side: int) -> Tensor:
     """Average features (B, F, *S) over cells of a regular grid, (B, F, *side).

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from segpl.networks.pool import average_pool
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.networks.unet import CONVOLUTIONS
-
-POOLED_SIDE = 4  # locations per axis
 
 
 class ThresholdMap(nn.Module):

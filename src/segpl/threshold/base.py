@@ -1,7 +1,7 @@
-"""What a threshold is: a random number with a distribution, of one of several families.
+"""Thresholds as random variables: the interface of distributions and families.
 
-Tensors of a distribution broadcast against probabilities (B, K, *S): one threshold for all is of
-shape (1, 1, 1...), one for each image (B, 1, 1...), one for each voxel (B, 1, *S).
+Tensors of a distribution broadcast against probabilities (B, K, *S). A threshold shared by all has
+shape (1, 1, 1...), one per image (B, 1, 1...), one per voxel (B, 1, *S).
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ class Distribution(ABC):
 
     @abstractmethod
     def sample(self, generator: torch.Generator) -> Tensor:
-        """One draw; differentiable in the parameters where the family can be."""
+        """Draw one sample; differentiable in the parameters if the family allows it."""
 
     @abstractmethod
     def cdf(self, value: Tensor) -> Tensor:
-        """Probability that the threshold lies below `value`; differentiable in the parameters."""
+        """Probability that the threshold is below `value`; differentiable in the parameters."""
 
     @abstractmethod
     def kl(self, prior: Distribution) -> Tensor:
-        """Divergence from a prior of the same family, one number for each threshold."""
+        """KL divergence from a prior of the same family, one number per threshold."""
 
 
 class Family(ABC):
-    """How the priors and the posteriors of one kind are made."""
+    """Builds the priors and posteriors of one kind."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]  # one line for lists
-    parameters: ClassVar[int]  # that describe a posterior
+    summary: ClassVar[str]  # one line for `segpl list`
+    parameters: ClassVar[int]  # per posterior
 
     @abstractmethod
     def prior(self, mean: Tensor, std: Tensor) -> Distribution:
-        """The prior with this mean and spread."""
+        """Return the prior with this mean and standard deviation."""
 
     @abstractmethod
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
-        """What `moved` begins from: the parameters of the posterior nearest to a prior.
+        """Return the parameters of the posterior closest to a prior, the origin of `shifted`.
 
-        Worth keeping where the prior is fixed: it may be the answer of an iteration.
+        It may need an iterative solver, so cache it while the prior does not change.
         """
 
     @abstractmethod
-    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Distribution:
-        """The posterior that unbounded `numbers` (numbers, ...) describe; zeros do not move it."""
+    def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> Distribution:
+        """Return the posterior at unbounded `offsets` (parameters, ...) from the anchor."""
 
-    def posterior(self, numbers: Tensor, mean: Tensor, std: Tensor) -> Distribution:
-        """`moved` from the posterior whose mean and spread are nearest to `mean` and `std`."""
-        return self.shifted(self.anchor(self.prior(mean, std)), numbers)
+    def posterior(self, offsets: Tensor, mean: Tensor, std: Tensor) -> Distribution:
+        """Return the posterior at `offsets` from the prior with this mean and std."""
+        return self.shifted(self.anchor(self.prior(mean, std)), offsets)
 
 
-FAMILIES = Registry[Family]("threshold family", "segpl.threshold", Family)  # type: ignore[type-abstract]  # only its concrete children are ever built
+FAMILIES = Registry[Family]("threshold family", "segpl.threshold", Family)  # type: ignore[type-abstract]  # only concrete subclasses are instantiated

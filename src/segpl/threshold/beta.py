@@ -1,4 +1,4 @@
-"""Thresholds with a Beta prior and the Kumaraswamy posterior that is its nearest closed form."""
+"""Thresholds with a Beta prior and a Kumaraswamy posterior."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution, Family
-from segpl.threshold.beta_prior import Beta, beta_of
-from segpl.threshold.kumaraswamy import Kumaraswamy, moments, of_complement
-from segpl.threshold.parameters import LOG_SPREAD, clip_moments, soft_clip, solve_moments
+from segpl.threshold.beta_prior import Beta, beta_from_moments
+from segpl.threshold.kumaraswamy import Kumaraswamy, complement, moments
+from segpl.threshold.parameters import MAX_LOG_SCALE, clip_moments, soft_clip, solve_moments
 
-SHIFTS = 16.0  # a median moves by less than this many spreads of the prior
-LOGITS = 30.0  # and no further than this
+MAX_SHIFT = 16.0  # of the median, in standard deviations of the prior
+MAX_LOGIT = 30.0  # of the median
 
 
-def with_median(logit: Tensor, log_a: Tensor) -> Kumaraswamy:
+def kumaraswamy_with_median(logit: Tensor, log_a: Tensor) -> Kumaraswamy:
     r"""The Kumaraswamy with a given median $M$: $b = \log 2 / (-\log(1 - M^a))$."""
-    loglog = F.softplus(-logit.clamp(-LOGITS, LOGITS)).log()  # of the median
-    return Kumaraswamy(log_a, math.log(math.log(2)) - of_complement(log_a + loglog))
+    loglog = F.softplus(-logit.clamp(-MAX_LOGIT, MAX_LOGIT)).log()  # of the median
+    return Kumaraswamy(log_a, math.log(math.log(2)) - complement(log_a + loglog))
 
 
-def _moments(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
-    return moments(with_median(logit, log_a))
+def _kumaraswamy_moments(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
+    return moments(kumaraswamy_with_median(logit, log_a))
 
 
 class BetaFamily(Family):
-    r"""Numbers move the median, in spreads of the prior on the scale of logits, and $-\log a$.
+    r"""Offsets shift the median, in standard deviations of the prior's logit, and $-\log a$.
 
-    The median and $a$ are nearly a location and a precision, where $a$ and $b$ pull at both. Shifts
-    are limited to 16 spreads, widths to $e^{\pm 3}$. Priors and starts have the given mean and
-    spread, as far as `clip_moments` allows.
+    The median and $a$ act almost independently as location and precision, whereas $a$ and $b$ each
+    change both. Shifts are limited to 16 standard deviations, scale factors to $e^{\pm 3}$. Priors
+    and anchors have the given mean and standard deviation, within the limits of `clip_moments`.
     """
 
     name: ClassVar[str] = "beta"
@@ -40,17 +40,17 @@ class BetaFamily(Family):
     parameters: ClassVar[int] = 2
 
     def prior(self, mean: Tensor, std: Tensor) -> Beta:
-        return beta_of(*clip_moments(mean, std))
+        return beta_from_moments(*clip_moments(mean, std))
 
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         mean, std = prior.mean, prior.std
-        unit = std / (mean * (1 - mean))  # spread of the logit, for a narrow prior
-        logit, log_a = solve_moments(_moments, (mean.logit(), -unit.log()), mean, std)
+        unit = std / (mean * (1 - mean))  # standard deviation of the logit, for a narrow prior
+        logit, log_a = solve_moments(_kumaraswamy_moments, (mean.logit(), -unit.log()), mean, std)
         return logit, log_a, unit
 
-    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Kumaraswamy:
+    def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> Kumaraswamy:
         logit, log_a, unit = anchor
-        shift, log_spread = numbers.to(logit.dtype)
-        return with_median(
-            logit + unit * soft_clip(shift, SHIFTS), log_a - soft_clip(log_spread, LOG_SPREAD)
+        shift, log_scale = offsets.to(logit.dtype)
+        return kumaraswamy_with_median(
+            logit + unit * soft_clip(shift, MAX_SHIFT), log_a - soft_clip(log_scale, MAX_LOG_SCALE)
         )

@@ -1,4 +1,4 @@
-"""Whether a probability of 0.8 is right in 8 of 10 voxels, and a temperature that makes it so."""
+"""Temperature scaling, and the calibration error it reduces."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from segpl.errors import InputError
 from segpl.losses import cross_entropy, supervised_loss
 from segpl.threshold.histogram import UNIT, bin_sums
 
-LIMIT = math.log(50)  # temperatures from 1/50 to 50
+MAX_LOG_TEMPERATURE = math.log(50)
 
 
 class Temperature(nn.Module):
-    r"""Divides logits by one learned number, or by one for each class.
+    r"""Divides logits by one learned temperature, or by one per class.
 
     $$z \mapsto z / \tau, \quad \tau = \exp(\ell \tanh(t / \ell))$$
 
-    $t$ is learned and starts at 0, where $\tau = 1$; near it $\tau = e^t$. The bound $\ell$ keeps
-    $\tau$ above 0 where a network makes no mistake on its labeled crops, and no finite
-    temperature is the best one.
+    $t$ is learned and starts at 0, where $\tau = 1$. The bound $\ell = \log 50$ keeps $\tau$ in
+    [1/50, 50]: a network that makes no mistake on its labeled crops has no finite optimum.
     """
 
     def __init__(self, classes: int = 1) -> None:
@@ -30,24 +29,23 @@ class Temperature(nn.Module):
 
     @property
     def value(self) -> Tensor:
-        """The temperature (1,), or the temperatures (K,)."""
-        return (LIMIT * (self.log_temperature / LIMIT).tanh()).exp()
+        """The temperature (1,) or temperatures (K,)."""
+        return (MAX_LOG_TEMPERATURE * (self.log_temperature / MAX_LOG_TEMPERATURE).tanh()).exp()
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Logits (B, K, *S), divided; half precision becomes single."""
+        """Divide logits (B, K, *S); half precision becomes float32."""
         temperatures = len(self.log_temperature)
         if temperatures not in (1, logits.shape[1]):
             raise InputError(
                 f"{temperatures} temperatures do not fit logits {tuple(logits.shape)}: "
-                f"use one for all, or one for each of the {logits.shape[1]} channels."
+                f"use one for all channels, or one for each of the {logits.shape[1]} channels."
             )
         return logits / self.value.view(1, -1, *[1] * (logits.dim() - 2))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Binary cross-entropy of divided logits against labels (B, *S), ignored voxels left out.
+        """Binary cross-entropy of the divided logits against labels (B, *S), without IGNORE voxels.
 
-        Its gradient reaches the temperature alone: what was measured does not move to please the
-        measure.
+        The gradient reaches only the temperature, not the logits.
         """
         return supervised_loss(self(logits.detach()), label, cross_entropy)
 
@@ -56,14 +54,15 @@ class Temperature(nn.Module):
 def batch_calibration_error(
     probability: Tensor, target: Tensor, weight: Tensor, *, bins: int = 15
 ) -> Tensor:
-    r"""Mean distance between probabilities and frequencies, over equal bins of probability.
+    r"""Expected calibration error of a batch, on its device.
 
     $$\sum_b \frac{W_b}{W} \left| \bar y_b - \bar p_b \right|
       = \frac{1}{W} \sum_b \Bigl| \sum_{v \in b} w_v (p_v - y_v) \Bigr|$$
 
-    All are (B, K, *S), every channel a question of yes or no; the answer is one number, 0 where
-    nothing counts. Bins are of the probability of yes, not of the larger of yes and no: background
-    that is called too timidly would hide foreground that is called too boldly.
+    All tensors are (B, K, *S), each channel a binary problem. The result is 0 if all weights are 0.
+    Bins are over the probability of foreground, not over the confidence: otherwise underconfident
+    background would cancel overconfident foreground. `evaluate.uncertainty` computes the same
+    measure for whole volumes, in float64.
     """
     probability = probability.float()
     weight = weight.float().expand_as(probability)  # (B, K, *S)

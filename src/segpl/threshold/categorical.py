@@ -1,4 +1,4 @@
-"""The threshold with a distribution of any shape, as a histogram."""
+"""Thresholds with a histogram as distribution."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution, Family
-from segpl.threshold.beta_prior import beta_of
+from segpl.threshold.beta_prior import beta_from_moments
 from segpl.threshold.histogram import GRID_POINTS, threshold_grid
 from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments
 from segpl.threshold.tables import interpolate_table
@@ -19,13 +19,13 @@ from segpl.threshold.tables import interpolate_table
 
 @dataclass(frozen=True, slots=True)
 class Categorical(Distribution):
-    r"""$T$ lies in cell $[i/G, (i+1)/G)$ with probability $w = \mathrm{softmax}(l)$, flat within.
+    r"""$T$ is in cell $[i/G, (i+1)/G)$ with probability $\mathrm{softmax}(l)_i$, uniform within.
 
-    The weights are those of the middles of the cells, $(i + 1/2)/G$. Flat within a cell means that
-    the cumulative probability is continuous, and that everything here is exact for it.
+    The cells are centered at $(i + 1/2)/G$. The CDF is therefore continuous, and all formulas here
+    are exact.
     """
 
-    logits: Tensor  # (..., G); the leading axes are the shape of the threshold
+    logits: Tensor  # (..., G); the leading axes have the shape of the threshold
 
     @property
     def weights(self) -> Tensor:
@@ -43,28 +43,28 @@ class Categorical(Distribution):
 
     @property
     def std(self) -> Tensor:
-        r"""Between cells and within: $\sum_i w_i (T_i - \mu)^2 + 1/(12 G^2)$, its root."""
+        r"""$\sqrt{\sum_i w_i (T_i - \mu)^2 + 1/(12 G^2)}$, between and within cells."""
         squares = (self._values - self.mean.unsqueeze(-1)) ** 2  # (..., G)
         within = 1 / (12 * self.logits.shape[-1] ** 2)
         return ((self.weights * squares).sum(-1) + within).sqrt()
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """A cell by the Gumbel-max trick, then any place in it. Without a gradient."""
+        """Draw a cell by the Gumbel-max trick, then a position in it. Without a gradient."""
         with torch.no_grad():
             device, dtype = self.logits.device, self.logits.dtype
             shape = self.logits.shape
             uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
             gumbel = -(-clip_open_unit(uniform).log()).log()
             cell = (self.logits + gumbel).argmax(-1)  # (...)
-            place = torch.rand(shape[:-1], generator=generator, device=device, dtype=dtype)
-            return clip_open_unit((cell + place) / shape[-1])
+            position = torch.rand(shape[:-1], generator=generator, device=device, dtype=dtype)
+            return clip_open_unit((cell + position) / shape[-1])
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Along straight lines between the edges of the cells; differentiable in the logits."""
+        """Interpolate linearly between cell edges; differentiable in the logits."""
         table = F.pad(self.weights.cumsum(-1), (1, 0))  # (..., G + 1)
         cells = self.logits.shape[-1]
         position = value.to(table.dtype) * cells
-        # sums of rounded weights are not quite 1
+        # the rounded weights do not sum to exactly 1
         return interpolate_table(table / table[..., -1:], position.clamp(0, cells))
 
     def kl(self, prior: Distribution) -> Tensor:
@@ -75,7 +75,7 @@ class Categorical(Distribution):
 
 
 def _beta_shaped(logit: Tensor, log_strength: Tensor) -> Categorical:
-    """Cells weighted by the density of a Beta at their middles; the first and last by its mass."""
+    """Weight cells by a Beta density at their centers, and the two end cells by its mass."""
     values = threshold_grid(GRID_POINTS, logit.device).to(logit.dtype)  # (G,)
     mean, strength = logit.sigmoid().unsqueeze(-1), log_strength.exp().unsqueeze(-1)
     alpha, beta = mean * strength, (1 - mean) * strength  # (..., 1)
@@ -85,21 +85,21 @@ def _beta_shaped(logit: Tensor, log_strength: Tensor) -> Categorical:
 
 
 def _mass_at_end(exponent: Tensor, other: Tensor) -> Tensor:
-    r"""Log of $G \int_0^{1/G} x^{\alpha - 1} (1 - x)^{\beta - 1} dx$, the last factor fixed."""
+    r"""Log of $G \int_0^{1/G} x^{\alpha - 1} (1 - x)^{\beta - 1} dx$, $1 - x$ held constant."""
     power = -(exponent - 1) * math.log(GRID_POINTS) - exponent.log()
     return power + (other - 1) * math.log(1 - 0.5 / GRID_POINTS)
 
 
-def _moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
+def _histogram_moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
     distribution = _beta_shaped(logit, log_strength)
     return distribution.mean, distribution.std
 
 
 class CategoricalFamily(Family):
-    """Priors are Betas on the grid, with the given mean and spread as far as `clip_moments` allows.
+    """Priors are Betas on the grid with the given moments, within the limits of `clip_moments`.
 
-    A posterior is free in every cell: its numbers are added to the logits of the prior. No spread
-    is below the width of a cell. With a threshold for each voxel this is G numbers for each.
+    Posteriors are free in every cell: the offsets are added to the logits of the prior. No std is
+    below the width of a cell.
     """
 
     name: ClassVar[str] = "categorical"
@@ -107,15 +107,17 @@ class CategoricalFamily(Family):
     parameters: ClassVar[int] = GRID_POINTS
 
     def prior(self, mean: Tensor, std: Tensor) -> Categorical:
-        mean, std = clip_moments(mean, std, narrowest=1 / GRID_POINTS)
-        start = beta_of(mean, std)
+        mean, std = clip_moments(mean, std, min_std=1 / GRID_POINTS)
+        start = beta_from_moments(mean, std)
         strength = start.alpha + start.beta
-        return _beta_shaped(*solve_moments(_moments, (mean.logit(), strength.log()), mean, std))
+        return _beta_shaped(
+            *solve_moments(_histogram_moments, (mean.logit(), strength.log()), mean, std)
+        )
 
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, Categorical), "of this family"
         return (prior.logits,)
 
-    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> Categorical:
+    def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> Categorical:
         (logits,) = anchor
-        return Categorical(logits + numbers.to(logits.dtype).movedim(0, -1))
+        return Categorical(logits + offsets.to(logits.dtype).movedim(0, -1))

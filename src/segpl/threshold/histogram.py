@@ -1,7 +1,8 @@
 """Sums over the voxels above every threshold of a grid, in one pass over the voxels.
 
-A voxel is put into the cell that says how many thresholds lie below its probability; sums over
-cells from the top down are then sums over {p > T}. Nothing of the size voxels x thresholds exists.
+Each voxel falls into the cell given by the number of thresholds below its probability. Cumulative
+sums over cells, from the top down, are sums over {p > T}. No tensor has the size voxels x
+thresholds.
 """
 
 from __future__ import annotations
@@ -12,81 +13,80 @@ from torch import Tensor
 from segpl.errors import InputError
 from segpl.threshold.scopes import SCOPES
 
-GRID_POINTS = 100  # thresholds of the grid, G
-# Sums are of whole numbers of 2^-32: their order does not matter, as it does with floats, so that
-# atomic adds give the same bits in every run. 2^31 voxels of weight 1 fit.
+GRID_POINTS = 100  # thresholds in the grid, G
+# Sums use integer multiples of 2^-32. Unlike float sums they do not depend on the order of
+# additions, so atomic adds give the same bits in every run. 2^31 voxels of weight 1 fit.
 UNIT = 2.0**-32
-# On a GPU adds to one address wait for each other, and most voxels of a scan are in one cell.
-COPIES = 128
+# Atomic adds to one address are serialized on a GPU, and most voxels of a scan share a cell.
+MAX_COPIES = 128
 
 
 def threshold_grid(points: int, device: torch.device | str = "cpu") -> Tensor:
-    r"""The middle of each of `points` equal parts of (0, 1): $T_i = (i + 1/2) / G$."""
+    r"""Centers of `points` equal parts of (0, 1): $T_i = (i + 1/2) / G$."""
     return (torch.arange(points, device=device, dtype=torch.float32) + 0.5) / points  # (G,)
 
 
 def count_thresholds_below(probability: Tensor, points: int) -> Tensor:
-    r"""How many thresholds of the grid lie below each probability, from 0 to `points`.
+    r"""Number of grid thresholds below each probability, from 0 to `points`.
 
     $$c(p) = |\{i : T_i < p\}|, \quad p > T_i \iff c(p) > i$$
 
-    A search in the grid is one pass; nearly equal numbers come out as by comparison.
+    A binary search gives exactly the same result as comparing with every threshold.
     """
     return torch.bucketize(probability.contiguous(), threshold_grid(points, probability.device))
 
 
-def copies_for(device: torch.device, voxels: int, cells: int) -> int:
-    """Private copies of a histogram, a power of 2; together they are no larger than the image."""
+def histogram_copies(device: torch.device, voxels: int, cells: int) -> int:
+    """Number of private histograms, a power of 2; together no larger than the image."""
     if device.type != "cuda":
         return 1
-    most = max(1, min(COPIES, voxels // cells))
+    most = max(1, min(MAX_COPIES, voxels // cells))
     return 1 << (most.bit_length() - 1)
 
 
-def places_of(cell: Tensor, copies: int) -> Tensor:
-    """Addresses (voxels,) in `copies` private copies of a histogram.
+def private_addresses(cell: Tensor, copies: int) -> Tensor:
+    """Return addresses (voxels,) in `copies` private histograms.
 
-    Each copy is fed by every `copies`-th voxel: neighbors, which run at the same time, add to
-    different addresses next to each other.
+    Each histogram receives every `copies`-th voxel, so that voxels processed at the same time add
+    to different, adjacent addresses.
     """
-    place = cell.flatten()  # (B K *S,)
+    address = cell.flatten()  # (B K *S,)
     if copies == 1:
-        return place
-    return (torch.arange(len(place), device=place.device) & (copies - 1)).add_(place, alpha=copies)
+        return address
+    copy = torch.arange(len(address), device=address.device) & (copies - 1)
+    return copy.add_(address, alpha=copies)
 
 
-def sums_at(quantity: Tensor, place: Tensor, cells: int, copies: int) -> Tensor:
-    """Sums (cells,) of a quantity in [-1, 1] over the voxels of each cell, in units of 2^-32.
+def sums_at_addresses(quantity: Tensor, address: Tensor, cells: int, copies: int) -> Tensor:
+    """Sum a quantity in [-1, 1] over the voxels of each cell, (cells,) in units of 2^-32.
 
-    What is finer than the unit is cut off.
+    Anything smaller than the unit is truncated.
     """
     parts = (quantity.flatten() * (1 / UNIT)).long()  # (B K *S,)
-    sums = torch.zeros(cells * copies, dtype=torch.int64, device=place.device)
-    return sums.scatter_add_(0, place, parts).view(cells, copies).sum(1)
+    sums = torch.zeros(cells * copies, dtype=torch.int64, device=address.device)
+    return sums.scatter_add_(0, address, parts).view(cells, copies).sum(1)
 
 
 def bin_sums(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
-    """`sums_at` of one quantity, by the cells of its voxels."""
-    copies = copies_for(cell.device, cell.numel(), cells)
-    return sums_at(quantity, places_of(cell, copies), cells, copies)
+    """`sums_at_addresses` for one quantity, given the cell of each voxel."""
+    copies = histogram_copies(cell.device, cell.numel(), cells)
+    return sums_at_addresses(quantity, private_addresses(cell, copies), cells, copies)
 
 
 def scope_axes(scope: str) -> tuple[bool, bool]:
-    """Whether images and whether classes have a threshold of their own."""
+    """Return whether images and whether classes have separate thresholds."""
     if scope not in SCOPES or scope == "voxel":
         known = ", ".join(name for name in SCOPES if name != "voxel")
         raise InputError(
-            f"scope '{scope}' has no histogram: the voxels that share a threshold are counted "
-            f"together. Use one of: {known}."
+            f"scope '{scope}' has no histogram: no voxels share a threshold. Use one of: {known}."
         )
     return SCOPES[scope]
 
 
 def scope_total(quantity: Tensor, scope: str) -> Tensor:
-    """Sum over the voxels that share a threshold, (b, k, 1); b is B or 1, and k is K or 1."""
-    own_image, own_class = scope_axes(scope)
+    """Sum over the voxels that share a threshold, (b, k, 1) with b in {B, 1} and k in {K, 1}."""
     by_channel = quantity.flatten(2).sum(2, keepdim=True)  # (B, K, 1)
-    axes = [axis for axis, own in enumerate((own_image, own_class)) if not own]
+    axes = [axis for axis, is_separate in enumerate(scope_axes(scope)) if not is_separate]
     return by_channel.sum(axes, keepdim=True) if axes else by_channel
 
 
@@ -94,29 +94,31 @@ def scope_total(quantity: Tensor, scope: str) -> Tensor:
 def sums_above(
     probability: Tensor, *quantities: Tensor, scope: str, points: int = GRID_POINTS
 ) -> tuple[Tensor, ...]:
-    r"""For each quantity $a$ in [0, 1], its sum over the voxels above every threshold of the grid.
+    r"""Sum each quantity $a$ in [0, 1] over the voxels above every threshold of the grid.
 
     $$A(T_i) = \sum_{v : p_v > T_i} a_v$$
 
-    All are (B, K, *S), or broadcast to it; each answer is (b, k, G), b being B or 1 and k being K
-    or 1 by the scope. Weights give weighted counts, weights times probabilities their mass.
+    All tensors are (B, K, *S) or broadcast to it. Each result is (b, k, G), where the scope decides
+    whether b is B or 1 and k is K or 1.
     """
-    own_image, own_class = scope_axes(scope)
+    per_image, per_class = scope_axes(scope)
     probability = probability.float()
     images, channels = probability.shape[:2]
-    groups = (images if own_image else 1, channels if own_class else 1)
+    groups = (images if per_image else 1, channels if per_class else 1)
     cells = groups[0] * groups[1] * (points + 1)
 
-    first = torch.arange(0, cells, points + 1, device=probability.device)  # cell of each group
+    first = torch.arange(
+        0, cells, points + 1, device=probability.device
+    )  # first cell of each group
     cell = count_thresholds_below(probability, points)  # (B, K, *S)
     cell += first.view(*groups, *[1] * (probability.dim() - 2))
-    copies = copies_for(probability.device, probability.numel(), cells)
-    place = places_of(cell, copies)
+    copies = histogram_copies(probability.device, probability.numel(), cells)
+    address = private_addresses(cell, copies)
 
     def above(quantity: Tensor) -> Tensor:
-        spread = quantity.float().expand_as(probability)  # (B, K, *S)
-        sums = sums_at(spread, place, cells, copies).view(*groups, points + 1)
-        # cell c is above T_0 ... T_(c-1), and cell 0 above none
+        expanded = quantity.float().expand_as(probability)  # (B, K, *S)
+        sums = sums_at_addresses(expanded, address, cells, copies).view(*groups, points + 1)
+        # cell c lies above T_0 ... T_(c-1), cell 0 above none
         return sums[..., 1:].flip(-1).cumsum(-1).flip(-1).to(torch.float32) * UNIT  # (b, k, G)
 
     return tuple(above(quantity) for quantity in quantities)

@@ -1,7 +1,7 @@
-r"""A distribution on (0, 1) much like a Beta, with closed forms of all but one mean.
+r"""The Kumaraswamy distribution: similar to a Beta, but with a closed-form CDF.
 
-All is written in $\lambda(x) = \log(-\log x)$: a power of $x$ adds the logarithm of the exponent
-to it, and `of_complement` leads from $x$ to $1 - x$. Nothing overflows, for any exponents.
+Everything is computed in $\lambda(x) = \log(-\log x)$: a power of $x$ adds the log of the exponent,
+and `complement` maps $x$ to $1 - x$. Nothing overflows, for any exponents.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch.nn import functional as F
 from segpl.threshold.base import Distribution
 from segpl.threshold.beta_prior import Beta
 from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
-from segpl.threshold.quadrature import expected, mean_and_std, root
+from segpl.threshold.quadrature import Nodes, expected, expected_std, mean_and_std
 
 EULER = 0.5772156649015329
-LARGE = 15.0  # beyond it 1 + e^-x is 1 to float32
+LARGE = 15.0  # beyond it, 1 + e^-x is 1 in float32
 
 
-def of_complement(loglog: Tensor) -> Tensor:
-    r"""$\log(-\log(1 - x))$ from $\log(-\log x)$; its own inverse.
+def complement(loglog: Tensor) -> Tensor:
+    r"""Map $\log(-\log x)$ to $\log(-\log(1 - x))$; its own inverse.
 
     With $t = -\log x$ it is $\log(-\log(1 - e^{-t}))$, which is $-t$ for large $t$ and
     $\log(-\log t)$ for small.
     """
-    # every branch sees only what it can differentiate
+    # clamp the input of each branch, so that all gradients are finite
     tiny = (-loglog.clamp(max=-LARGE)).log()
     low = (-(-torch.expm1(-loglog.clamp(-LARGE, 0).exp())).log()).log()
     high = (-torch.log1p(-(-loglog.clamp(0, math.log(LARGE)).exp()).exp())).log()
@@ -37,43 +37,38 @@ def of_complement(loglog: Tensor) -> Tensor:
     return torch.where(loglog < 0, small, torch.where(loglog < math.log(LARGE), high, huge))
 
 
-def _loglog(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+def _loglog_at(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
     r"""$\lambda(T)$ at the quantile $\mathrm{sigmoid}(y)$ of a node $y$."""
-    return of_complement(F.softplus(node).log() - log_b) - log_a
+    return complement(F.softplus(node).log() - log_b) - log_a
 
 
-def _value(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
-    return from_loglog(_loglog(node, log_a, log_b))
+def _quantile_at(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+    return from_loglog(_loglog_at(node, log_a, log_b))
 
 
-def _square(node: Tensor, log_a: Tensor, log_b: Tensor, mean: Tensor) -> Tensor:
-    return (_value(node, log_a, log_b) - mean) ** 2
-
-
-def _log_of_rest(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
-    return -of_complement(_loglog(node, log_a, log_b)).exp()
+def _log_complement_at(node: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
+    return -complement(_loglog_at(node, log_a, log_b)).exp()
 
 
 def from_loglog(loglog: Tensor) -> Tensor:
-    """The probability `x`; 0 where `x` is below every float."""
+    """Recover `x`, or 0 if it underflows."""
     return (-loglog.clamp(max=5).exp()).exp()
 
 
-def _nodes(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of quantiles and their weights, (65,) each, made on the device.
+def _quantile_nodes(like: Tensor) -> Nodes:
+    """Logits of quantiles and their weights, (65,) each, on the device of `like`.
 
-    On this scale the logarithms of quantiles are nearly straight at both ends, and equal steps
-    leave an error below 1e-6.
+    On this scale the log quantiles are nearly linear at both ends, so equal steps keep the error
+    below 1e-6.
     """
     nodes = torch.linspace(-18, 18, 65, dtype=like.dtype, device=like.device)
     return nodes, (F.logsigmoid(nodes) + F.logsigmoid(-nodes)).softmax(0)
 
 
 def moments(distribution: Kumaraswamy) -> tuple[Tensor, Tensor]:
-    """Mean and spread together, without a gradient: a few thresholds in half of the time."""
+    """Mean and std in one pass."""
     log_a, log_b = distribution.log_a, distribution.log_b
-    nodes, weights = _nodes(log_a)
-    return mean_and_std(_value(nodes.view(-1, *[1] * log_a.dim()), log_a, log_b), weights)
+    return mean_and_std(_quantile_at, _quantile_nodes(log_a), log_a, log_b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +82,14 @@ class Kumaraswamy(Distribution):
     def mean(self) -> Tensor:
         r"""$b\,\mathrm{B}(1 + 1/a, b)$, by quadrature.
 
-        The closed form is a difference of large logarithms, of which float32 keeps too little.
+        The closed form is a difference of large logarithms, which loses precision in float32.
         """
-        return expected(_value, _nodes(self.log_a), self.log_a, self.log_b)
+        return expected(_quantile_at, _quantile_nodes(self.log_a), self.log_a, self.log_b)
 
     @property
     def std(self) -> Tensor:
-        # the variance is least about the mean: no derivative leads through it
-        mean = self.mean.detach()
-        return root(expected(_square, _nodes(self.log_a), self.log_a, self.log_b, mean))
+        nodes = _quantile_nodes(self.log_a)
+        return expected_std(_quantile_at, nodes, self.mean, self.log_a, self.log_b)
 
     @property
     def mean_log(self) -> Tensor:
@@ -105,9 +99,9 @@ class Kumaraswamy(Distribution):
         return -(EULER + digamma) * (-self.log_a).exp()
 
     @property
-    def mean_log_of_rest(self) -> Tensor:
+    def mean_log_complement(self) -> Tensor:
         r"""$E[\log(1 - T)]$, by quadrature: its closed form is an infinite series."""
-        return expected(_log_of_rest, _nodes(self.log_a), self.log_a, self.log_b)
+        return expected(_log_complement_at, _quantile_nodes(self.log_a), self.log_a, self.log_b)
 
     @property
     def negative_entropy(self) -> Tensor:
@@ -116,30 +110,27 @@ class Kumaraswamy(Distribution):
         return self.log_a + self.log_b + powers
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        r"""$T = (1 - u^{1/b})^{1/a}$, differentiable in both.
-
-        Except where it is clamped to stay off 0 and 1.
-        """
+        r"""$T = (1 - u^{1/b})^{1/a}$, differentiable except where clipping keeps it in (0, 1)."""
         shape = (self.log_a + self.log_b).shape
         device, dtype = self.log_a.device, self.log_a.dtype
         uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
         loglog = (-clip_open_unit(uniform).log()).log()
-        return clip_open_unit(from_loglog(of_complement(loglog - self.log_b) - self.log_a))
+        return clip_open_unit(from_loglog(complement(loglog - self.log_b) - self.log_a))
 
     def cdf(self, value: Tensor) -> Tensor:
         r"""$1 - (1 - v^a)^b$."""
         value = value.to(self.log_a.dtype)
         loglog = (-clip_open_unit(value).log()).log()
-        rest = of_complement(self.log_a + loglog) + self.log_b  # of 1 - F
+        rest = complement(self.log_a + loglog) + self.log_b  # of 1 - F
         return with_cdf_ends(-torch.expm1(-rest.clamp(-80, 5).exp()), value)
 
     def kl(self, prior: Distribution) -> Tensor:
-        r"""Divergence from a Beta prior.
+        r"""KL divergence from a Beta prior.
 
         $$E_q[\log q(T)] - (\alpha - 1) E_q[\log T] - (\beta - 1) E_q[\log(1 - T)]
           + \log\mathrm{B}(\alpha, \beta)$$
 
-        It is never 0, because no Beta but those with $\alpha = 1$ or $\beta = 1$ is a Kumaraswamy.
+        It is 0 only for $\alpha = 1$ or $\beta = 1$: no other Beta is a Kumaraswamy.
         """
         assert isinstance(prior, Beta), "a Kumaraswamy posterior has a Beta prior"
-        return self.negative_entropy - prior.expected_log(self.mean_log, self.mean_log_of_rest)
+        return self.negative_entropy - prior.expected_log(self.mean_log, self.mean_log_complement)

@@ -1,4 +1,4 @@
-"""The threshold as a normal random variable on the scale of logits."""
+"""Thresholds whose logit is normally distributed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor
 from segpl.threshold.base import Distribution, Family
 from segpl.threshold.normal import Normal, shift_normal
 from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments, with_cdf_ends
-from segpl.threshold.quadrature import expected, mean_and_std, root
+from segpl.threshold.quadrature import Nodes, expected, expected_std, mean_and_std
 
 
-def _nodes(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Deviates of the standard normal and their weights, (33,) each, made on the device.
+def _normal_nodes(like: Tensor) -> Nodes:
+    """Nodes and weights of the standard normal, (33,) each, on the device of `like`.
 
-    Equal steps beat Gauss and Hermite's nodes where the sigmoid is steep: the error is of the order
-    exp(-2 pi^2 / (0.4 sigma)), 1e-7 for sigma = 3.
+    Equal steps are more accurate than Gauss-Hermite nodes where the sigmoid is steep: the error is
+    of order exp(-2 pi^2 / (0.4 sigma)), 1e-7 for sigma = 3.
     """
     nodes = torch.linspace(-6.4, 6.4, 33, dtype=like.dtype, device=like.device)
     return nodes, (-0.5 * nodes**2).softmax(0)
 
 
-def _value(node: Tensor, location: Tensor, scale: Tensor) -> Tensor:
+def _sigmoid_at(node: Tensor, location: Tensor, scale: Tensor) -> Tensor:
     return (location + scale * node).sigmoid()
 
 
-def _square(node: Tensor, location: Tensor, scale: Tensor, mean: Tensor) -> Tensor:
-    return (_value(node, location, scale) - mean) ** 2
+def _logit_normal_moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
+    return mean_and_std(_sigmoid_at, _normal_nodes(location), location, log_scale.exp())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class LogitNormal(Distribution):
     @property
     def mean(self) -> Tensor:
         """By quadrature; there is no closed form."""
-        return expected(_value, _nodes(self.logit.mean), self.logit.mean, self.logit.std)
+        location, scale = self.logit.mean, self.logit.std
+        return expected(_sigmoid_at, _normal_nodes(location), location, scale)
 
     @property
     def std(self) -> Tensor:
         """By quadrature; there is no closed form."""
         location, scale = self.logit.mean, self.logit.std
-        # the variance is least about the mean: no derivative leads through it
-        return root(expected(_square, _nodes(location), location, scale, self.mean.detach()))
+        return expected_std(_sigmoid_at, _normal_nodes(location), self.mean, location, scale)
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        """Differentiable in the parameters, except where it is clamped to stay off 0 and 1."""
+        """Differentiable in the parameters, except where clipping keeps it inside (0, 1)."""
         return clip_open_unit(self.logit.sample(generator).sigmoid())
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -60,33 +60,27 @@ class LogitNormal(Distribution):
         return with_cdf_ends(self.logit.cdf(clip_open_unit(value).logit()), value)
 
     def kl(self, prior: Distribution) -> Tensor:
-        """That of the two normals: a divergence does not see a change of scale."""
+        """KL of the two normals, since KL is invariant under a change of variables."""
         assert isinstance(prior, LogitNormal), "a logit-normal posterior has a logit-normal prior"
         return self.logit.kl(prior.logit)
 
 
-def _moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    nodes, weights = _nodes(location)
-    values = _value(nodes.view(-1, *[1] * location.dim()), location, log_scale.exp())
-    return mean_and_std(values, weights)
-
-
 class LogitNormalFamily(Family):
-    """Priors have the given mean and spread, as far as `clip_moments` allows."""
+    """Priors have the given mean and std, within the limits of `clip_moments`."""
 
     name: ClassVar[str] = "logit-normal"
     summary: ClassVar[str] = "sigmoid of a normal"
-    parameters: ClassVar[int] = 2  # shift in spreads of the prior, log of the spread against it
+    parameters: ClassVar[int] = 2  # shift in stds of the prior, log of the relative scale
 
     def prior(self, mean: Tensor, std: Tensor) -> LogitNormal:
         mean, std = clip_moments(mean, std)
         start = mean.logit(), (std / (mean * (1 - mean))).log()
-        location, log_scale = solve_moments(_moments, start, mean, std)
+        location, log_scale = solve_moments(_logit_normal_moments, start, mean, std)
         return LogitNormal(Normal(location, 2 * log_scale))
 
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, LogitNormal), "of this family"
         return prior.logit.location, prior.logit.log_variance
 
-    def shifted(self, anchor: tuple[Tensor, ...], numbers: Tensor) -> LogitNormal:
-        return LogitNormal(shift_normal(anchor, numbers))
+    def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> LogitNormal:
+        return LogitNormal(shift_normal(anchor, offsets))

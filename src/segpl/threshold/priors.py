@@ -1,7 +1,7 @@
-"""Where the prior of a threshold has its mean and spread from: the user, the labels, the network.
+"""Sources of a threshold prior's mean and std: the user, the labels, or the network.
 
-Each is a module with `mean` and `std` as buffers, so that a checkpoint holds what was learned from
-the data and a resumed run goes on exactly. Nothing here has a gradient or waits for the device.
+Each is a module with `mean` and `std` as buffers: a checkpoint stores what was learned, so that a
+resumed run continues exactly. Nothing here has a gradient or synchronizes with the device.
 """
 
 from __future__ import annotations
@@ -17,90 +17,93 @@ from segpl.errors import InputError, unknown
 from segpl.losses import EPSILON, targets_of
 from segpl.threshold.histogram import GRID_POINTS, scope_total, sums_above, threshold_grid
 
-CROPS = 64  # labeled crops that are remembered, N
-RESAMPLES = 100  # of the bootstrap, R
-LEAST_STD = 0.01  # a grid step: a narrower prior would be narrower than what is known
+STORED_CROPS = 64  # most recent labeled crops, N
+BOOTSTRAP_RESAMPLES = 100  # R
+MIN_LEARNED_STD = 0.01  # one grid step, the resolution of the estimate
 
 
 def foreground_of(channels: Tensor) -> Tensor:
-    """The channels that are not background: the only one, or all but the first."""
+    """Return the foreground channels: the only one, or all but the first."""
     return channels if channels.shape[1] == 1 else channels[:, 1:]
 
 
 @dataclass(frozen=True, slots=True)
 class StepPredictions:
-    """What a network said in one step, as probabilities."""
+    """Predicted probabilities of one training step."""
 
     labeled: Tensor  # (B, K, *S)
     label: Tensor  # (B, *S) of the labeled images
     unlabeled: Tensor  # (U, K, *S)
-    weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 where an unlabeled voxel does not count
+    weight: Tensor  # (U, 1, *S) or (U, K, *S), 0 excludes a voxel
 
 
 class ThresholdPrior(nn.Module, ABC):
-    """Mean and spread of a threshold's prior."""
+    """Mean and std of a threshold's prior."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]  # one line for lists
-    reads_labeled: ClassVar[bool] = False  # looks at the answers to labeled images
+    summary: ClassVar[str]  # one line for `segpl list`
+    reads_labeled: ClassVar[bool] = False  # whether `update` uses predictions for labeled images
     mean: Tensor  # ()
     std: Tensor  # ()
 
     def __init__(self, mean: float, std: float) -> None:
-        """The numbers to begin with; those of `fixed` are final."""
+        """Take the initial values; `fixed` never changes them."""
         super().__init__()
         if not 0 < mean < 1:
             raise InputError(
-                f"the prior mean of the threshold is {mean}: it must be between 0 and 1, as "
-                "probabilities are."
+                f"the prior mean of the threshold is {mean}: it must lie between 0 and 1, for "
+                "example 0.5."
             )
         if not 0 < std < 1:
             raise InputError(
-                f"the prior std of the threshold is {std}: it must be between 0 and 1, such as 0.1."
+                f"the prior std of the threshold is {std}: it must lie between 0 and 1, for "
+                "example 0.1."
             )
         self.register_buffer("mean", torch.tensor(float(mean)))
         self.register_buffer("std", torch.tensor(float(std)))
 
     @abstractmethod
-    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
-        """Learn from the answers of one step."""
+    def update(self, predictions: StepPredictions, generator: torch.Generator) -> None:
+        """Learn from the predictions of one step."""
 
 
 class FixedPrior(ThresholdPrior):
-    """The numbers that were given, as in the paper."""
+    """The given mean and std, as in the paper."""
 
     name: ClassVar[str] = "fixed"
-    summary: ClassVar[str] = "the mean and spread that are set"
+    summary: ClassVar[str] = "the mean and std from the settings"
 
-    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
-        """Nothing moves them."""
+    def update(self, predictions: StepPredictions, generator: torch.Generator) -> None:
+        """Do nothing."""
 
 
 class LabeledPrior(ThresholdPrior):
-    r"""The threshold that maximizes the Dice on labeled crops, with its bootstrap spread.
+    r"""The threshold that maximizes the Dice on labeled crops, with its bootstrap std.
 
     $$T^* = \arg\max_T \frac{2 \sum_c H_c(T) + \epsilon}{\sum_c (A_c(T) + P_c) + \epsilon}$$
 
-    $A_c(T)$ counts the voxels of crop $c$ above $T$, $H_c(T)$ those of them that are foreground,
-    $P_c$ its foreground; channels of foreground are pooled, ignored voxels left out. The sums run
-    over resamples of the last crops, drawn with replacement; mean and spread of $T^*$ over the
-    resamples are the prior's. Until a foreground voxel is stored they are the numbers given.
+    $A_c(T)$ counts the voxels of crop $c$ above $T$, $H_c(T)$ the foreground voxels among them, and
+    $P_c$ all foreground voxels. Foreground channels are pooled and IGNORE voxels excluded. The sums
+    run over bootstrap resamples of the last crops; the prior takes the mean and std of $T^*$ over
+    the resamples. Until a foreground voxel has been stored, it keeps the given values.
 
-    The crops were seen by the network of their step, the oldest by one that is `crops / B` steps
-    younger than today's.
+    Each crop was predicted by the network of its own step; the oldest prediction is `crops / B`
+    steps old.
     """
 
     name: ClassVar[str] = "labeled"
     reads_labeled: ClassVar[bool] = True
-    summary: ClassVar[str] = "the threshold of the best labeled Dice, and its bootstrap spread"
+    summary: ClassVar[str] = (
+        "the threshold with the best Dice on labeled crops, with its bootstrap std"
+    )
 
-    given: Tensor  # (2,) mean and std until there is foreground
+    given: Tensor  # (2,) mean and std before any foreground is stored
     above: Tensor  # (N, G) voxels above each threshold
     hits: Tensor  # (N, G) foreground voxels above each threshold
     positives: Tensor  # (N,) foreground voxels
-    seen: Tensor  # () crops so far, int64
+    seen: Tensor  # () number of crops so far, int64
 
-    def __init__(self, mean: float, std: float, *, crops: int = CROPS) -> None:
+    def __init__(self, mean: float, std: float, *, crops: int = STORED_CROPS) -> None:
         super().__init__(mean, std)
         self.register_buffer("given", torch.tensor([float(mean), float(std)]))
         self.register_buffer("above", torch.zeros(crops, GRID_POINTS))
@@ -109,38 +112,40 @@ class LabeledPrior(ThresholdPrior):
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
-        self.store(answers.labeled, answers.label)
+    def update(self, predictions: StepPredictions, generator: torch.Generator) -> None:
+        self.store(predictions.labeled, predictions.label)
         best = best_thresholds(
             self.above, self.hits, self.positives, self.seen, self.given[0], generator
         )
         self.mean.copy_(best.mean())
-        spread = best.std().clamp(min=LEAST_STD)
-        self.std.copy_(torch.where(self.positives.sum() > 0, spread, self.given[1]))
+        std = best.std().clamp(min=MIN_LEARNED_STD)
+        self.std.copy_(torch.where(self.positives.sum() > 0, std, self.given[1]))
 
     def store(self, labeled: Tensor, label: Tensor) -> None:
-        """Put the newest crops in the place of the oldest."""
+        """Replace the oldest crops by the newest."""
         crops = len(self.positives)
         probability, label = labeled[-crops:], label[-crops:]
         target, weight = targets_of(label, probability.shape[1])
         weight = weight.expand_as(target)
         probability, target, weight = map(foreground_of, (probability, target, weight))
-        # an ignored voxel is of no class, so the target needs no weight
+        # IGNORE voxels belong to no class, so the target needs no weight
         above, hits = sums_above(probability, weight, target, scope="image")  # (B, 1, G)
-        place = torch.arange(len(label), device=self.seen.device).add_(self.seen) % crops  # (B,)
-        self.above.index_copy_(0, place, above.squeeze(1))
-        self.hits.index_copy_(0, place, hits.squeeze(1))
-        self.positives.index_copy_(0, place, scope_total(target, "image").flatten())
+        slot = torch.arange(len(label), device=self.seen.device).add_(self.seen) % crops  # (B,)
+        self.above.index_copy_(0, slot, above.squeeze(1))
+        self.hits.index_copy_(0, slot, hits.squeeze(1))
+        self.positives.index_copy_(0, slot, scope_total(target, "image").flatten())
         self.seen.add_(len(label))
 
 
 def resample_counts(crops: int, stored: Tensor, generator: torch.Generator) -> Tensor:
-    """How often each of the stored crops is in each resample, (R, N); every row adds up to them."""
+    """Count each stored crop in each resample, (R, N); every row sums to the number stored."""
     device = stored.device
     stored = stored.clamp(max=crops)
-    draw = torch.rand((RESAMPLES, crops), generator=generator, device=device)
+    draw = torch.rand((BOOTSTRAP_RESAMPLES, crops), generator=generator, device=device)
     chosen = (draw * stored).long().clamp_(max=crops - 1)  # (R, N), below `stored`
-    counts = (torch.arange(crops, device=device) < stored).double().expand(RESAMPLES, crops)
+    counts = (
+        (torch.arange(crops, device=device) < stored).double().expand(BOOTSTRAP_RESAMPLES, crops)
+    )
     return torch.zeros_like(counts).scatter_add_(1, chosen, counts)
 
 
@@ -152,13 +157,12 @@ def best_thresholds(
     otherwise: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """The threshold of the best Dice in each resample of the crops, (R,).
+    """Return the threshold with the best Dice in each resample of the crops, (R,).
 
-    Where several are the best, their mean: a network that is certain of everything is equally good
-    at all thresholds, and the first of them would be near 0. A resample without foreground has no
-    best threshold, and says `otherwise`.
+    Ties give the mean of the tied thresholds: for a fully confident network all thresholds are
+    equally good, and the first would be near 0. A resample without foreground returns `otherwise`.
     """
-    # double: whole numbers stay whole, and neither autocast nor TF32 rounds the products
+    # float64: integers stay exact, and neither autocast nor TF32 applies
     counts = resample_counts(len(positives), stored, generator)  # (R, N)
     foreground = (counts @ positives.double()).unsqueeze(1)  # (R, 1)
     predicted = counts @ above.double()  # (R, G)
@@ -170,31 +174,34 @@ def best_thresholds(
 
 
 class ConfidencePrior(ThresholdPrior):
-    r"""How certain the network is of the foreground it sees in unlabeled images.
+    r"""The running confidence of the network in its predicted foreground.
 
     $$m \leftarrow (1 - \gamma)\, m + \gamma\, \overline{\max(p, 1 - p)}$$
 
-    The mean is over voxels where some channel of foreground is above 1/2, of the largest such $p$.
-    A step without such voxels changes nothing. Clipped to [0.05, 0.95]; the spread is as given.
+    The mean of the largest foreground probability over the unlabeled voxels where it exceeds 1/2. A
+    step without such voxels changes nothing. Clipped to [0.05, 0.95]; the std stays as given.
     """
 
     name: ClassVar[str] = "confidence"
-    summary: ClassVar[str] = "the running confidence of the network in its foreground"
+    summary: ClassVar[str] = "the running confidence of the network in its predicted foreground"
 
     confidence: Tensor  # () before clipping
 
     def __init__(self, mean: float, std: float, *, rate: float = 0.01) -> None:
         super().__init__(mean, std)
         if not 0 < rate <= 1:
-            raise InputError(f"the rate of the confidence prior is {rate}: use 0.01, or up to 1.")
+            raise InputError(
+                f"the rate of the confidence prior is {rate}: it must be above 0 and at most 1, "
+                "for example 0.01."
+            )
         self.rate = rate  # gamma
         self.register_buffer("confidence", torch.tensor(float(mean)))
 
     @torch.no_grad()
-    def update(self, answers: StepPredictions, generator: torch.Generator) -> None:
-        # above 1/2 the probability is the larger of itself and its rest
-        largest = foreground_of(answers.unlabeled.float()).amax(1, keepdim=True)  # (U, 1, *S)
-        counts = (largest > 0.5) * answers.weight[:, :1].float()  # (U, 1, *S)
+    def update(self, predictions: StepPredictions, generator: torch.Generator) -> None:
+        # above 1/2, p equals the confidence max(p, 1 - p)
+        largest = foreground_of(predictions.unlabeled.float()).amax(1, keepdim=True)  # (U, 1, *S)
+        counts = (largest > 0.5) * predictions.weight[:, :1].float()  # (U, 1, *S)
         total = counts.sum()
         seen = (counts * largest).sum() / total.clamp(min=torch.finfo(torch.float32).tiny)
         self.confidence.add_(self.rate * (total > 0) * (seen - self.confidence))

@@ -1,4 +1,4 @@
-"""Expectations by a sum over fixed nodes, in the memory of a few nodes."""
+"""Expectations as sums over fixed nodes, computed in chunks to save memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-AT_ONCE = 2**22  # numbers of one chunk of nodes; a threshold for each voxel would fill the memory
+# elements per chunk of nodes; all nodes at once would not fit with one threshold per voxel
+CHUNK_ELEMENTS = 2**22
+
+Nodes = tuple[Tensor, Tensor]  # positions and weights, one axis each
 
 
 class _Expected(torch.autograd.Function):
@@ -20,7 +23,7 @@ class _Expected(torch.autograd.Function):
         weights: Tensor,
         *parameters: Tensor,
     ) -> Tensor:
-        chunk = max(1, AT_ONCE // max(1, parameters[0].numel()))
+        chunk = max(1, CHUNK_ELEMENTS // max(1, parameters[0].numel()))
         shape = (-1, *[1] * parameters[0].dim())
         total = torch.zeros_like(parameters[0])
         slopes = [torch.zeros_like(total) for _ in parameters]
@@ -34,7 +37,7 @@ class _Expected(torch.autograd.Function):
                 whole = part.sum()
             total += part.detach()
             if differentiable:
-                # a sum over independent elements: its gradient is each element's own
+                # elements are independent, so the gradient of the sum is each element's own
                 parts = torch.autograd.grad(whole, leaves)
                 slopes = [slope + grad for slope, grad in zip(slopes, parts, strict=True)]
         ctx.save_for_backward(*slopes)
@@ -46,28 +49,41 @@ class _Expected(torch.autograd.Function):
         return (None, None, None, *(grad * slope for slope in ctx.saved_tensors))
 
 
-def expected(
-    function: Callable[..., Tensor], nodes: tuple[Tensor, Tensor], *parameters: Tensor
-) -> Tensor:
+def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor) -> Tensor:
     r"""$\sum_i w_i f(x_i, \theta)$, elementwise in the parameters $\theta$, which broadcast.
 
-    `nodes` are $x$ and $w$, one axis each. The gradient is summed with the value, node by node, so
-    that neither needs more memory for more nodes. It has itself no gradient.
+    The gradient is accumulated together with the value, chunk by chunk, so memory does not grow
+    with the number of nodes. There is no second derivative.
     """
-    spread = torch.broadcast_tensors(*parameters)  # type: ignore[no-untyped-call]  # torch gives it no types
+    expanded = torch.broadcast_tensors(*parameters)  # type: ignore[no-untyped-call]  # torch lacks the annotation
     if not torch.is_grad_enabled():
-        spread = [parameter.detach() for parameter in spread]  # no slopes in vain
-    answer: Tensor = _Expected.apply(function, *nodes, *spread)  # type: ignore[no-untyped-call]  # as above
+        expanded = [parameter.detach() for parameter in expanded]  # skip the gradients
+    answer: Tensor = _Expected.apply(function, *nodes, *expanded)  # type: ignore[no-untyped-call]  # as above
     return answer
 
 
-def mean_and_std(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Of values (nodes, ...) with weights (nodes,), for a few thresholds."""
-    weights = weights.view(-1, *[1] * (values.dim() - 1))
+def expected_std(
+    function: Callable[..., Tensor], nodes: Nodes, mean: Tensor, *parameters: Tensor
+) -> Tensor:
+    """Standard deviation of `function` around its `mean`, as in `expected`."""
+
+    def squared_deviation(node: Tensor, center: Tensor, *parameters: Tensor) -> Tensor:
+        return (function(node, *parameters) - center) ** 2
+
+    # the variance is minimal at the mean, so no derivative flows through it
+    return safe_sqrt(expected(squared_deviation, nodes, mean.detach(), *parameters))
+
+
+def mean_and_std(
+    function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Both moments in one pass, without chunks: faster for a few thresholds."""
+    positions, weights = (part.view(-1, *[1] * parameters[0].dim()) for part in nodes)
+    values = function(positions, *parameters)  # (nodes, ...)
     mean = (weights * values).sum(0)
-    return mean, root((weights * (values - mean) ** 2).sum(0))
+    return mean, safe_sqrt((weights * (values - mean) ** 2).sum(0))
 
 
-def root(variance: Tensor) -> Tensor:
-    """A spread that has a derivative where it vanishes."""
+def safe_sqrt(variance: Tensor) -> Tensor:
+    """Square root with a finite derivative at 0."""
     return variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()

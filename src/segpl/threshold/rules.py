@@ -1,7 +1,8 @@
-"""From probabilities and a threshold to pseudo-labels.
+"""Rules that turn probabilities and a threshold into pseudo-labels.
 
-No rule sends a gradient through the probabilities. Those that draw a threshold send none to its
-distribution either: a step has no derivative. Those that average over it do.
+No rule passes a gradient to the probabilities. Rules that draw a threshold pass none to its
+distribution either, because a step function has no derivative. Rules that average over the
+threshold do.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def binarize(probability: Tensor, threshold: Tensor | float) -> PseudoLabels:
 
     $$y = \mathbb{1}[p > T]$$
 
-    Every voxel counts. The step has no derivative, so the data say nothing to the threshold.
+    Every voxel counts. A step function has no derivative, so the data cannot train the threshold.
     """
     target = (probability > threshold).to(probability.dtype)  # (B, K, *S)
     return PseudoLabels(target, torch.ones_like(target))
@@ -31,40 +32,40 @@ def binarize(probability: Tensor, threshold: Tensor | float) -> PseudoLabels:
 
 @torch.no_grad()
 def select(probability: Tensor, threshold: Tensor | float) -> PseudoLabels:
-    r"""The likelier side, where the answer is surer than the threshold.
+    r"""The more likely class, for voxels whose confidence exceeds the threshold.
 
     $$y = \mathbb{1}[p > 0.5], \quad w = \mathbb{1}[\max(p, 1 - p) > T]$$
 
-    The same certainty is asked of foreground and background. Where foreground is less certain, as
-    it mostly is, a high threshold leaves more of it out than of background.
+    Foreground and background need the same confidence. Foreground is usually less confident, so a
+    high threshold excludes more of it than of background.
     """
     target = (probability > 0.5).to(probability.dtype)
-    sure = torch.maximum(probability, 1 - probability) > threshold
-    return PseudoLabels(target, sure.to(probability.dtype))
+    is_confident = torch.maximum(probability, 1 - probability) > threshold
+    return PseudoLabels(target, is_confident.to(probability.dtype))
 
 
 def draw_and_binarize(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    """Foreground above one draw of the threshold, as in the paper."""
+    """Foreground above one sample of the threshold, as in the paper."""
     return binarize(probability, threshold.sample(generator).detach())
 
 
 def draw_and_select(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    """The likelier side, where it is surer than one draw of the threshold."""
+    """The more likely class, where its confidence exceeds one sample of the threshold."""
     return select(probability, threshold.sample(generator).detach())
 
 
 def marginal(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    r"""The mean of `binarize` over the threshold: a soft label.
+    r"""The expectation of `binarize` over the threshold: a soft label.
 
     $$y = \mathbb{E}_T\, \mathbb{1}[p > T] = F_T(p)$$
 
-    Differentiable in the parameters of $F_T$, so the data do move the threshold.
+    Differentiable in the parameters of $F_T$, so the data train the threshold.
     """
     target = threshold.cdf(probability.detach())
     return PseudoLabels(target, torch.ones_like(target))
@@ -73,7 +74,7 @@ def marginal(
 def marginal_select(
     probability: Tensor, threshold: Distribution, generator: torch.Generator
 ) -> PseudoLabels:
-    r"""The mean of `select` over the threshold: a hard label with a soft weight.
+    r"""The expectation of `select` over the threshold: a hard label with a soft weight.
 
     $$y = \mathbb{1}[p > 0.5], \quad w = \mathbb{E}_T\, \mathbb{1}[\max(p, 1 - p) > T]
       = F_T(\max(p, 1 - p))$$
@@ -91,7 +92,7 @@ RULES: dict[str, Rule] = {
     "marginal": marginal,
     "marginal-select": marginal_select,
 }
-DATA_DRIVEN_RULES = frozenset(
-    {"marginal", "marginal-select"}
-)  # rules by which data move the threshold
-SELECTING_RULES = frozenset({"select", "marginal-select"})  # the threshold decides what counts
+DATA_DRIVEN_RULES = frozenset({"marginal", "marginal-select"})  # the data train the threshold
+SELECTING_RULES = frozenset(
+    {"select", "marginal-select"}
+)  # the threshold decides which voxels count

@@ -1,4 +1,4 @@
-"""Over what a threshold is shared: the shape of its distribution's tensors."""
+"""Scopes: which voxels share a threshold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from segpl.resize import resize_linear
 from segpl.threshold.base import Distribution
 
-# scope -> whether images and whether classes have thresholds of their own
+# scope -> whether images and whether classes have separate thresholds
 SCOPES: dict[str, tuple[bool, bool]] = {
     "batch": (False, False),
     "image": (True, False),
@@ -20,50 +20,43 @@ SCOPES: dict[str, tuple[bool, bool]] = {
     "voxel": (True, False),
 }
 SUMMARIES = {
-    "batch": "one threshold for all images of a batch, as in the paper",
-    "image": "one for each image",
-    "class": "one for each channel",
-    "image-class": "one for each channel of each image",
-    "voxel": "one for each voxel, from a coarse map",
+    "batch": "one threshold for the whole batch, as in the paper",
+    "image": "one per image",
+    "class": "one per class",
+    "image-class": "one per class and image",
+    "voxel": "one per voxel, interpolated from a coarse map",
 }
-MODES = {2: "bilinear", 3: "trilinear"}
 
 
 def thresholds_per_location(scope: str, outputs: int) -> int:
-    """Thresholds that a head has to describe at every place."""
+    """Return the number of thresholds that a head predicts at every location."""
     return outputs if SCOPES[scope][1] else 1
 
 
-def pool_to_scope(numbers: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
-    """Numbers (n, B, k, *coarse) of a head, as a threshold's distribution takes them.
+def pool_to_scope(offsets: Tensor, scope: str, sides: Sequence[int]) -> Tensor:
+    """Pool the output (n, B, k, *coarse) of a head to the shape of a threshold's distribution.
 
-    They come back as (n, b, k, 1...), b being B or 1. With the scope `voxel` they are (n, B, 1,
-    *sides): the coarse places are joined by straight lines, so that neighboring voxels have nearly
-    the same threshold, and those a place apart are as independent as the head makes them.
+    Returns (n, b, k, 1...) with b in {B, 1}. For the scope `voxel` it returns (n, B, 1, *sides),
+    interpolated linearly from the coarse grid: neighboring voxels have similar thresholds.
     """
-    own_image, _ = SCOPES[scope]
+    per_image, _ = SCOPES[scope]
     if scope == "voxel":
-        count, images = numbers.shape[:2]
-        return joined(numbers.flatten(0, 1), sides).unflatten(0, (count, images))  # type: ignore[no-untyped-call, no-any-return]  # torch gives it no types
-    places = tuple(range(3, numbers.dim()))
-    return numbers.mean(places if own_image else (1, *places), keepdim=True)
-
-
-def joined(coarse: Tensor, sides: Sequence[int]) -> Tensor:
-    """Values (B, C, *coarse) at every voxel, (B, C, *sides), along straight lines."""
-    return F.interpolate(coarse, tuple(sides), mode=MODES[len(sides)])
+        count, images = offsets.shape[:2]
+        return resize_linear(offsets.flatten(0, 1), sides).unflatten(0, (count, images))  # type: ignore[no-untyped-call, no-any-return]  # torch lacks the annotation
+    locations = tuple(range(3, offsets.dim()))
+    return offsets.mean(locations if per_image else (1, *locations), keepdim=True)
 
 
 @dataclass(frozen=True, slots=True)
 class CoarseDraws(Distribution):
-    """Thresholds of voxels that are drawn at coarse places, and joined by straight lines.
+    """Voxel thresholds sampled on a coarse grid and interpolated linearly.
 
-    A draw for each voxel on its own would be noise that no neighbor shares. Everything but the
-    draw is that of the voxels' own distributions; between places a draw spreads less than these.
+    Independent samples per voxel would be white noise. Everything except `sample` uses the voxels'
+    own distributions. Between coarse locations, samples vary less than these distributions.
     """
 
     voxels: Distribution  # (B, 1, *sides)
-    places: Distribution  # (B, 1, *coarse)
+    locations: Distribution  # (B, 1, *coarse)
     sides: tuple[int, ...]
 
     @property
@@ -75,7 +68,7 @@ class CoarseDraws(Distribution):
         return self.voxels.std
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        return joined(self.places.sample(generator), self.sides)
+        return resize_linear(self.locations.sample(generator), self.sides)
 
     def cdf(self, value: Tensor) -> Tensor:
         return self.voxels.cdf(value)

@@ -1,4 +1,4 @@
-"""What a piece of code asks of torch: which operations, on how many numbers."""
+"""Record the torch operations of a piece of code and the size of their results."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# each of these makes the host wait for a GPU: its answer, or the answer's shape, is needed
-WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount", "equal")
+# these synchronize with the GPU: the host needs their result or its shape
+SYNCHRONIZING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincount", "equal")
 
 
 class Recorded(TorchDispatchMode):
-    """Lists every operation and the largest tensor that any of them made."""
+    """Lists every operation and the size of the largest result."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
         self.largest = 0
-        self.numbers = 0  # of all results together
+        self.elements = 0  # of all results together
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -28,8 +28,8 @@ class Recorded(TorchDispatchMode):
         for value in result if isinstance(result, tuple | list) else [result]:
             if isinstance(value, torch.Tensor):
                 self.largest = max(self.largest, value.numel())
-                self.numbers += value.numel()
+                self.elements += value.numel()
         return result
 
-    def waits(self) -> list[str]:
-        return [name for name in self.names if any(name.startswith(waiting) for waiting in WAITING)]
+    def synchronizations(self) -> list[str]:
+        return [name for name in self.names if name.startswith(SYNCHRONIZING)]
