@@ -1,4 +1,4 @@
-"""Losses against numbers worked out by hand, and against other libraries."""
+"""Losses against values worked out by hand and against other libraries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def row(*values: float) -> torch.Tensor:
     return torch.tensor([[values]], dtype=torch.float64)
 
 
-def test_dice_of_four_voxels_is_the_number_on_paper():
+def test_dice_of_four_voxels_by_hand():
     """Overlap 0.9 + 0.6, sums 1.8 and 2, one voxel of smoothing: (2 * 1.5 + 1) / (3.8 + 1)."""
     loss = dice_loss(logit(0.9, 0.6, 0.2, 0.1), row(1, 1, 0, 0), row(1, 1, 1, 1))
     assert loss.item() == pytest.approx(1 - 4.0 / 4.8)
 
 
-def test_dice_leaves_a_voxel_of_weight_zero_out_of_both_sums():
+def test_dice_excludes_voxels_of_weight_zero():
     """Without the second voxel: overlap 0.9, sums 1.2 and 1, so (1.8 + 1) / (2.2 + 1)."""
     loss = dice_loss(logit(0.9, 0.6, 0.2, 0.1), row(1, 1, 0, 0), row(1, 0, 1, 1))
     assert loss.item() == pytest.approx(1 - 2.8 / 3.2)
@@ -63,22 +63,23 @@ def test_dice_falls_as_the_prediction_approaches_the_label():
     assert values == sorted(values, reverse=True)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("dims", "channels"), [(2, 1), (3, 3)])
 def test_dice_agrees_with_monai(dims, channels):
     """MONAI adds `smooth_nr` and `smooth_dr` where we add EPSILON = 1 voxel to both."""
     logits = noise(2, channels, *[6] * dims)
     target = (noise(2, channels, *[6] * dims, seed=1) > 0.5).float()
     theirs = DiceLoss(sigmoid=True, smooth_nr=1.0, smooth_dr=1.0)(logits, target)
-    assert dice_loss(logits, target, torch.ones_like(target)).item() == pytest.approx(theirs.item())
+    assert dice_loss(logits, target, torch.ones_like(target)).item() == pytest.approx(
+        theirs.item(), rel=1e-4
+    )
 
 
-def test_cross_entropy_of_two_voxels_is_the_number_on_paper():
+def test_cross_entropy_of_two_voxels_by_hand():
     loss = cross_entropy(logit(0.8, 0.3), row(1, 0), row(1, 1))
     assert loss.item() == pytest.approx(-(math.log(0.8) + math.log(0.7)) / 2)
 
 
-def test_cross_entropy_is_the_mean_over_voxels_that_count():
+def test_cross_entropy_is_a_weighted_mean():
     loss = cross_entropy(logit(0.8, 0.3, 0.5), row(1, 0, 1), row(1, 0, 1))
     assert loss.item() == pytest.approx(-(math.log(0.8) + math.log(0.5)) / 2)
 
@@ -89,7 +90,7 @@ def test_cross_entropy_agrees_with_torch(channels):
     target = (noise(2, channels, 5, 6, 7, seed=1) > 0).float()
     theirs = torch.nn.BCEWithLogitsLoss()(logits, target)
     loss = cross_entropy(logits, target, torch.ones_like(target))
-    assert loss.item() == pytest.approx(theirs.item())
+    assert loss.item() == pytest.approx(theirs.item(), rel=1e-4)
 
 
 def test_dice_cross_entropy_is_the_mean_of_both():
@@ -99,7 +100,7 @@ def test_dice_cross_entropy_is_the_mean_of_both():
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_multi_class_loss_is_the_mean_of_one_against_the_rest(loss):
+def test_multi_class_loss_is_the_mean_of_the_one_vs_rest_losses(loss):
     logits = noise(2, 3, 4, 5, 6)
     label = torch.randint(0, 3, (2, 4, 5, 6), generator=torch.Generator().manual_seed(1))
     label[:, 0] = IGNORE
@@ -108,7 +109,7 @@ def test_multi_class_loss_is_the_mean_of_one_against_the_rest(loss):
         one = torch.where(label == IGNORE, IGNORE, (label == number).long())
         binary.append(supervised_loss(logits[:, number : number + 1], one, loss).item())
     together = supervised_loss(logits, label, loss).item()
-    assert together == pytest.approx(sum(binary) / 3)
+    assert together == pytest.approx(sum(binary) / 3, rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -119,7 +120,7 @@ def test_padding_with_ignored_voxels_does_not_change_the_loss(loss, outputs):
     wider = torch.nn.functional.pad(logits, (1, 2, 3, 0), value=7.0)
     padded = torch.nn.functional.pad(label, (1, 2, 3, 0), value=IGNORE)
     plain = supervised_loss(logits, label, loss).item()
-    assert supervised_loss(wider, padded, loss).item() == pytest.approx(plain)
+    assert supervised_loss(wider, padded, loss).item() == pytest.approx(plain, rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -131,19 +132,19 @@ def test_gradient_agrees_with_finite_differences(loss):
     assert torch.autograd.gradcheck(lambda values: loss(values, target, weight), [logits])
 
 
-def test_binary_targets_are_class_one_and_known_voxels():
+def test_binary_targets_mark_class_one_and_known_voxels():
     target, weight = targets_of(torch.tensor([[0, 1, IGNORE]]), 1)
     assert target.tolist() == [[[0.0, 1.0, 0.0]]]
     assert weight.tolist() == [[[1.0, 1.0, 0.0]]]
 
 
-def test_every_class_has_its_channel_of_targets():
+def test_every_class_has_its_own_target_channel():
     target, weight = targets_of(torch.tensor([[0, 2, 1, IGNORE]]), 3)
     assert target.tolist() == [[[1, 0, 0, 0], [0, 0, 1, 0], [0, 1, 0, 0]]]
     assert weight.tolist() == [[[1, 1, 1, 0]] * 3]
 
 
-def test_foreground_share_counts_known_voxels():
+def test_foreground_fraction_counts_known_voxels():
     """One of three known voxels is class 1."""
     assert foreground_fraction(*targets_of(torch.tensor([[0, 1, IGNORE, 0]]), 1)).item() == (
         pytest.approx(1 / 3)

@@ -84,7 +84,7 @@ def test_pseudo_labels_of_a_head_that_says_nothing_are_those_of_the_prior(family
     output = method.step(batch, 1.0)
     probability = table[2:].sigmoid()
     kind = FAMILIES.get(family)()
-    prior = kind.posterior(torch.zeros(kind.numbers), torch.tensor(0.8), torch.tensor(0.05))
+    prior = kind.posterior(torch.zeros(kind.parameters), torch.tensor(0.8), torch.tensor(0.05))
     target = (probability > 0.5).float()
     weight = prior.cdf(torch.maximum(probability, 1 - probability))
     torch.testing.assert_close(
@@ -143,7 +143,7 @@ def test_thresholds_drawn_for_neighboring_voxels_are_nearly_equal_and_for_distan
     family,
 ):
     latent = bpl(scope="voxel", family=family).latent
-    numbers = torch.zeros(latent.family.numbers, 400, 1, 4, 4)
+    numbers = torch.zeros(latent.family.parameters, 400, 1, 4, 4)
     posterior = latent.learned(numbers, (32, 32)).posterior
     draws = posterior.sample(torch.Generator().manual_seed(0))
     assert draws.shape == (400, 1, 32, 32)
