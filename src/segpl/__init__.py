@@ -1,4 +1,4 @@
-"""Semi-supervised medical image segmentation: few labeled scans, many unlabeled ones.
+"""Semi-supervised medical image segmentation from a few labeled and many unlabeled scans.
 
 >>> import segpl
 >>> run = segpl.train("data", out="runs/a")  # doctest: +SKIP
@@ -19,7 +19,7 @@ __all__ = ["Run", "cross_validate", "evaluate_folders", "load_run", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    # loaded when asked for: torch alone takes seconds, and `segpl --help` needs none of it
+    # imported on first use: torch takes seconds, and `segpl --help` does not need it
     if name in ("Run", "load_run", "train"):
         from segpl import run
 

@@ -1,4 +1,4 @@
-"""python -m segpl."""
+"""Runs `python -m segpl`."""
 
 import sys
 

@@ -86,7 +86,7 @@ def test_an_interrupted_comparison_goes_on_by_the_same_command_as_it_says(
         answer = segpl(*options)
     assert answer.code == 130
     assert "stopped at step 0. No checkpoint was written yet." in answer.err
-    assert "interrupted. The same command goes on from there." in answer.err
+    assert "interrupted. The same command resumes where it stopped." in answer.err
     assert "--resume" not in answer.err
     assert [row["method"] for row in rows_of(tmp_path / "out")] == ["supervised"]  # it had ended
     assert segpl(*options).code == 0

@@ -72,10 +72,13 @@ def test_plan_gives_crop_classes_and_number_of_crops(segpl, pictures, tmp_path):
         (["--classes", "1"], "--classes is 1"),
         (["--steps", "0"], "--steps is 0"),
         (["--set", "network.widht=4"], "no setting 'network.widht'. Did you mean 'width'"),
-        (["--device", "tpu"], "no device is called 'tpu'"),
+        (["--device", "tpu"], "no device named 'tpu'"),
         (["--plan", "nowhere.json"], "nowhere.json does not exist"),
-        (["--plan", "p.json", "--channels", "2"], "--channels cannot be given with --plan p.json"),
-        (["--out", "{exists}"], "exists. Choose another --out"),
+        (
+            ["--plan", "p.json", "--channels", "2"],
+            "--channels cannot be combined with --plan p.json",
+        ),
+        (["--out", "{exists}"], "already exists. Choose another --out"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(segpl, tmp_path, arguments, words):

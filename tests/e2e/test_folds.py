@@ -269,7 +269,7 @@ class TestRefusals:
 
     def test_an_estimate_without_folds(self, segpl, pictures, tmp_path):
         answer = segpl("train", pictures, "--estimate-only", "--out", tmp_path / "run")
-        assert "--estimate-only leaves nothing to do without --folds N" in self.refusal(answer)
+        assert "--estimate-only needs --folds N" in self.refusal(answer)
 
     def test_a_folder_that_is_taken(self, segpl, pictures, run):
         answer = segpl("train", pictures, *QUICK, "--folds", 2, "--out", run)

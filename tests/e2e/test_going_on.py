@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ANY, SHORT, Command, make_dataset
 
-from segpl.cli.main import GOING_ON
+from segpl.cli.main import RESUME_ADVICE
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.experiments import phantom_data
 from segpl.methods.segpl import SegPL
@@ -133,7 +133,7 @@ def test_an_interrupted_command_goes_on_as_it_says(segpl, tmp_path, monkeypatch,
         patch.setattr(*made.place, stopped)
         answer = segpl(*made.arguments)
     assert answer.code == 130
-    assert answer.err.endswith(f"interrupted. {GOING_ON[name]}\n")
+    assert answer.err.endswith(f"interrupted. {RESUME_ADVICE[name]}\n")
     before = times(*made.kept)
     assert before
     again = segpl(*made.arguments)
@@ -145,4 +145,4 @@ def test_an_interrupted_command_goes_on_as_it_says(segpl, tmp_path, monkeypatch,
 
 def test_every_command_that_is_said_to_go_on_is_tried():
     """Those of `train` are in test_resume.py, those of `stress` in test_stress.py."""
-    assert {*COMMANDS, "train", "stress"} == set(GOING_ON)
+    assert {*COMMANDS, "train", "stress"} == set(RESUME_ADVICE)

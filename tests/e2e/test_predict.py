@@ -39,7 +39,7 @@ def test_without_inputs_the_test_cases_of_the_run_are_predicted(segpl, run, tmp_
     answer = segpl("predict", run, "--out", tmp_path / "masks")
     assert answer.code == 0, answer.err
     assert files_in(tmp_path / "masks") == ["t0.nii.gz"]
-    assert "1 prediction(s) written to" in answer.out
+    assert "Wrote 1 prediction(s) to" in answer.out
 
 
 def test_without_inputs_and_test_cases_the_way_out_is_named(segpl, train, tmp_path):
@@ -161,7 +161,7 @@ def test_an_empty_folder_is_refused(segpl, run, tmp_path):
     [
         (["nothere.nii.gz"], "nothere.nii.gz does not exist. Give an image, or a folder"),
         (["--overlap", "1"], "overlap is 1.0"),
-        (["--device", "gpu"], "no device is called 'gpu'"),
+        (["--device", "gpu"], "no device named 'gpu'"),
     ],
 )
 def test_bad_requests_are_refused_in_one_sentence(segpl, run, tmp_path, arguments, words):

@@ -193,8 +193,8 @@ OPTIONS = {
         ["--set", "train.lr=nan"],
         ["train.lr is nan: it must be finite and not neg"],
     ),
-    "negative seed": (["--seed", "-1"], ["train.seed is -1: it must lie from 0 to"]),
-    "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must lie from 0 to"]),
+    "negative seed": (["--seed", "-1"], ["train.seed is -1: it must be between 0 and"]),
+    "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must be between 0 and"]),
     "share above one": (["--set", "train.foreground=7"], ["it must be between 0 and 1"]),
     "probability above one": (
         ["--set", "augment.mirror=7"],
@@ -241,8 +241,8 @@ OPTIONS = {
     "network without channels": (["--set", "network.width=-4"], ["network.width is -4"]),
     "unknown layout": (["--set", "data.layout=nnunt"], ["no layout named 'nnunt'. Did you mean"]),
     "other layout": (["--set", "data.layout=nnunet"], ["does not have the layout 'nnunet'"]),
-    "unknown device": (["--device", "gpu"], ["no device is called 'gpu'. Use auto, cpu or cuda"]),
-    "foreign device": (["--device", "meta"], ["segpl runs on cpu and on cuda"]),
+    "unknown device": (["--device", "gpu"], ["no device named 'gpu'. Use auto, cpu or cuda"]),
+    "foreign device": (["--device", "meta"], ["--device meta is not supported"]),
     "no such plan": (["--plan", "nothere.json"], ["nothere.json does not exist"]),
     "no such config": (["--config", "nothere.toml"], ["config nothere.toml does not exist"]),
 }
@@ -259,7 +259,7 @@ def test_training_refuses_options_by_name(segpl, volumes, tmp_path, name):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_refused(segpl, volumes, tmp_path):
     answer = segpl("train", volumes, "--out", tmp_path / "run", "--device", "cuda")
-    check_words(answer, "needs a CUDA GPU, and torch sees none. Use --device cpu")
+    check_words(answer, "needs a CUDA GPU, but torch finds none. Use --device cpu")
 
 
 CONFIGS = {
@@ -288,7 +288,7 @@ def test_training_refuses_a_config_by_file_and_key(segpl, tmp_path, name):
 
 def test_two_configs_are_one_too_many(segpl, tmp_path):
     answer = segpl("train", "a.toml", "--config", "b.toml", "--out", tmp_path / "run")
-    check_words(answer, "a.toml and --config b.toml are two configs")
+    check_words(answer, "two configs given: a.toml and --config b.toml")
 
 
 PLANS = {
@@ -336,7 +336,7 @@ def test_a_plan_that_is_no_plan_is_refused(segpl, volumes, tmp_path):
 def test_a_plan_is_not_written_over_another(segpl, volumes, tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     answer = segpl("plan", volumes, "--out", tmp_path / "plan.json")
-    check_words(answer, "plan.json exists. Choose another --out")
+    check_words(answer, "plan.json already exists. Choose another --out")
 
 
 def test_a_broken_label_of_a_validation_case_leaves_no_run_behind(segpl, volumes, tmp_path):
@@ -405,7 +405,7 @@ class TestFolders:
 
         monkeypatch.setattr(Path, "iterdir", refuse)
         for command in (("check", volumes), ("train", volumes, "--out", tmp_path / "run")):
-            check_words(segpl(*command), "labeled/imgs may not be opened: Permission denied", "As")
+            check_words(segpl(*command), "cannot open .*labeled/imgs: Permission denied")
 
     def test_data_that_is_not_there_is_refused(self, segpl, tmp_path):
         answer = segpl("train", tmp_path / "nowhere", "--out", tmp_path / "run")
@@ -504,18 +504,20 @@ class TestCheckpoints:
         train(volumes, *ANY, "--out", tmp_path / "wide", "--set", "network.width=6")
         shutil.copy(tmp_path / "wide" / "checkpoints" / "last.safetensors", last)
         answer = self.use(segpl, run, tmp_path, command)
-        check_words(answer, "is of another network: .* weights differ, such as", "Use the network")
+        check_words(
+            answer, "belongs to another network: .* weights differ, such as", "Use the network"
+        )
 
     @pytest.mark.parametrize("command", ["predict", "train"])
     def test_a_torn_one_is_refused(self, segpl, run, last, tmp_path, command):
         last.write_bytes(last.read_bytes()[:5000])
         answer = self.use(segpl, run, tmp_path, command)
-        check_words(answer, "last.safetensors is no checkpoint of segpl")
+        check_words(answer, "last.safetensors is not a segpl checkpoint")
 
     def test_one_that_could_run_code_is_not_loaded(self, segpl, run, last, tmp_path):
         torch.save({"model": torch.zeros(3)}, last)
         answer = segpl("predict", run, "--out", tmp_path / "masks")
-        check_words(answer, "is no checkpoint of segpl", "Only files that segpl wrote are loaded")
+        check_words(answer, "is not a segpl checkpoint", "Only checkpoints written by segpl load")
 
     def test_the_best_of_a_run_without_validation_is_refused(self, segpl, run, tmp_path):
         answer = segpl("predict", run, "--checkpoint", "best", "--out", tmp_path / "masks")
@@ -556,5 +558,7 @@ class TestDivergence:
         monkeypatch.setattr(Supervised, "after_update", poison)
         options = ("--method", "supervised", *SHORT, "--steps", 1, "--set", "train.log_every=1")
         answer = segpl("train", volumes, "--out", tmp_path / "run", *options)
-        check_words(answer, "step 1: weight 'network.* is no longer finite, and is not saved")
+        check_words(
+            answer, "step 1: weight 'network.* is no longer finite, so no checkpoint is saved"
+        )
         assert not (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()

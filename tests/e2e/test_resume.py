@@ -134,7 +134,7 @@ def test_control_c_says_how_to_go_on(volumes, tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in err
     assert re.search(r"The checkpoint of step \d+ is kept\.", err)
-    assert err.endswith("interrupted. Go on with the same command and --resume.\n")
+    assert err.endswith("interrupted. Add --resume to the same command to resume.\n")
 
 
 class TestResume:

@@ -127,7 +127,7 @@ def test_an_interruption_leaves_the_finished_corruptions(segpl, trained, tmp_pat
         patch.setitem(artifacts.ARTIFACTS, "blur", interrupted)
         answer = segpl(*command, "--out", broken)
     assert answer.code == 130
-    assert answer.err.endswith("interrupted. The same command goes on from there.\n")
+    assert answer.err.endswith("interrupted. The same command resumes where it stopped.\n")
     assert {row["corruption"] for row in rows_of(broken)} == {"clean", "ghosts"}
     assert segpl(*command, "--out", broken).code == 0
     assert segpl(*command, "--out", whole).code == 0

@@ -125,7 +125,7 @@ def test_what_is_there_is_skipped_what_is_missing_is_made_and_plain_masks_are_no
     assert "Nothing to do" in segpl(*command, "--samples", 2, "--by", "flips").out
     (out / "uncertainty" / "t1_std.nii.gz").unlink()
     again = segpl(*command, "--samples", 2, "--by", "flips")
-    assert "1 prediction(s) written" in again.out
+    assert "Wrote 1 prediction(s)" in again.out
     assert all_files(out) == before
     for options in ((), ("--samples", 2), ("--samples", 1, "--by", "flips")):
         answer = segpl(*command, *options)

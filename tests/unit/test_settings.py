@@ -90,7 +90,9 @@ class TestResolve:
 
     @pytest.mark.parametrize("seed", [-1, 2**32])
     def test_a_seed_must_fit_every_generator(self, seed):
-        with pytest.raises(InputError, match=r"train.seed is .*: it must lie from 0 to 4294967295"):
+        with pytest.raises(
+            InputError, match=r"train.seed is .*: it must be between 0 and 4294967295"
+        ):
             resolve({"train": {"seed": seed}})
 
     @pytest.mark.parametrize("method", METHODS.names)

@@ -1,6 +1,6 @@
-"""Say what a dataset holds, what is wrong with it, and what to do.
+"""Check a dataset: list its cases, its problems and how to fix them.
 
-Exits with 1 if training would fail.
+The exit code is 1 if training would fail.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", type=Path, help="folder of the dataset")
+    parser.add_argument("data", type=Path, help="dataset folder")
     parser.add_argument(
         "--layout",
         metavar="NAME",
-        help="how its files are arranged: decathlon, emssl, folders or nnunet; found if not given",
+        help="file layout: decathlon, emssl, folders or nnunet (default: detect it)",
     )
     parser.add_argument(
         "--subject",
         metavar="REGEX",
-        help="pattern whose brackets enclose the subject in a case name, such as '(patient[0-9]+)'",
+        help="pattern whose group is the subject in a case name, such as '(patient[0-9]+)'; cases "
+        "of one subject are never split",
     )
 
 
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         task = progress.add_task("reading cases", total=len(dataset.cases))
         inspection = inspect(
             dataset,
-            # every label: this is a check of files, and nothing is learned from it
+            # all labels: this only checks the files
             read_labels_of=[case.name for case in dataset.cases],
             advance=lambda: progress.advance(task),
         )

@@ -1,13 +1,13 @@
-"""Compare what methods cost: weights, FLOPs, memory and time, on random crops.
+"""Measure what methods cost: weights, FLOPs, memory and time on random crops.
 
-Each number stands beside its ratio to supervised training on the same images, all labeled. No
-method named: all of them. About a minute for all methods on two CPU cores.
+Each value comes with its ratio to supervised training on the same number of images. All methods
+together take about a minute on two CPU cores.
 
 Examples:
   segpl cost
   segpl cost segpl segpl-vi cps --patch 64 64 64 --set network.width=16
-  segpl cost --patch 256 256 --channels 3 --classes 4         pictures
-  segpl cost --plan runs/a/plan.json --out cost.csv           as in a training
+  segpl cost --patch 256 256 --channels 3 --classes 4         2D images
+  segpl cost --plan runs/a/plan.json --out cost.csv           as in a real run
 """
 
 from __future__ import annotations
@@ -18,44 +18,54 @@ from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help="`segpl list methods`")
+    parser.add_argument(
+        "methods", nargs="*", metavar="METHOD", help="methods to measure (default: all)"
+    )
     parser.add_argument(
         "--patch",
         type=int,
         nargs="+",
         metavar="N",
-        help="voxels of a crop (default 32 32 32); two numbers are 2D",
+        help="crop size in voxels (default 32 32 32); two numbers for 2D",
     )
-    parser.add_argument("--channels", type=int, metavar="N", help="of an image (default 1)")
-    parser.add_argument("--classes", type=int, metavar="N", help="background too (default 2)")
+    parser.add_argument("--channels", type=int, metavar="N", help="image channels (default 1)")
     parser.add_argument(
-        "--plan", type=Path, metavar="JSON", help="crop, channels, classes and network of this plan"
+        "--classes", type=int, metavar="N", help="classes, including background (default 2)"
     )
     parser.add_argument(
-        "--labeled", type=int, metavar="N", help="labeled crops in a step (default 1, or planned)"
+        "--plan",
+        type=Path,
+        metavar="JSON",
+        help="take crop, channels, classes and network from this plan",
+    )
+    parser.add_argument(
+        "--labeled",
+        type=int,
+        metavar="N",
+        help="labeled crops per step (default: from the plan, or 1)",
     )
     parser.add_argument(
         "--unlabeled",
         type=int,
         metavar="N",
-        help="unlabeled crops in a step (default: 2 for each labeled one)",
+        help="unlabeled crops per step (default: 2 per labeled crop)",
     )
-    parser.add_argument("--steps", type=int, default=5, help="timed steps (default 5)")
+    parser.add_argument("--steps", type=int, default=5, help="number of timed steps (default 5)")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the networks, as a training on a GPU does; takes up to a minute a method",
+        help="compile the networks, as training on a GPU does; up to a minute per method",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="any setting, such as network.width=16 or train.precision=float32; one of a method is "
-        "given to all methods that have it",
+        help="any setting, such as network.width=16 or train.precision=float32; a method setting "
+        "applies to all methods that have it",
     )
-    parser.add_argument("--out", type=Path, metavar="CSV", help="write the table here too")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="also write the table to this file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.settings import with_overrides
 
     if args.out and args.out.exists():
-        raise InputError(f"{args.out} exists. Choose another --out, or remove it first.")
+        raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
     train: dict[str, Any] = {"compile": "on" if args.compile else "off"}
     if args.device:
         train["device"] = args.device
@@ -80,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
         given = [f"--{name}" for name in names if getattr(args, name) is not None]
         if given:
             raise InputError(
-                f"{' and '.join(given)} cannot be given with --plan {args.plan}, which says it "
-                "already. Edit a copy of the plan, or leave --plan out."
+                f"{' and '.join(given)} cannot be combined with --plan {args.plan}, which sets "
+                "them already. Edit a copy of the plan, or omit --plan."
             )
         plan = Plan.read(args.plan)
     else:
@@ -97,11 +107,11 @@ def run(args: argparse.Namespace) -> int:
     with bar("measuring", moves(configs, args.steps)) as advance:
         report = measure(configs, workload, steps=args.steps, advance=advance)
 
-    # a table that is folded to a narrow window, or to a pipe, cannot be read
+    # a table wrapped to a narrow terminal or a pipe is unreadable
     console = Console(highlight=False)
     console.width = max(console.width, 140)
     print_table(cost_table(report), console)
     if args.out:
         write_costs(args.out, report)
-        say(f"Written to {args.out}.")
+        say(f"Wrote {args.out}.")
     return 0

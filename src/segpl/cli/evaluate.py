@@ -1,9 +1,9 @@
-"""Score predictions against labels: one row for each case, class and metric.
+"""Score predicted masks against labels, with one row per case, class and metric.
 
 Examples:
   segpl evaluate masks data
   segpl evaluate masks data --metrics dice hd95 --tolerance 2
-  segpl evaluate masks data --calibration       of masks that were predicted with --probabilities
+  segpl evaluate masks data --calibration       for masks predicted with --probabilities
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("predictions", type=Path, help="folder that `segpl predict` wrote")
-    parser.add_argument(
-        "labels", type=Path, help="folder of label files, or a dataset whose labels are used"
-    )
+    parser.add_argument("predictions", type=Path, help="folder written by `segpl predict`")
+    parser.add_argument("labels", type=Path, help="folder of label files, or a dataset")
     parser.add_argument(
         "--metrics",
         nargs="+",
         metavar="NAME",
-        help="those to compute (default: all): dice, iou, precision, recall, surface_dice, hd95, "
+        help="metrics to compute (default: all): dice, iou, precision, recall, surface_dice, hd95, "
         "assd, volume_error, volume, label_volume",
     )
     parser.add_argument(
@@ -29,22 +27,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="MM",
-        help="distance up to which two surfaces count as one in surface_dice (default: 1)",
+        help="tolerance of surface_dice in mm (default 1)",
     )
     parser.add_argument(
         "--region",
         metavar="FOLDER",
-        help="masks of where to score, one for each case; or the name of a folder of them beside "
-        "that of the labels, such as fov",
+        help="folder of masks that limit where to score, one per case; or the name of such a "
+        "folder next to the labels, for example fov",
     )
     parser.add_argument(
         "--calibration",
         action="store_true",
-        help="also whether the probabilities beside the masks can be believed: Brier score, "
-        "calibration errors and likelihood, to calibration.csv beside the scores",
+        help="also score the calibration of the probabilities (Brier score, calibration errors, "
+        "likelihood) and write calibration.csv next to the scores",
     )
     parser.add_argument(
-        "--out", type=Path, help="table to write (default: scores.csv beside the predictions)"
+        "--out",
+        type=Path,
+        help="table to write (default: scores.csv in the folder of the predictions)",
     )
 
 

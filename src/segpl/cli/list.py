@@ -1,6 +1,6 @@
-"""Name what can be chosen: methods, layouts, losses, parts of a threshold, or every setting.
+"""List the available methods, layouts, losses, threshold parts or settings.
 
-Families, rules, scopes and priors are those of the thresholds of bpl and bpl-mix.
+Families, rules, scopes and priors are parts of the threshold of bpl and bpl-mix.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ KINDS = ("methods", "layouts", "losses", "families", "rules", "scopes", "priors"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, help="what to name")
-    parser.add_argument("--method", default=None, help="whose settings (default: bpl-mix)")
+    parser.add_argument("kind", choices=KINDS, help="what to list")
+    parser.add_argument(
+        "--method", default=None, help="method whose settings to list (default: bpl-mix)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def lines_of(kind: str, method: str | None) -> list[str]:
 
 
 def summaries_of(kind: str) -> dict[str, str]:
-    """Names of one kind, each with its line."""
+    """A one-line summary of each name."""
     if kind == "methods":
         from segpl.methods.base import METHODS
 

@@ -1,4 +1,4 @@
-"""The command line: `segpl COMMAND ...`. Importing it loads neither torch nor MONAI."""
+"""The `segpl` command. Importing it loads neither torch nor MONAI."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import segpl
 from segpl.errors import UserError, did_you_mean
 
 COMMANDS = {
-    "demo": "see it work on generated scans, with no data at all",
-    "check": "look at a dataset: what is there, what is wrong, what to do",
-    "plan": "derive the plan of a training, to be read or edited",
+    "demo": "try segpl on generated scans; no data needed",
+    "check": "check a dataset and list its problems",
+    "plan": "derive a training plan to read or edit",
     "train": "train a model from labeled and unlabeled scans",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
-    "stress": "score runs on disturbed images: artifacts, attacks, other windows",
-    "cost": "compare what methods cost: weights, FLOPs, memory, time",
-    "compare": "train methods on the same cases over several seeds and test the differences",
-    "report": "write one page about runs: which method is best, and is it significant",
-    "list": "name the methods, layouts, losses or settings",
+    "stress": "score runs on degraded images: artifacts, attacks, other window sizes",
+    "cost": "measure the cost of methods: weights, FLOPs, memory, time",
+    "compare": "compare methods over several seeds, with significance tests",
+    "report": "summarize runs on one HTML page",
+    "list": "list methods, layouts, losses or settings",
 }
 
-# what to do after an interruption, where work is kept
-GOING_ON = {
-    "train": "Go on with the same command and --resume.",
-    "predict": "The same command, without --overwrite, goes on from there.",
-    "report": "What --fill has predicted is kept: the same command goes on from there.",
-    **dict.fromkeys(("compare", "demo", "stress"), "The same command goes on from there."),
+# printed after an interruption, for commands that keep their work
+RESUME_ADVICE = {
+    "train": "Add --resume to the same command to resume.",
+    "predict": "The same command without --overwrite resumes where it stopped.",
+    "report": "Finished predictions are kept. The same command resumes where it stopped.",
+    **dict.fromkeys(("compare", "demo", "stress"), "The same command resumes where it stopped."),
 }
 
 
@@ -38,9 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="segpl",
-        description="Semi-supervised medical image segmentation: a few labeled scans, many "
-        "unlabeled ones.",
-        epilog="`segpl COMMAND --help` explains a command. No data yet? Try `segpl demo`.",
+        description="Semi-supervised medical image segmentation from a few labeled and many "
+        "unlabeled scans.",
+        epilog="Run `segpl COMMAND --help` for the options of a command. No data yet? Try "
+        "`segpl demo`.",
     )
     parser.add_argument("--version", action="version", version=f"segpl {segpl.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -63,19 +64,19 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     )
     module.add_arguments(parser)
     try:
-        # options may stand between the positional arguments too
+        # allows options between positional arguments
         code: int = module.run(parser.parse_intermixed_args(arguments))
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except PermissionError as error:
         sys.stderr.write(
-            f"error: {error.filename} may not be opened: {error.strerror}. Ask its owner for "
-            "permission.\n"
+            f"error: cannot open {error.filename}: {error.strerror}. Check the permissions of the "
+            "file.\n"
         )
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted. {GOING_ON.get(name, '')}".strip() + "\n")
+        sys.stderr.write(f"interrupted. {RESUME_ADVICE.get(name, '')}".strip() + "\n")
         return 130
     except BrokenPipeError:
         return 1

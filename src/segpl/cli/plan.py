@@ -1,4 +1,4 @@
-"""Derive the plan of a training and write it, to be read or edited before it is used.
+"""Derive a training plan (spacing, patch, network) from a dataset, to read or edit it.
 
 Examples:
   segpl plan data --out plan.json
@@ -11,12 +11,14 @@ import argparse
 import shlex
 from pathlib import Path
 
-from segpl.cli.train import add_data_arguments, settings_of
+from segpl.cli.train import add_data_arguments, settings_from
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", type=Path, help="folder of the dataset")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, such as plan.json")
+    parser.add_argument("data", type=Path, help="dataset folder")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="file to write, for example plan.json"
+    )
     add_data_arguments(parser)
 
 
@@ -27,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.settings import resolve, with_overrides
 
     if args.out.exists():
-        raise InputError(f"{args.out} exists. Choose another --out, or remove it first.")
-    content = settings_of(args)
+        raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
+    content = settings_from(args)
     content.setdefault("data", {})["path"] = str(args.data.resolve())
     plan = plan_for(resolve(with_overrides(content, args.set)))
     plan.write(args.out)

@@ -1,12 +1,12 @@
-"""Write masks for images, in each image's own geometry.
+"""Write a mask for each image, on the grid of that image.
 
 Examples:
-  segpl predict runs/a --out masks                    the run's own test cases
-  segpl predict runs/a new_scans --out masks          every image of a folder
+  segpl predict runs/a --out masks                    the test cases of the run
+  segpl predict runs/a new_scans --out masks          all images in a folder
   segpl predict runs/a scan.nii.gz --out masks --probabilities
-  segpl predict runs/a --out masks --samples 5        with maps of how sure it is
+  segpl predict runs/a --out masks --samples 5        with uncertainty maps
   segpl predict runs/a --out masks --ensemble runs/b runs/c
-  segpl predict runs/a --out masks --largest liver    of the liver, the largest component alone
+  segpl predict runs/a --out masks --largest liver    only the largest component
 """
 
 from __future__ import annotations
@@ -16,61 +16,58 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="folder of a trained run")
+    parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument(
         "inputs",
         type=Path,
         nargs="*",
-        help="images, folders of images or a dataset; none: the run's own test cases",
+        help="images, folders of images or a dataset (default: the test cases of the run)",
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the predictions")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the masks")
+    parser.add_argument("--probabilities", action="store_true", help="also write the probabilities")
     parser.add_argument(
-        "--probabilities", action="store_true", help="write the probabilities beside the labels"
+        "--overwrite", action="store_true", help="replace existing masks instead of skipping them"
     )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace predictions instead of skipping them"
-    )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--overlap",
         type=float,
         default=0.5,
-        help="share of a window that its neighbor sees too, at least",
+        help="minimum overlap of neighboring windows, as a fraction (default 0.5)",
     )
     parser.add_argument(
         "--checkpoint",
         choices=("last", "best"),
         default="last",
-        help="best: on the validation cases, where the run had any",
+        help="last (default), or best on the validation cases",
     )
     parser.add_argument(
         "--samples",
         type=int,
         metavar="N",
-        help="several predictions of each image: their mean, "
-        "and maps of entropy and standard deviation beside the labels",
+        help="average N sampled predictions, and also write maps of entropy and standard deviation",
     )
     parser.add_argument(
         "--by",
         metavar="WAY",
-        help="how samples differ: thresholds, networks, dropout or flips; default: the first of "
-        "these that the run can",
+        help="how to draw samples: thresholds, networks, dropout or flips (default: the first one "
+        "this run supports)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of thresholds and dropout; default 0")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
     parser.add_argument(
         "--ensemble",
         type=Path,
         nargs="+",
         default=[],
         metavar="RUN",
-        help="more runs: the mean of all",
+        help="average the predictions of these runs as well",
     )
     parser.add_argument(
         "--largest",
         nargs="+",
         metavar="CLASS",
-        help="keep the largest component alone of these classes, of all or of none; default: what "
-        "the validation cases of the run advise, where it had any",
+        help="classes of which only the largest component is kept, or all or none (default: what "
+        "improved the validation scores of the run)",
     )
 
 
@@ -97,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if written:
-        console.print(f"{len(written)} prediction(s) written to {args.out}.")
+        console.print(f"Wrote {len(written)} prediction(s) to {args.out}.")
     else:
-        console.print(f"Nothing to do: every prediction is in {args.out} already (--overwrite).")
+        console.print(
+            f"Nothing to do: {args.out} has all masks already. --overwrite replaces them."
+        )
     return 0

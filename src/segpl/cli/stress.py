@@ -1,13 +1,13 @@
-"""Score runs on disturbed images: artifacts of scanners, attacks, other windows.
+"""Score runs on degraded images: scanner artifacts, adversarial attacks, other window sizes.
 
-All images are disturbed after preprocessing and scored on that grid. Severity 0 is the image as it
-is, 1 the worst. The same command goes on after an interruption and keeps what is finished.
+Images are degraded after preprocessing and scored on that grid. Severity 0 is the original image,
+1 the strongest degradation. An interrupted command resumes where it stopped.
 
 Examples:
   segpl stress runs/supervised runs/segpl --out stress          on the test cases of the runs
-  segpl stress runs/segpl --only gamma fgsm --out stress        the two of the paper
+  segpl stress runs/segpl --only gamma fgsm --out stress        the two in the paper
   segpl stress runs/segpl other_data --out stress               on the labeled cases of a dataset
-  segpl stress runs/segpl --only patch --patches 32 64 96 --out stress     other windows
+  segpl stress runs/segpl --only patch --patches 32 64 96 --out stress     other window sizes
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="folders of trained runs of one dataset; the last may be a dataset, as --data",
+        help="run folders of one dataset; the last may be a dataset, like --data",
     )
     parser.add_argument(
         "--data", type=Path, help="labeled dataset to score on (default: the runs' test cases)"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for table and figure")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the table and the figure"
+    )
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="NAME",
         default=[],
-        help="gamma, fgsm, bias-field, ghosts, spikes, blur, low-resolution, streaks, pgd, patch "
+        help="degradations: gamma, fgsm, bias-field, ghosts, spikes, blur, low-resolution, "
+        "streaks, pgd, patch "
         "(default: all; patch only with --patches)",
     )
     parser.add_argument(
@@ -43,29 +46,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         default=[0.2, 0.4, 0.6, 0.8, 1.0],
-        help="from 0 to 1 (default: 0.2 0.4 0.6 0.8 1)",
+        help="severities from 0 to 1 (default: 0.2 0.4 0.6 0.8 1)",
     )
     parser.add_argument(
         "--patches",
         nargs="+",
         metavar="SIZE",
         default=[],
-        help="windows of other sizes: 32, or one number for each axis such as 192x192x8",
+        help="window sizes: one number such as 32, or one per axis such as 192x192x8",
     )
     parser.add_argument(
         "--epsilon",
         type=float,
         default=0.25,
-        help="bound of an attack of severity 1, in deviations of the image (default 0.25)",
+        help="bound of an attack of severity 1, in standard deviations of the image (default 0.25)",
     )
-    parser.add_argument("--pgd-steps", type=int, default=5, help="default 5")
-    parser.add_argument("--seed", type=int, default=0, help="of fields, noise and streaks")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--pgd-steps", type=int, default=5, help="steps of the PGD attack (default 5)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random artifacts (default 0)"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--checkpoint",
         choices=("last", "best"),
         default="last",
-        help="best: on the validation cases, where the runs had any",
+        help="last (default), or best on the validation cases",
     )
 
 
@@ -89,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     )
     runs, data = runs_and_data(args.runs)
     if data and args.data:
-        raise InputError(f"two datasets are given, {data} and {args.data}. Leave one out.")
+        raise InputError(f"two datasets given: {data} and {args.data}. Remove one.")
     result = stress(
         runs,
         args.out,
@@ -101,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     print_table(stress_table(result.rows), console)
     table, figure = (shlex.quote(str(args.out / name)) for name in (TABLE, f"{FIGURE}.png"))
-    console.print(f"One row for each case and severity: {table}. Curves: {figure} (and .svg).")
+    console.print(f"Scores by case and severity: {table}. Curves: {figure} (and .svg).")
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     for name, reason in result.failures.items():
         notes.print(f"{name} is left out: {reason}", style="yellow")
