@@ -1,7 +1,7 @@
-"""Errors that are the input's fault, not the program's.
+"""Errors that the user can fix.
 
-The command line prints these as one sentence; any other exception is a bug and keeps its traceback.
-Each is also the built-in exception that a Python user would catch.
+The command line prints only their message; any other exception is a bug and keeps its traceback.
+Each error also derives from the built-in exception that a Python user would catch.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right; the message says how."""
+    """An error that the user can fix; the message says how."""
 
     def __str__(self) -> str:
-        # KeyError would show the message in quotes
+        # KeyError would put quotes around the message
         return str(self.args[0]) if self.args else ""
 
 
@@ -23,23 +23,23 @@ class InputError(UserError, ValueError):
 
 
 class MissingFileError(UserError, FileNotFoundError):
-    """A file or folder that should be there."""
+    """A required file or folder is missing."""
 
 
 class UnknownNameError(UserError, KeyError):
-    """A name that nothing answers to."""
+    """A name that is not registered."""
 
 
 class StorageError(UserError, OSError):
-    """A file could not be written, such as on a full disk."""
+    """A file cannot be written, for example because the disk is full."""
 
 
 class DivergedError(UserError, FloatingPointError):
-    """Training produced a number that is not finite."""
+    """Training produced a non-finite number."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'Did you mean ...? Known: ...', for the end of a message about an unknown name."""
+    """Return "Did you mean ...? Known: ..." for a message about an unknown name."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"Did you mean '{close[0]}'? " if close else ""

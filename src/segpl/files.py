@@ -1,4 +1,4 @@
-"""Files that are either whole or absent, whatever interrupts the writing."""
+"""Read and write files; an interrupted write never leaves a partial file."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from typing import Any, TypeVar
 
 from segpl.errors import InputError, MissingFileError, StorageError, UserError, did_you_mean
 
-T = TypeVar("T")
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-MISPLACED = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+Record = TypeVar("Record")
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+BAD_PATH = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file beside `path`, then put it in place in one move.
+    """Let `write` fill a temporary file next to `path`, then rename it to `path`.
 
-    A process killed at any moment leaves the old file or the new one, never a part. The temporary
-    name keeps the suffix of `path`, since many writers choose the format by it.
+    A process killed at any moment leaves either the old file or the new one. The temporary name
+    keeps the suffix of `path`, because many writers derive the format from it.
     """
-    draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
+    temporary = path.with_name(f".{os.getpid()}.draft.{path.name}")
     with storage_errors(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write(draft)
-            with draft.open("rb") as handle:
+            write(temporary)
+            with temporary.open("rb") as handle:
                 os.fsync(handle.fileno())
-            # some writers make files that nobody else may read
-            draft.chmod(path.parent.stat().st_mode & 0o666)
-            draft.replace(path)
+            # some writers create files that only their owner can read
+            temporary.chmod(path.parent.stat().st_mode & 0o666)
+            temporary.replace(path)
         except BaseException:
-            with suppress(OSError):  # the first error is the one to tell
-                draft.unlink()
+            with suppress(OSError):  # report the first error
+                temporary.unlink()
             raise
 
 
 def is_partial(path: Path) -> bool:
-    """Whether a killed process left this file half-written."""
+    """Whether an interrupted process left this temporary file behind."""
     return path.name.startswith(".") and ".draft." in path.name
 
 
@@ -55,24 +55,25 @@ def append_text(path: Path, text: str) -> None:
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into an error that names `path` and the way out."""
+    """Turn errors of the file system into messages that name `path` and say what to do."""
     try:
         yield
     except OSError as error:
         if isinstance(error, UserError):
             raise
         elsewhere = "or write elsewhere with --out or SEGPL_CACHE."
-        # libraries that count what they wrote themselves give no number: it was cut short
-        if error.errno in FULL or error.errno is None:
+        # libraries that check the written size themselves raise errors without a number
+        if error.errno in DISK_FULL or error.errno is None:
             raise StorageError(
-                f"no space left on the disk while writing {path} ({error.strerror or error}). What "
-                f"was there before is untouched. Free some space, {elsewhere}"
+                f"no space left on the disk while writing {path} ({error.strerror or error}). An "
+                f"existing file is unchanged. Free some space, {elsewhere}"
             ) from error
-        if error.errno in FORBIDDEN:
+        if error.errno in NO_PERMISSION:
             raise StorageError(
-                f"{path} may not be written: {error.strerror}. Ask for permission, {elsewhere}"
+                f"no permission to write {path}: {error.strerror}. Change the permissions, "
+                f"{elsewhere}"
             ) from error
-        if error.errno in MISPLACED:
+        if error.errno in BAD_PATH:
             raise StorageError(
                 f"{path} cannot be written: {error.strerror}. Choose another --out."
             ) from error
@@ -80,8 +81,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    def write(draft: Path) -> None:
-        draft.write_text(text, encoding="utf-8")
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
 
     write_atomically(path, write)
 
@@ -99,7 +100,7 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} is not valid JSON: {error}.") from error
 
 
-def read_record(path: Path, kind: type[T]) -> T:
+def read_record(path: Path, kind: type[Record]) -> Record:
     """Decode a JSON file into the dataclass `kind`; unknown keys are ignored."""
     import msgspec
 
@@ -112,16 +113,16 @@ def read_record(path: Path, kind: type[T]) -> T:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Rows as lines of CSV."""
+    """Format rows as CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def read_edited_record(path: Path, kind: type[T], remedy: str) -> T:
+def read_edited_record(path: Path, kind: type[Record], remedy: str) -> Record:
     """Decode a JSON file that users may edit into the dataclass `kind`.
 
-    An unknown key, a missing key or a value of the wrong type is refused by name, with `remedy`.
+    The message names an unknown key, a missing key or a value of the wrong type, and adds `remedy`.
     """
     import msgspec
 

@@ -1,6 +1,6 @@
-"""Losses as pure functions of probabilities, targets and voxel weights.
+"""Losses as pure functions of logits, targets and voxel weights.
 
-All take (B, K, *S) tensors and give one scalar. A weight of 0 leaves a voxel out.
+All take (B, K, *S) tensors and return a scalar. A weight of 0 excludes a voxel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from segpl.types import IGNORE
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-EPSILON = 1.0  # voxels; keeps an empty crop with an empty prediction at loss 0
+EPSILON = 1.0  # voxels; an empty prediction for an empty crop has loss 0
 
 
 def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -23,8 +23,8 @@ def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
     $$1 - \frac{2 \sum_v w p y + \epsilon}{\sum_v w p + \sum_v w y + \epsilon}$$
 
-    Differs from the source: the paper prints the Dice itself as the loss; minimizing it would
-    separate prediction and label.
+    Differs from the source, which prints the Dice itself as the loss; minimizing that would reduce
+    the overlap.
     """
     probability = logits.sigmoid() * weight  # (B, K, *S)
     axes = tuple(range(2, logits.dim()))
@@ -34,7 +34,7 @@ def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Binary cross-entropy of every channel, averaged over the voxels that count."""
+    """Binary cross-entropy per channel, as a weighted mean over voxels."""
     voxelwise = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, target, weight=weight, reduction="sum"
     )
@@ -42,17 +42,17 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 def dice_cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Half Dice, half cross-entropy, as in the code that the paper's authors released."""
+    """Half Dice, half cross-entropy, as in the code released by the paper's authors."""
     return 0.5 * dice_loss(logits, target, weight) + 0.5 * cross_entropy(logits, target, weight)
 
 
 def entropy_loss(logits: Tensor, weight: Tensor) -> Tensor:
-    r"""Entropy of every channel's answer in nats, averaged over the voxels that count.
+    r"""Binary entropy per channel in nats, as a weighted mean over voxels.
 
     $$H(p) = -p \log p - (1 - p) \log(1 - p) =
       \mathrm{softplus}(-|z|) + |z|\, \mathrm{sigmoid}(-|z|), \quad p = \mathrm{sigmoid}(z)$$
 
-    The form in logits is a sum of positive numbers: nothing cancels where the answer is certain.
+    The form in logits is a sum of positive numbers, so nothing cancels for large logits.
     """
     distance = logits.abs()
     voxelwise = torch.nn.functional.softplus(-distance) + distance * (-distance).sigmoid()
@@ -60,13 +60,13 @@ def entropy_loss(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def voxelwise_entropy(probability: Tensor) -> Tensor:
-    """Entropy of a yes or no in nats, voxel by voxel, ln 2 at most."""
+    """Binary entropy of each voxel in nats, at most ln 2."""
     nats: Tensor = torch.special.entr(probability) + torch.special.entr(1 - probability)
     return nats
 
 
 def squared_error(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Squared difference of probabilities over the voxels that count, each channel on its own."""
+    """Mean squared error of probabilities: weighted over voxels, then averaged over channels."""
     axes = (0, *range(2, logits.dim()))
     error = (weight * (logits.sigmoid() - target).square()).sum(axes)  # (K,)
     return (error / weight.sum(axes).clamp(min=1)).mean()
@@ -86,9 +86,9 @@ def get_loss(name: str) -> Loss:
 
 
 def targets_of(label: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    """Class indices (B, *S) as channel targets and voxel weights, both (B, K, *S).
+    """Turn class indices (B, *S) into channel targets and voxel weights, both (B, K, *S).
 
-    One output is the binary task: the channel is class 1. Voxels marked IGNORE get weight 0.
+    A single output means a binary task: the channel is class 1. IGNORE voxels get weight 0.
     """
     known = label != IGNORE  # (B, *S)
     weight = known.unsqueeze(1).to(torch.float32)  # (B, 1, *S)
@@ -100,7 +100,7 @@ def targets_of(label: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
-    """`loss` against class labels (B, *S), without the ignored voxels."""
+    """Compute `loss` against class labels (B, *S), without IGNORE voxels."""
     if label.shape != (logits.shape[0], *logits.shape[2:]):
         raise InputError(
             f"label {tuple(label.shape)} does not fit logits {tuple(logits.shape)}: "
@@ -111,9 +111,10 @@ def supervised_loss(logits: Tensor, label: Tensor, loss: Loss) -> Tensor:
 
 
 def foreground_fraction(target: Tensor, weight: Tensor) -> Tensor:
-    """Share of voxels that a (B, K, *S) target calls foreground.
+    """Fraction of voxels that a (B, K, *S) target labels as foreground.
 
-    With several channels the first one is background. A voxel counts as far as any of its channels.
+    With several channels, the first one is background. The weight of a voxel is the largest of its
+    channels.
     """
     found = target * weight
     foreground = found if target.shape[1] == 1 else found[:, 1:].amax(1, keepdim=True)
@@ -121,11 +122,11 @@ def foreground_fraction(target: Tensor, weight: Tensor) -> Tensor:
 
 
 def class_fractions(target: Tensor, weight: Tensor) -> Tensor:
-    r"""Share (K,) of the voxels that count which a (B, K, *S) target gives to each class.
+    r"""Fraction (K,) of the voxels that a (B, K, *S) target assigns to each class.
 
     $$s_k = \frac{\sum_n w_{kn}\, y_{kn}}{\max(1, \sum_n \max_j w_{jn})}$$
 
-    The voxels that count are those of `foreground_fraction`, so that the shares are parts of it.
+    The denominator is that of `foreground_fraction`.
     """
     axes = (0, *range(2, target.dim()))
     return (target * weight).sum(axes) / weight.amax(1).sum().clamp(min=1)

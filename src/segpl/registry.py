@@ -1,7 +1,7 @@
-"""Names that users type, mapped to the classes that answer to them.
+"""Look up classes by the names that users type.
 
-A registry is the content of one folder: every class there that derives from `base` and has a `name`
-of its own is found by importing the folder's files. Adding one is writing one file.
+A registry imports all modules of a package and collects every class that derives from `base` and
+defines its own `name`. To add a class, add a file.
 """
 
 from __future__ import annotations

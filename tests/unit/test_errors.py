@@ -6,17 +6,17 @@ from segpl import errors
 from segpl.errors import UserError, did_you_mean, unknown
 
 
-def test_near_name_is_suggested():
+def test_similar_name_is_suggested():
     expected = "Did you mean 'segpl'? Known: fixmatch, segpl, segpl-vi."
     assert did_you_mean("segp", ["segpl-vi", "segpl", "fixmatch"]) == expected
 
 
-def test_name_unlike_any_other_gets_the_list_alone():
+def test_dissimilar_name_gets_only_the_list():
     assert did_you_mean("zzz", ["b", "a"]) == "Known: a, b."
 
 
-def test_message_of_an_unknown_name_is_not_put_in_quotes():
-    """A plain KeyError would show the representation of its message."""
+def test_message_about_an_unknown_name_has_no_quotes():
+    """A plain KeyError shows the repr of its message."""
     assert str(unknown("method", "x", ["supervised"])).startswith("no method named 'x'. ")
 
 
@@ -30,12 +30,12 @@ def test_message_of_an_unknown_name_is_not_put_in_quotes():
         ("DivergedError", FloatingPointError),
     ],
 )
-def test_error_is_what_a_python_user_would_catch(name, builtin):
+def test_error_derives_from_the_matching_builtin(name, builtin):
     kind = getattr(errors, name)
     assert issubclass(kind, UserError)
     assert issubclass(kind, builtin)
     assert str(kind("a sentence.")) == "a sentence."
 
 
-def test_error_without_a_message_can_be_shown():
+def test_error_without_a_message_is_an_empty_string():
     assert str(UserError()) == ""

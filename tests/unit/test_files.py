@@ -11,7 +11,7 @@ from segpl.files import read_json, write_atomically, write_json, write_text
 
 
 def failing(error: BaseException):
-    """A writer that puts half of its content on the disk and then fails."""
+    """A writer that fails after writing half of its content."""
 
     def write(draft: Path) -> None:
         draft.write_text("half")
@@ -33,13 +33,13 @@ def test_new_content_replaces_the_old(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_missing_folders_are_made(tmp_path):
+def test_missing_folders_are_created(tmp_path):
     write_text(tmp_path / "a" / "b" / "c.txt", "x")
     assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
 
 
-def test_draft_lies_beside_its_target_and_keeps_the_suffix(tmp_path):
-    """Another folder could be another disk, where a move is no longer one step."""
+def test_temporary_file_is_next_to_its_target_and_keeps_the_suffix(tmp_path):
+    """Another folder could be on another disk, where a rename is not atomic."""
     seen: list[Path] = []
 
     def write(draft: Path) -> None:
@@ -53,7 +53,7 @@ def test_draft_lies_beside_its_target_and_keeps_the_suffix(tmp_path):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_full_disk_is_told_in_words_and_the_old_content_stays(path, number):
+def test_full_disk_is_reported_and_the_old_content_stays(path, number):
     full = OSError(number, os.strerror(number))
     with pytest.raises(StorageError, match=r"no space left on the disk while writing .*plan\.json"):
         write_atomically(path, failing(full))
@@ -61,20 +61,20 @@ def test_full_disk_is_told_in_words_and_the_old_content_stays(path, number):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_full_disk_is_noticed_when_the_system_flushes(path, monkeypatch):
+def test_full_disk_is_detected_when_the_file_is_flushed(path, monkeypatch):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match="What was there before is untouched"):
+    with pytest.raises(StorageError, match="An existing file is unchanged"):
         write_text(path, "new")
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_forbidden_file_is_told_in_words(path, number):
-    with pytest.raises(StorageError, match=r"plan\.json may not be written: "):
+def test_missing_permission_is_reported(path, number):
+    with pytest.raises(StorageError, match=r"no permission to write .*plan\.json: "):
         write_atomically(path, failing(OSError(number, os.strerror(number))))
     assert path.read_text() == "old"
 
@@ -82,48 +82,48 @@ def test_forbidden_file_is_told_in_words(path, number):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), RuntimeError("bug"), OSError(errno.EIO, "")]
 )
-def test_interruption_leaves_the_old_content_and_no_draft(path, error):
+def test_interrupted_write_keeps_the_old_content_and_leaves_no_temporary_file(path, error):
     with pytest.raises(type(error)):
         write_atomically(path, failing(error))
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_folder_that_may_not_be_made_is_told_in_words(tmp_path, monkeypatch):
+def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "mkdir", forbidden)
-    with pytest.raises(StorageError, match="may not be written: Permission denied"):
+    with pytest.raises(StorageError, match=r"no permission to write .*: Permission denied"):
         write_text(tmp_path / "new" / "a.txt", "x")
 
 
-def test_full_disk_is_recognized_where_a_library_hides_the_number(path):
-    """Writers in C, such as numpy's, raise an OSError without one."""
+def test_full_disk_is_recognized_without_an_error_number(path):
+    """numpy raises an OSError without one."""
     with pytest.raises(StorageError, match="no space left on the disk"):
         write_atomically(path, failing(OSError("1000 requested and 12 written")))
     assert path.read_text() == "old"
 
 
-def test_json_comes_back_as_it_was(tmp_path):
+def test_json_round_trip(tmp_path):
     value = {"patch": [16, 16], "ignore": None, "name": "gefäß"}
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
 
 
-def test_missing_json_is_named(tmp_path):
+def test_missing_json_is_reported(tmp_path):
     with pytest.raises(MissingFileError, match=r"gone\.json does not exist"):
         read_json(tmp_path / "gone.json")
 
 
 @pytest.mark.parametrize("content", [b'{"a": 1', b"\xff\xfe\x00", b""])
-def test_broken_json_is_refused_by_name(tmp_path, content):
+def test_invalid_json_is_rejected_with_its_path(tmp_path, content):
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(InputError, match=r"plan\.json is not valid JSON"):
         read_json(tmp_path / "plan.json")
 
 
-def test_files_may_be_read_by_whoever_may_read_the_folder(tmp_path):
+def test_files_are_as_readable_as_their_folder(tmp_path):
     def write(draft: Path) -> None:
         draft.write_text("weights")
         draft.chmod(0o600)

@@ -14,13 +14,13 @@ from segpl.losses import (
 )
 
 
-def test_label_with_a_channel_axis_is_refused_with_the_fix():
+def test_label_with_a_channel_axis_is_rejected_with_the_fix():
     logits, label = torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4, dtype=torch.int64)
     with pytest.raises(InputError, match=r"does not fit logits.*drop it with label\.squeeze\(1\)"):
         supervised_loss(logits, label, dice_loss)
 
 
-def test_label_of_another_size_is_refused_with_both_shapes():
+def test_label_of_another_shape_is_rejected_with_both_shapes():
     logits, label = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 5, dtype=torch.int64)
     with pytest.raises(InputError, match=r"label \(2, 4, 5\) does not fit logits \(2, 1, 4, 4\)"):
         supervised_loss(logits, label, dice_loss)
@@ -31,13 +31,13 @@ def test_loss_is_found_by_its_name(name):
     assert get_loss(name) is LOSSES[name]
 
 
-def test_unknown_loss_is_refused_with_the_nearest():
+def test_unknown_loss_is_rejected_with_a_suggestion():
     with pytest.raises(UnknownNameError, match="Did you mean 'cross-entropy'"):
         get_loss("crossentropy")
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_loss_is_finite_for_certain_and_wrong_predictions(loss):
+def test_loss_is_finite_for_confident_wrong_predictions(loss):
     target = torch.tensor([[[1.0, 0.0]]])
     logits = torch.tensor([[[-1e4, 1e4]]], requires_grad=True)
     value = loss(logits, target, torch.ones_like(target))
@@ -46,22 +46,22 @@ def test_loss_is_finite_for_certain_and_wrong_predictions(loss):
     assert logits.grad.isfinite().all()
 
 
-def test_share_of_foreground_follows_the_mask_of_each_channel():
-    """By hand: two voxels count, one by its class 1; a voxel that no channel counts is left out."""
+def test_foreground_fraction_respects_the_weight_of_each_channel():
+    """By hand: two voxels count, one of them as class 1; the third has no weight."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]])
     assert foreground_fraction(target, weight).item() == pytest.approx(0.5)
 
 
-def test_share_of_a_channel_is_of_the_voxels_that_count_in_any():
-    """By hand: 1 and 0.5 of the 1.5 voxels that count, and 0 of a channel where nothing does."""
+def test_class_fractions_are_relative_to_all_weighted_voxels():
+    """By hand: 1 and 0.5 of 1.5 weighted voxels, and 0 for a channel without weight."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])
     assert class_fractions(target, weight).tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
 
 
-def test_share_of_a_single_channel_is_the_share_of_foreground():
+def test_class_fraction_of_a_single_channel_is_the_foreground_fraction():
     generator = torch.Generator().manual_seed(0)
     target, weight = torch.rand((2, 2, 1, 5, 5), generator=generator)
-    share = class_fractions(target, weight)
-    assert share.item() == pytest.approx(foreground_fraction(target, weight).item())
+    fraction = class_fractions(target, weight)
+    assert fraction.item() == pytest.approx(foreground_fraction(target, weight).item())

@@ -36,7 +36,7 @@ class Square(Shape):
 
 @pytest.fixture
 def shapes(tmp_path: Path, monkeypatch):
-    """A registry over a folder of three files."""
+    """A registry of a package with three modules."""
     package = "shapes_of_a_test"
     folder = tmp_path / package
     folder.mkdir()
@@ -51,11 +51,11 @@ def shapes(tmp_path: Path, monkeypatch):
         del sys.modules[name]
 
 
-def test_every_named_class_of_the_folder_is_found_once(shapes):
+def test_every_named_class_of_the_package_is_found_once(shapes):
     assert shapes.names == ["oval", "round", "square"]
 
 
-def test_class_without_a_name_of_its_own_is_not_offered(shapes):
+def test_class_without_its_own_name_is_not_registered(shapes):
     assert "Nameless" not in {kind.__name__ for kind in shapes.classes.values()}
 
 
@@ -63,13 +63,13 @@ def test_class_is_found_by_its_name(shapes):
     assert shapes.get("square").__name__ == "Square"
 
 
-def test_unknown_name_is_refused_with_the_nearest_and_all_known(shapes):
+def test_unknown_name_is_rejected_with_a_suggestion_and_all_names(shapes):
     expected = r"no shape named 'sqare'\. Did you mean 'square'\? Known: oval, round, square\."
     with pytest.raises(UnknownNameError, match=expected):
         shapes.get("sqare")
 
 
-def test_two_classes_of_one_name_are_our_own_bug(shapes):
+def test_duplicate_name_fails_an_assertion(shapes):
     folder = Path(sys.modules[shapes.package].__path__[0])
     (folder / "twin.py").write_text(SQUARE.format(package=shapes.package))
     with pytest.raises(AssertionError, match="two shapes are named 'square'"):

@@ -8,16 +8,16 @@ from segpl.schedules import linear_ramp, polynomial_decay, sigmoid_ramp
 @pytest.mark.parametrize(
     ("progress", "value"), [(0.0, 0.0), (0.2, 0.0), (0.3, 0.25), (0.4, 0.5), (0.6, 1.0), (1.0, 1.0)]
 )
-def test_ramp_rises_in_a_straight_line_between_its_ends(progress, value):
+def test_linear_ramp_rises_linearly(progress, value):
     assert linear_ramp(progress, begin=0.2, end=0.6) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(("progress", "value"), [(0.49, 0.0), (0.5, 1.0), (0.51, 1.0)])
-def test_ramp_without_length_is_a_step(progress, value):
+def test_linear_ramp_of_length_zero_is_a_step(progress, value):
     assert linear_ramp(progress, begin=0.5, end=0.5) == value
 
 
-def test_ramp_that_ends_at_the_start_is_one_from_the_first_step():
+def test_linear_ramp_that_ends_at_zero_is_always_one():
     assert linear_ramp(0.0, begin=0.0, end=0.0) == 1
 
 
@@ -27,7 +27,7 @@ def test_decay_falls_from_one_to_zero():
     assert polynomial_decay(0.5, power=2) == pytest.approx(0.25)
 
 
-def test_decay_of_power_zero_is_constant_to_the_end():
+def test_decay_of_power_zero_is_constant():
     assert [polynomial_decay(t, power=0) for t in (0.0, 0.5, 1.0)] == [1, 1, 1]
 
 
@@ -39,5 +39,5 @@ def test_sigmoid_ramp_rises_from_e_to_the_minus_five(progress, value):
     assert sigmoid_ramp(progress, end=0.4) == pytest.approx(value, abs=1e-6)
 
 
-def test_sigmoid_ramp_without_length_is_one_from_the_first_step():
+def test_sigmoid_ramp_that_ends_at_zero_is_always_one():
     assert sigmoid_ramp(0.0, end=0.0) == 1

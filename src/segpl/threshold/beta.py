@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from segpl.threshold.base import Distribution, Family
 from segpl.threshold.beta_prior import Beta, beta_from_moments
-from segpl.threshold.kumaraswamy import Kumaraswamy, complement, moments
+from segpl.threshold.kumaraswamy import Kumaraswamy, complement, kumaraswamy_moments
 from segpl.threshold.parameters import MAX_LOG_SCALE, clip_moments, soft_clip, solve_moments
 
 MAX_SHIFT = 16.0  # of the median, in standard deviations of the prior
@@ -23,8 +23,8 @@ def kumaraswamy_with_median(logit: Tensor, log_a: Tensor) -> Kumaraswamy:
     return Kumaraswamy(log_a, math.log(math.log(2)) - complement(log_a + loglog))
 
 
-def _kumaraswamy_moments(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
-    return moments(kumaraswamy_with_median(logit, log_a))
+def _moments_from_median(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
+    return kumaraswamy_moments(kumaraswamy_with_median(logit, log_a))
 
 
 class BetaFamily(Family):
@@ -45,7 +45,7 @@ class BetaFamily(Family):
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         mean, std = prior.mean, prior.std
         unit = std / (mean * (1 - mean))  # standard deviation of the logit, for a narrow prior
-        logit, log_a = solve_moments(_kumaraswamy_moments, (mean.logit(), -unit.log()), mean, std)
+        logit, log_a = solve_moments(_moments_from_median, (mean.logit(), -unit.log()), mean, std)
         return logit, log_a, unit
 
     def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> Kumaraswamy:

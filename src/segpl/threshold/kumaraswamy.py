@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from segpl.threshold.base import Distribution
 from segpl.threshold.beta_prior import Beta
 from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
-from segpl.threshold.quadrature import Nodes, expected, expected_std, mean_and_std
+from segpl.threshold.quadrature import Nodes, expected, expected_std, quadrature_moments
 
 EULER = 0.5772156649015329
 LARGE = 15.0  # beyond it, 1 + e^-x is 1 in float32
@@ -65,10 +65,10 @@ def _quantile_nodes(like: Tensor) -> Nodes:
     return nodes, (F.logsigmoid(nodes) + F.logsigmoid(-nodes)).softmax(0)
 
 
-def moments(distribution: Kumaraswamy) -> tuple[Tensor, Tensor]:
+def kumaraswamy_moments(distribution: Kumaraswamy) -> tuple[Tensor, Tensor]:
     """Mean and std in one pass."""
     log_a, log_b = distribution.log_a, distribution.log_b
-    return mean_and_std(_quantile_at, _quantile_nodes(log_a), log_a, log_b)
+    return quadrature_moments(_quantile_at, _quantile_nodes(log_a), log_a, log_b)
 
 
 @dataclass(frozen=True, slots=True)

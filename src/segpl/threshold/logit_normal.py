@@ -11,7 +11,7 @@ from torch import Tensor
 from segpl.threshold.base import Distribution, Family
 from segpl.threshold.normal import Normal, shift_normal
 from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments, with_cdf_ends
-from segpl.threshold.quadrature import Nodes, expected, expected_std, mean_and_std
+from segpl.threshold.quadrature import Nodes, expected, expected_std, quadrature_moments
 
 
 def _normal_nodes(like: Tensor) -> Nodes:
@@ -29,7 +29,7 @@ def _sigmoid_at(node: Tensor, location: Tensor, scale: Tensor) -> Tensor:
 
 
 def _logit_normal_moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    return mean_and_std(_sigmoid_at, _normal_nodes(location), location, log_scale.exp())
+    return quadrature_moments(_sigmoid_at, _normal_nodes(location), location, log_scale.exp())
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def expected_std(
     return safe_sqrt(expected(squared_deviation, nodes, mean.detach(), *parameters))
 
 
-def mean_and_std(
+def quadrature_moments(
     function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Both moments in one pass, without chunks: faster for a few thresholds."""
