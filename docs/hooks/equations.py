@@ -15,6 +15,14 @@ DISPLAY = r"\$\$(?P<display>.+?)\$\$"
 INLINE = r"(?<![\w$\\])\$(?P<inline>[^$\n]+?)\$(?![\w$])"
 PATTERN = re.compile(f"{CODE}|{DISPLAY}|{INLINE}", re.MULTILINE | re.DOTALL)
 TOKEN = "EQUATION{}ENDS"
+TOO_WIDE = 90  # characters of LaTeX; longer equations are broken at \\qquad
+# what latex2mathml does not know or browsers draw badly
+LATEX = {r"\\arg\\max": r"\\text{arg max}", r"\\[bB]ig[lr]?(?![a-z])": ""}
+MATHML = {
+    '<mn mathvariant="double-struck">1</mn>': "<mi>\U0001d7d9</mi>",
+    '<mi mathvariant="double-struck">E</mi>': "<mi>\U0001d53c</mi>",
+}
+PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
 
 equations: dict[str, list[str]] = {}  # MathML of each page, in order
 
@@ -42,5 +50,22 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
 
 
 def mathml(latex: str, display: str) -> str:
-    text: str = convert(" ".join(latex.split()), display=display)
-    return f'<div class="equation">{text}</div>' if display == "block" else text
+    for before, after in LATEX.items():
+        latex = re.sub(before, after, latex)
+    latex = " ".join(latex.split())
+    if display == "inline":
+        return converted(latex, display)
+    lines = broken(latex, r"\\qquad")
+    lines = [part for line in lines for part in broken(line, r"(?<=,) *\\quad")]
+    return "".join(f'<div class="equation">{converted(line, display)}</div>' for line in lines)
+
+
+def broken(latex: str, at: str) -> list[str]:
+    return re.split(at, latex) if len(latex) > TOO_WIDE else [latex]
+
+
+def converted(latex: str, display: str) -> str:
+    text: str = convert(latex, display=display)
+    for before, after in MATHML.items():
+        text = text.replace(before, after)
+    return PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', text)
