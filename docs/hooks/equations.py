@@ -15,7 +15,7 @@ DISPLAY = r"\$\$(?P<display>.+?)\$\$"
 INLINE = r"(?<![\w$\\])\$(?P<inline>[^$\n]+?)\$(?![\w$])"
 PATTERN = re.compile(f"{CODE}|{DISPLAY}|{INLINE}", re.MULTILINE | re.DOTALL)
 TOKEN = "EQUATION{}ENDS"
-TOO_WIDE = 90  # characters of LaTeX; longer equations are broken at \\qquad
+TOO_WIDE = 130  # characters of LaTeX; longer equations are broken at \\qquad
 # what latex2mathml does not know or browsers draw badly
 LATEX = {r"\\arg\\max": r"\\text{arg max}", r"\\[bB]ig[lr]?(?![a-z])": ""}
 MATHML = {

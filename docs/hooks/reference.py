@@ -7,8 +7,10 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import io
 import re
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ def commands() -> Iterator[str]:
         parser = argparse.ArgumentParser(prog=f"segpl {name}")
         module.add_arguments(parser)
         text, _, examples = inspect.cleandoc(module.__doc__ or "").partition("Examples:")
-        yield f"\n## segpl {name}\n\n{text}"
+        yield f"\n## segpl {name}\n\n{text}\n"
         if examples:
             yield f"```\n{textwrap.dedent(examples.strip(chr(10))).rstrip()}\n```\n"
         options = {option(action): help_of(action) for action in parser._actions[1:]}
@@ -95,20 +97,20 @@ def settings_of(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def comments_of(kind: type) -> dict[str, str]:
-    """The comment of each field: on its line, or on lines of its own above."""
+    """The comment of each field: on its lines, or on lines of its own above."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(base))
         lines = source.splitlines()
+        tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+        comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                rest = lines[(node.end_lineno or 1) - 1].encode()[node.end_col_offset :].decode()
-                comment = rest.partition("#")[2].strip()
-                above = node.lineno - 2
-                while lines[above].strip().startswith("#"):
-                    comment = f"{lines[above].strip().lstrip('# ')} {comment}".strip()
-                    above -= 1
-                found[node.target.id] = comment
+                first = node.lineno
+                while lines[first - 2].strip().startswith("#"):
+                    first -= 1
+                numbers = range(first, (node.end_lineno or first) + 1)
+                found[node.target.id] = " ".join(comments[n] for n in numbers if n in comments)
     return found
 
 
@@ -179,7 +181,8 @@ def described(value: Any, name: str, heading: str) -> Iterator[str]:
         if key.startswith("_") or not (inspect.isfunction(member) or isinstance(member, property)):
             continue
         if isinstance(member, property):
-            yield f"`{key}`: {docstring(member.fget)}\n"
+            text = docstring(member.fget)
+            yield f"- `{key}`: {text}" if text else f"- `{key}`"
         else:
             short = name.rpartition(".")[2]
             yield f"\n{heading}# {short}.{key}\n"
@@ -202,8 +205,13 @@ def signature(function: Callable[..., Any], name: str) -> str:
 
 
 def docstring(value: Any) -> str:
-    """A docstring as Markdown; citations lead to the bibliography."""
-    return linked(inspect.cleandoc(value.__doc__ or ""))
+    """A docstring as Markdown: sections as lists, citations as links to the bibliography."""
+    text = inspect.cleandoc(value.__doc__ or "")
+    text = re.sub(r"^ {4}(?! )(\*{0,2}\w+): ", r"- `\1`: ", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"^(Args|Returns|Raises):\n(?: {4}(?! ))?", r"**\1**\n\n", text, flags=re.MULTILINE
+    )
+    return linked(re.sub(r"^ {8}(?! )", "  ", text, flags=re.MULTILINE))
 
 
 def linked(text: str) -> str:
