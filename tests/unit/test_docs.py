@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from tiny import make_batch, shape_for
 
 from segpl.data.layouts import LAYOUTS
 from segpl.methods.base import METHODS
+from segpl.networks.build import build_network
+from segpl.networks.network import NetworkSettings
 from segpl.settings import resolve
 from segpl.threshold.base import FAMILIES
 from segpl.threshold.priors import PRIORS
@@ -68,6 +74,36 @@ def test_every_setting_that_a_page_names_exists():
             if name.startswith("network.options"):
                 continue
             assert name in known | tables | REMOVED, f"{page.name}: {name}"
+
+
+def example(start: str) -> dict[str, Any]:
+    """The names that an example of CONTRIBUTING defines."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if block.startswith(f'"""{start}')]
+    module = ModuleType("example")
+    sys.modules["example"] = module  # dataclasses look their module up
+    exec(compile(code, "CONTRIBUTING.md", "exec"), vars(module))
+    return vars(module)
+
+
+def test_method_in_contributing_takes_a_step():
+    kind = example("Pi-model")["PiModel"]
+    method = kind(lambda: build_network(NetworkSettings(), shape_for(2)), kind.Settings())
+    output = method.step(make_batch(2), 1.0)
+    assert set(output.terms) == {"supervised", "pseudo"}
+    assert all(term.value.requires_grad for term in output.terms.values())
+    assert not output.pseudo[0].target.requires_grad
+
+
+def test_layout_in_contributing_reads_a_dataset(tmp_path):
+    for name in ("a/image.nii.gz", "a/label.nii.gz", "b/image.nii.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    layout = example("One folder per case")["CaseFolders"]()
+    assert layout.matches(tmp_path)
+    dataset = layout.read(tmp_path)
+    assert [case.name for case in dataset.labeled] == ["a"]
+    assert [case.name for case in dataset.unlabeled] == ["b"]
 
 
 @pytest.mark.parametrize("name", [*RULES, *SCOPES, *PRIORS, *FAMILIES.names])
