@@ -1,4 +1,4 @@
-"""Time of the exact E-step as a share of a training step; on a GPU where there is one.
+"""Time of the exact E-step as a fraction of a training step, on a GPU if there is one.
 
 python benchmarks/exact_e_step.py --patch 96 96 96 --labeled 2 --unlabeled 4
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import torch
 
-from segpl.engine.device import compile_in_place, memory_format, precision
+from segpl.engine.device import autocast, compile_in_place, memory_format
 from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
@@ -25,7 +25,7 @@ ROUNDS = 5
 
 
 def seconds_of(call: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Median over rounds of the mean of calls in a row, none waiting for another."""
+    """Median over rounds of the mean time of a call, without synchronization between calls."""
     means = []
     for number in range(ROUNDS + 1):
         began = synchronized(device)
@@ -68,7 +68,7 @@ def main() -> None:
     batch = Batch(
         Labeled(image[: args.labeled], label), Unlabeled(image[args.labeled :]), generator
     )
-    context = precision(device, "auto")
+    context = autocast(device, "auto")
 
     def step() -> None:
         take_step(method, optimizer, batch, 1.0, context, taken=0)
