@@ -75,21 +75,21 @@ def twice(data: Path) -> None:
 BROKEN_FILES = {
     "label of another shape": (
         lambda data: rewrite(data / LABEL, lambda a: a[:-2]),
-        ["case a0", r"do not lie on one grid: shape \(24, 24, 24\) against \(22, 24, 24\)\. Resam"],
+        ["case a0", r"different grids: shape \(24, 24, 24\) and \(22, 24, 24\)\. Resample"],
     ),
     "label with another affine": (turned_header, ["case a0", "voxel spacing", r"\(2, 1, 1\) mm"]),
     "label value not named": (
         named_otherwise,
-        ["case a0", r"does not name: 1 \(\d+ voxels\)", "0 background, 5 vessel", "dataset.json"],
+        ["case a0", r"without a class: 1 \(\d+ voxels\)", "0 background, 5 vessel", "dataset.json"],
     ),
     "label not whole": (
         lambda data: rewrite(data / LABEL, lambda a: a.astype(np.float32) / 2),
-        ["a0.nii.gz holds values that are not whole numbers, such as 0.5", "nearest neighbors"],
+        ["a0.nii.gz contains values that are not integers, for example 0.5", "nearest neighbors"],
     ),
     "truncated file": (truncated, [r"a0.nii.gz is corrupt or truncated", "download it again"]),
     "nan": (
         lambda data: rewrite(data / IMAGE, set_one(np.nan)),
-        ["a0.nii.gz holds 1 voxels that are NaN or infinite", "nan_to_num"],
+        ["a0.nii.gz contains 1 voxels that are NaN or infinite", "nan_to_num"],
     ),
     "infinity in an unlabeled image": (
         lambda data: rewrite(data / UNLABELED, set_one(np.inf)),
@@ -101,17 +101,17 @@ BROKEN_FILES = {
     ),
     "4D among 3D": (
         lambda data: rewrite(data / IMAGE, lambda a: np.stack([a] * 3, -1)),
-        ["case a0", "has 3 channels", "has 1 elsewhere"],
+        ["case a0", "has 3 channels", "other cases have 1"],
     ),
     "5D": (
         lambda data: rewrite(data / IMAGE, lambda a: np.stack([np.stack([a] * 3, -1)] * 2, -1)),
-        ["has 5 axes", "where a 3D image is expected"],
+        ["has 5 axes", "but a 3D image is expected"],
     ),
     "2D among 3D": (
         lambda data: rewrite(data / UNLABELED, lambda a: a[:, :, 0]),
-        ["case u0", r"has 2 axes \(24, 24\) where a 3D image is expected"],
+        ["case u0", r"has 2 axes \(24, 24\), but a 3D image is expected"],
     ),
-    "duplicate names": (twice, ["appear more than once", "'a0' is .*a0.nii and .*a0.nii.gz"]),
+    "duplicate names": (twice, ["2 cases named 'a0': .*a0.nii and .*a0.nii.gz"]),
     "no foreground in any label": (
         lambda data: [rewrite(p, np.zeros_like) for p in (data / "labeled/lbls").iterdir()],
         ["class 'foreground' .* is in none of the 3 labels", "cannot be learned"],
@@ -152,13 +152,13 @@ def test_the_check_shows_every_problem_and_fails(segpl, volumes):
     text = " ".join(answer.out.split())
     assert "corrupt or truncated" in text
     assert "NaN or infinite" in text
-    assert "put right 2 errors in 2 cases" in text
+    assert "fix 2 errors in 2 cases" in text
 
 
 def test_a_volume_among_pictures_is_refused(segpl, pictures, tmp_path):
     write_volume(pictures / "unlabeled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
-    check_words(answer, "case extra", "has 24 channels", "has 1 elsewhere")
+    check_words(answer, "case extra", "has 24 channels", "other cases have 1")
 
 
 def test_a_color_picture_among_gray_ones_is_refused(segpl, pictures, tmp_path):
@@ -302,7 +302,7 @@ PLANS = {
     "list of classes": ({"classes": ["a", "b"]}, ["cannot be read as a plan"]),
     "another class": (
         {"classes": {"background": 0, "vessel": 7}},
-        ["case a[0-2]: the label holds 1, which no class has: 0 background, 7 vessel"],
+        ["case a[0-2]: the label contains 1, but the classes are 0 background, 7 vessel"],
     ),
     "unknown normalization": (
         {"normalization": [{"kind": "zsore"}]},

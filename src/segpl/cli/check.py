@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from segpl.data.check import has_fatal, report
+    from segpl.data.check import has_errors, render
     from segpl.data.inspect import inspect
     from segpl.data.layouts import read_dataset
 
@@ -42,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
             read_labels_of=[case.name for case in dataset.cases],
             advance=lambda: progress.advance(task),
         )
-    Console().print(report(inspection), crop=False)
-    return 1 if has_fatal(inspection) else 0
+    Console().print(render(inspection), crop=False)
+    return 1 if has_errors(inspection) else 0

@@ -1,10 +1,10 @@
-"""Cases prepared once, kept on disk, and prepared again when a file or the plan has changed.
+"""Prepared cases on disk, prepared again when a source file or the plan changes.
 
     <root>/<dataset>-<hash of its folder>/<hash of the plan's preprocessing>/<case>.image.npy ...
 
-A part of a case (its image, its label) is fresh if the sizes and times of its source files are
-those that its `.json` recorded; the `.json` is written last, so that an interrupted preparation
-looks stale and not whole.
+Image and label of a case are fresh while the sizes and modification times of their source files
+match the `.json` beside them. The `.json` is written last, so that an interrupted preparation is
+repeated.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 from segpl.data import readers
 from segpl.data.case import Case
 from segpl.data.formats import NPY_HEADERS
+from segpl.data.inspect import THREADS
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.files import read_json, write_atomically, write_json
+from segpl.files import read_record, write_atomically, write_json
 
-VERSION = 2  # raise it when the same files and the same plan would be prepared differently
-FOREGROUND = 20_000  # positions kept for each case: enough for crops, small enough for memory
-THREADS = 4  # each holds one case in memory, before and after resampling
+VERSION = 2  # increase it when preparation of the same files with the same plan changes
+FOREGROUND = 20_000  # foreground positions kept per case
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,44 @@ class Volume:
     """One prepared case."""
 
     name: str
-    image: NDArray[np.float32]  # (C, *S), mapped from disk
+    image: NDArray[np.float32]  # (C, *S), memory-mapped
     label: NDArray[Any] | None  # (*S) int8 or int16, class index or IGNORE
-    foreground: NDArray[np.int32] | None  # (N, dims) positions, every class as often where possible
+    foreground: NDArray[np.int32] | None  # (N, dims) positions, balanced over classes if possible
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGrid:
+    shape: tuple[int, ...]
+    spacing: tuple[float, ...]
+    affine: tuple[tuple[float, ...], ...] | None
+
+    @classmethod
+    def of(cls, grid: Grid) -> StoredGrid:
+        affine = None if grid.affine is None else tuple(map(tuple, grid.affine.tolist()))
+        return cls(tuple(map(int, grid.shape)), tuple(map(float, grid.spacing)), affine)
+
+    def grid(self) -> Grid:
+        affine = None if self.affine is None else np.array(self.affine, np.float64)
+        return Grid(self.shape, self.spacing, affine)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRecord:
+    """What a prepared array was made from."""
+
+    sources: tuple[Source, ...]
+    grid: StoredGrid  # of the image; a label is reoriented with its image
 
 
 def cache_root() -> Path:
-    """Where prepared cases are kept: SEGPL_CACHE, or a folder of the user's."""
+    """The folder of prepared cases: SEGPL_CACHE, or ~/.cache/segpl."""
     given = os.environ.get("SEGPL_CACHE")
     return Path(given).expanduser() if given else Path.home() / ".cache" / "segpl"
 
@@ -62,10 +93,10 @@ def load_volumes(
     root: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Volume]:
-    """The prepared `cases`, in their order; `advance` is called once for each, by several threads.
+    """The prepared `cases`, in order; several threads call `advance`, once per case.
 
-    Only the labels of the cases named in `labeled` are opened. The label file of any other case may
-    be missing or broken, or hold the answer of a test.
+    Only labels of the cases named in `labeled` are opened. The label of any other case may be
+    missing, broken, or the ground truth of a test.
     """
     root = cache_root() if root is None else root
     _allow_open_files(2 * len(cases) + 256)
@@ -73,11 +104,10 @@ def load_volumes(
     volumes: dict[str, Volume] = {}
 
     def load(case: Case) -> None:
-        volumes[case.name] = _load(case, plan, case.name in labeled, root)
+        volumes[case.name] = _prepare_case(case, plan, case.name in labeled, root)
         advance()
 
-    workers = max(1, min(THREADS, os.cpu_count() or 1))
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(max(1, min(THREADS, os.cpu_count() or 1))) as pool:
         futures = [pool.submit(load, case) for case in distinct.values()]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
@@ -89,13 +119,13 @@ def load_volumes(
     return [volumes[case.name] for case in cases]
 
 
-def _load(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volume:
-    stem = _folder(case, plan, root) / _safe_name(case.name)
+def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volume:
+    stem = _folder(case, plan, root) / _file_name(case.name)
     try:
-        image, grid = _image(case, plan, stem)
+        image, grid = _prepared_image(case, plan, stem)
         if not is_labeled:
             return Volume(case.name, image, None, None)
-        label, foreground = _label(case, plan, stem, grid)
+        label, foreground = _prepared_label(case, plan, stem, grid)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -105,67 +135,66 @@ def _load(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volume:
     return Volume(case.name, image, label, foreground)
 
 
-def _image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.float32], Grid]:
-    path, record = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
-    stamps = _stamps(case.images)
-    known = _record(record, stamps)
-    array = _opened(path) if known else None
-    if known is None or array is None:
-        image = readers.read_image(case.images, plan.dims)
-        _save(path, prepare_image(image, plan))
-        write_json(record, {"sources": stamps, "grid": _grid_as_json(image.grid)})
-        return _reopened(path), image.grid
-    return array, _grid_from_json(known["grid"])
+def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.float32], Grid]:
+    path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
+    sources = _sources(case.images)
+    record = _read_cache_record(record_path)
+    if record is not None and record.sources == sources:
+        array = _load_array(path)
+        if array is not None:
+            return array, record.grid.grid()
+    image = readers.read_image(case.images, plan.dims)
+    array = _save_array(path, prepare_image(image, plan))
+    write_json(record_path, asdict(CacheRecord(sources, StoredGrid.of(image.grid))))
+    return array, image.grid
 
 
-def _label(
+def _prepared_label(
     case: Case, plan: Plan, stem: Path, grid: Grid
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     if case.label is None:
         raise InputError(
-            "it is to be trained on with its label, but has none. Leave it out of the labeled "
-            "cases of the split, or add the label file."
+            "it has no label, but the split lists it as labeled. Add the label file, or remove "
+            "the case from the labeled cases."
         )
-    path, record = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
-    spots = Path(f"{stem}.foreground.npy")
-    # the label is turned as its image is, so that a new image grid makes it stale too
-    stamps = [*_stamps([case.label]), {"grid": _grid_as_json(grid)}]
-    if _record(record, stamps):
-        array, foreground = _opened(path), _opened(spots, whole=True)
+    path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
+    foreground_path = Path(f"{stem}.foreground.npy")
+    record = CacheRecord(_sources([case.label]), StoredGrid.of(grid))
+    if _read_cache_record(record_path) == record:
+        array, foreground = _load_array(path), _load_array(foreground_path, mapped=False)
         if array is not None and foreground is not None:
             return array, foreground
     label = readers.read_label(case.label, plan.dims)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
-            f"the label {case.label} does not lie on the grid of its image: {difference}. "
-            "Resample the label to the image, or correct the header that is wrong."
+            f"the label {case.label} has a different grid than its image: {difference}. Resample "
+            "the label to the image, or correct the wrong header."
         )
     prepared = prepare_label(Label(label.array, grid), plan)
-    foreground = _foreground(prepared, seed=zlib.crc32(case.name.encode()))
-    _save(path, prepared)
-    _save(spots, foreground)
-    write_json(record, {"sources": stamps})
-    return _reopened(path), foreground
+    foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
+    array = _save_array(path, prepared)
+    _save_array(foreground_path, foreground)
+    write_json(record_path, asdict(record))
+    return array, foreground
 
 
-def _foreground(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
-    """At most `FOREGROUND` positions (N, dims) of the classes other than background."""
+def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
+    """At most `FOREGROUND` positions (N, dims) of the foreground classes."""
     flat = label.reshape(-1)
-    places = [np.flatnonzero(flat == index) for index in range(1, int(flat.max(initial=0)) + 1)]
-    places = [place for place in places if place.size]
-    if not places:
+    found = [np.flatnonzero(flat == index) for index in range(1, int(flat.max(initial=0)) + 1)]
+    by_class = [positions for positions in found if positions.size]
+    if not by_class:
         return np.zeros((0, label.ndim), np.int32)
-    share = FOREGROUND // len(places)
-    generator = np.random.default_rng(seed)
+    share = FOREGROUND // len(by_class)
+    rng = np.random.default_rng(seed)
     chosen = np.concatenate(
-        [p if p.size <= share else generator.choice(p, share, replace=False) for p in places]
+        [p if p.size <= share else rng.choice(p, share, replace=False) for p in by_class]
     )
     return np.stack(np.unravel_index(chosen, label.shape), axis=1).astype(np.int32)
 
 
 def _folder(case: Case, plan: Plan, root: Path) -> Path:
-    # a part of the dataset must find the same entries as the whole, so the name comes from the
-    # case's own folder and not from what all cases have in common
+    # named after the case's own folder, so that a part of the dataset finds the same entries
     source = case.images[0].resolve().parent
     readable = _safe(source.parent.name) or "data"
     return root / f"{readable}-{_hash(str(source))}" / _plan_hash(plan)
@@ -193,75 +222,56 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:80].lstrip(".")
 
 
-def _safe_name(name: str) -> str:
-    """A file name for a case; two cases never share one."""
+def _file_name(name: str) -> str:
+    """A file name for a case, different for every case."""
     safe = _safe(name)
     return name if safe == name else f"{safe}-{_hash(name)}"
 
 
-def _stamps(files: Sequence[Path]) -> list[dict[str, Any]]:
-    stamps = []
+def _sources(files: Sequence[Path]) -> tuple[Source, ...]:
+    sources = []
     for path in files:
         if not path.is_file():
             raise MissingFileError(
-                f"{path} does not exist. Put it back, or leave the case out of the dataset."
+                f"{path} does not exist. Restore it, or remove the case from the dataset."
             )
         status = path.stat()
-        stamps.append(
-            {"path": str(path.resolve()), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
-        )
-    return stamps
+        sources.append(Source(str(path.resolve()), status.st_size, status.st_mtime_ns))
+    return tuple(sources)
 
 
-def _record(path: Path, stamps: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What `path` says of a part, or None where it is absent, unreadable or of other sources."""
+def _read_cache_record(path: Path) -> CacheRecord | None:
+    """The record in `path`; None if it is missing or damaged."""
     try:
-        record = read_json(path)
+        return read_record(path, CacheRecord)
     except UserError:
         return None
-    is_fresh = isinstance(record, dict) and record.get("sources") == stamps
-    return record if is_fresh else None
 
 
-def _opened(path: Path, *, whole: bool = False) -> NDArray[Any] | None:
-    """The array in `path`, or None where it cannot be read and has to be made again."""
+def _load_array(path: Path, *, mapped: bool = True) -> NDArray[Any] | None:
+    """The array in `path`; None if it is missing or damaged."""
     try:
         with NPY_HEADERS:
-            array: NDArray[Any] = np.load(path, mmap_mode=None if whole else "r")
+            array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None)
     except (OSError, ValueError, EOFError):
         return None
     return array
 
 
-def _reopened(path: Path) -> NDArray[Any]:
-    with NPY_HEADERS:
-        array: NDArray[Any] = np.load(path, mmap_mode="r")
-    return array
+def _save_array(path: Path, array: NDArray[Any]) -> NDArray[Any]:
+    """Write `array` and return it memory-mapped."""
 
-
-def _save(path: Path, array: NDArray[Any]) -> None:
     def write(draft: Path) -> None:
         np.save(draft, array)
 
     write_atomically(path, write)
-
-
-def _grid_as_json(grid: Grid) -> dict[str, Any]:
-    affine = None if grid.affine is None else np.asarray(grid.affine, float).tolist()
-    return {
-        "shape": [int(size) for size in grid.shape],
-        "spacing": [float(value) for value in grid.spacing],
-        "affine": affine,
-    }
-
-
-def _grid_from_json(value: dict[str, Any]) -> Grid:
-    affine = None if value["affine"] is None else np.array(value["affine"], np.float64)
-    return Grid(tuple(value["shape"]), tuple(value["spacing"]), affine)
+    with NPY_HEADERS:
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r")
+    return mapped
 
 
 def _allow_open_files(count: int) -> None:
-    """Raise this process's limit of open files: every mapped array holds one."""
+    """Raise this process's limit on open files: every mapped array needs one."""
     if sys.platform == "win32":
         return
     import resource

@@ -1,10 +1,10 @@
-"""An inspection as a page for the terminal, ending with what to do next."""
+"""Show an inspection in the terminal: what was found, what is wrong, what to run next."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -14,44 +14,48 @@ from rich.table import Table
 from rich.text import Text
 
 from segpl.data.case import Case
-from segpl.data.inspect import ChannelStatistics, Fingerprint, Inspection, Problem
+from segpl.data.fingerprint import ChannelStatistics, Fingerprint
+from segpl.data.inspect import Inspection, Problem
 
-CASES = 20  # of those with problems, as many are shown in full
+MOST_CASES = 20  # cases with problems that are shown in full
+NO_LABEL = Problem(
+    "", "no training case has a label", "Add labels for a few cases: training needs at least one."
+)
 
 
-def has_fatal(inspection: Inspection) -> bool:
+def has_errors(inspection: Inspection) -> bool:
     """Whether training on this dataset would fail."""
     return any(problem.fatal for problem in _problems(inspection))
 
 
-def report(inspection: Inspection) -> RenderableType:
-    """Everything that was found, everything that is wrong, and the next command."""
-    parts: list[RenderableType] = [Rule(Text(inspection.dataset.root.resolve().name), align="left")]
-    parts.append(Padding(_overview(inspection), (0, 0, 1, 0)))
+def render(inspection: Inspection) -> RenderableType:
+    """Everything that was found, every problem, and the next command."""
     fingerprints = list(inspection.fingerprints.values())
+    tables = [_overview(inspection)]
     if fingerprints:
-        parts.append(Padding(_geometry(fingerprints), (0, 0, 1, 0)))
-        parts.append(Padding(_intensities(inspection), (0, 0, 1, 0)))
+        tables += [_geometry(fingerprints), _intensities(inspection)]
     if any(item.voxels for item in fingerprints):
-        parts.append(Padding(_volumes(inspection), (0, 0, 1, 0)))
-    parts += _complaints(inspection)
-    parts += _next(inspection)
-    return Group(*parts)
+        tables.append(_class_sizes(inspection))
+    return Group(
+        Rule(Text(inspection.dataset.root.resolve().name), align="left"),
+        *(Padding(table, (0, 0, 1, 0)) for table in tables),
+        *_problem_list(inspection),
+        *_next_step(inspection),
+    )
 
 
 def _problems(inspection: Inspection) -> list[Problem]:
-    problems = list(inspection.problems)
-    if not inspection.dataset.labeled:
-        problems.insert(
-            0,
-            Problem(
-                "",
-                "no training case has a label",
-                "Add labels for a few cases: training needs at least one to know what to look for.",
-                fatal=True,
-            ),
-        )
-    return problems
+    missing = [] if inspection.dataset.labeled else [NO_LABEL]
+    return [*missing, *inspection.problems]
+
+
+def _table(*columns: str) -> Table:
+    """A table without lines: bold names on the left, numbers aligned right."""
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    table.columns[0].style = "bold"
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
 
 
 def _overview(inspection: Inspection) -> Table:
@@ -64,7 +68,7 @@ def _overview(inspection: Inspection) -> Table:
         ("unlabeled", dataset.unlabeled),
         ("test", dataset.test),
     ):
-        table.add_row(name, _count(cases))
+        table.add_row(name, _count_cases(cases))
     table.add_row("channels", ", ".join(_channel_names(inspection)) or "unknown")
     classes = ", ".join(f"{name} ({number})" for name, number in inspection.classes.items())
     ignored = f"; {dataset.ignore} is ignored" if dataset.ignore is not None else ""
@@ -72,16 +76,16 @@ def _overview(inspection: Inspection) -> Table:
     return table
 
 
-def _count(cases: Sequence[Case]) -> str:
+def _count_cases(cases: Sequence[Case]) -> str:
     if not cases:
         return "none"
-    without = sum(case.is_test and case.label is None for case in cases)
-    subjects = _counted(len({case.subject for case in cases}), "subject")
-    note = f", {without} without a label" if without else ""
-    return f"{_counted(len(cases), 'case')} of {subjects}{note}"
+    unlabeled_tests = sum(case.is_test and case.label is None for case in cases)
+    note = f", {unlabeled_tests} without a label" if unlabeled_tests else ""
+    subjects = _plural(len({case.subject for case in cases}), "subject")
+    return f"{_plural(len(cases), 'case')} from {subjects}{note}"
 
 
-def _counted(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -96,11 +100,11 @@ def _channel_names(inspection: Inspection) -> list[str]:
 def _geometry(fingerprints: Sequence[Fingerprint]) -> Table:
     table = Table("", "smallest", "median", "largest", box=None, padding=(0, 2, 0, 0))
     table.columns[0].style = "bold"
-    table.add_row("shape", *_extremes([item.shape for item in fingerprints]))
+    table.add_row("shape", *_range([item.shape for item in fingerprints]))
     if any(item.orientation or set(item.spacing) != {1} for item in fingerprints):
-        table.add_row("spacing in mm", *_extremes([item.spacing for item in fingerprints]))
+        table.add_row("spacing (mm)", *_range([item.spacing for item in fingerprints]))
     else:
-        table.add_row("spacing in mm", "not stored")
+        table.add_row("spacing (mm)", "not stored")
     orientations = Counter(item.orientation for item in fingerprints if item.orientation)
     if orientations:
         most = [f"{name} ({count})" for name, count in orientations.most_common(3)]
@@ -108,18 +112,14 @@ def _geometry(fingerprints: Sequence[Fingerprint]) -> Table:
     return table
 
 
-def _extremes(rows: Iterable[tuple[float, ...]]) -> list[str]:
-    """Smallest, median and largest along each axis by itself."""
+def _range(rows: Iterable[Sequence[float]]) -> list[str]:
+    """Minimum, median and maximum of each axis."""
     sizes = np.percentile(np.array(list(rows)), (0, 50, 100), axis=0, method="lower")
-    return [" x ".join(f"{size:.4g}" for size in summary) for summary in sizes]
+    return [" x ".join(f"{size:.4g}" for size in row) for row in sizes]
 
 
 def _intensities(inspection: Inspection) -> Table:
-    columns = ("intensities", "minimum", "0.5 %", "median", "99.5 %", "maximum", "zeros")
-    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
-    table.columns[0].style = "bold"
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table("intensities", "minimum", "0.5 %", "median", "99.5 %", "maximum", "zeros")
     for number, name in enumerate(_channel_names(inspection)):
         channels = [
             item.channels[number]
@@ -140,74 +140,68 @@ def _intensity_row(channels: Sequence[ChannelStatistics]) -> list[str]:
         max(channel.maximum for channel in channels),
     )
     zeros = float(np.mean([channel.zeros for channel in channels]))
-    return [f"{value:.4g}" for value in values] + [_share(zeros)]
+    return [f"{value:.4g}" for value in values] + [_percent(zeros)]
 
 
-def _volumes(inspection: Inspection) -> Table:
-    looked = [item.voxels for item in inspection.fingerprints.values() if item.voxels is not None]
-    table = Table(
-        "class", "mean share of voxels", "cases that show it", box=None, padding=(0, 2, 0, 0)
-    )
-    table.columns[0].style = "bold"
-    for column in table.columns[1:]:
-        column.justify = "right"
+def _class_sizes(inspection: Inspection) -> Table:
+    labels = [item.voxels for item in inspection.fingerprints.values() if item.voxels is not None]
+    table = _table("class", "mean size", "present in")
     for name, number in inspection.classes.items():
-        shares = [voxels.get(number, 0) / sum(voxels.values()) for voxels in looked]
-        shown = sum(share > 0 for share in shares)
-        table.add_row(name, _share(float(np.mean(shares))), f"{shown} of {len(looked)}")
+        shares = [voxels.get(number, 0) / sum(voxels.values()) for voxels in labels]
+        present = sum(share > 0 for share in shares)
+        size = f"{_percent(float(np.mean(shares)))} of the image"
+        table.add_row(name, size, f"{present} of {_plural(len(labels), 'label')}")
     return table
 
 
-def _share(share: float) -> str:
+def _percent(share: float) -> str:
     if 0 < share < 1e-4:
         return "< 0.01 %"
     return f"{100 * share:.{2 if share < 0.1 else 1}f} %"
 
 
-def _complaints(inspection: Inspection) -> list[RenderableType]:
+def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
     problems = _problems(inspection)
     if not problems:
-        return []
+        return
+    errors = {problem.case for problem in problems if problem.fatal}
     cases = list(dict.fromkeys(problem.case for problem in problems))
-    # where not all fit on the page, those that stop the training come first
-    stopping = {problem.case for problem in problems if problem.fatal}
-    cases.sort(key=lambda case: case not in stopping)
+    cases.sort(key=lambda case: case not in errors)  # errors first: the list may be cut off
     root = f"{inspection.dataset.root}/"
-    lines: list[RenderableType] = []
-    for case in cases[:CASES]:
-        lines.append(Text(case or "the dataset as a whole", style="bold"))
+    for case in cases[:MOST_CASES]:
+        yield Text(case or "whole dataset", style="bold")
         for problem in problems:
             if problem.case == case:
                 kind, style = ("error", "bold red") if problem.fatal else ("warning", "yellow")
                 what = f" {problem.what.replace(root, '')}. "
                 line = Text.assemble((f"{kind}:", style), what, (problem.remedy, "dim"))
-                lines.append(Padding(line, (0, 0, 0, 2)))
-    if len(cases) > CASES:
-        rest = len(cases) - CASES
-        lines.append(Text(f"... and {rest} more with problems."))
-    return [*lines, Text("")]
+                yield Padding(line, (0, 0, 0, 2))
+    if len(cases) > MOST_CASES:
+        yield Text(f"... and {len(cases) - MOST_CASES} more cases with problems.")
+    yield Text("")
 
 
-def _next(inspection: Inspection) -> list[RenderableType]:
-    problems = _problems(inspection)
-    errors = [problem for problem in problems if problem.fatal]
+def _next_step(inspection: Inspection) -> list[RenderableType]:
+    errors = [problem for problem in _problems(inspection) if problem.fatal]
     if errors:
         cases = len({problem.case for problem in errors if problem.case})
-        where = f" in {_counted(cases, 'case')}" if cases else ""
-        says = f"Not ready to train: put right {_counted(len(errors), 'error')}{where} first."
-        return [Text(says, style="bold red")]
-    data = shlex.quote(str(inspection.dataset.root))
+        where = f" in {_plural(cases, 'case')}" if cases else ""
+        text = f"Not ready to train: fix {_plural(len(errors), 'error')}{where} first."
+        return [Text(text, style="bold red")]
     labeled, unlabeled = len(inspection.dataset.labeled), len(inspection.dataset.unlabeled)
     if unlabeled:
-        says, options = "Ready to train:", ""
+        text, options = "Ready to train:", ""
     elif labeled > 1:
         few = max(1, min(8, labeled // 5))
-        says = f"Ready to train. Every case is labeled: to learn from {few} labels and use the "
-        says += "other images unlabeled, run"
+        text = (
+            f"Ready to train. All cases are labeled; to keep {_plural(few, 'label')} and use the "
+            "other images as unlabeled, run:"
+        )
         options = f" --labeled {few}"
     else:
-        says = "Ready to train, but without unlabeled images only on the one label there is:"
+        text = "Ready to train, but without unlabeled images only supervised training is possible:"
         options = " --method supervised"
-    command = f"segpl train {data}{options} --out runs/first"
-    # whole on one line, however long, so that it can be copied
-    return [Text(says, style="bold green"), Text(f"  {command}", no_wrap=True, overflow="ignore")]
+    data = shlex.quote(str(inspection.dataset.root))
+    command = f"  segpl train {data}{options} --out runs/first"
+    # a single line, however long, can be copied
+    return [Text(text, style="bold green"), Text(command, no_wrap=True, overflow="ignore")]

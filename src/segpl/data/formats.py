@@ -1,4 +1,4 @@
-"""Opening one file of each format that we read: its axes and geometry now, its values on demand."""
+"""Open a file of any supported format: axes and geometry now, values on demand."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from segpl.errors import InputError
 
 Role = Literal["image", "label"]
-# numpy parses a header as Python, which in Python 3.11 now and then fails in threads at once
+# numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
 
 
 class UnusableFileError(InputError):
-    """A file that cannot be used: what is wrong with it, and apart from that what to do."""
+    """A file that cannot be used: what is wrong, and separately what to do."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}. {remedy}".strip())
@@ -31,25 +31,25 @@ class UnusableFileError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    shape: tuple[int, ...]  # every axis as stored, channels too
+class OpenFile:
+    shape: tuple[int, ...]  # all axes as stored, including channels
     values: Callable[[], NDArray[Any]]
     affine: NDArray[np.float64] | None = None  # 4x4 to RAS mm
-    spacing: tuple[float, ...] | None = None  # where a file without an affine gives one
-    dims: int | None = None  # where the format itself settles the number of spatial axes
+    spacing: tuple[float, ...] | None = None  # if the file has one but no affine
+    dims: int | None = None  # spatial axes, if the format implies them
     channels_first: bool = False
 
 
-def open_nifti(path: Path, role: Role) -> Opened:
+def open_nifti(path: Path, role: Role) -> OpenFile:
     import nibabel
 
     with path.open("rb") as file:
-        # by content: files that are called .nii.gz and are not compressed are common
-        packed = file.read(2) == b"\x1f\x8b"
+        # by content, since uncompressed files named .nii.gz are common
+        is_compressed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        head = gzip.GzipFile(fileobj=file).read(540) if packed else file.read(540)
-    is_second = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
-    kind = nibabel.Nifti2Image if is_second else nibabel.Nifti1Image
+        head = gzip.GzipFile(fileobj=file).read(540) if is_compressed else file.read(540)
+    is_version_2 = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
+    kind = nibabel.Nifti2Image if is_version_2 else nibabel.Nifti1Image
     header = kind.header_class.from_fileobj(io.BytesIO(head))
     shape: tuple[int, ...] = header.get_data_shape()
     while len(shape) > 4 and shape[3] == 1:  # (x, y, z, 1, C), as ITK writes vectors
@@ -57,21 +57,21 @@ def open_nifti(path: Path, role: Role) -> Opened:
 
     def values() -> NDArray[Any]:
         raw = path.read_bytes()
-        if packed:
-            # whole, so that the checksum at the end of the stream is verified
+        if is_compressed:
+            # read to the end, which verifies the checksum
             raw = gzip.decompress(raw)
         stored: NDArray[Any] = np.asanyarray(kind.from_bytes(raw).dataobj)
         return stored.reshape(shape)
 
-    return Opened(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
+    return OpenFile(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
 
 
-def open_itk(path: Path, role: Role) -> Opened:
+def open_itk(path: Path, role: Role) -> OpenFile:
     try:
-        import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
+        import SimpleITK as sitk  # noqa: N813 (as in its manual)
     except ImportError as error:
         raise UnusableFileError(
-            f"{path} needs SimpleITK to be read, which is not installed",
+            f"reading {path} needs SimpleITK, which is not installed",
             "Install it with: pip install segpl[itk]",
         ) from error
 
@@ -87,16 +87,16 @@ def open_itk(path: Path, role: Role) -> Opened:
     direction = np.asarray(reader.GetDirection()).reshape(axes, axes)[:spatial, :spatial]
     affine[:spatial, :spatial] = direction * np.asarray(reader.GetSpacing())[:spatial]
     affine[:spatial, 3] = reader.GetOrigin()[:spatial]
-    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK counts to the left and back: LPS
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK uses LPS
 
     def values() -> NDArray[Any]:
         stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
         return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
 
-    return Opened((*reader.GetSize(), *last), values, affine=affine)
+    return OpenFile((*reader.GetSize(), *last), values, affine=affine)
 
 
-def open_picture(path: Path, role: Role) -> Opened:
+def open_picture(path: Path, role: Role) -> OpenFile:
     from PIL import Image
 
     with Image.open(path) as picture:
@@ -106,8 +106,8 @@ def open_picture(path: Path, role: Role) -> Opened:
         columns, rows = picture.size
     if pages > 1:
         raise UnusableFileError(
-            f"{path} has {pages} pages, and only pictures of a single page are read",
-            "Save it as one .nii.gz volume, or each page as a file of its own.",
+            f"{path} has {pages} pages, but only single-page pictures are supported",
+            "Save it as one .nii.gz volume, or each page as its own file.",
         )
     shades = np.asarray(palette or [], dtype=int).reshape(-1, 3)
     is_gray = mode in ("1", "L", "LA", "La", "I", "F") or mode.startswith("I;16")
@@ -115,7 +115,7 @@ def open_picture(path: Path, role: Role) -> Opened:
 
     def image() -> NDArray[Any]:
         with Image.open(path) as picture:
-            if mode.startswith("P"):  # through RGBA: Pillow warns of transparent colors otherwise
+            if mode.startswith("P"):  # Pillow warns about transparency without RGBA
                 colors = np.asarray(picture.convert("RGBA"))
                 return colors[..., 0] if is_gray else colors[..., :3]
             if is_gray:
@@ -125,43 +125,43 @@ def open_picture(path: Path, role: Role) -> Opened:
     def label() -> NDArray[Any]:
         with Image.open(path) as picture:
             if is_gray or palette is not None:
-                return _first_band(np.asarray(picture))  # of a palette: the numbers, not the colors
+                return _first_band(np.asarray(picture))  # for a palette: indices, not colors
             colors = np.asarray(picture.convert("RGB"))
         if (colors != colors[..., :1]).any():
             raise UnusableFileError(
-                f"{path} is a color picture, and a label needs one number for each pixel",
+                f"{path} is a color picture, but a label needs one number per pixel",
                 "Save it as a gray or palette PNG whose values are the class numbers.",
             )
         return colors[..., 0]
 
     if role == "label":
-        return Opened((rows, columns), label, dims=2)
-    return Opened((rows, columns) if is_gray else (rows, columns, 3), image, dims=2)
+        return OpenFile((rows, columns), label, dims=2)
+    return OpenFile((rows, columns) if is_gray else (rows, columns, 3), image, dims=2)
 
 
 def _first_band(values: NDArray[Any]) -> NDArray[Any]:
-    return values[..., 0] if values.ndim == 3 else values  # the second one is alpha
+    return values[..., 0] if values.ndim == 3 else values  # the second band is alpha
 
 
-def open_npy(path: Path, role: Role) -> Opened:
+def open_npy(path: Path, role: Role) -> OpenFile:
     def values() -> NDArray[Any]:
         with path.open("rb") as file:
             return _npy_values(file)
 
     with path.open("rb") as file:
-        return Opened(_npy_shape(file, path), values, channels_first=True)
+        return OpenFile(_npy_shape(file, path), values, channels_first=True)
 
 
-def open_npz(path: Path, role: Role) -> Opened:
+def open_npz(path: Path, role: Role) -> OpenFile:
     with zipfile.ZipFile(path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         others = [name for name in names if name != "spacing"]
         known = [name for name in (role, "image", "label") if name in names]
         if not known and len(others) != 1:
             raise UnusableFileError(
-                f"{path} holds the arrays {', '.join(others) or 'none'}, and it is not clear "
+                f"{path} contains the arrays {', '.join(others) or 'none'}, and it is unclear "
                 f"which one is the {role}",
-                f"Name it '{role}', as in numpy.savez(path, {role}=array, spacing=spacing).",
+                f"Name it '{role}', for example numpy.savez(path, {role}=array, spacing=spacing).",
             )
         name = known[0] if known else others[0]
         with archive.open(f"{name}.npy") as file:
@@ -173,10 +173,10 @@ def open_npz(path: Path, role: Role) -> Opened:
 
     def values() -> NDArray[Any]:
         with zipfile.ZipFile(path) as archive:
-            # whole, so that the checksum of the member is verified
+            # read to the end, which verifies the checksum
             return _npy_values(io.BytesIO(archive.read(f"{name}.npy")))
 
-    return Opened(shape, values, spacing=spacing, channels_first=True)
+    return OpenFile(shape, values, spacing=spacing, channels_first=True)
 
 
 def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
@@ -190,7 +190,7 @@ def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
         shape, _, dtype = read(file)
     if dtype.hasobject:
         raise UnusableFileError(
-            f"{path} holds Python objects, which are not loaded since that can run any code",
+            f"{path} contains Python objects, which are not loaded because they could run code",
             "Save it again as an array of numbers.",
         )
     return tuple(shape)
@@ -202,7 +202,7 @@ def _npy_values(file: IO[bytes]) -> NDArray[Any]:
     return values
 
 
-OPENERS: dict[str, Callable[[Path, Role], Opened]] = {
+OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     ".nii.gz": open_nifti,
     ".nii": open_nifti,
     ".png": open_picture,

@@ -1,74 +1,32 @@
-"""What the files of a dataset hold, and what is wrong with them, case by case."""
+"""Read every case of a dataset and list what is wrong with it."""
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from segpl.data.case import Case, Dataset
-from segpl.data.chords import counts_of, in_millimetres, mean_chords
+from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.formats import UnusableFileError
-from segpl.data.readers import (
-    Grid,
-    Image,
-    Label,
-    grid_difference,
-    orientation_of,
-    read_grid,
-    read_image,
-    read_label,
-)
+from segpl.data.readers import Image, Label, grid_difference, read_grid, read_image, read_label
 from segpl.errors import UserError
 
 THREADS = 4
-SAMPLE = 2000  # intensities of the foreground kept for each case and channel
-STATISTICS = 200_000  # voxels from which percentiles are taken
-CLASSES = 64  # more numbers than this in one mask are shades of gray, not classes
-FAR = 3.0  # times the median spacing
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelStatistics:
-    minimum: float
-    maximum: float
-    mean: float
-    std: float
-    low: float  # 0.5 percentile
-    median: float
-    high: float  # 99.5 percentile
-    zeros: float  # share of voxels that are exactly 0
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    case: str
-    shape: tuple[int, ...]
-    spacing: tuple[float, ...]
-    orientation: str | None  # such as "LPS"; None where the file does not say
-    channels: tuple[ChannelStatistics, ...]
-    voxels: dict[int, int] | None  # number in the label -> count; None: the label was not looked at
-    # for each channel a sample of intensities where the label is neither 0 nor ignored
-    foreground: tuple[tuple[float, ...], ...]
-    # number in the label -> mean chord in mm along each axis, as stored; none where no label was
-    # looked at or the file does not know how large its voxels are
-    chords: dict[int, tuple[float, ...]] = field(default_factory=dict)
+MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
+SPACING_OUTLIER = 3.0  # times the median spacing
+SHOWN = 5  # unknown numbers listed in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    case: str  # "" for the dataset as a whole
+    case: str  # "" for the whole dataset
     what: str
     remedy: str
-    fatal: bool  # training would fail, or learn something wrong
+    fatal: bool = True  # training would fail or learn something wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +34,11 @@ class Inspection:
     dataset: Dataset
     dims: int
     classes: dict[str, int]  # name -> number in the label files, background first
-    fingerprints: dict[str, Fingerprint]  # of every case whose image can be read
+    fingerprints: dict[str, Fingerprint]  # by case, if its image is readable
     problems: tuple[Problem, ...]
+
+
+Voxels = dict[str, dict[int, int]]  # case -> number in its label -> count
 
 
 def inspect(
@@ -87,49 +48,51 @@ def inspect(
     read_labels_of: Collection[str],
     advance: Callable[[], None] = lambda: None,
 ) -> Inspection:
-    """Read every case once, and collect all problems rather than stop at the first.
+    """Read every case once and collect all problems.
 
     Args:
-        dataset: where the cases come from.
-        cases: those to read; all of them if not given.
-        read_labels_of: names of the cases whose label files may be opened. No other label is,
-            so that nothing can be learned from the labels of unlabeled, validation or test cases.
+        dataset: the dataset of the cases.
+        cases: the cases to read; all by default.
+        read_labels_of: names of the cases whose labels may be opened. No other label is opened, so
+            that labels of unlabeled, validation and test cases cannot influence training.
         advance: called after each case.
     """
     cases = dataset.cases if cases is None else cases
     visible = frozenset(read_labels_of)
     cases = [case if case.name in visible else case.without_label() for case in cases]
-    dims = _dims(cases)
+    dims = _detect_dims(cases)
 
-    def look(case: Case) -> _Look:
-        found = _look(case, dims, dataset.ignore)
+    def read(case: Case) -> _CaseReport:
+        report = _read_case(case, dims, dataset.ignore)
         advance()
-        return found
+        return report
 
-    with ThreadPoolExecutor(THREADS) as pool:  # unpacking leaves the interpreter to other threads
-        looks = list(pool.map(look, cases))
-    fingerprints = {look.case: look.fingerprint for look in looks if look.fingerprint is not None}
-    voxels = {look.case: look.voxels for look in looks if look.voxels is not None}
-
-    problems = [problem for look in looks for problem in look.problems]
-    classes, doubts = _classes(dataset, voxels)
-    problems += doubts
-    problems += _label_problems(dataset, classes, voxels)
-    problems += _outliers(dataset, list(fingerprints.values()))
+    with ThreadPoolExecutor(THREADS) as pool:  # decompression releases the interpreter lock
+        reports = list(pool.map(read, cases))
+    fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
+    voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
+    classes = _classes(dataset, voxels)
+    problems = [problem for report in reports for problem in report.problems]
+    if dataset.classes is None:
+        problems += _number_problems(dataset, voxels)
+    else:
+        problems += _unknown_number_problems(dataset, voxels)
+    problems += _foreground_problems(dataset, classes, voxels)
+    problems += _outlier_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
     return Inspection(dataset, dims, classes, fingerprints, tuple(problems))
 
 
-class _Look(NamedTuple):
+class _CaseReport(NamedTuple):
     case: str
     fingerprint: Fingerprint | None
-    voxels: dict[int, int] | None  # apart, for labels whose image cannot be read
+    voxels: dict[int, int] | None  # also if the image is unreadable
     problems: list[Problem]
 
 
-def _dims(cases: Sequence[Case]) -> int:
-    """Spatial axes, by most of a few headers; labels first, since they have no channels."""
+def _detect_dims(cases: Sequence[Case]) -> int:
+    """Spatial axes of most of a few headers; labels first, since they have no channels."""
     labels = [case.label for case in cases if case.label]
     for files in (labels, [case.images[0] for case in cases]):
         votes: Counter[int] = Counter()
@@ -137,248 +100,180 @@ def _dims(cases: Sequence[Case]) -> int:
             try:
                 votes[len(read_grid(path)[0].shape)] += 1
             except UserError:
-                continue  # reported when the case itself is read
+                continue  # reported when the case is read
         if votes:
             return votes.most_common(1)[0][0]
     return 3
 
 
-def _look(case: Case, dims: int, ignore: int | None) -> _Look:
+def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     problems: list[Problem] = []
     image: Image | None = None
     label: Label | None = None
     try:
         image = read_image(case.images, dims)
     except UserError as error:
-        problems.append(_refusal(case, error))
-    if case.label is not None:
-        try:
-            label = read_label(case.label, dims)
-        except UserError as error:
-            problems.append(_refusal(case, error))
-    voxels = counts_of(label.array) if label else None
+        problems.append(_unreadable(case, error))
+    try:
+        label = read_label(case.label, dims) if case.label else None
+    except UserError as error:
+        problems.append(_unreadable(case, error))
     if image is None:
-        return _Look(case.name, None, voxels, problems)
-
-    statistics = tuple(_statistics(channel) for channel in image.array)
-    problems += _constant(case, statistics)
-    difference = grid_difference(image.grid, label.grid) if label else None
-    if difference:
+        voxels = count_numbers(label.array) if label else None
+        return _CaseReport(case.name, None, voxels, problems)
+    found = fingerprint(case.name, image, label, ignore)
+    problems += _constant_problems(case, found.channels)
+    if label and (difference := grid_difference(image.grid, label.grid)):
         problems.append(
             Problem(
                 case.name,
-                f"image and label do not lie on one grid: {difference}",
-                "Resample the label to the image with nearest neighbors, or, if the voxels do "
-                "match, copy the image's header into the label.",
-                fatal=True,
+                f"image and label have different grids: {difference}",
+                "Resample the label to the image with nearest neighbors or, if the voxels match, "
+                "copy the image's header into the label.",
             )
         )
-    fits = label is not None and label.array.shape == image.grid.shape
-    fingerprint = Fingerprint(
-        case.name,
-        image.grid.shape,
-        image.grid.spacing,
-        orientation_of(image.grid),
-        statistics,
-        voxels,
-        _foreground(case.name, image, label, ignore) if label and fits else (),
-        _chords(image.grid, label, ignore) if label and fits else {},
-    )
-    return _Look(case.name, fingerprint, voxels, problems)
+    return _CaseReport(case.name, found, found.voxels, problems)
 
 
-def _refusal(case: Case, error: UserError) -> Problem:
+def _unreadable(case: Case, error: UserError) -> Problem:
     if isinstance(error, UnusableFileError):
-        return Problem(case.name, error.what, error.remedy, fatal=True)
-    return Problem(case.name, str(error).rstrip("."), "Put the file in its place.", fatal=True)
+        return Problem(case.name, error.what, error.remedy)
+    return Problem(case.name, str(error).rstrip("."), "Restore the file.")
 
 
-def _statistics(channel: NDArray[np.float32]) -> ChannelStatistics:
-    step = max(1, channel.size // STATISTICS)
-    while any(math.gcd(step, size) > 1 for size in channel.shape):
-        step += 1  # a step that divides a row would see a few columns only
-    low, middle, high = np.percentile(channel.reshape(-1)[::step], (0.5, 50, 99.5))
-    return ChannelStatistics(
-        minimum=float(channel.min()),
-        maximum=float(channel.max()),
-        mean=float(channel.mean(dtype=np.float64)),
-        std=float(channel.std(dtype=np.float64)),
-        low=float(low),
-        median=float(middle),
-        high=float(high),
-        zeros=1 - int(np.count_nonzero(channel)) / channel.size,
-    )
+def _constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iterator[Problem]:
+    constant = [n for n, channel in enumerate(channels) if channel.minimum == channel.maximum]
+    if len(constant) == len(channels):
+        what = f"the image is constant: every voxel is {channels[0].minimum:g}"
+        yield Problem(case.name, what, "Replace the file, or remove the case.")
+        return
+    for number in constant:
+        what = f"channel {number} is constant: every voxel is {channels[number].minimum:g}"
+        yield Problem(case.name, what, "Check whether it is the right file.", fatal=False)
 
 
-def _constant(case: Case, statistics: Sequence[ChannelStatistics]) -> list[Problem]:
-    flat = [n for n, channel in enumerate(statistics) if channel.minimum == channel.maximum]
-    if not flat:
-        return []
-    if len(flat) == len(statistics):
-        what = f"the image is constant: every voxel is {statistics[0].minimum:g}"
-        return [Problem(case.name, what, "Replace the file, or take the case out.", fatal=True)]
-    return [
-        Problem(
-            case.name,
-            f"channel {number} is constant: every voxel is {statistics[number].minimum:g}",
-            "Nothing can be learned from it; see whether the file is the right one.",
-            fatal=False,
-        )
-        for number in flat
-    ]
+def _foreground_numbers(dataset: Dataset, counts: dict[int, int]) -> set[int]:
+    return {number for number in counts if number not in (0, dataset.ignore)}
 
 
-def _foreground(
-    name: str, image: Image, label: Label, ignore: int | None
-) -> tuple[tuple[float, ...], ...]:
-    mask = label.array != 0
-    if ignore is not None:
-        mask &= label.array != ignore
-    places = np.flatnonzero(mask)
-    if len(places) > SAMPLE:
-        generator = np.random.default_rng(zlib.crc32(name.encode()))  # the same for every run
-        places = places[generator.choice(len(places), SAMPLE, replace=False, shuffle=False)]
-    channels = image.array.reshape(len(image.array), -1)
-    return tuple(tuple(channel[places].tolist()) for channel in channels)
+def _are_classes(numbers: Collection[int]) -> bool:
+    return len(numbers) <= MOST_CLASSES and min(numbers, default=0) >= 0
 
 
-def _chords(grid: Grid, label: Label, ignore: int | None) -> dict[int, tuple[float, ...]]:
-    if grid.affine is None and all(size == 1 for size in grid.spacing):
-        return {}  # a picture: its voxels are of no known size
-    chords = in_millimetres(mean_chords(label.array), grid.spacing)
-    return {number: lengths for number, lengths in chords.items() if number != ignore}
-
-
-def _classes(
-    dataset: Dataset, voxels: dict[str, dict[int, int]]
-) -> tuple[dict[str, int], list[Problem]]:
-    """Names for the numbers, and which labels make no sense as class numbers."""
+def _classes(dataset: Dataset, voxels: Voxels) -> dict[str, int]:
+    """The classes that the dataset names, otherwise the numbers in its labels."""
     if dataset.classes is not None:
-        return dataset.classes, []
-    problems: list[Problem] = []
-    numbers: set[int] = set()
-    pairs: set[frozenset[int]] = set()
-    for case, counts in voxels.items():
-        found = frozenset(counts) - {0, dataset.ignore}
-        if len(found) > CLASSES or min(found, default=0) < 0:
-            problems.append(_not_classes(case, sorted(found)))
-        else:
-            numbers |= found
-            pairs.add(found)
-    if numbers == {1, 255} and numbers not in pairs:
-        problems.append(
-            Problem(
-                "",
-                "some masks mark the foreground by 1 and others by 255",
-                "Save all of them with the same number.",
-                fatal=True,
-            )
-        )
-    if len(numbers) > CLASSES:
-        problems.append(
-            Problem(
-                "",
-                f"the labels hold {len(numbers)} different numbers",
-                'Name the real classes in labels.json, as {"labels": {"tumor": 1}}.',
-                fatal=True,
-            )
-        )
+        return dataset.classes
+    found = [_foreground_numbers(dataset, counts) for counts in voxels.values()]
+    numbers = set[int]().union(*(one for one in found if _are_classes(one)))
     if len(numbers) <= 1:
-        return {"background": 0, "foreground": next(iter(numbers), 1)}, problems
-    return {"background": 0} | {f"class-{number}": number for number in sorted(numbers)}, problems
+        return {"background": 0, "foreground": next(iter(numbers), 1)}
+    return {"background": 0} | {f"class-{number}": number for number in sorted(numbers)}
 
 
-def _not_classes(case: str, found: Sequence[int]) -> Problem:
-    if found[0] < 0:
-        what = f"the label holds the negative number {found[0]}"
-        return Problem(case, what, "Number the classes from 0, the background.", fatal=True)
+def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
+    """Labels whose numbers cannot be classes, in a dataset that does not name its classes."""
+    found = {case: _foreground_numbers(dataset, counts) for case, counts in voxels.items()}
+    for case, numbers in found.items():
+        if not _are_classes(numbers):
+            yield _not_classes(case, sorted(numbers))
+    masks = [numbers for numbers in found.values() if _are_classes(numbers)]
+    together = set[int]().union(*masks)
+    if together == {1, 255} and together not in masks:
+        yield Problem(
+            "",
+            "some masks use 1 for the foreground and others use 255",
+            "Save all masks with the same number.",
+        )
+    if len(together) > MOST_CLASSES:
+        yield Problem(
+            "",
+            f"the labels contain {len(together)} different numbers",
+            'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.',
+        )
+
+
+def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
+    if numbers[0] < 0:
+        what = f"the label contains the negative number {numbers[0]}"
+        return Problem(case, what, "Number the classes from 0 (background).")
     return Problem(
         case,
-        f"the label holds {len(found)} different numbers between {found[0]} and {found[-1]}: "
-        "it looks like a picture saved with loss, such as JPEG, rather than a mask",
+        f"the label contains {len(numbers)} different numbers between {numbers[0]} and "
+        f"{numbers[-1]}, like a lossy picture (for example JPEG) rather than a mask",
         "Save the mask as PNG or NIfTI, or threshold it first.",
-        fatal=True,
     )
 
 
-def _label_problems(
-    dataset: Dataset, classes: dict[str, int], voxels: dict[str, dict[int, int]]
-) -> list[Problem]:
-    problems: list[Problem] = []
+def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
+    """Labels with numbers that the dataset does not name."""
+    classes = dataset.classes or {}
     known = {*classes.values(), dataset.ignore}
     names = ", ".join(f"{number} {name}" for name, number in classes.items())
     for case, counts in voxels.items():
-        strange = [number for number in counts if number not in known]
-        if dataset.classes is not None and len(strange) > CLASSES:
-            problems.append(_not_classes(case, sorted(strange)))
-        elif dataset.classes is not None and strange:
-            some = ", ".join(f"{number} ({counts[number]} voxels)" for number in strange[:5])
-            more = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
-            problems.append(
-                Problem(
-                    case,
-                    f"the label holds numbers that the dataset does not name: {some}{more}; it "
-                    f"names {names}",
-                    "Correct the label, or name them among the labels in dataset.json or "
-                    "labels.json.",
-                    fatal=True,
-                )
+        strange = sorted(number for number in counts if number not in known)
+        if len(strange) > MOST_CLASSES:
+            yield _not_classes(case, strange)
+        elif strange:
+            some = ", ".join(f"{number} ({counts[number]} voxels)" for number in strange[:SHOWN])
+            more = f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else ""
+            yield Problem(
+                case,
+                f"the label contains numbers without a class: {some}{more}; the classes are "
+                f"{names}",
+                "Correct the label, or name them under 'labels' in dataset.json or labels.json.",
             )
-        if not set(counts) - {0, dataset.ignore}:
-            problems.append(
-                Problem(
-                    case,
-                    "the label holds no foreground at all",
-                    "Fine if nothing is there; otherwise draw it, or remove the label to use the "
-                    "case unlabeled.",
-                    fatal=False,
-                )
+
+
+def _foreground_problems(
+    dataset: Dataset, classes: dict[str, int], voxels: Voxels
+) -> Iterator[Problem]:
+    for case, counts in voxels.items():
+        if not _foreground_numbers(dataset, counts):
+            yield Problem(
+                case,
+                "the label has no foreground",
+                "This is fine if there is nothing to mark. Otherwise complete the label, or "
+                "remove it to use the case as unlabeled.",
+                fatal=False,
             )
     training = [voxels[case.name] for case in dataset.labeled if case.name in voxels]
     present = {number for counts in training for number in counts}
     for name, number in classes.items():
         if training and number not in present | {0}:
-            problems.append(
-                Problem(
-                    "",
-                    f"class '{name}' ({number}) is in none of the {len(training)} labels",
-                    "It cannot be learned. Label a case that shows it, or take the class out.",
-                    fatal=not present - {0, dataset.ignore},
-                )
+            yield Problem(
+                "",
+                f"class '{name}' ({number}) is in none of the {len(training)} labels",
+                "It cannot be learned. Label a case that shows it, or remove the class.",
+                fatal=not present - {0, dataset.ignore},
             )
-    return problems
 
 
-def _outliers(dataset: Dataset, fingerprints: Sequence[Fingerprint]) -> list[Problem]:
-    """Cases that differ from the others in channels or in spacing."""
-    if not fingerprints:
-        return []
-    problems: list[Problem] = []
-    usual = Counter(len(item.channels) for item in fingerprints).most_common(1)[0][0]
+def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Cases whose number of channels or spacing differs from the others."""
+    if not prints:
+        return
+    usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
     needed = len(dataset.channels) or usual
-    named = ", ".join(dataset.channels)
-    others = f"names {needed} ({named})" if named else f"has {usual} elsewhere"
-    middle = [median(sizes) for sizes in zip(*(item.spacing for item in fingerprints), strict=True)]
-    for item in fingerprints:
+    names = ", ".join(dataset.channels)
+    expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
+    middle = [median(sizes) for sizes in zip(*(item.spacing for item in prints), strict=True)]
+    for item in prints:
         if len(item.channels) != needed:
-            problems.append(
-                Problem(
-                    item.case,
-                    f"the image has {len(item.channels)} channels of shape {item.shape}, and "
-                    f"the dataset {others}",
-                    "Store the same channels in the same order for every case.",
-                    fatal=True,
-                )
+            yield Problem(
+                item.case,
+                f"the image has {len(item.channels)} channels of shape {item.shape}, but "
+                f"{expected}",
+                "Store the same channels in the same order for every case.",
             )
         ratios = [a / b for a, b in zip(item.spacing, middle, strict=True)]
-        if max(ratios) > FAR or min(ratios) < 1 / FAR:
-            spacings = [" x ".join(f"{size:.3g}" for size in s) for s in (item.spacing, middle)]
-            problems.append(
-                Problem(
-                    item.case,
-                    f"the voxel spacing {spacings[0]} mm is far from the usual {spacings[1]} mm",
-                    "See whether its header is right: it will be resampled to the usual one.",
-                    fatal=False,
-                )
+        if max(ratios) > SPACING_OUTLIER or min(ratios) < 1 / SPACING_OUTLIER:
+            own, usual_spacing = (
+                " x ".join(f"{size:.3g}" for size in spacing) for spacing in (item.spacing, middle)
             )
-    return problems
+            yield Problem(
+                item.case,
+                f"the voxel spacing {own} mm is far from the median {usual_spacing} mm",
+                "Check its header: the image will be resampled.",
+                fatal=False,
+            )

@@ -1,4 +1,4 @@
-"""A plan derived from the data and from the memory at hand."""
+"""Derive a plan from the data and the available memory."""
 
 from __future__ import annotations
 
@@ -8,61 +8,63 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from segpl.data.fingerprint import Fingerprint
 from segpl.data.geometry import resampled_shape
-from segpl.data.inspect import Fingerprint, Inspection
+from segpl.data.inspect import Inspection
 from segpl.data.plan import PAPER_LR, Normalization, Plan
 from segpl.data.spacing import (
-    FURTHEST,
-    ROOM,
+    MOST_COARSENING,
+    PATCHES_PER_IMAGE,
     SMALLEST_CHORD,
-    coarsened,
+    coarsen,
     median_shape,
-    target_spacing,
-    turned,
+    median_spacing,
+    reorient_fingerprint,
 )
 from segpl.errors import InputError
 
-SMALLEST_SIDE = 4  # voxels that the deepest level keeps on an axis that was halved
-DEEPEST = 4  # halvings at most
-COARSE = 2.0  # an axis this many times coarser than the finest is not halved until they are alike
-# for each channel of the first encoder; measured: 59 (3D), 82 (2D) are kept for the backward pass
+SMALLEST_SIDE = 4  # voxels that the deepest level keeps along a downsampled axis
+DEEPEST = 4  # downsampling steps at most
+COARSE = 2.0  # an axis this many times coarser than the finest is not downsampled yet
+# per channel of the first encoder; measured for the backward pass: 59 in 3D, 82 in 2D
 BYTES_PER_VOXEL = 100
-CROPS_PER_LABELED = 3  # crops in memory for each labeled one, at the default ratio
+CROPS_PER_LABELED = 3  # crops in memory per labeled crop, at the default ratio
 ORIENTATION = "RAS"
 PAPER_WIDTH = {2: 16, 3: 8}  # by spatial axes
 WIDTH = 32  # with an accelerator
-# by spatial axes and whether there is an accelerator; measured: two labeled and four other crops
-# of 64**3 voxels at width 32 take 30 ms of a step on an H200, which is minutes for a training
+# by spatial axes and accelerator; on an H200 a step with 2 labeled and 4 unlabeled crops of 64**3
+# voxels takes 30 ms at width 32, so a training run takes minutes
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
-SLICES = {False: 4, True: 8}  # labeled ones in a step, where a patch is a slice
+SLICES = {False: 4, True: 8}  # labeled crops per step if a patch is a single slice
+CT_LOW = -500  # a channel whose 0.5th percentile is below this contains Hounsfield units
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The machine, as far as a plan depends on it."""
+    """What a plan needs to know about the machine."""
 
-    memory: int  # bytes free for training
+    memory: int  # bytes available for training
     accelerated: bool
 
 
 def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = True) -> Plan:
-    """Choose everything from images, and from labels that were looked at.
+    """Choose every value from the images and from the labels that were read.
 
-    Without `slices` a patch is never a single one.
+    With `slices=False` a patch is never a single slice.
     """
     dims = inspection.dims
     prints = list(inspection.fingerprints.values())
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
-    prints = [turned(p, orientation) for p in prints]
-    usual = target_spacing(prints)
-    # of the images as they are: slices that lie far apart do so on a coarser grid too
-    flat = axis_of_slices(usual) if slices else None
-    voxels = VOXELS[dims if flat is None else 2, resources.accelerated]
-    spacing = coarsened(prints, usual, voxels, flat=flat)
+    prints = [reorient_fingerprint(p, orientation) for p in prints]
+    stored = median_spacing(prints)
+    # by the stored spacing: coarsening brings distant slices no closer
+    slice_axis = thick_slice_axis(stored) if slices else None
+    voxels = VOXELS[dims if slice_axis is None else 2, resources.accelerated]
+    spacing = coarsen(prints, stored, voxels, slice_axis=slice_axis)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     width = WIDTH if resources.accelerated else PAPER_WIDTH[dims]
-    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources, flat=flat)
+    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources, slice_axis)
     names = inspection.dataset.channels
     channels = tuple(
         names[index] if index < len(names) else f"channel-{index}"
@@ -81,77 +83,79 @@ def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = 
         normalization=normalization,
         patch=patch,
         strides=strides,
-        kernels=kernels_for(strides, spacing, patch),
+        kernels=choose_kernels(strides, spacing, patch),
         width=width,
         batch=batch,
         lr=PAPER_LR * PAPER_WIDTH[dims] / width,
-        reasons=reasons_for(prints, spacing, channels, normalization, resources, flat),
+        reasons=explain(prints, spacing, channels, normalization, resources, slice_axis),
     )
     plan.check("the derived plan")
     return plan
 
 
-def reasons_for(
+def explain(
     prints: Sequence[Fingerprint],
     spacing: Sequence[float],
     channels: Sequence[str],
     normalization: Sequence[Normalization],
     resources: Resources,
-    flat: int | None,
+    slice_axis: int | None,
 ) -> dict[str, str]:
-    """Why each part of the plan is what it is, in words for its reader."""
-    dims, usual = len(spacing), target_spacing(prints)
+    """Why each value of the plan was chosen, in words."""
+    dims, stored = len(spacing), median_spacing(prints)
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
-    smallest = "x".join(map(str, np.min(shapes, axis=0)))
-    middle = "x".join(map(str, median_shape(prints, spacing)))
     patch, unit, crops = "", "the median image", CROPS[dims, resources.accelerated]
-    if flat is not None:
+    if slice_axis is not None:
         crops, unit = SLICES[resources.accelerated], "a slice of the median image"
         patch = (
-            f"one slice: they lie {usual[flat] / min(usual):.3g} times as far apart as the voxels "
-            "within them, and at most the deepest level of a network would look across them; "
+            f"a single slice, because slices are {stored[slice_axis] / min(stored):.3g} times as "
+            "far apart as the voxels within them; "
         )
-    distances = f"median of {len(prints)} training images"
-    if usual != tuple(spacing):
-        distances += (
-            f", {' x '.join(f'{step:g}' for step in usual)}, made coarser because {unit} of "
-            f"{'x'.join(map(str, median_shape(prints, usual)))} voxels is over {ROOM:g} times "
-            f"what a patch may hold; up to {FURTHEST:g} times, and the thinnest class keeps "
+    why_spacing = f"median of {len(prints)} training images"
+    if stored != tuple(spacing):
+        why_spacing += (
+            f" ({' x '.join(f'{step:g}' for step in stored)}), coarsened because {unit} of "
+            f"{by_sides(median_shape(prints, stored))} voxels exceeds {PATCHES_PER_IMAGE:g} "
+            f"patches; at most {MOST_COARSENING:g} times, and the thinnest class keeps "
             f"{SMALLEST_CHORD:g} voxels along each axis"
         )
     return {
-        "spacing": distances,
-        "patch": f"{patch}median image of {middle} voxels after resampling, cut to what memory "
-        f"and time allow and to twice the smallest image ({smallest}), each side a multiple of "
-        "its strides",
-        "strides": f"an axis is halved while {SMALLEST_SIDE} voxels are left and it is not "
-        f"over {COARSE:g} times coarser than the finest",
-        "kernels": f"1 along an axis while it is over {COARSE:g} times coarser than the "
-        "finest or the patch has one voxel there, and 3 from then on",
-        "width": f"{WIDTH} with an accelerator, without one the paper's: "
-        f"{PAPER_WIDTH[3]} in 3D, {PAPER_WIDTH[2]} in 2D",
-        "lr": f"the paper's {PAPER_LR:g} for its width of {PAPER_WIDTH[dims]}, and less as "
-        "the network is wider",
-        "batch": f"up to {crops}, with {resources.memory / 2**30:.1f} GiB at hand",
+        "spacing": why_spacing,
+        "patch": f"{patch}median image after resampling "
+        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time and twice the "
+        f"smallest image ({by_sides(np.min(shapes, axis=0))}); each side is a multiple of its "
+        "strides",
+        "strides": f"an axis is downsampled while {SMALLEST_SIDE} voxels remain and it is at most "
+        f"{COARSE:g} times as coarse as the finest axis",
+        "kernels": f"1 along an axis more than {COARSE:g} times as coarse as the finest, or with "
+        "one voxel in the patch; otherwise 3",
+        "width": f"{WIDTH} with an accelerator, otherwise the paper's {PAPER_WIDTH[3]} (3D) or "
+        f"{PAPER_WIDTH[2]} (2D)",
+        "lr": f"the paper's {PAPER_LR:g} at width {PAPER_WIDTH[dims]}, lower for wider networks",
+        "batch": f"at most {crops}, with {resources.memory / 2**30:.1f} GiB of memory",
         "normalization": ", ".join(
             f"{name}: {rule.kind}" for name, rule in zip(channels, normalization, strict=True)
         ),
     }
 
 
-def strides_for(
+def by_sides(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def choose_strides(
     patch: Sequence[int], spacing: Sequence[float], *, deepest: int = DEEPEST
 ) -> tuple[tuple[int, ...], ...]:
-    """Halve each axis while it stays thick enough and no axis runs ahead of a coarser one."""
+    """Downsample each axis while it is long enough and not much coarser than the finest."""
     sides, steps = list(patch), list(spacing)
     rows: list[tuple[int, ...]] = []
     while len(rows) < deepest:
-        thick = [axis for axis, side in enumerate(sides) if side // 2 >= SMALLEST_SIDE]
-        if not thick:
+        long = [axis for axis, side in enumerate(sides) if side // 2 >= SMALLEST_SIDE]
+        if not long:
             break
-        finest = min(steps[axis] for axis in thick)
+        finest = min(steps[axis] for axis in long)
         row = tuple(
-            2 if axis in thick and steps[axis] <= COARSE * finest * 1.001 else 1
+            2 if axis in long and steps[axis] <= COARSE * finest * 1.001 else 1
             for axis in range(len(sides))
         )
         sides = [math.ceil(side / stride) for side, stride in zip(sides, row, strict=True)]
@@ -160,38 +164,37 @@ def strides_for(
     return tuple(rows)
 
 
-def kernels_for(
+def choose_kernels(
     strides: Sequence[Sequence[int]], spacing: Sequence[float], patch: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Slices that lie far apart are not mixed until the others are as coarse [Isensee2021].
+    """Convolve across distant slices only once the other axes are as coarse [Isensee2021].
 
-    An axis that is halved, or was mixed before, is mixed: it is coarse only beside an axis that is
-    too thin to be halved. An axis of one voxel has nothing to mix.
+    An axis that is downsampled, or was convolved at a finer level, is always convolved. An axis
+    with one voxel never is.
     """
     wide = [axis for axis, side in enumerate(patch) if side > 1]
-    steps, mixed = list(spacing), set[int]()
+    steps, convolved = list(spacing), set[int]()
     rows: list[tuple[int, ...]] = []
     for stride in [*strides, [1] * len(steps)]:
         finest = min((steps[axis] for axis in wide), default=0.0)
-        mixed |= {
+        convolved |= {
             axis for axis in wide if steps[axis] <= COARSE * finest * 1.001 or stride[axis] > 1
         }
-        rows.append(tuple(3 if axis in mixed else 1 for axis in range(len(steps))))
+        rows.append(tuple(3 if axis in convolved else 1 for axis in range(len(steps))))
         steps = [step * factor for step, factor in zip(steps, stride, strict=True)]
     return tuple(rows)
 
 
-def axis_of_slices(spacing: Sequence[float]) -> int | None:
-    """The axis whose slices lie so far apart that a patch is better one of them.
+def thick_slice_axis(spacing: Sequence[float]) -> int | None:
+    """The axis whose slices are so far apart that a patch should be a single slice.
 
-    Only the deepest level of a network would mix them, or none, were there voxels enough for all
-    halvings: by the spacing, and not because an axis is short of voxels. None in 2D, and where two
-    axes are like that, since what is left would be a line.
+    At most the deepest level of a network would convolve across them, however many slices there
+    are. None in 2D, and if two axes are that coarse, since a patch would be a line.
     """
     if len(spacing) < 3:
         return None
     ample = [SMALLEST_SIDE * 2**DEEPEST] * len(spacing)
-    rows = kernels_for(strides_for(ample, spacing), spacing, ample)
+    rows = choose_kernels(choose_strides(ample, spacing), spacing, ample)
     apart = [axis for axis in range(len(spacing)) if sum(row[axis] > 1 for row in rows) <= 1]
     return apart[0] if len(apart) == 1 else None
 
@@ -201,24 +204,23 @@ def fit_to_memory(
     spacing: Sequence[float],
     width: int,
     resources: Resources,
-    *,
-    flat: int | None = None,
+    slice_axis: int | None = None,
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-    """Patch, strides and labeled crops in a step; one slice where an axis is `flat`."""
+    """Patch, strides and labeled crops per step; the patch is one voxel along `slice_axis`."""
     dims = len(spacing)
-    middle = np.median(shapes, axis=0)
-    # an image below half the patch would be mostly padding
+    # an image smaller than half the patch would be mostly padding
     longest = [2 * min(shape[axis] for shape in shapes) for axis in range(dims)]
+    middle = np.median(shapes, axis=0)
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
     voxels, most = VOXELS[dims, resources.accelerated], CROPS[dims, resources.accelerated]
-    if flat is not None:
-        limit[flat] = 1
+    if slice_axis is not None:
+        limit[slice_axis] = 1
         voxels, most = VOXELS[2, resources.accelerated], SLICES[resources.accelerated]
     while True:
-        patch = cut(limit, voxels)
-        strides = strides_for(patch, spacing)
+        patch = shrink_box(limit, voxels)
+        strides = choose_strides(patch, spacing)
         factors = [math.prod(row[axis] for row in strides) for axis in range(dims)]
-        patch = tuple(map(rounded, patch, factors, longest))
+        patch = tuple(map(round_to_multiple, patch, factors, longest))
         needed = math.prod(patch) * width * BYTES_PER_VOXEL * CROPS_PER_LABELED
         batch = min(most, int(0.5 * resources.memory / needed))
         if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
@@ -226,14 +228,14 @@ def fit_to_memory(
         voxels //= 2
 
 
-def rounded(side: int, factor: int, longest: int) -> int:
-    """A multiple of `factor`: the next above `side`, unless that is longer than `longest`."""
+def round_to_multiple(side: int, factor: int, longest: int) -> int:
+    """Round `side` up to a multiple of `factor`, or down if that would exceed `longest`."""
     above = math.ceil(side / factor) * factor
     return above if above <= longest else max(side // factor, 1) * factor
 
 
-def cut(sides: Sequence[int], voxels: int) -> tuple[int, ...]:
-    """Shorten the longest sides, equal ones alike, until the box holds at most `voxels`."""
+def shrink_box(sides: Sequence[int], voxels: int) -> tuple[int, ...]:
+    """Shorten the longest sides, equal sides together, until the box has at most `voxels`."""
     box = [max(1, side) for side in sides]
     while math.prod(box) > voxels:
         longest = max(box)
@@ -243,9 +245,9 @@ def cut(sides: Sequence[int], voxels: int) -> tuple[int, ...]:
 
 
 def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint]) -> Normalization:
-    """CT by the dataset's foreground, anything else by each case itself."""
+    """Normalize CT by the foreground of the dataset, everything else by case."""
     statistics = [p.channels[channel] for p in prints]
-    looks_like_ct = np.median([s.low for s in statistics]) < -500
+    looks_like_ct = np.median([s.low for s in statistics]) < CT_LOW
     if "ct" in name.lower().replace("-", " ").replace("_", " ").split() or looks_like_ct:
         values = np.array(
             [value for p in prints if p.foreground for value in p.foreground[channel]]
@@ -264,14 +266,14 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
     """Refuse images that would be mostly padding."""
-    for fingerprint in prints:
-        stored = turned(fingerprint, plan.orientation)
+    for item in prints:
+        stored = reorient_fingerprint(item, plan.orientation)
         shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
         for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True)):
             if 2 * size < side:
                 raise InputError(
-                    f"case {fingerprint.case}: the image is smaller than half the patch: "
-                    f"{'x'.join(map(str, shape))} voxels after resampling against a patch of "
-                    f"{'x'.join(map(str, plan.patch))} (axis {axis}). "
-                    f"Use {2 * size} or less there in plan.json, or leave the case out."
+                    f"case {item.case}: the image is smaller than half the patch: "
+                    f"{by_sides(shape)} voxels after resampling, but the patch has "
+                    f"{by_sides(plan.patch)} (axis {axis}). Use {2 * size} or less there in "
+                    "plan.json, or leave the case out."
                 )

@@ -1,4 +1,4 @@
-"""The grid that every image is brought to: its axes, and how far apart its voxels are."""
+"""The target spacing of all images, and what becomes of their shapes."""
 
 from __future__ import annotations
 
@@ -9,92 +9,88 @@ from statistics import median
 
 import numpy as np
 
+from segpl.data.fingerprint import Fingerprint
 from segpl.data.geometry import resampled_shape
-from segpl.data.inspect import Fingerprint
+from segpl.data.plan import BODY_AXES
 
-ROOM = 2.0  # times the voxels of a patch that the median image may hold
-FURTHEST = 2.0  # times its median spacing that an axis is made coarser, at most
-SMALLEST_CHORD = 6.0  # voxels of mean chord that the thinnest class keeps along an axis
-STEP = 1.02  # times as coarse, until the image is small enough
-ALIKE = 1.05  # times the finest spacing: axes up to here are coarsened with it
+PATCHES_PER_IMAGE = 2.0  # the median image may have this many times the voxels of a patch
+MOST_COARSENING = 2.0  # times the median spacing of an axis
+SMALLEST_CHORD = 6.0  # mean chord in voxels that the thinnest class keeps along each axis
+STEP = 1.02  # factor of one coarsening step
+SIMILAR = 1.05  # axes within this factor of the finest spacing are coarsened together
 
 
-def turned(fingerprint: Fingerprint, orientation: str | None) -> Fingerprint:
-    """What is known of each axis, in the order of axes that `orientation` asks for."""
-    stored = fingerprint.orientation
-    if orientation is None or stored is None:
-        return fingerprint
-    lines = [{"R", "L"}, {"A", "P"}, {"S", "I"}]
-
-    def line(letter: str) -> int:
-        return next(index for index, ends in enumerate(lines) if letter in ends)
-
-    order = [[line(letter) for letter in stored].index(line(letter)) for letter in orientation]
+def reorient_fingerprint(item: Fingerprint, orientation: str | None) -> Fingerprint:
+    """Permute everything that belongs to an axis to the order of `orientation`."""
+    if orientation is None or item.orientation is None:
+        return item
+    axis_of = {letter: axis for axis, ends in enumerate(BODY_AXES) for letter in ends}
+    stored = [axis_of[letter] for letter in item.orientation]
+    order = [stored.index(axis_of[letter]) for letter in orientation]
     return replace(
-        fingerprint,
-        shape=tuple(fingerprint.shape[axis] for axis in order),
-        spacing=tuple(fingerprint.spacing[axis] for axis in order),
+        item,
+        shape=tuple(item.shape[axis] for axis in order),
+        spacing=tuple(item.spacing[axis] for axis in order),
         chords={
-            number: tuple(along[axis] for axis in order)
-            for number, along in fingerprint.chords.items()
+            number: tuple(lengths[axis] for axis in order)
+            for number, lengths in item.chords.items()
         },
     )
 
 
-def target_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
+def median_spacing(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
     middle = np.median([p.spacing for p in prints], axis=0)
     return tuple(round(float(value), 6) for value in middle)
 
 
 def median_shape(prints: Sequence[Fingerprint], spacing: Sequence[float]) -> tuple[int, ...]:
-    """The median image after resampling."""
+    """Median shape after resampling."""
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     return tuple(int(side) for side in np.median(shapes, axis=0))
 
 
-def coarsened(
+def coarsen(
     prints: Sequence[Fingerprint],
     spacing: Sequence[float],
     voxels: int,
     *,
-    flat: int | None = None,
+    slice_axis: int | None = None,
 ) -> tuple[float, ...]:
-    """A spacing at which a patch of `voxels` shows enough of the median image, as far as may be.
+    """Coarsen `spacing` until a patch of `voxels` covers enough of the median image.
 
-    While that image, or its slice across the axis `flat`, holds more than `ROOM` patches, the
-    finest axes are made coarser, together, so that equal axes stay equal. They stop before one of
-    them is coarser than `coarsest` allows.
+    While that image, or its slice across `slice_axis`, has more than `PATCHES_PER_IMAGE` patches,
+    the finest axes are coarsened together, so that equal axes stay equal, up to `coarsest_spacing`.
     """
-    steps, ends = list(spacing), coarsest(prints, spacing)
+    steps, limits = list(spacing), coarsest_spacing(prints, spacing)
 
     def size() -> int:
         sides = median_shape(prints, steps)
-        return math.prod(side for axis, side in enumerate(sides) if axis != flat)
+        return math.prod(side for axis, side in enumerate(sides) if axis != slice_axis)
 
-    while size() > ROOM * voxels:
-        finest = [axis for axis, step in enumerate(steps) if step <= ALIKE * min(steps)]
-        factor = min(STEP, *(ends[axis] / steps[axis] for axis in finest))
+    while size() > PATCHES_PER_IMAGE * voxels:
+        finest = [axis for axis, step in enumerate(steps) if step <= SIMILAR * min(steps)]
+        factor = min(STEP, *(limits[axis] / steps[axis] for axis in finest))
         if factor < 1 + 1e-6:
             break
         steps = [step * factor if axis in finest else step for axis, step in enumerate(steps)]
     return tuple(round(step, 6) for step in steps)
 
 
-def coarsest(prints: Sequence[Fingerprint], spacing: Sequence[float]) -> tuple[float, ...]:
-    """How coarse each axis may become: `spacing` itself where no label tells what would be lost."""
+def coarsest_spacing(prints: Sequence[Fingerprint], spacing: Sequence[float]) -> tuple[float, ...]:
+    """The coarsest allowed spacing: `spacing` itself if no label shows what would be lost."""
     thinnest = thinnest_chords(prints)
     if not thinnest:
         return tuple(spacing)
     return tuple(
-        max(step, min(FURTHEST * step, chord / SMALLEST_CHORD))
+        max(step, min(MOST_COARSENING * step, chord / SMALLEST_CHORD))
         for step, chord in zip(spacing, thinnest, strict=True)
     )
 
 
 def thinnest_chords(prints: Sequence[Fingerprint]) -> tuple[float, ...]:
-    """Mean chord in mm of the thinnest class along each axis, of each class in its median case.
+    """Mean chord in mm of the thinnest class along each axis; empty if no label was read.
 
-    Empty where no label was looked at.
+    The chord of a class is its median over the cases.
     """
     numbers = {number for p in prints for number in p.chords}
     by_class = [

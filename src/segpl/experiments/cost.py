@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segpl.assembly import build_method
 from segpl.data.plan import Normalization, Plan
-from segpl.data.planner import strides_for
+from segpl.data.planner import choose_strides
 from segpl.engine.device import (
     autocast,
     choose_device,
@@ -122,7 +122,7 @@ def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan
         spacing=spacing,
         normalization=(Normalization(),) * channels,
         patch=tuple(patch),
-        strides=strides_for(patch, spacing),
+        strides=choose_strides(patch, spacing),
         width=WIDTHS[dims],
         batch=1,
         reasons={},

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from segpl.data.geometry import (
+    reorient,
+    reorient_axes,
     resampled_shape,
-    resized,
-    resized_label,
-    turned,
-    turned_axes,
-    turned_back,
+    resize,
+    resize_label,
+    undo_reorient,
 )
 from segpl.errors import InputError
 
@@ -41,8 +41,8 @@ def test_there_are_48_orientations():
 def test_turning_there_and_back_is_exact(orientation):
     array = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     affine = affine_of(orientation)
-    there = turned(array, affine, "RAS")
-    assert np.array_equal(turned_back(there, affine, "RAS"), array)
+    there = reorient(array, affine, "RAS")
+    assert np.array_equal(undo_reorient(there, affine, "RAS"), array)
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
@@ -51,7 +51,7 @@ def test_a_voxel_keeps_its_place_in_the_world(orientation):
     affine = affine_of(orientation)
     array = np.zeros((1, 3, 4, 5))
     array[0, 0, 1, 3] = 1
-    there = turned(array, affine, "RAS")
+    there = reorient(array, affine, "RAS")
     corners = np.array([affine[:3, :3] @ c for c in ((0, 0, 0), (2, 3, 4))])
     expected = affine[:3, :3] @ (0, 1, 3) - corners.min(axis=0)
     assert np.argwhere(there[0])[0].tolist() == expected.tolist()
@@ -60,29 +60,23 @@ def test_a_voxel_keeps_its_place_in_the_world(orientation):
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_turned_axes_follow_the_array(orientation):
     affine = affine_of(orientation)
-    there = turned(np.zeros((1, 3, 4, 5)), affine, "LPS")
-    assert turned_axes((3, 4, 5), affine, "LPS") == there.shape[1:]
+    there = reorient(np.zeros((1, 3, 4, 5)), affine, "LPS")
+    assert reorient_axes((3, 4, 5), affine, "LPS") == there.shape[1:]
 
 
 def test_without_an_affine_the_axes_stay():
     array = np.arange(24).reshape(1, 2, 3, 4)
-    assert turned(array, None, "RAS") is array
+    assert reorient(array, None, "RAS") is array
 
 
 def test_a_picture_is_not_turned():
     array = np.arange(6).reshape(1, 2, 3)
-    assert turned(array, RAS, "LPS") is array
-
-
-@pytest.mark.parametrize("wrong", ["RA", "RAX", "RLS", "ras"])
-def test_an_orientation_that_is_none_is_refused(wrong):
-    with pytest.raises(InputError, match="is not three letters"):
-        turned(np.zeros((1, 2, 2, 2)), RAS, wrong)
+    assert reorient(array, RAS, "LPS") is array
 
 
 def test_an_affine_without_direction_is_refused():
-    with pytest.raises(InputError, match="maps an axis to nothing"):
-        turned(np.zeros((1, 2, 2, 2)), np.diag([1.0, 0.0, 1.0, 1.0]), "RAS")
+    with pytest.raises(InputError, match="has an axis without a direction"):
+        reorient(np.zeros((1, 2, 2, 2)), np.diag([1.0, 0.0, 1.0, 1.0]), "RAS")
 
 
 @pytest.mark.parametrize(
@@ -95,14 +89,14 @@ def test_the_new_size_keeps_the_field_of_view(size, old, new, expected):
 
 def test_equal_size_is_not_resampled():
     array = np.ones((1, 4, 4), np.float32)
-    assert resized(array, (4, 4)) is array
+    assert resize(array, (4, 4)) is array
 
 
 @pytest.mark.parametrize("size", [8, 24, 40])
 def test_a_linear_ramp_stays_a_ramp(size):
     """Voxel centers of the new grid lie at (i + 0.5) * old / new - 0.5 of the old one."""
     ramp = np.broadcast_to(np.arange(32, dtype=np.float32)[:, None, None], (32, 3, 3))[None]
-    new = resized(ramp, (size, 3, 3))[0, :, 1, 1]
+    new = resize(ramp, (size, 3, 3))[0, :, 1, 1]
     centers = (np.arange(size) + 0.5) * 32 / size - 0.5
     inner = slice(2, -2)  # the edges have no neighbor on one side
     assert new[inner] == pytest.approx(centers[inner], abs=1e-2)
@@ -112,12 +106,12 @@ def test_shrinking_averages_what_falls_between_the_new_voxels():
     """Without a blur, a checkerboard of 0 and 1 keeps its contrast and turns into wide stripes."""
     stripes = np.zeros((1, 32, 30), np.float32)
     stripes[:, :, ::2] = 1
-    assert resized(stripes, (32, 10))[0, :, 2:-2].std() < 0.1
+    assert resize(stripes, (32, 10))[0, :, 2:-2].std() < 0.1
 
 
 def test_probabilities_come_back_in_the_exact_shape():
     array = np.random.default_rng(0).random((2, 7, 11, 13), np.float32)
-    back = resized(resized(array, (5, 23, 4)), (7, 11, 13))
+    back = resize(resize(array, (5, 23, 4)), (7, 11, 13))
     assert back.shape == array.shape
     assert back.min() >= 0
     assert back.max() <= 1
@@ -126,7 +120,7 @@ def test_probabilities_come_back_in_the_exact_shape():
 @pytest.mark.parametrize("shape", [(3, 9, 20), (31, 5, 7)])
 def test_label_values_are_a_subset_after_resampling(shape):
     label = np.random.default_rng(0).choice([-1, 0, 7], (9, 10, 11)).astype(np.int16)
-    assert set(np.unique(resized_label(label, shape))) <= {-1, 0, 7}
+    assert set(np.unique(resize_label(label, shape))) <= {-1, 0, 7}
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -134,9 +128,9 @@ def test_a_label_doubled_and_halved_along_an_axis_is_the_same(axis):
     """Single voxels too: each new voxel lies mostly in one old one."""
     label = np.random.default_rng(0).integers(-1, 4, (9, 8, 7))
     sides = [side * 2 if axis == a else side for a, side in enumerate(label.shape)]
-    twice = resized_label(label, sides)
+    twice = resize_label(label, sides)
     assert np.array_equal(twice, label.repeat(2, axis))
-    assert np.array_equal(resized_label(twice, label.shape), label)
+    assert np.array_equal(resize_label(twice, label.shape), label)
 
 
 def test_a_label_doubled_and_halved_is_the_same():
@@ -144,8 +138,8 @@ def test_a_label_doubled_and_halved_is_the_same():
     label = (
         np.random.default_rng(0).integers(0, 4, (3, 2, 3)).repeat(4, 0).repeat(4, 1).repeat(4, 2)
     )
-    twice = resized_label(label, [2 * side for side in label.shape])
-    assert (resized_label(twice, label.shape) == label).mean() > 0.95
+    twice = resize_label(label, [2 * side for side in label.shape])
+    assert (resize_label(twice, label.shape) == label).mean() > 0.95
     assert np.array_equal(twice[::2, ::2, ::2], label)
 
 
@@ -160,7 +154,7 @@ def test_label_on_a_coarser_grid_stays_where_it_is_and_as_large(factor):
     for _ in range(40):
         center = rng.uniform(14, 34), rng.uniform(14, 34), 12.0
         label = (np.linalg.norm(places - center, axis=-1) < rng.uniform(7, 11)).astype(np.int16)
-        new = resized_label(label, shape)
+        new = resize_label(label, shape)
         shifts.append((np.argwhere(new).mean(0) + 0.5) * scale - np.argwhere(label).mean(0) - 0.5)
         sizes.append(new.sum() * scale.prod() / label.sum())
     assert np.abs(np.mean(shifts, 0)).max() < 0.1
@@ -171,15 +165,15 @@ def test_of_equal_parts_the_higher_number_counts():
     """The middle of three new voxels is half of one class and half of the other."""
     for low, high in ((0, 1), (-1, 0), (1, 2)):
         for border in ([low] * 3 + [high] * 3, [high] * 3 + [low] * 3):
-            assert resized_label(np.array([border] * 3), (3, 3))[1, 1] == high
+            assert resize_label(np.array([border] * 3), (3, 3))[1, 1] == high
 
 
 def test_image_and_label_keep_the_same_middle():
     label = np.zeros((20, 20), np.int8)
     label[4:8, 10:14] = 1
     image = label[None].astype(np.float32)
-    place = np.argwhere(resized_label(label, (31, 33))).mean(axis=0)
-    weights = resized(image, (31, 33))[0]
+    place = np.argwhere(resize_label(label, (31, 33))).mean(axis=0)
+    weights = resize(image, (31, 33))[0]
     center = [
         (weights.sum(axis=1 - a) * np.arange(n)).sum() / weights.sum()
         for a, n in ((0, 31), (1, 33))

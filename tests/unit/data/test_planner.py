@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 
 from segpl.data.case import Case, Dataset
-from segpl.data.inspect import ChannelStatistics, Fingerprint, Inspection
+from segpl.data.fingerprint import ChannelStatistics, Fingerprint
+from segpl.data.inspect import Inspection
 from segpl.data.plan import Plan
 from segpl.data.planner import (
     Resources,
-    axis_of_slices,
     check_sizes,
+    choose_kernels,
     choose_normalization,
-    cut,
+    choose_strides,
     derive_plan,
     fit_to_memory,
-    kernels_for,
-    strides_for,
+    shrink_box,
+    thick_slice_axis,
 )
-from segpl.data.spacing import target_spacing, turned
+from segpl.data.spacing import median_spacing, reorient_fingerprint
 from segpl.errors import InputError
 
 PLENTY = Resources(2**36, accelerated=False)
@@ -28,7 +29,7 @@ CT = tuple(float(value) for value in range(-100, 101))
 
 
 def statistics(*, low: float = 0.0, zeros: float = 0.0) -> ChannelStatistics:
-    return ChannelStatistics(low, 1000, 100, 50, low, 90, 900, zeros)
+    return ChannelStatistics(low, 1000, low, 90, 900, zeros)
 
 
 def fingerprint(
@@ -75,22 +76,22 @@ def test_thin_axis_is_not_halved():
 
 
 def test_halving_leaves_at_least_four_voxels():
-    assert strides_for((16, 8), (1, 1)) == ((2, 2), (2, 1))
-    assert strides_for((7, 7), (1, 1)) == ()
+    assert choose_strides((16, 8), (1, 1)) == ((2, 2), (2, 1))
+    assert choose_strides((7, 7), (1, 1)) == ()
 
 
 def test_no_axis_is_halved_more_than_four_times():
-    assert strides_for((512, 512), (1, 1)) == ((2, 2),) * 4
+    assert choose_strides((512, 512), (1, 1)) == ((2, 2),) * 4
 
 
 def test_coarse_axis_is_halved_once_the_others_are_as_coarse():
-    rows = strides_for((64, 64, 64), (1.0, 1.0, 5.0))
+    rows = choose_strides((64, 64, 64), (1.0, 1.0, 5.0))
     assert [row[2] for row in rows] == [1, 1, 2, 2]
     assert all(row[:2] == (2, 2) for row in rows)
 
 
 def test_axis_twice_as_coarse_is_halved_with_the_others():
-    assert strides_for((32, 32), (1.0, 2.0))[0] == (2, 2)
+    assert choose_strides((32, 32), (1.0, 2.0))[0] == (2, 2)
 
 
 @pytest.mark.parametrize("shape", [(35, 51, 37), (70, 33, 19), (101, 97), (565, 584), (20, 20, 3)])
@@ -144,7 +145,7 @@ def test_derived_plan_takes_the_smallest_image_that_it_was_derived_from(smallest
 
 def test_spacing_is_the_median_of_the_images():
     prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
-    assert target_spacing(prints) == (0.7, 1.4)
+    assert median_spacing(prints) == (0.7, 1.4)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +155,9 @@ def test_spacing_is_the_median_of_the_images():
 def test_axes_are_put_in_the_order_of_the_orientation(stored, shape):
     """By letter: the size along R or L comes first, then A or P, then S or I."""
     spacing = tuple(float(size) for size in (10, 20, 30))
-    result = turned(fingerprint((10, 20, 30), spacing=spacing, orientation=stored), "RAS")
+    result = reorient_fingerprint(
+        fingerprint((10, 20, 30), spacing=spacing, orientation=stored), "RAS"
+    )
     assert result.shape == shape
     assert result.spacing == tuple(map(float, shape))
 
@@ -262,10 +265,10 @@ def test_large_organ_is_planned_on_a_coarser_grid_and_a_vessel_is_not(resources,
     plan = plan_for(fingerprint(**scan, chords={1: (27.0, 40.0, 30.0)}), resources=resources)
     assert plan.spacing == (plan.spacing[0], plan.spacing[0], 3.0)
     assert least <= plan.spacing[0] <= most
-    assert "0.7 x 0.7 x 3, made coarser" in plan.reasons["spacing"]
+    assert "(0.7 x 0.7 x 3), coarsened" in plan.reasons["spacing"]
     vessel = plan_for(fingerprint(**scan, chords={1: (27.0, 2.0, 2.0)}), resources=resources)
     assert vessel.spacing == (0.7, 0.7, 3.0)
-    assert "coarser" not in vessel.reasons["spacing"]
+    assert "coarsened" not in vessel.reasons["spacing"]
 
 
 def test_image_far_smaller_than_the_patch_is_refused_by_name():
@@ -278,12 +281,12 @@ def test_image_far_smaller_than_the_patch_is_refused_by_name():
 
 def test_thick_slices_are_not_mixed_until_the_others_are_as_coarse():
     strides = ((2, 2, 1), (2, 2, 1), (2, 2, 2))
-    rows = kernels_for(strides, (0.7, 0.7, 3.0), (64, 64, 16))
+    rows = choose_kernels(strides, (0.7, 0.7, 3.0), (64, 64, 16))
     assert rows == ((3, 3, 1), (3, 3, 1), (3, 3, 3), (3, 3, 3))
 
 
 def test_axis_twice_as_coarse_is_mixed_with_the_others():
-    assert kernels_for(((2, 2, 2),), (1.0, 1.0, 2.0), (16, 16, 16)) == ((3, 3, 3),) * 2
+    assert choose_kernels(((2, 2, 2),), (1.0, 1.0, 2.0), (16, 16, 16)) == ((3, 3, 3),) * 2
 
 
 @pytest.mark.parametrize(
@@ -297,13 +300,13 @@ def test_axis_twice_as_coarse_is_mixed_with_the_others():
 )
 def test_few_slices_do_not_keep_the_others_from_being_mixed(patch, spacing):
     """Where thin axes are not halved, the wide ones become the coarse ones."""
-    strides = strides_for(patch, spacing)
-    assert {row[:2] for row in kernels_for(strides, spacing, patch)} == {(3, 3)}
+    strides = choose_strides(patch, spacing)
+    assert {row[:2] for row in choose_kernels(strides, spacing, patch)} == {(3, 3)}
 
 
 def test_axis_that_was_mixed_stays_mixed():
-    strides = strides_for((128, 128, 12), (1.4, 1.4, 5.0))
-    rows = kernels_for(strides, (1.4, 1.4, 5.0), (128, 128, 12))
+    strides = choose_strides((128, 128, 12), (1.4, 1.4, 5.0))
+    rows = choose_kernels(strides, (1.4, 1.4, 5.0), (128, 128, 12))
     assert rows == ((3, 3, 1), (3, 3, 3), (3, 3, 3), (3, 3, 3), (3, 3, 3))
 
 
@@ -322,7 +325,7 @@ def test_patch_is_one_slice_where_slices_are_very_thick(shape, resources):
     assert {row[2] for row in plan.strides} == {row[2] for row in plan.kernels} == {1}
     assert {row[:2] for row in plan.kernels} == {(3, 3)}
     assert plan.batch == (8 if resources.accelerated else 4)
-    assert "one slice: they lie 20 times as far apart" in plan.reasons["patch"]
+    assert "a single slice, because slices are 20 times as far apart" in plan.reasons["patch"]
 
 
 def test_axes_are_sliced_where_they_lie():
@@ -344,7 +347,7 @@ def test_axes_are_sliced_where_they_lie():
     ],
 )
 def test_slices_are_told_by_the_spacing_alone(spacing, axis):
-    assert axis_of_slices(spacing) == axis
+    assert thick_slice_axis(spacing) == axis
 
 
 def test_few_voxels_do_not_make_slices():
@@ -358,13 +361,13 @@ def test_axis_of_one_voxel_is_never_mixed_and_does_not_count_as_fine():
     plan = plan_for(fingerprint((64, 64, 1), spacing=(1.0, 1.0, 0.1)))
     assert plan.patch[2] == 1
     assert set(plan.kernels) == {(3, 3, 1)}
-    assert kernels_for((), (1.0, 1.0, 0.1), (7, 7, 1)) == ((3, 3, 1),)
+    assert choose_kernels((), (1.0, 1.0, 0.1), (7, 7, 1)) == ((3, 3, 1),)
 
 
 def test_less_memory_takes_slices_from_the_batch():
     shapes, spacing = [(512, 512, 9)], (0.4, 0.4, 8.0)
     batches = [
-        fit_to_memory(shapes, spacing, 32, Resources(gib * 2**30, accelerated=True), flat=2)[2]
+        fit_to_memory(shapes, spacing, 32, Resources(gib * 2**30, accelerated=True), 2)[2]
         for gib in (100, 10, 3)
     ]
     assert batches == [8, 3, 1]
@@ -379,13 +382,13 @@ def test_slices_are_made_coarser_where_a_slice_is_large_and_not_for_being_many()
     coarse = spacing_of((400, 400, 9))
     assert coarse[0] == pytest.approx(0.4 * 400 / 272, rel=0.03)  # two patches of 192x192
     assert coarse == (coarse[0], coarse[0], 8.0)
-    assert axis_of_slices(coarse) is None  # and still a slice is the patch
+    assert thick_slice_axis(coarse) is None  # and still a slice is the patch
     large = fingerprint((400, 400, 9), spacing=(0.4, 0.4, 8.0), chords={1: (60.0, 60.0, 60.0)})
     assert plan_for(large).patch[2] == 1
 
 
 def test_equal_sides_are_cut_alike():
-    first, second, third = cut((128, 128, 24), 48**3)
+    first, second, third = shrink_box((128, 128, 24), 48**3)
     assert first == second < 128
     assert third == 24
 

@@ -99,18 +99,18 @@ def test_an_unknown_normalization_is_refused_with_the_nearest_name():
 
 def test_a_ct_rule_without_a_range_is_refused():
     plan = replace(PLAN, normalization=(Normalization("ct", mean=3, std=0),))
-    with pytest.raises(InputError, match=r"std must be above 0.*plan\.json"):
+    with pytest.raises(InputError, match=r"std must be positive.*plan\.json"):
         prepare_image(picture([[1, 2], [3, 6]]), plan)
 
 
 def test_a_wrong_number_of_channels_is_refused():
-    with pytest.raises(InputError, match=r"2 channel\(s\), but the plan is for 1: T1"):
+    with pytest.raises(InputError, match=r"2 channel\(s\), but the plan has 1: T1"):
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
 
 def test_a_volume_is_refused_by_a_plan_for_pictures():
     image = Image(np.zeros((1, 2, 2, 2), np.float32), Grid((2, 2, 2), (1.0,) * 3, None))
-    with pytest.raises(InputError, match=r"3 spatial axes .* the plan is for 2"):
+    with pytest.raises(InputError, match=r"3 spatial axes .* the plan has 2"):
         prepare_image(image, PLAN)
 
 
@@ -149,7 +149,9 @@ def test_many_classes_need_two_bytes():
 
 @pytest.mark.parametrize("stranger", [2, -5, 70_000])
 def test_a_number_that_no_class_has_is_refused_by_name(stranger):
-    with pytest.raises(InputError, match=rf"the label holds {stranger}, .* 0 background, 3 organ"):
+    with pytest.raises(
+        InputError, match=rf"the label contains {stranger}, .* 0 background, 3 organ"
+    ):
         prepare_label(label_picture([[0, stranger, 3]]), PLAN)
 
 

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from segpl.data.inspect import Fingerprint
+from segpl.data.fingerprint import Fingerprint
 from segpl.data.spacing import (
     SMALLEST_CHORD,
-    coarsened,
+    coarsen,
     median_shape,
-    target_spacing,
+    median_spacing,
+    reorient_fingerprint,
     thinnest_chords,
-    turned,
 )
 
 SHAPE, SPACING = (256, 256, 23), (0.7, 0.7, 3.0)
@@ -28,7 +28,7 @@ def seen(
 
 
 def coarser(case: Fingerprint, voxels: int) -> tuple[float, ...]:
-    return coarsened([case], target_spacing([case]), voxels)
+    return coarsen([case], median_spacing([case]), voxels)
 
 
 @pytest.mark.parametrize(("shape", "spacing"), [(SHAPE, SPACING), ((900, 900), (0.1, 0.1))])
@@ -62,13 +62,13 @@ def test_without_a_label_nothing_is_made_coarser():
     assert coarser(seen(), 1000) == SPACING
 
 
-def test_nearly_equal_axes_are_coarsened_by_the_same_factor():
+def test_nearly_equal_axes_are_coarsen_by_the_same_factor():
     result = coarser(seen((256, 256, 256), (0.70, 0.72, 3.0), {1: (90.0,) * 3}), 1_000_000)
     assert result[0] / 0.70 == pytest.approx(result[1] / 0.72, rel=1e-4)
     assert result[0] > 0.75
 
 
-def test_fine_axis_catches_up_before_the_next_one_is_coarsened():
+def test_fine_axis_catches_up_before_the_next_one_is_coarsen():
     case = seen((100, 100, 100), (1.0, 1.2, 1.2), {1: (90.0,) * 3})
     assert coarser(case, 450_000) == (pytest.approx(1.12, abs=0.02), 1.2, 1.2)
     result = coarser(case, 200_000)
@@ -88,9 +88,9 @@ def test_class_that_few_cases_show_counts_too():
     assert thinnest_chords(cases) == (3.0, 3.0, 3.0)
 
 
-def test_chords_are_turned_with_the_axes():
+def test_chords_are_reorient_fingerprint_with_the_axes():
     """Stored as S, R, A; the numbers say which axis they belong to."""
     case = seen((3, 1, 2), (3.0, 1.0, 2.0), {5: (30.0, 10.0, 20.0)}, "SRA")
-    result = turned(case, "RAS")
+    result = reorient_fingerprint(case, "RAS")
     assert (result.shape, result.spacing) == ((1, 2, 3), (1.0, 2.0, 3.0))
     assert result.chords == {5: (10.0, 20.0, 30.0)}

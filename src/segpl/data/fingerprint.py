@@ -1,0 +1,132 @@
+"""What one case contains: its grid, its intensities, and the size of the classes in its label."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.readers import Image, Label, orientation_of
+
+SAMPLE = 2000  # foreground intensities kept per case and channel
+PERCENTILE_VOXELS = 200_000  # voxels from which percentiles are computed
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    minimum: float
+    maximum: float
+    low: float  # 0.5th percentile
+    median: float
+    high: float  # 99.5th percentile
+    zeros: float  # fraction of voxels that are exactly 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    case: str
+    shape: tuple[int, ...]
+    spacing: tuple[float, ...]
+    orientation: str | None  # for example "LPS"; None if the file does not say
+    channels: tuple[ChannelStatistics, ...]
+    voxels: dict[int, int] | None  # number in the label -> count; None: label not read
+    # for each channel, a sample of intensities where the label is neither 0 nor ignored
+    foreground: tuple[tuple[float, ...], ...]
+    # number in the label -> mean chord in mm along each stored axis; empty if the label was not
+    # read or the voxel size is unknown
+    chords: dict[int, tuple[float, ...]] = field(default_factory=dict)
+
+
+def fingerprint(case: str, image: Image, label: Label | None, ignore: int | None) -> Fingerprint:
+    fits = label is not None and label.array.shape == image.grid.shape
+    return Fingerprint(
+        case,
+        image.grid.shape,
+        image.grid.spacing,
+        orientation_of(image.grid),
+        tuple(channel_statistics(channel) for channel in image.array),
+        count_numbers(label.array) if label else None,
+        _foreground_sample(case, image, label, ignore) if label and fits else (),
+        _chords_in_mm(label, image, ignore) if label and fits else {},
+    )
+
+
+def channel_statistics(channel: NDArray[np.float32]) -> ChannelStatistics:
+    step = max(1, channel.size // PERCENTILE_VOXELS)
+    while any(math.gcd(step, size) > 1 for size in channel.shape):
+        step += 1  # a step that shares a factor with a side would miss whole columns
+    low, middle, high = np.percentile(channel.reshape(-1)[::step], (0.5, 50, 99.5))
+    return ChannelStatistics(
+        minimum=float(channel.min()),
+        maximum=float(channel.max()),
+        low=float(low),
+        median=float(middle),
+        high=float(high),
+        zeros=1 - int(np.count_nonzero(channel)) / channel.size,
+    )
+
+
+def _foreground_sample(
+    case: str, image: Image, label: Label, ignore: int | None
+) -> tuple[tuple[float, ...], ...]:
+    mask = label.array != 0
+    if ignore is not None:
+        mask &= label.array != ignore
+    positions = np.flatnonzero(mask)
+    if len(positions) > SAMPLE:
+        rng = np.random.default_rng(zlib.crc32(case.encode()))  # the same in every run
+        positions = positions[rng.choice(len(positions), SAMPLE, replace=False, shuffle=False)]
+    channels = image.array.reshape(len(image.array), -1)
+    return tuple(tuple(channel[positions].tolist()) for channel in channels)
+
+
+def _chords_in_mm(label: Label, image: Image, ignore: int | None) -> dict[int, tuple[float, ...]]:
+    spacing = image.grid.spacing
+    if image.grid.affine is None and all(size == 1 for size in spacing):
+        return {}  # pictures do not store the size of their pixels
+    return {
+        number: tuple(length * size for length, size in zip(lengths, spacing, strict=True))
+        for number, lengths in mean_chords(label.array).items()
+        if number != ignore
+    }
+
+
+def count_numbers(numbers: NDArray[np.int32]) -> dict[int, int]:
+    """How often each number occurs."""
+    if numbers.min() >= 0 and numbers.max() < 65536:
+        counts = np.bincount(numbers.reshape(-1))  # many times faster than sorting
+        return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
+    found, counts = np.unique(numbers, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def mean_chords(label: NDArray[np.int32]) -> dict[int, tuple[float, ...]]:
+    r"""Mean chord length of each nonzero number along each axis, in voxels.
+
+    $$c_{ka} = n_k / r_{ka}$$
+
+    with $n_k$ the voxels of number $k$ and $r_{ka}$ its runs along axis $a$. A class is lost on a
+    grid that is coarser than its chords.
+    """
+    sides = [
+        np.flatnonzero(label.any(axis=tuple(other for other in range(label.ndim) if other != axis)))
+        for axis in range(label.ndim)
+    ]
+    if not len(sides[0]):
+        return {}
+    box = label[tuple(slice(side[0], side[-1] + 1) for side in sides)]
+    runs = [_count_runs(np.moveaxis(box, axis, 0)) for axis in range(box.ndim)]
+    return {
+        number: tuple(count / along[number] for along in runs)
+        for number, count in count_numbers(box).items()
+        if number
+    }
+
+
+def _count_runs(label: NDArray[np.int32]) -> dict[int, int]:
+    """Runs of each number along the first axis."""
+    starts = label[1:][label[1:] != label[:-1]]  # (N,)
+    return count_numbers(np.concatenate([label[0].reshape(-1), starts]))
