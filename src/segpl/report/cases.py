@@ -178,7 +178,7 @@ def case_requests(found: RunCollection) -> list[CaseRequest]:
     requests = []
     for run in found.runs:
         cases, scores = RunCases(run), run.by_case("dice")
-        for rank, name in typical_cases(run).items():
+        for rank, name in typical_cases(run, found).items():
             key = f"{run.dataset}/{name}"
             read = partial(cases.arrays, name)
             requests.append(

@@ -12,6 +12,7 @@ from segpl.errors import InputError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
+from segpl.report.tables import mean_of
 
 BASELINE = "supervised"
 MAX_NAMED = 3  # settings in the label of a variant
@@ -185,10 +186,20 @@ def short_paths(paths: Sequence[str]) -> dict[str, str]:
     return {path: "/".join(part[-depth:]) for path, part in parts.items()}
 
 
-def typical_cases(run: RunRecord, metric: str = "dice") -> dict[str, str]:
-    """The worst, median and best case by a score; fewer if there are fewer cases."""
-    values = {case: value for case, value in run.by_case(metric).items() if math.isfinite(value)}
-    order = sorted(values, key=lambda case: (values[case], case))
+def typical_cases(run: RunRecord, found: RunCollection, metric: str = "dice") -> dict[str, str]:
+    """The worst, median and best case of a run; fewer if there are fewer cases.
+
+    Cases are ranked by their mean over all runs of the same seed and data, so that these runs show
+    the same cases.
+    """
+    peers = [one for one in found.runs if (one.dataset, one.seed) == (run.dataset, run.seed)]
+    scores = [one.by_case(metric) for one in peers]
+    means = {
+        case: mean_of([each[case] for each in scores if case in each])
+        for case, value in run.by_case(metric).items()
+        if math.isfinite(value)
+    }
+    order = sorted(means, key=lambda case: (means[case], case))
     if len(order) < 2:
         return {"only": order[0]} if order else {}
     ranks = {"worst": 0, "median": (len(order) - 1) // 2, "best": len(order) - 1}

@@ -14,7 +14,15 @@ from segpl.evaluate.statistics import (
     estimate,
     smallest_p,
 )
-from segpl.report.tables import Table, count_noun, interval, mean_and_std, mean_of, p_text
+from segpl.report.tables import (
+    Table,
+    count_noun,
+    interval,
+    mean_and_std,
+    mean_of,
+    p_text,
+    signed_number,
+)
 
 FEW_SEEDS = 5  # below, bootstrap intervals may be far too narrow
 
@@ -90,7 +98,7 @@ def comparison_table(
             [
                 label,
                 _dice(scores[label]),
-                f"{round(known.mean, 3) + 0.0:+.3f}" if known.cases else "-",
+                signed_number(known.mean) if known.cases else "-",
                 interval(known.low, known.high, signed=True),
                 f"{each.higher} of {known.cases}" if known.cases else "-",
                 p_text(each.corrected),

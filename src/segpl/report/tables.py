@@ -145,9 +145,13 @@ def interval(low: float, high: float, *, signed: bool = False) -> str:
     """'0.004 to 0.021'; a dash where there is none."""
     if not (math.isfinite(low) and math.isfinite(high)):
         return "-"
-    sign = "+" if signed else ""
-    # + 0.0: no minus sign before a rounded 0
-    return f"{round(low, 3) + 0.0:{sign}.3f} to {round(high, 3) + 0.0:{sign}.3f}"
+    return " to ".join(signed_number(end) if signed else number(end) for end in (low, high))
+
+
+def signed_number(value: float) -> str:
+    """'+0.013', '-0.004'; zero has no sign."""
+    text = f"{value:+.3f}"
+    return "0.000" if float(text) == 0 else text
 
 
 def p_text(p: float) -> str:
