@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from segpl.report.sections.calibration import (
-    MOST_VOXELS,
+    MAX_VOXELS,
     calibration_of,
     calibration_section,
     calibration_table,
@@ -22,11 +22,11 @@ def test_measures_are_those_of_the_known_voxels():
 
 
 def test_large_case_is_thinned_out_evenly():
-    size = 2 * MOST_VOXELS + 10
+    size = 2 * MAX_VOXELS + 10
     label = np.zeros(size, np.int16)
     label[: size // 2] = 1
     found = calibration_of(np.full((1, size), 0.5, np.float32), label)
-    assert found.reliability.count.sum() <= MOST_VOXELS
+    assert found.reliability.count.sum() <= MAX_VOXELS
     assert found.reliability.frequency[7] == pytest.approx(0.5, abs=1e-4)
 
 
@@ -43,7 +43,7 @@ def test_curve_pools_the_voxels_of_all_cases():
     """By hand: 30 voxels of 0.5 that are all yes, 90 that are all no: a frequency of a quarter."""
     yes = calibration_of(np.full((1, 30), 0.5), np.ones(30, np.int16))
     no = calibration_of(np.full((1, 90), 0.5), np.zeros(90, np.int16))
-    figure = reliability_figure({"a": [[yes], [no]]}, {"a": "#000000"})
+    figure = reliability_figure({"a": [[yes], [no]]}, {"a": 0})
     line = figure.axes[0].lines[1]
     assert (line.get_xdata(), line.get_ydata()) == (pytest.approx([0.5]), pytest.approx([0.25]))
 

@@ -2,100 +2,160 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-from segpl.report.comparison.outcomes import Outcome, outcome_rows, seeds_table
+from records import collect, make_record
 
-from segpl.evaluate.scores import Score
-from segpl.report.tables import as_markdown
+from segpl.errors import InputError
+from segpl.evaluate.statistics import Difference, Estimate, compare_with
+from segpl.report.comparison import comparison_table, describe, how_compared
+from segpl.report.sections.questions import Question, answer_question, question_section
+
+BASE = np.random.default_rng(0).uniform(0.5, 0.7, 12)
 
 
-def outcome(method: str, seed: int, *dice: float, seconds: float = 10.0) -> Outcome:
-    """One case for each value; the IoU is always half the Dice."""
-    scores = [
-        Score(f"case{number}", "vessel", metric, value * share)
-        for number, value in enumerate(dice)
-        for metric, share in (("dice", 1.0), ("iou", 0.5))
+def difference(mean: float, low: float, high: float, p: float = 0.01, **changes: int) -> Difference:
+    count = {"higher": 18, "lower": 2, "left_out": 0, "seeds": 5, "cases": 20} | changes
+    known = Estimate(mean, 0.01, low, high, count["seeds"], count["cases"])
+    return Difference(known, count["higher"], count["lower"], p, p, count["left_out"])
+
+
+@pytest.mark.parametrize(
+    ("found", "sentence"),
+    [
+        (
+            difference(0.013, 0.004, 0.021),
+            "a scores 0.013 Dice higher than b (95% CI +0.004 to +0.021; higher in 18 of 20 cases; "
+            "p = 0.010).",
+        ),
+        (
+            difference(-0.013, -0.021, -0.004, 0.0001, higher=3, lower=17),
+            "a scores 0.013 Dice lower than b (95% CI -0.021 to -0.004; lower in 17 of 20 cases; "
+            "p < 0.001).",
+        ),
+        (
+            difference(0.003, -0.004, 0.011, higher=12),
+            "No significant difference between a and b: +0.003 Dice (95% CI -0.004 to +0.011; "
+            "higher in 12 of 20 cases; p = 0.010).",
+        ),
+        (
+            difference(0.0, math.nan, math.nan, math.nan, higher=0, lower=0, cases=0, seeds=0),
+            "a and b have no scored case of the same seed in common.",
+        ),
+        (
+            difference(0.0, 0.0, 0.0, 1.0, higher=0, lower=0, cases=2),
+            "a and b have the same Dice in 2 cases.",
+        ),
+    ],
+)
+def test_sentence_states_size_interval_cases_and_p(found, sentence):
+    assert describe("a", "b", found) == sentence
+
+
+def test_corrected_p_of_0_05_is_not_significant():
+    assert describe("a", "b", difference(0.013, 0.004, 0.021, 0.049)).startswith("a scores")
+    assert describe("a", "b", difference(0.013, 0.004, 0.021, 0.05)).startswith("No significant")
+
+
+def test_small_differences_are_not_rounded_to_zero():
+    assert "+0.0004 Dice" in describe("a", "b", difference(0.0004, -0.001, 0.001))
+
+
+def test_pairs_without_scores_are_counted():
+    text = describe("a", "b", difference(0.013, 0.004, 0.021, left_out=3))
+    assert text.endswith("3 pairs of seed and case without two scores left out.")
+
+
+def test_note_warns_of_few_seeds_and_few_cases():
+    assert "only one seed" in how_compared([difference(0.1, 0.0, 0.2, seeds=1)])
+    assert "only 3 seeds" in how_compared([difference(0.1, 0.0, 0.2, seeds=3)])
+    assert "seeds the" not in how_compared([difference(0.1, 0.0, 0.2, seeds=5)])
+    few = difference(0.1, 0.0, 0.2, cases=5)
+    assert "With 5 cases, p cannot reach 0.05" in how_compared([few])
+    assert "cannot reach" not in how_compared([difference(0.1, 0.0, 0.2, cases=6)])
+    # six cases reach 2 / 64, which Holm doubles for two comparisons
+    assert "With 6 cases, p cannot reach" in how_compared([difference(0.1, 0.0, 0.2, cases=6)] * 2)
+
+
+def test_table_shows_means_over_seeds_and_paired_differences():
+    """By hand: seed means 0.5 and 0.7 against 0.4 and 0.6, every case 0.1 higher."""
+    reference = {0: {"x": 0.3, "y": 0.5}, 1: {"x": 0.5, "y": 0.7}}
+    better = {
+        seed: {case: v + 0.1 for case, v in cases.items()} for seed, cases in reference.items()
+    }
+    table = comparison_table("b", {"b": reference, "a": better}, cases="test", failed=["a, seed 2"])
+    assert table.rows == [
+        ["b", "0.500 ± 0.141", "", "", "", ""],
+        ["a", "0.600 ± 0.141", "+0.100", "+0.100 to +0.100", "2 of 2", "0.500"],
     ]
-    return Outcome(method, seed, scores, seconds, 100)
+    assert "2 seeds, 2 test cases" in table.note
+    assert "left out: a, seed 2." in table.note
 
 
-OUTCOMES = [
-    outcome("supervised", 0, 0.6, 0.8),
-    outcome("segpl", 0, 0.7, 0.7),
-    outcome("supervised", 1, 0.4, 0.6),
-    outcome("segpl", 1, 0.9, 0.7, seconds=20.0),
+def question(**changes: object) -> Question:
+    given = {"id": "q", "text": "Is it?", "reference": "segpl", "variants": ("cps",)}
+    return Question(**given | changes)  # type: ignore[arg-type]
+
+
+RUNS = [
+    make_record(
+        method, seed, dice, validation=list(BASE + shift), settings={"method.calibrate": calibrate}
+    )
+    for seed in range(5)
+    for method, shift, dice, calibrate in (
+        ("segpl", 0.0, [0.9, 0.8], "off"),
+        ("cps", 0.1, [0.4, 0.3], "all"),
+    )
 ]
 
 
-def test_mean_and_deviation_are_those_over_seeds():
-    """By hand: supervised 0.7 and 0.5, segpl 0.7 and 0.8."""
-    table = seeds_table(OUTCOMES, "supervised")
-    assert table.columns == [
-        "method",
-        "IoU",
-        "Dice",
-        "Dice - supervised",
-        "> supervised",
-        "seconds",
+def test_questions_are_answered_on_validation_cases_unless_they_ask_for_test_cases():
+    found = collect(*RUNS)
+    answer = answer_question(question(), found, dataset="heart")
+    assert answer.title == "Is it? (heart)"
+    assert answer.sentences[0].startswith("cps scores 0.100 Dice higher than segpl")
+    test = answer_question(question(cases="test"), found)
+    assert test.sentences == (
+        "No significant difference between cps and segpl: -0.500 Dice (95% CI -0.500 to -0.500; "
+        "lower in 2 of 2 cases; p = 0.500).",
+    )
+
+
+def test_methods_calibrated_on_validation_cases_are_named():
+    answer = answer_question(question(), collect(*RUNS))
+    assert answer.sentences[1].startswith("cps was calibrated on the labels of these validation")
+    assert len(answer_question(question(cases="test"), collect(*RUNS)).sentences) == 1
+
+
+def test_page_warns_against_choosing_by_test_scores():
+    answers = [
+        answer_question(question(cases=kind), collect(*RUNS)) for kind in ("validation", "test")
     ]
-    assert table.rows[0] == ["supervised", "0.300 ± 0.071", "0.600 ± 0.141", "", "", "10"]
-    assert table.rows[1][:3] == ["segpl", "0.375 ± 0.035", "0.750 ± 0.071"]
-    assert table.rows[1][5] == "15"
+    section = question_section(answers)
+    assert "must not be used to choose" in section.text[0]
+    assert [entry.title for entry in section.tables] == [
+        "Is it?, on validation cases",
+        "Is it?, on test cases",
+    ]
 
 
-def test_difference_is_taken_at_equal_seeds():
-    """By hand: 0.7 - 0.7 and 0.8 - 0.5, whatever the order of the seeds."""
-    assert seeds_table(OUTCOMES, "supervised").rows[1][3] == "+0.150 ± 0.212"
-    assert seeds_table(OUTCOMES[::-1], "supervised").rows[0][3] == "+0.150 ± 0.212"
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"variants": ()}, "name at least one"),
+        ({"variants": ("a", "a")}, "each once"),
+        ({"variants": ("segpl",)}, "both the reference and a variant"),
+    ],
+)
+def test_question_without_a_comparison_is_refused(changes, words):
+    with pytest.raises(InputError, match=words):
+        question(**changes)
 
 
-def test_crowded_machine_is_told():
-    assert "15 at a time" in seeds_table(OUTCOMES, "supervised", jobs=15).note
-    assert "at a time" not in seeds_table(OUTCOMES, "supervised").note
-
-
-def test_method_that_failed_on_a_seed_is_never_the_best():
-    failed = Outcome("segpl", 2, error="diverged")
-    hard = outcome("supervised", 2, 0.1, 0.1)
-    assert seeds_table([*OUTCOMES, failed, hard], "supervised").best == {(0, 1), (0, 2)}
-
-
-def test_pairs_are_of_the_same_seed_and_case():
-    assert seeds_table(OUTCOMES, "supervised").rows[1][4] == "3 of 4"
-
-
-def test_highest_mean_is_marked():
-    assert seeds_table(OUTCOMES, "supervised").best == {(1, 1), (1, 2)}
-
-
-def test_classes_of_a_case_are_averaged_first():
-    scores = [Score("a", name, "dice", value) for name, value in (("x", 0.2), ("y", 0.4))]
-    assert Outcome("segpl", 0, scores).mean("dice") == pytest.approx(0.3)
-
-
-def test_failed_training_is_counted_and_hides_no_other():
-    failed = Outcome("segpl", 2, error="diverged")
-    table = seeds_table([*OUTCOMES, failed], "supervised")
-    assert table.rows[1][:3] == ["segpl (1 failed)", "0.375 ± 0.035", "0.750 ± 0.071"]
-    assert math.isnan(failed.mean("dice"))
-
-
-def test_method_that_always_failed_has_no_numbers():
-    table = seeds_table([OUTCOMES[0], Outcome("segpl", 0, error="diverged")], "supervised")
-    assert table.rows[1] == ["segpl (1 failed)", "-", "-", "-", "-", "-"]
-    assert table.best == {(0, 1), (0, 2)}
-
-
-def test_rows_hold_every_training_with_its_error():
-    header, first, *_, last = outcome_rows([*OUTCOMES, Outcome("cps", 0, error="no memory")])
-    assert header == ["method", "seed", "iou", "dice", "seconds", "parameters", "error"]
-    assert first == ["supervised", 0, "0.350000", "0.700000", "10.0", 100, ""]
-    assert last == ["cps", 0, "nan", "nan", "0.0", 0, "no memory"]
-
-
-def test_markdown_has_a_line_for_each_row_and_bold_means():
-    lines = as_markdown(seeds_table(OUTCOMES, "supervised")).splitlines()
-    assert lines[0] == "| method | IoU | Dice | Dice - supervised | > supervised | seconds |"
-    assert lines[1] == "| --- | --- | --- | --- | --- | --- |"
-    assert lines[3].startswith("| segpl | **0.375 ± 0.035** | **0.750 ± 0.071** | +0.150 ± 0.212 |")
-    assert "2 seeds of the mean over 2 test cases" in lines[-1]
+def test_several_methods_are_corrected_by_holm():
+    reference = {0: dict.fromkeys(range(8), 0.5)}
+    better = {0: {case: 0.5 + (case + 1) / 100 for case in range(8)}}
+    alone = compare_with(reference, {"a": better})["a"]
+    both = compare_with(reference, {"a": better, "b": reference})["a"]
+    assert alone.corrected == alone.p == 2 / 2**8
+    assert both.corrected == 2 * alone.p

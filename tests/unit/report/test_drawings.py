@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.textpath import TextPath
 
+from segpl.report.curves import curve_figure
 from segpl.report.page.html import svg
-from segpl.report.sections.training import column_figure
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 TURNED = re.compile(r"rotate\(-90(\.0)? ")
@@ -36,7 +36,7 @@ def boxes(drawing: str) -> dict[str, tuple[float, float, float, float]]:
 def test_all_words_of_a_curve_are_inside_of_the_drawing(highest, lowest):
     """The numbers at the ticks must be those that the layout has made room for."""
     log = {"step": list(range(10)), "kl": list(np.linspace(highest, lowest, 10))}
-    drawing = svg(column_figure({"segpl-vi": [log]}, "kl", "KL of the threshold"), "a curve")
+    drawing = svg(curve_figure({"segpl-vi": [log]}, "kl", "KL of the threshold"), "a curve")
     width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawing).groups())
     found = boxes(drawing)
     assert "KL of the threshold" in found

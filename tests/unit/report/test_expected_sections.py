@@ -1,30 +1,21 @@
-"""What a page tells of runs that no validation case has judged."""
-
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from segpl.report.gathered import FoldScore, FoundRun, Gathered, grouped
+from records import collect, make_record
 
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
+from segpl.report.collection import RunCollection
+from segpl.report.run_record import FoldScore
 from segpl.report.sections.expected import expected_sections
 from segpl.report.sections.section import Section
 
 CLASSES = [(0, "a", "x", 0.9), (0, "a", "y", 0.5), (1, "b", "x", 0.7), (1, "b", "y", 0.3)]
 
 
-def found(*parts: dict[str, object]) -> Gathered:
+def found(*parts: dict[str, object]) -> RunCollection:
     """A run of segpl for each part, with seeds 0, 1, ..."""
-    runs = [
-        FoundRun(
-            **{"name": f"r{n}", "path": Path(f"r{n}"), "method": "segpl", "seed": n},
-            **{"settings": {}, "changed": {}, "dataset": "d"},
-            **part,
-        )
-        for n, part in enumerate(parts)
-    ]
-    return grouped(runs, {})
+    return collect(*(make_record("segpl", n, name=f"r{n}", **part) for n, part in enumerate(parts)))
 
 
 def record(dice: float | None, *, lowest: float | None = None, **more: object) -> NetworkAgreement:
@@ -47,13 +38,13 @@ def test_cross_validation_has_mean_deviation_worst_and_best_over_cases():
     assert section.tables[0].table.rows == [
         ["r0", "x", "2", "3", "0.800 ± 0.100", "0.700", "0.900"]
     ]
-    assert "no bounds for new scans" in section.words[0]
+    assert "do not bound the score of a new scan" in section.text[0]
 
 
 def test_a_case_of_several_classes_counts_by_their_mean():
     rows = [FoldScore(n, case, name, dice) for n, case, name, dice in CLASSES]
     table = only(expected_sections(found({"folds": rows}))).tables[0].table
-    assert [row[1] for row in table.rows] == ["x", "y", "mean of classes"]
+    assert [row[1] for row in table.rows] == ["x", "y", "mean over classes"]
     assert table.rows[2][4:] == ["0.600 ± 0.141", "0.500", "0.700"]
 
 
@@ -63,7 +54,7 @@ def test_agreement_is_the_mean_over_seeds_and_the_lowest_that_of_any():
     (row,) = section.tables[0].table.rows
     assert row[:4] == ["segpl", "x", "student, teacher", "4 of 6"]
     assert row[4:6] == ["0.700 ± 0.141", "0.400"]
-    assert "not accuracy" in section.words[0]
+    assert "not accuracy" in section.text[0]
 
 
 def test_one_network_has_no_agreement_and_a_fixed_threshold_no_spread():
@@ -71,29 +62,29 @@ def test_one_network_has_no_agreement_and_a_fixed_threshold_no_spread():
     assert table.rows[0][4:] == ["-", "-", "0.900", "-"]
 
 
-def test_a_learned_threshold_is_told_with_its_spread():
+def test_a_learned_threshold_is_shown_with_its_deviation():
     learned = record(0.8, threshold=0.52, threshold_std=0.1)
     table = only(expected_sections(found({"agreement": learned}))).tables[0].table
-    assert table.rows[0][-1] == "0.520, spread 0.100"
+    assert table.rows[0][-1] == "0.520 (std 0.100)"
 
 
-def test_cases_that_were_too_large_are_told_and_make_no_table_alone():
+def test_skipped_cases_are_reported_without_a_table():
     nothing = NetworkAgreement(10, (), 3, ("network",), {"x": ClassAgreement(0, None, None, None)})
     section = only(expected_sections(found({"agreement": nothing})))
     assert not section.tables
-    assert section.missing[0].startswith("3 cases would have taken too long")
+    assert section.missing[0].startswith("3 cases per run skipped")
 
 
-def test_cases_that_were_too_large_for_several_seeds_are_not_counted_once_for_each():
+def test_skipped_cases_of_several_seeds_are_not_added_up():
     several = [{"agreement": replace(record(0.8), too_large=count)} for count in (2, 3, 0)]
     section = only(expected_sections(found(*several)))
-    assert section.missing[0].startswith("Up to 3 cases of a run would have taken too long")
+    assert section.missing[0].startswith("Up to 3 cases per run skipped")
 
 
-def test_nothing_is_said_of_size_where_no_case_was_too_large():
+def test_no_note_if_no_case_was_skipped():
     assert only(expected_sections(found({"agreement": record(0.8)}))).missing == ()
 
 
-def test_what_could_not_be_read_is_told():
+def test_unreadable_files_are_reported():
     section = only(expected_sections(found({"problems": ("no cross-validation: why",)})))
     assert section.missing == ("r0: no cross-validation: why",)

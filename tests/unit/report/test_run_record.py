@@ -5,13 +5,14 @@ import os
 from pathlib import Path
 
 import pytest
-from segpl.config import resolve
-from segpl.report.gathered import FoldScore
 
 from segpl.data.split import Split
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score, write_scores
-from segpl.experiments.report import gather, make_report
+from segpl.report.collection import collect_runs
+from segpl.report.page.report import write_report
+from segpl.report.run_record import FoldScore
+from segpl.settings import resolve
 
 AGREEMENT = {
     "weights": "0123",
@@ -40,6 +41,8 @@ def make_run(
     Split(("a",), (), (), tuple(score), ()).write(folder / "split.json")
     (folder / "log.csv").write_text("step,total,lr\n2,0.5,0.1\n4,0.4,0.1\n")
     (folder / "times.csv").write_text("step,seconds,peak_bytes\n4,12.5,1024\n")
+    summary = {"parameters": 1234, "changed": ["train.steps", "train.seed"]}
+    (folder / "summary.json").write_text(json.dumps(summary))
     (folder / "environment.json").write_text('{"segpl": "0.1.0", "device": "cpu"}')
     if score:
         scores = [Score(case, "x", "dice", value) for case, value in score.items()]
@@ -48,41 +51,42 @@ def make_run(
 
 
 def problems(run: Path) -> str:
-    return " ".join(gather([run]).runs[0].problems)
+    return " ".join(collect_runs([run]).runs[0].problems)
 
 
 def test_run_is_known_by_its_files(tmp_path):
-    (run,) = gather([make_run(tmp_path, "a", seed=3, t0=0.5, t1=0.7)]).runs
+    (run,) = collect_runs([make_run(tmp_path, "a", seed=3, t0=0.5, t1=0.7)]).runs
     assert (run.name, run.method, run.seed, run.seconds, run.peak_bytes) == (
         *("a", "segpl", 3, 12.5, 1024),
     )
     assert run.by_case("dice") == {"t0": 0.5, "t1": 0.7}
-    assert run.changed["train.steps"] == 4
-    assert "train.lr" not in run.changed
+    assert (run.parameters, run.changed) == (1234, ("train.steps", "train.seed"))
+    assert run.settings["train.steps"] == 4
 
 
 def test_folder_given_twice_counts_once(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
-    found = gather([run, run / ".." / "a"])
-    assert (len(found.runs), found.broken) == (1, {})
+    found = collect_runs([run, run / ".." / "a"])
+    assert (len(found.runs), found.left_out) == (1, {})
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
-    found = gather(
+    found = collect_runs(
         [make_run(tmp_path, "x/a", t0=0.5), make_run(tmp_path, "y/a", method="cps", t0=0.5)]
     )
     assert sorted(run.name for run in found.runs) == ["x/a", "y/a"]
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "words"),
     [
         ("log.csv", None, "no log"),
         ("log.csv", "step,total\n1,abc\n", "no log"),
-        ("times.csv", None, "no times"),
+        ("times.csv", None, "no training times"),
         ("split.json", "{", "no split"),
         ("split.json", "[]", "no split"),
-        ("environment.json", "[1]", "no versions"),
+        ("environment.json", "[1]", "no environment"),
+        ("summary.json", None, "no summary"),
         ("validation.csv", "step,case\n1,a\n", "no validation"),
         ("folds.csv", "fold,case\n0,a\n", "no cross-validation"),
         ("agreement.json", "{}", "no agreement"),
@@ -90,25 +94,25 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
         ("agreement.json", '{"weights": ', "--resume` writes it again; or delete it"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
-        ("scores.csv", "case,class,metric,value,unit,empty\n", "holds no row"),
+        ("scores.csv", "case,class,metric,value,unit,empty\n", "has no rows"),
     ],
 )
-def test_file_that_is_missing_or_broken_is_told_and_the_run_kept(tmp_path, file, text, told):
+def test_missing_or_broken_file_is_reported_and_the_run_kept(tmp_path, file, text, words):
     run = make_run(tmp_path, "a", t0=0.5)
     if text is None:
         (run / file).unlink()
     else:
         (run / file).write_text(text)
-    assert told in problems(run)
+    assert words in problems(run)
 
 
-def test_folds_and_answers_on_unlabeled_cases_are_known_where_a_run_has_them(tmp_path):
+def test_folds_and_agreement_are_read_if_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
-    (found,) = gather([run]).runs
+    (found,) = collect_runs([run]).runs
     assert (found.folds, found.agreement) == ([], None)
     (run / "folds.csv").write_text("fold,case,class,dice\n1,a,x,0.25\n")
     (run / "agreement.json").write_text(json.dumps(AGREEMENT))
-    (found,) = gather([run]).runs
+    (found,) = collect_runs([run]).runs
     assert found.folds == [FoldScore(1, "a", "x", 0.25)]
     assert found.agreement.cases == ("u0", "u1")
     assert found.agreement.classes["x"].agreement == 0.75
@@ -139,8 +143,10 @@ def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path, steps, dic
     run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
     (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
     make_fold(run, steps=steps, **dice)
-    assert gather([run]).runs[0].folds == []
-    assert "no cross-validation: folds.csv is not of trainings of 4 steps" in problems(run)
+    assert collect_runs([run]).runs[0].folds == []
+    assert "no cross-validation: folds.csv does not match folds trained for 4 steps" in problems(
+        run
+    )
     assert "--resume --folds 1`" in problems(run)
 
 
@@ -148,16 +154,16 @@ def test_cross_validation_of_trainings_as_long_as_the_run_is_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
     make_fold(run, steps=4, step_2=0.75, step_4=0.25)
-    assert gather([run]).runs[0].folds == [FoldScore(0, "a", "x", 0.25)]
+    assert collect_runs([run]).runs[0].folds == [FoldScore(0, "a", "x", 0.25)]
     assert "cross-validation" not in problems(run)
 
 
-def test_answers_of_weights_that_were_trained_on_are_not_shown(tmp_path):
+def test_agreement_of_older_weights_is_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (run / "checkpoints").mkdir()
     (run / "checkpoints" / "last.safetensors").write_bytes(b"newer")
-    assert gather([run]).runs[0].agreement is None
+    assert collect_runs([run]).runs[0].agreement is None
     assert "older weights" in problems(run)
 
 
@@ -172,22 +178,22 @@ def test_newer_scores_overrule_older_ones(tmp_path):
         [Score("t0", "x", "dice", 0.6), Score("t0", "x", "hd95", 3.0, "mm")],
     )
     os.utime(run / "scores.csv", (1, 1))
-    (found,) = gather([run]).runs
+    (found,) = collect_runs([run]).runs
     assert (found.by_case("dice"), found.by_case("hd95")) == ({"t0": 0.6}, {"t0": 3.0})
     os.utime(run / "predictions" / "scores.csv", (0, 0))
-    (found,) = gather([run]).runs
+    (found,) = collect_runs([run]).runs
     assert (found.by_case("dice"), found.by_case("hd95")) == ({"t0": 0.5}, {"t0": 3.0})
 
 
-def test_data_that_were_moved_are_told_and_hide_nothing_else(tmp_path):
+def test_moved_data_is_reported_and_hides_nothing_else(tmp_path):
     runs = [make_run(tmp_path, name, method=name, t0=0.5, t1=0.6) for name in ("segpl", "cps")]
     out = tmp_path / "page.html"
-    make_report(runs, out)
+    write_report(runs, out, quiet=True)
     page = out.read_text()
     assert "worst case: " in page
     assert "0.550" in page
 
 
 def test_no_readable_run_names_them_all(tmp_path):
-    with pytest.raises(InputError, match=r"no run can be read: a: .*b: "):
-        gather([tmp_path / "a", tmp_path / "b"])
+    with pytest.raises(InputError, match=r"none of the runs can be read: a: .*b: "):
+        collect_runs([tmp_path / "a", tmp_path / "b"])

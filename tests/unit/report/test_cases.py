@@ -6,12 +6,13 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from segpl.experiments.report_cases import RunCases, calibrations, channel_note, volumes
-from segpl.report.gathered import FoundRun, grouped
+from records import collect, make_record
 
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
+from segpl.report.cases import MAX_ENTROPY, RunCases, calibrations, channel_note, volumes_of
+from segpl.report.run_record import RunRecord
 from segpl.types import IGNORE
 
 PLAN = Plan(
@@ -41,27 +42,14 @@ def write(path: Path, array: np.ndarray, affine: np.ndarray = AFFINE) -> None:
 
 
 @pytest.fixture
-def run(tmp_path) -> FoundRun:
+def run(tmp_path) -> RunRecord:
     """One case that was predicted without its tumor."""
-    from segpl.settings import resolve
-
     data, folder = tmp_path / "data", tmp_path / "run"
     write(data / "images" / "t0.nii.gz", np.arange(120, dtype=np.float32).reshape(6, 5, 4))
     write(data / "labels" / "t0.nii.gz", LABEL)
     write(folder / "predictions" / "t0.nii.gz", np.where(LABEL == 1, 1, 0).astype(np.uint8))
-    config = resolve({"data": {"path": str(data)}})
-    (folder / "config.toml").write_text(config.as_toml())
-    return FoundRun(
-        "run",
-        folder,
-        "segpl",
-        0,
-        {},
-        {},
-        str(data),
-        plan=PLAN,
-        scores=[Score("t0", "x", "dice", 0.5)],
-    )
+    scores = [Score("t0", "x", "dice", 0.5)]
+    return make_record("segpl", dataset=str(data), path=folder, plan=PLAN, scores=scores)
 
 
 def test_numbers_of_a_file_become_indices_of_classes(run):
@@ -69,53 +57,53 @@ def test_numbers_of_a_file_become_indices_of_classes(run):
     assert (found[1, 1, 1], found[4, 4, 0], found[0, 0, 0], found[5, 0, 0]) == (1, 2, IGNORE, 0)
 
 
-def test_number_that_is_no_class_is_refused_and_not_shown_as_background(run):
+def test_number_without_a_class_is_refused(run):
     write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
     with pytest.raises(InputError, match="contains the number 7, which is not a class"):
         RunCases(run).arrays("t0")
 
 
 @pytest.mark.parametrize(
-    ("shape", "affine", "told"),
+    ("shape", "affine", "words"),
     [
-        ((6, 5, 4, 3), np.eye(4), "label and probabilities differ in voxel spacing"),
-        ((6, 5, 4), AFFINE, "1 channels of probabilities, and the plan has 3"),
+        ((6, 5, 4, 3), np.eye(4), "the label and the probabilities differ in voxel spacing"),
+        ((6, 5, 4), AFFINE, "the probabilities have 1 channels, but the plan has 3"),
     ],
 )
-def test_probabilities_of_another_grid_or_other_classes_are_told(run, shape, affine, told):
+def test_probabilities_of_another_grid_or_other_classes_are_reported(run, shape, affine, words):
     path = run.path / "predictions" / "probabilities" / "t0.nii.gz"
     write(path, np.zeros(shape, np.float32), affine)
-    known, missing = calibrations(grouped([run], {}))
+    known, missing = calibrations(collect(run))
     assert known == {"segpl": []}
-    assert told in missing[0]
+    assert words in missing[0]
 
 
 def test_channel_that_is_shown_is_named_where_there_are_several(run):
-    assert channel_note(grouped([run], {})) == ""
-    object.__setattr__(run, "plan", replace(PLAN, channels=("T1", "FLAIR")))
-    assert channel_note(grouped([run], {})) == "Of the 2 channels T1, FLAIR the first is shown."
+    assert channel_note(collect(run)) == ""
+    several = replace(run, plan=replace(PLAN, channels=("T1", "FLAIR")))
+    assert channel_note(collect(several)) == "The first of the 2 channels T1, FLAIR is shown."
 
 
 def test_case_is_read_with_its_truth_and_prediction(run):
     arrays = RunCases(run).arrays("t0")
     assert np.count_nonzero(arrays.truth == 2) == 4
     assert np.count_nonzero(arrays.prediction) == 4
-    assert arrays.truth[0, 0, 0] == 0  # unknown is shown as nothing
+    assert arrays.truth[0, 0, 0] == 0
     assert arrays.uncertainty is None
 
 
-def test_entropy_of_samples_is_the_uncertainty_that_is_shown(run):
+def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):
     entropy = np.zeros((6, 5, 4, 3), np.float32)
-    entropy[2, 2, 2, 1] = 0.5
+    entropy[2, 2, 2, 1] = MAX_ENTROPY / 2
     write(run.path / "samples" / "uncertainty" / "t0_entropy.nii.gz", entropy)
     shown = RunCases(run).arrays("t0").uncertainty
     assert shown is not None
-    assert (shown[2, 2, 2], shown.sum()) == (0.5, 0.5)
+    assert (shown[2, 2, 2], shown.sum()) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
 def test_prediction_on_another_grid_is_refused(run):
     write(run.path / "predictions" / "t0.nii.gz", np.zeros((6, 5, 4), np.uint8), np.eye(4))
-    with pytest.raises(InputError, match="label and prediction differ in voxel spacing"):
+    with pytest.raises(InputError, match="the label and the prediction differ in voxel spacing"):
         RunCases(run).arrays("t0")
 
 
@@ -127,18 +115,17 @@ def test_missing_prediction_is_named(run):
 
 def test_volume_is_counted_from_the_file_or_taken_from_the_scores(run):
     """By hand: 4 voxels of 8 mm³ are 0.032 ml."""
-    known, unit, missing = volumes(grouped([run], {}), ["segpl"])
+    known, unit, missing = volumes_of(collect(run), ["segpl"])
     assert (known["segpl"][0], unit, missing) == ({"t0": pytest.approx(0.032)}, "ml", [])
     scored = [Score("t0", name, "volume", size, "mm²") for name, size in (("a", 1.5), ("b", 2.0))]
-    object.__setattr__(run, "scores", scored)
-    known, unit, _ = volumes(grouped([run], {}), ["segpl"])
+    known, unit, _ = volumes_of(collect(replace(run, scores=scored)), ["segpl"])
     assert (known["segpl"][0], unit) == ({"t0": 3.5}, "mm²")
 
 
-def test_probabilities_are_held_against_known_voxels(run):
+def test_calibration_uses_only_voxels_with_a_known_label(run):
     probability = np.stack([number == LABEL for number in (0, 1, 4)], -1).astype(np.float32)
     write(run.path / "predictions" / "probabilities" / "t0.nii.gz", probability)
-    known, missing = calibrations(grouped([run], {}))
+    known, missing = calibrations(collect(run))
     (case,) = known["segpl"][0]
     assert missing == []
     assert case.brier == 0

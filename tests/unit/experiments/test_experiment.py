@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import copy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segpl.errors import UserError
+from segpl.experiments.experiment import Experiment, make_experiment
+from segpl.methods.base import METHODS
+from segpl.settings import resolve
+
+ROOT = Path(__file__).parents[3]
+GOOD: dict[str, Any] = {
+    "title": "Thresholds",
+    "datasets": {
+        "phantom": {"phantom": True, "seeds": [3, 4], "train": {"steps": 7}},
+        "brain": {"path": "Task04", "split": {"labeled": 2, "validation": 5}},
+    },
+    "train": {"steps": 9, "lr": 0.5},
+    "split": {"validation": 2},
+    "methods": {
+        "low": {"method": "segpl", "threshold": 0.4},
+        "high": {"method": "segpl", "threshold": 0.6, "network": {"width": 4}},
+        "table": {"method": "bpl", "threshold": {"family": "beta"}},
+    },
+    "questions": [
+        {"id": "fixed", "text": "Low?", "reference": "segpl", "variants": ["low"]},
+        {"id": "up", "text": "Up?", "reference": "low", "variants": ["high"], "only": ["brain"]},
+        {"id": "on-test", "text": "?", "reference": "low", "variants": ["table"], "cases": "test"},
+    ],
+}
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """GOOD with another value at a path such as `questions.0.id`; None deletes it."""
+    content = copy.deepcopy(GOOD)
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    target: Any = content
+    for key in parents:
+        target = target[key]
+    if value is None:
+        del target[last]
+    else:
+        target[last] = value
+    return content
+
+
+def experiment(content: dict[str, Any] = GOOD, **options: Any) -> Experiment:
+    return make_experiment(content, "file.toml", **options)
+
+
+def test_a_dataset_trains_only_what_its_questions_need():
+    phantom, brain = experiment().datasets
+    assert experiment().labels_on(phantom) == ["segpl", "low", "table"]
+    assert experiment().labels_on(brain) == ["segpl", "low", "high", "table"]
+
+
+def test_settings_come_from_the_file_the_dataset_and_the_variant_in_this_order():
+    phantom, brain = experiment().datasets
+    config = resolve(experiment().settings(phantom, "high"))
+    assert (config.method, config.settings.threshold) == ("segpl", 0.6)
+    assert (config.train.steps, config.train.lr, config.network.width) == (7, 0.5, 4)
+    assert resolve(experiment().settings(brain, "low")).split.validation == 5
+    assert (brain.path, brain.seeds, phantom.seeds) == ("Task04", (0, 1, 2), (3, 4))
+
+
+def test_method_settings_of_a_dataset_go_to_the_methods_that_have_them():
+    found = experiment(changed("datasets.brain.method", {"alpha": 0.7, "threshold": 0.2}))
+    _, brain = found.datasets
+    segpl, low, table = (
+        found.settings(brain, label)["method"] for label in ("segpl", "low", "table")
+    )
+    assert segpl == {"name": "segpl", "alpha": 0.7, "threshold": 0.2}
+    assert low == {"name": "segpl", "alpha": 0.7, "threshold": 0.4}  # its own value wins
+    assert table["threshold"] == {"family": "beta"}  # a table, which a number does not fit
+
+
+def test_overrides_and_seeds_of_the_command_come_last():
+    found = experiment(
+        seeds=[8], overrides={"train": {"steps": 2}, "methods": {"low": {"threshold": 0.1}}}
+    )
+    assert [dataset.seeds for dataset in found.datasets] == [(8,), (8,)]
+    config = resolve(found.settings(found.datasets[0], "low"))
+    assert (config.train.steps, config.train.lr, config.settings.threshold) == (2, 0.5, 0.1)
+
+
+def test_without_questions_every_method_is_compared_with_supervised_training_on_test_cases():
+    content = {"datasets": {"": {"path": "data"}}, "methods": {"low": GOOD["methods"]["low"]}}
+    (question,) = experiment(content).questions
+    assert (question.reference, question.cases) == ("supervised", "test")
+    assert {*question.variants} == {*METHODS.names, "low"} - {"supervised"}
+    (question,) = experiment(content, methods=["supervised", "low"]).questions
+    assert question.labels == ("supervised", "low")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("titel", "x", "file.toml: no setting 'titel'. Did you mean 'title'?"),
+        ("datasets", {}, "has no dataset"),
+        ("datasets", 3, "[datasets] is 3, but must be a table"),
+        ("datasets.brain.seed", [1], "[datasets.brain]: no setting 'seed'. Did you mean 'seeds'?"),
+        ("datasets.brain.seeds", 3, "[datasets.brain]: Expected `array`, got `int` for `seeds`"),
+        ("datasets.brain.seeds", [1, 1], "each once"),
+        ("datasets.brain.seeds", [-1], "from 0"),
+        ("datasets.brain.phantom", True, "either a path, below --data, or phantom = true"),
+        ("datasets.brain.path", None, "either a path"),
+        ("datasets.brain.split", {"validation": 0}, "no validation cases to answer questions on"),
+        ("datasets.brain.train", {"stepz": 4}, "'train.stepz'"),
+        ("datasets.brain.method", {"alfa": 1}, "has the setting 'alfa'"),
+        ("datasets.a b", {"phantom": True}, "may contain only letters"),
+        ("train.seed", 4, "train.seed follows from the seeds"),
+        ("split.draw", 4, "split.draw follows from the seeds"),
+        ("methods.low.train", {"seed": 1}, "train.seed follows from the seeds"),
+        ("methods.low.threshold", 2, "threshold is 2"),
+        ("methods.low.thresold", 0.2, "'method.thresold'"),
+        ("methods.low.method", "sgpl", "no method named 'sgpl'"),
+        ("methods.low.method", 3, "must be the name of a method"),
+        ("methods.low.method", None, "'low' is not a method"),
+        ("methods.low.name", "x", "remove 'name'"),
+        ("methods.cps", {"method": "segpl"}, "'cps' is a method itself"),
+        ("questions", {"id": "x"}, "below a line [[questions]]"),
+        ("questions.0.id", None, "question 1: Object missing required field `id`"),
+        ("questions.0.id", "a/b", "may contain only letters"),
+        ("questions.0.id", "up", "used twice"),
+        ("questions.0.reference", "segl", "question 'fixed': no method named 'segl'"),
+        ("questions.0.variants", ["lwo"], "no method named 'lwo'. Did you mean 'low'?"),
+        ("questions.0.variants", [], "name at least one"),
+        ("questions.0.variants", ["segpl"], "both the reference and a variant"),
+        ("questions.0.case", "test", "no setting 'case'. Did you mean 'cases'?"),
+        ("questions.0.cases", "all", "question 1: Invalid enum value 'all' for `cases`"),
+        ("questions.0.only", ["brian"], "no dataset named 'brian'. Did you mean 'brain'?"),
+    ],
+)
+def test_error_names_the_key_and_the_file(path, value, words):
+    with pytest.raises(UserError) as caught:
+        experiment(changed(path, value))
+    assert words in str(caught.value)
+
+
+def test_methods_of_the_command_do_not_mix_with_questions():
+    with pytest.raises(UserError, match=r"--methods: file.toml has its own \[\[questions\]\]"):
+        experiment(methods=["cps"])
+
+
+def test_every_file_of_the_benchmarks_can_be_read(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for path in (ROOT / "benchmarks").rglob("*.toml"):
+        content = tomllib.loads(path.read_text())
+        if "datasets" in content:
+            assert make_experiment(content, path.name).questions
+        else:
+            resolve(content, path.name)

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from records import collect, make_record
+
+from segpl.evaluate.scores import Score
+from segpl.evaluate.validation_file import ValidationRow
+from segpl.report.collection import RunCollection, typical_cases
+from segpl.report.curves import thin_out
+from segpl.report.page.report import Page, Preface, class_legends, title_of, warnings_of
+from segpl.report.sections.answer import answer, answers
+from segpl.report.sections.repeat import settings_table, train_command, versions_table
+from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
+from segpl.report.sections.stress import stress_section
+from segpl.report.sections.training import VALIDATION_DICE, cost_section, curve_sections, log_of
+from segpl.report.stress.rows import StressRow
+
+BASE = np.random.default_rng(0).uniform(0.5, 0.7, 12)
+NOISE = np.random.default_rng(1).normal(0, 0.05, 12)
+
+
+class TestGrouping:
+    def test_runs_that_differ_only_in_their_seed_are_one_method(self):
+        runs = [make_record("segpl", 0), make_record("segpl", 1), make_record("supervised", 0)]
+        found = collect(*runs)
+        assert found.labels == ["supervised", "segpl"]
+        assert [run.seed for run in found.of("segpl")] == [0, 1]
+
+    def test_variants_are_named_by_the_settings_in_which_they_differ(self):
+        runs = [make_record("segpl", settings={"method.alpha": alpha}) for alpha in (0.1, 1.0)]
+        assert collect(*runs).labels == ["segpl (alpha=0.1)", "segpl (alpha=1.0)"]
+
+    def test_given_labels_are_kept(self):
+        runs = [make_record("segpl", label=name, path=Path(name)) for name in ("low", "high")]
+        assert collect(*runs).labels == ["low", "high"]
+
+    def test_a_second_run_of_one_method_and_seed_is_left_out(self):
+        run = make_record("segpl")
+        found = collect(run, replace(run, path=Path("/elsewhere"), name="again"))
+        assert len(found.runs) == 1
+        assert "would count twice" in found.left_out["again"]
+
+    def test_datasets_are_kept_apart(self):
+        runs = [
+            make_record(method, 0, BASE, dataset=data)
+            for method in ("segpl", "cps")
+            for data in ("/data/a", "/data/b")
+        ]
+        found = collect(*runs)
+        assert len(answers(found)) == 2
+        assert found.labels == ["segpl on a", "segpl on b", "cps on a", "cps on b"]
+        assert any("2 datasets" in text for text in warnings_of(found))
+
+    def test_images_generated_for_each_seed_are_compared_at_equal_seeds(self):
+        """Generated scans have the same names in every seed, but are different images."""
+        runs = [
+            make_record(method, seed, BASE + shift, dataset=f"/data/seed-{seed}")
+            for method, shift in (("supervised", 0.0), ("segpl", 0.05))
+            for seed in (0, 1)
+        ]
+        found = collect(*runs)
+        assert found.labels == ["supervised", "segpl"]
+        assert "of 24 cases" in answers(found)[0].sentences[0]
+        assert len(cases_table(found, "dice").rows) == 24
+
+
+class TestAnswer:
+    def test_clear_difference_is_significant(self):
+        runs = [make_record("supervised", seed, BASE) for seed in range(5)]
+        runs += [make_record("segpl", seed, BASE + 0.05 + NOISE / 25) for seed in range(5)]
+        found = answer(collect(*runs))
+        assert found.headline.startswith("segpl is best: Dice 0.6")
+        assert "supervised scores 0.050 Dice lower than segpl" in found.sentences[0]
+
+    def test_difference_within_the_noise_is_not(self):
+        runs = (make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE))
+        assert answer(collect(*runs)).headline.startswith("No method is significantly best.")
+
+    def test_mixed_result_names_both_groups(self):
+        runs = [
+            make_record("segpl", 0, BASE + 0.005),
+            make_record("cps", 0, BASE - 0.2),
+            make_record("supervised", 0, BASE + NOISE - NOISE.mean()),
+        ]
+        headline = answer(collect(*runs)).headline
+        assert (
+            "difference from cps is significant, the difference from supervised is not" in headline
+        )
+
+    def test_five_cases_are_never_significant(self):
+        """Five cases that all agree have p = 2 / 32."""
+        runs = make_record("supervised", 0, BASE[:5]), make_record("segpl", 0, BASE[:5] + 0.1)
+        found = answer(collect(*runs))
+        assert found.headline.startswith("No method is significantly best.")
+        assert "p = 0.062" in found.sentences[0]
+
+    def test_missing_scores_and_a_single_method_are_stated(self):
+        assert "No run has scores" in answer(collect(make_record("segpl"))).headline
+        alone = answer(collect(make_record("segpl", 0, BASE)))
+        assert "no other method to compare with" in alone.headline
+        assert alone.sentences == ()
+
+
+class TestScores:
+    def test_best_method_comes_first_and_is_bold(self):
+        runs = make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + 0.1)
+        table = methods_table(collect(*runs))
+        assert [row[0] for row in table.rows] == ["segpl", "supervised"]
+        assert table.best == {(0, 3)}
+
+    def test_deviation_is_over_seeds(self):
+        """By hand: means 0.5 and 0.6, deviation 0.0707."""
+        runs = make_record("segpl", 0, [0.4, 0.6]), make_record("segpl", 1, [0.5, 0.7])
+        assert methods_table(collect(*runs)).rows[0][3] == "0.550 ± 0.071"
+
+    def test_classes_are_averaged_before_cases(self):
+        run = make_record("segpl", 0, [0.2])
+        scores = [*run.scores, Score("case0", "tumor", "dice", 0.6)]
+        found = collect(replace(run, scores=scores))
+        assert methods_table(found).rows[0][3] == "0.400"
+        assert class_table(found).rows == [["segpl", "0.200", "0.600"]]
+
+    def test_empty_masks_are_counted_per_run(self):
+        run = make_record("segpl", 0, BASE)
+        scores = [replace(run.scores[0], empty="prediction"), *run.scores[1:]]
+        found = collect(replace(run, scores=scores), make_record("cps", 0, BASE))
+        assert "needed for 1 of 24 pairs" in methods_table(found).note
+
+    def test_nan_scores_are_left_out_of_means_and_slices(self):
+        run = make_record("segpl", 0, [0.4, np.nan, 0.6])
+        found = collect(run)
+        assert methods_table(found).rows[0][3] == "0.500"
+        assert "case1" not in typical_cases(run, found).values()
+
+    def test_section_says_which_run_lacks_scores(self):
+        run = make_record("segpl", problems=("no scores: there is no scores.csv.",))
+        section = score_section(collect(run))
+        assert section.missing == ("segpl-0: no scores: there is no scores.csv.",)
+
+    def test_different_test_cases_are_warned_of(self):
+        found = collect(make_record("segpl", 0, BASE), make_record("cps", 0, BASE[:5]))
+        assert any("not tested on the same cases" in text for text in warnings_of(found))
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen"),
+    [
+        ([0.3, 0.9, 0.5], {"worst": "case0", "median": "case2", "best": "case1"}),
+        ([0.3, 0.9], {"worst": "case0", "best": "case1"}),
+        ([0.3], {"only": "case0"}),
+        ([], {}),
+    ],
+)
+def test_typical_cases_are_the_extremes_and_the_median(values, chosen):
+    run = make_record("segpl", 0, values)
+    assert typical_cases(run, collect(run)) == chosen
+
+
+def test_methods_of_one_seed_show_the_same_cases():
+    """By hand: means over both are 0.5, 0.45 and 0.55."""
+    runs = make_record("segpl", 0, [0.1, 0.5, 0.6]), make_record("cps", 0, [0.9, 0.4, 0.5])
+    found = collect(*runs)
+    expected = {"worst": "case1", "median": "case0", "best": "case2"}
+    assert [typical_cases(run, found) for run in runs] == [expected, expected]
+
+
+class TestTraining:
+    def test_validation_dice_joins_the_log_at_its_steps(self):
+        rows = [ValidationRow(step, "a", "x", dice, dice) for step, dice in ((4, 0.7), (5, 0.8))]
+        log = {"step": [2.0, 4.0], "total": [1.0, 0.5]}
+        joined = log_of(
+            make_record("segpl", log=log)
+            and replace(make_record("segpl", log=log), validation=rows)
+        )
+        assert joined["step"] == [2.0, 4.0, 5.0]
+        np.testing.assert_equal(joined[VALIDATION_DICE], [np.nan, 0.7, 0.8])
+        np.testing.assert_equal(joined["total"], [1.0, 0.5, np.nan])
+
+    def test_curves_of_classes_carry_the_names_of_the_classes(self):
+        log = {"step": [2.0], **{f"pseudo_foreground_{n}": [0.1] for n in (10, 2, 1)}}
+        plan = SimpleNamespace(classes={"background": 0, "gland": 1, "tumor": 2})
+        *_, section = curve_sections(collect(make_record("segpl", log=log, plan=plan)))
+        assert [shown.figure.axes[0].get_ylabel() for shown in section.figures] == [
+            "pseudo-labeled gland",
+            "pseudo-labeled tumor",
+            "pseudo foreground 10",
+        ]
+
+    def test_runs_without_a_log_say_so(self):
+        first, *_ = curve_sections(collect(make_record("segpl")))
+        assert first.missing == ("No run has a log.",)
+
+    def test_long_logs_are_averaged_in_blocks(self):
+        """By hand: blocks of two rows; nan is left out of a mean."""
+        log = {"step": [1.0, 2.0, 3.0, 4.0, 5.0], "total": [1.0, 3.0, np.nan, 5.0, 6.0]}
+        assert thin_out(log, 3) == {"step": [2.0, 4.0, 5.0], "total": [2.0, 5.0, 6.0]}
+        assert thin_out(log, 5) is log
+
+    def test_cost_has_time_weights_and_memory(self):
+        runs = make_record("segpl", 0), make_record("segpl", 1)
+        table = cost_section(collect(*runs)).tables[0].table
+        assert table.rows == [["segpl", "10.5 ± 0.707", "1,050", "1,234", "1.000"]]
+
+
+class TestReproduction:
+    def test_settings_show_all_values_of_a_method(self):
+        table = settings_table(collect(make_record("segpl", 0), make_record("segpl", 3)))
+        assert table.rows == [["train.seed", "0, 3"]]
+
+    def test_runs_with_the_same_versions_share_a_row(self):
+        environment = {"segpl": "1.0", "packages": {"torch": "2.8"}}
+        runs = [make_record("segpl", seed, environment=environment) for seed in (0, 1)]
+        assert versions_table(collect(*runs)).rows == [
+            ["segpl-0, segpl-1", "1.0", "-", "-", "2.8", "-", "-"]
+        ]
+
+    def test_command_uses_the_config_and_plan_of_the_run(self):
+        assert train_command(make_record("segpl", path=Path("/my runs/a"))) == (
+            "segpl train --config '/my runs/a/config.toml' --set 'data.plan=/my runs/a/plan.json' "
+            "--out NEW"
+        )
+
+
+def test_stress_rows_are_grouped_by_method_and_foreign_runs_are_named():
+    found = collect(make_record("segpl", 0), make_record("segpl", 1))
+    rows = [
+        StressRow(run, corruption, level, "a", "x", dice, dice)
+        for run, dice in (("segpl-0", 0.4), ("segpl-1", 0.6), ("other", 0.1))
+        for corruption, level in (("clean", 0.0), ("blur", 1.0))
+    ]
+    section = stress_section(found, rows)
+    assert section.tables[0].table.rows[0][:4] == ["blur", "segpl", "0.500", "0.500"]
+    assert section.missing == ("other is in the table but not in this report.",)
+    assert "segpl stress" in stress_section(found, None).missing[0]
+
+
+class TestPage:
+    def test_names_are_text_and_never_markup(self):
+        """Case, class, folder and method names come from files that anybody may write."""
+        evil = "<img src=x onerror=alert(1)>$x^$ </script>"
+        runs = [
+            make_record("segpl", seed, BASE, class_name=name, case=evil, dataset=f"/data/{evil}")
+            for seed, name in ((0, evil), (1, f"b{evil}"))
+        ]
+        named = tuple(replace(run, name=evil, label=evil) for run in runs)
+        found = RunCollection(named, {evil: evil})
+        preface = Preface(title=evil, paragraphs=[evil])
+        page = Page(found, [score_section(found), cost_section(found)], preface, evil)
+        html = page.render([], {evil: "data:,"}, evil)
+        assert "<img" not in html
+        assert html.count("</script>") == 3  # those of the template
+        assert "&lt;img src=x onerror=alert(1)&gt;" in html
+
+    def test_same_runs_give_the_same_page_and_figures_take_the_text_color(self):
+        found = collect(make_record("segpl", 0, BASE))
+        one, two = (
+            Page(found, [score_section(found)], Preface(), "").render([], {}, "") for _ in "ab"
+        )
+        assert one == two
+        assert "currentColor" in one
+        assert "#0b0c0d" not in one
+
+    def test_long_logs_leave_room_for_slices(self):
+        rng = np.random.default_rng(0)
+        columns = ("supervised", "pseudo", "kl", "threshold", "threshold_std", "hidden_dice")
+        log = {"step": list(range(20_000)), **{c: rng.normal(size=20_000) for c in columns}}
+        runs = [make_record("segpl", settings={"method.alpha": a}, log=log) for a in range(5)]
+        found = collect(*runs)
+        html = Page(found, curve_sections(found), Preface(), "").render([], {}, "")
+        assert len(html) < 4_000_000
+
+    def test_title_includes_the_parent_of_a_folder_named_data(self):
+        runs = (
+            make_record("segpl", dataset="/x/heart"),
+            make_record("segpl", dataset="/x/demo/data"),
+        )
+        assert [title_of(collect(run)) for run in runs] == [
+            "1 method on heart",
+            "1 method on demo/data",
+        ]
+
+    def test_every_dataset_has_a_legend_of_its_classes(self):
+        runs = [
+            make_record(
+                "segpl", dataset=f"/data/{name}", plan=SimpleNamespace(classes={"bg": 0, c: 1})
+            )
+            for name, c in (("a", "vessel"), ("b", "gland"))
+        ]
+        assert [(head, list(names)) for head, names in class_legends(collect(*runs))] == [
+            ("ground truth and prediction of a", ["vessel"]),
+            ("ground truth and prediction of b", ["gland"]),
+        ]
