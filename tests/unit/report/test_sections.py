@@ -129,7 +129,7 @@ class TestScores:
         run = make_record("segpl", 0, BASE)
         scores = [replace(run.scores[0], empty="prediction"), *run.scores[1:]]
         found = collect(replace(run, scores=scores), make_record("cps", 0, BASE))
-        assert "needed for 1 of 24 pairs" in methods_table(found).note
+        assert "1 of 24 pairs" in methods_table(found).note
 
     def test_nan_scores_are_left_out_of_means_and_slices(self):
         run = make_record("segpl", 0, [0.4, np.nan, 0.6])
