@@ -1,4 +1,4 @@
-"""A page of 5 runs of 40 cases: small enough to be sent, whatever the size of the scans."""
+"""The page of 5 runs with 40 cases stays small enough for an email."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from segpl.data.plan import Normalization, Plan
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score, write_scores
-from segpl.experiments import report
-from segpl.experiments.report import LIMIT, make_report
+from segpl.report.page import report
+from segpl.report.page.report import MAX_PAGE, write_report
 from segpl.settings import resolve
 
 METHODS = ("supervised", "segpl", "segpl-vi", "cps", "mean-teacher")
@@ -82,25 +82,25 @@ def write_run(root: Path, method: str, center: np.ndarray, noise: np.random.Gene
     return folder
 
 
-def test_five_runs_of_forty_cases_are_far_below_the_limit_with_all_their_slices(runs, tmp_path):
+def test_page_of_five_runs_is_far_below_the_limit(runs, tmp_path):
     out = tmp_path / "page.html"
-    make_report(runs, out, quiet=True)
+    write_report(runs, out, quiet=True)
     page = out.read_text()
-    assert out.stat().st_size < LIMIT / 2
+    assert out.stat().st_size < MAX_PAGE / 2
     assert page.count('data-case="') == 15
-    assert "up to 32 slices of each axis" in page
-    assert "Of the 2 channels T1, FLAIR the first is shown." in page
+    assert "Up to 32 evenly spaced slices per axis" in page
+    assert "The first of the 2 channels T1, FLAIR is shown." in page
 
 
-def test_page_above_the_limit_has_fewer_slices_and_says_so(runs, tmp_path, monkeypatch):
+def test_page_above_the_limit_gets_fewer_slices(runs, tmp_path, monkeypatch):
     out = tmp_path / "page.html"
-    make_report(runs[:1], out, quiet=True)
+    write_report(runs[:1], out, quiet=True)
     limit = int(0.8 * out.stat().st_size)
-    monkeypatch.setattr(report, "LIMIT", limit)
-    make_report(runs[:1], out, quiet=True)
+    monkeypatch.setattr(report, "MAX_PAGE", limit)
+    write_report(runs[:1], out, quiet=True)
     assert out.stat().st_size < limit
-    (slices,) = re.findall(r"up to (\d+) slices of each axis", out.read_text())
+    (slices,) = re.findall(r"Up to (\d+) evenly spaced slices per axis", out.read_text())
     assert int(slices) < 32
-    monkeypatch.setattr(report, "LIMIT", 10_000)
-    make_report(runs[:1], out, quiet=True)
-    assert "The pictures do not fit into this page." in out.read_text()
+    monkeypatch.setattr(report, "MAX_PAGE", 10_000)
+    write_report(runs[:1], out, quiet=True)
+    assert "3 of 3 cases are left out" in out.read_text()
