@@ -296,10 +296,6 @@ PLANS = {
         {"patch": [64, 24, 24]},
         ["case a0", "smaller than half the patch", "24x24x24 .* 64x24x24", "Use 48 or less"],
     ),
-    "patch that cannot be halved": ({"patch": [22, 24, 24]}, ["axis 0 has 22 voxels", "Use 24"]),
-    "no stride": ({"strides": [[0, 2, 2]]}, ["every row of strides needs 3 numbers above 0"]),
-    "text for a number": ({"width": "wide"}, ["cannot be read as a plan", "wide"]),
-    "list of classes": ({"classes": ["a", "b"]}, ["cannot be read as a plan"]),
     "another class": (
         {"classes": {"background": 0, "vessel": 7}},
         ["case a[0-2]: the label contains 1, but the classes are 0 background, 7 vessel"],

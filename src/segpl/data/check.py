@@ -49,7 +49,7 @@ def _problems(inspection: Inspection) -> list[Problem]:
     return [*missing, *inspection.problems]
 
 
-def _table(*columns: str) -> Table:
+def _number_table(*columns: str) -> Table:
     """A table without lines: bold names on the left, numbers aligned right."""
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     table.columns[0].style = "bold"
@@ -119,7 +119,7 @@ def _range(rows: Iterable[Sequence[float]]) -> list[str]:
 
 
 def _intensities(inspection: Inspection) -> Table:
-    table = _table("intensities", "minimum", "0.5 %", "median", "99.5 %", "maximum", "zeros")
+    table = _number_table("intensities", "minimum", "0.5 %", "median", "99.5 %", "maximum", "zeros")
     for number, name in enumerate(_channel_names(inspection)):
         channels = [
             item.channels[number]
@@ -145,7 +145,7 @@ def _intensity_row(channels: Sequence[ChannelStatistics]) -> list[str]:
 
 def _class_sizes(inspection: Inspection) -> Table:
     labels = [item.voxels for item in inspection.fingerprints.values() if item.voxels is not None]
-    table = _table("class", "mean size", "present in")
+    table = _number_table("class", "mean size", "present in")
     for name, number in inspection.classes.items():
         shares = [voxels.get(number, 0) / sum(voxels.values()) for voxels in labels]
         present = sum(share > 0 for share in shares)

@@ -18,7 +18,7 @@ from segpl.errors import UserError
 THREADS = 4
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 SPACING_OUTLIER = 3.0  # times the median spacing
-SHOWN = 5  # unknown numbers listed in a message
+SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +215,9 @@ def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Probl
         if len(strange) > MOST_CLASSES:
             yield _not_classes(case, strange)
         elif strange:
-            some = ", ".join(f"{number} ({counts[number]} voxels)" for number in strange[:SHOWN])
-            more = f" and {len(strange) - SHOWN} more" if len(strange) > SHOWN else ""
+            shown, rest = strange[:SHOWN_NUMBERS], strange[SHOWN_NUMBERS:]
+            some = ", ".join(f"{number} ({counts[number]} voxels)" for number in shown)
+            more = f" and {len(rest)} more" if rest else ""
             yield Problem(
                 case,
                 f"the label contains numbers without a class: {some}{more}; the classes are "

@@ -23,7 +23,7 @@ from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
 Nonzero = NDArray[np.bool_]  # (*S), where the file is not 0
-UNKNOWN = -2  # index of a number that no class has
+NO_CLASS = -2  # index of a number that no class has
 
 
 def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
@@ -69,12 +69,12 @@ def _class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
     if plan.ignore is not None:
         index_of[plan.ignore] = IGNORE
     low, high = min(index_of), max(index_of)
-    table = np.full(high - low + 1, UNKNOWN, np.int8 if len(plan.classes) <= 127 else np.int16)
+    table = np.full(high - low + 1, NO_CLASS, np.int8 if len(plan.classes) <= 127 else np.int16)
     for number, index in index_of.items():
         table[number - low] = index
     in_range = (label >= low) & (label <= high)
-    indices = np.where(in_range, table[label.clip(low, high) - low], table.dtype.type(UNKNOWN))
-    strange = np.unique(label[indices == UNKNOWN])
+    indices = np.where(in_range, table[label.clip(low, high) - low], table.dtype.type(NO_CLASS))
+    strange = np.unique(label[indices == NO_CLASS])
     if strange.size:
         known = ", ".join(f"{number} {name}" for name, number in plan.classes.items())
         more = "" if plan.ignore is None else f", {plan.ignore} ignore"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from pathlib import Path
 
 from segpl.data.layouts import LAYOUTS, read_dataset
 from segpl.data.layouts.base import image_files
+from segpl.data.layouts.nnunet import CHANNEL
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
-CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 
 
 @dataclass(frozen=True, slots=True)

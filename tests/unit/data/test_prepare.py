@@ -39,26 +39,20 @@ def label_picture(values) -> Label:
     return Label(array, Grid(array.shape, (1.0,) * array.ndim, None))
 
 
-def test_zscore_has_mean_zero_and_deviation_one():
-    prepared = prepare_image(picture([[1, 2], [3, 6]]), PLAN)
-    assert prepared.mean() == pytest.approx(0, abs=1e-6)
-    assert prepared.std() == pytest.approx(1)
-
-
 def test_zscore_by_hand():
-    """1, 3, 3, 5: mean 3, deviation sqrt(2)."""
+    """1, 3, 3, 5: mean 3, standard deviation sqrt(2)."""
     prepared = prepare_image(picture([[1, 3], [3, 5]]), PLAN)
     assert prepared[0].ravel() == pytest.approx([-(2**0.5), 0, 0, 2**0.5])
 
 
-def test_nonzero_leaves_zeros_out_and_at_zero():
-    """Without the zeros 2, 4: mean 3, deviation 1."""
+def test_zscore_nonzero_ignores_zeros_and_keeps_them():
+    """2, 4 without the zeros: mean 3, standard deviation 1."""
     plan = replace(PLAN, normalization=(Normalization("zscore-nonzero"),))
     prepared = prepare_image(picture([[0, 0], [2, 4]]), plan)
     assert prepared[0].ravel() == pytest.approx([0, 0, -1, 1])
 
 
-def test_ct_clips_and_uses_the_numbers_of_the_dataset():
+def test_ct_clips_and_uses_the_statistics_of_the_dataset():
     rule = Normalization("ct", low=-100, high=300, mean=100, std=50)
     prepared = prepare_image(
         picture([[-1000, 0], [100, 3000]]), replace(PLAN, normalization=(rule,))
@@ -66,7 +60,7 @@ def test_ct_clips_and_uses_the_numbers_of_the_dataset():
     assert prepared[0].ravel() == pytest.approx([-4, -2, 0, 4])
 
 
-def test_channels_are_normalized_apart():
+def test_each_channel_has_its_own_normalization():
     plan = replace(
         PLAN,
         channels=("T1", "CT"),
@@ -77,7 +71,7 @@ def test_channels_are_normalized_apart():
     assert prepared[1].ravel() == pytest.approx([0, 0.5, 1, 1])
 
 
-def test_preparing_leaves_the_image_as_it_was():
+def test_preparing_does_not_modify_the_image():
     image = picture([[1, 2], [3, 6]])
     prepare_image(image, PLAN)
     assert image.array.ravel().tolist() == [1, 2, 3, 6]
@@ -85,41 +79,41 @@ def test_preparing_leaves_the_image_as_it_was():
 
 @pytest.mark.parametrize("kind", ["zscore", "zscore-nonzero"])
 @pytest.mark.parametrize("value", [0, 7.3])
-def test_a_constant_image_is_refused(kind, value):
+def test_constant_image_is_refused(kind, value):
     plan = replace(PLAN, normalization=(Normalization(kind),))
     with pytest.raises(InputError, match="channel 'T1' is constant"):
         prepare_image(picture(np.full((4, 4), value)), plan)
 
 
-def test_an_unknown_normalization_is_refused_with_the_nearest_name():
+def test_unknown_normalization_is_refused_with_the_nearest_name():
     plan = replace(PLAN, normalization=(Normalization("zscor"),))
     with pytest.raises(UnknownNameError, match="Did you mean 'zscore'"):
         prepare_image(picture([[1, 2], [3, 6]]), plan)
 
 
-def test_a_ct_rule_without_a_range_is_refused():
+def test_ct_rule_without_a_range_is_refused():
     plan = replace(PLAN, normalization=(Normalization("ct", mean=3, std=0),))
     with pytest.raises(InputError, match=r"std must be positive.*plan\.json"):
         prepare_image(picture([[1, 2], [3, 6]]), plan)
 
 
-def test_a_wrong_number_of_channels_is_refused():
+def test_wrong_number_of_channels_is_refused():
     with pytest.raises(InputError, match=r"2 channel\(s\), but the plan has 1: T1"):
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
 
-def test_a_volume_is_refused_by_a_plan_for_pictures():
+def test_volume_is_refused_by_a_2d_plan():
     image = Image(np.zeros((1, 2, 2, 2), np.float32), Grid((2, 2, 2), (1.0,) * 3, None))
     with pytest.raises(InputError, match=r"3 spatial axes .* the plan has 2"):
         prepare_image(image, PLAN)
 
 
-def test_an_image_is_resampled_to_the_spacing_of_the_plan():
+def test_image_is_resampled_to_the_spacing_of_the_plan():
     image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
     assert prepare_image(image, PLAN).shape == (1, 20, 3)
 
 
-def test_the_spacing_of_the_plan_counts_along_the_turned_axes():
+def test_target_spacing_refers_to_the_reoriented_axes():
     affine = np.array([[0, 0, 1, 0], [1, 0, 0, 0], [0, 4, 0, 0], [0, 0, 0, 1]], float)  # A S R
     array = np.random.default_rng(0).random((1, 5, 6, 7), np.float32)
     image = Image(array, Grid((5, 6, 7), (1.0, 4.0, 1.0), affine))
@@ -132,12 +126,12 @@ def test_label_numbers_become_class_indices():
     assert prepared.dtype == np.int8
 
 
-def test_the_order_of_the_plan_gives_the_indices():
+def test_class_indices_follow_the_order_of_the_plan():
     plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 4})
     assert prepare_label(label_picture([[9, 4, 0]]), plan).tolist() == [[1, 2, 0]]
 
 
-def test_the_ignore_number_becomes_minus_one():
+def test_ignore_number_becomes_minus_one():
     plan = replace(PLAN, ignore=255)
     assert prepare_label(label_picture([[0, 255, 3]]), plan).tolist() == [[0, -1, 1]]
 
@@ -148,7 +142,7 @@ def test_many_classes_need_two_bytes():
 
 
 @pytest.mark.parametrize("stranger", [2, -5, 70_000])
-def test_a_number_that_no_class_has_is_refused_by_name(stranger):
+def test_number_without_a_class_is_refused(stranger):
     with pytest.raises(
         InputError, match=rf"the label contains {stranger}, .* 0 background, 3 organ"
     ):
@@ -164,7 +158,7 @@ def test_label_and_image_end_on_the_same_grid():
     assert label.shape == image.shape[1:]
 
 
-def test_restore_is_the_way_back_of_a_turned_volume():
+def test_restore_undoes_the_reorientation():
     affine = np.array([[0, 0, -1, 0], [1, 0, 0, 0], [0, -2, 0, 0], [0, 0, 0, 1]], float)
     grid = Grid((5, 6, 7), (1.0, 2.0, 1.0), affine)
     label = np.zeros((5, 6, 7), np.int32)
@@ -183,8 +177,8 @@ def test_restore_undoes_the_resampling():
     assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)
 
 
-def test_probabilities_are_brought_back_between_their_neighbors_and_not_as_labels():
-    """By hand: voxels twice as large have their middles at 0.5 and 2.5 of the small ones."""
+def test_restored_probabilities_are_interpolated():
+    """Voxels twice as large have their centers at 0.5 and 2.5 of the small ones."""
     plan = replace(PLAN, spacing=(1.0, 2.0))
     back = restore(np.array([[[0.2, 0.6]]], np.float32), Grid((1, 4), (1.0, 1.0), None), plan)
     assert back[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.6])

@@ -15,7 +15,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.registry import Registry
 
 LAYOUTS = Registry("layout", "segpl.data.layouts", Layout)  # type: ignore[type-abstract]  # never instantiated itself
-SHOWN = 8  # files of a folder in a message
+SHOWN_FILES = 8  # files of a folder in a message
 
 
 def read_dataset(root: Path, layout: str | None = None, *, subject: str | None = None) -> Dataset:
@@ -74,8 +74,8 @@ def _content(root: Path) -> str:
         for path in root.iterdir()
         if not path.name.startswith(".")
     )
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more if names else "nothing"
+    more = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
+    return ", ".join(names[:SHOWN_FILES]) + more if names else "nothing"
 
 
 def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, ...]:

@@ -18,7 +18,7 @@ from segpl.data.layouts.base import (
 from segpl.data.readers import stem_of
 from segpl.errors import InputError, MissingFileError
 
-CHANNEL = re.compile(r"(.+)_(\d{4})")
+CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 
 
 class NnUnet(Layout):
