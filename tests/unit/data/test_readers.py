@@ -300,73 +300,75 @@ def test_missing_file_is_named(tmp_path):
         read_image([tmp_path / "gone.nii.gz"], dims=3)
 
 
-@pytest.mark.parametrize(("bad", "count"), [(np.nan, 3), (np.inf, 1)])
-def test_values_that_are_not_finite_are_counted(tmp_path, bad, count):
-    values = volume(4, 5, 6)
-    values.flat[:count] = bad
-    with pytest.raises(InputError, match=f"contains {count} voxels that are NaN or infinite"):
-        read_image([nifti(tmp_path / "a.nii", values)], dims=3)
+def store(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array)
+    return path
 
 
-def test_2d_file_in_a_3d_dataset_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has 2 axes \(4, 5\), but a 3D image is expected"):
-        read_image([nifti(tmp_path / "a.nii", volume(4, 5))], dims=3)
-    with pytest.raises(InputError, match="but a 3D image is expected"):
-        read_image([picture(tmp_path / "a.png", np.zeros((4, 5, 3), np.uint8))], dims=3)
+def with_values(*values: float) -> np.ndarray:
+    array = volume(4, 5, 6)
+    array.flat[: len(values)] = values
+    return array
 
 
-def test_4d_file_in_a_2d_dataset_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has 4 axes .* but a 2D image is expected"):
-        read_image([nifti(tmp_path / "a.nii", volume(4, 5, 6, 2))], dims=2)
+@pytest.mark.parametrize(
+    ("make", "dims", "words"),
+    [
+        (
+            lambda d: nifti(d / "a.nii", with_values(np.nan, np.nan)),
+            3,
+            "contains 2 voxels that are",
+        ),
+        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 voxels that are NaN or"),
+        (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes \(4, 5\), but a 3D image is"),
+        (lambda d: picture(d / "a.png", np.zeros((4, 5, 3), np.uint8)), 3, "but a 3D image is"),
+        (lambda d: nifti(d / "a.nii", volume(4, 5, 6, 2)), 2, "has 4 axes .* but a 2D image is"),
+        (lambda d: store(d / "a.npy", volume(4, 5).astype(np.complex64)), 2, "of type complex64"),
+        (lambda d: store(d / "a.npy", np.zeros((0, 5))), 2, "is empty"),
+    ],
+)
+def test_unusable_image_is_refused(tmp_path, make, dims, words):
+    with pytest.raises(InputError, match=words):
+        read_image([make(tmp_path)], dims)
 
 
-def test_4d_file_is_refused_if_each_file_is_a_channel(tmp_path):
-    files = [nifti(tmp_path / "a.nii", volume(4, 5, 6)), tmp_path / "b.nii"]
-    nifti(files[1], volume(4, 5, 6, 2))
-    with pytest.raises(InputError, match=r"b\.nii has 4 axes .* instead of 3"):
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ((4, 5, 6, 2), r"b\.nii has 4 axes .* instead of 3"),
+        ((4, 5, 7), r"b\.nii and a\.nii have different grids: shape"),
+    ],
+)
+def test_channel_files_must_be_alike(tmp_path, second, words):
+    files = [nifti(tmp_path / "a.nii", volume(4, 5, 6)), nifti(tmp_path / "b.nii", volume(*second))]
+    with pytest.raises(InputError, match=words):
         read_image(files, dims=3)
 
 
-def test_label_with_channels_is_refused(tmp_path):
-    path = nifti(tmp_path / "a.nii", np.zeros((4, 5, 6, 2), np.uint8))
-    with pytest.raises(InputError, match="has 2 channels"):
-        read_label(path)
-
-
-def test_label_may_have_an_extra_axis_of_length_1(tmp_path):
-    path = nifti(tmp_path / "a.nii", np.zeros((4, 5, 6, 1), np.uint8))
-    assert read_label(path).array.shape == (4, 5, 6)
-
-
-def test_fractions_in_a_label_are_refused_with_an_example(tmp_path):
-    values = np.zeros((4, 5, 6), np.float32)
-    values[1, 1, 1] = 0.5
-    with pytest.raises(InputError, match=r"not integers, for example 0\.5"):
-        read_label(nifti(tmp_path / "a.nii", values))
-
-
-def test_label_may_store_integers_as_floats(tmp_path):
-    values = np.full((4, 5, 6), 1.9999999, np.float32)
-    assert read_label(nifti(tmp_path / "a.nii", values)).array.max() == 2
-
-
-def test_channel_files_of_different_grids_are_refused(tmp_path):
-    files = [nifti(tmp_path / "a.nii", volume(4, 5, 6)), tmp_path / "b.nii"]
-    nifti(files[1], volume(4, 5, 7))
-    with pytest.raises(InputError, match=r"b\.nii and a\.nii have different grids: shape"):
-        read_image(files, dims=3)
-
-
-def test_voxel_of_size_zero_is_refused(tmp_path):
+def test_spacing_of_zero_is_refused(tmp_path):
     np.savez(tmp_path / "a.npz", image=volume(4, 5), spacing=[1, 0])
     with pytest.raises(InputError, match=r"voxel spacing of \(1, 0\)"):
         read_image([tmp_path / "a.npz"], dims=2)
 
 
-def test_complex_values_are_refused(tmp_path):
-    np.save(tmp_path / "a.npy", volume(4, 5).astype(np.complex64))
-    with pytest.raises(InputError, match="values of type complex64"):
-        read_image([tmp_path / "a.npy"], dims=2)
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.zeros((4, 5, 6, 2), np.uint8), "has 2 channels"),
+        (np.full((4, 5, 6), 0.5, np.float32), r"not integers, for example 0\.5"),
+        (np.full((4, 5, 6), 2.0**40), "class numbers beyond 2147483647"),
+    ],
+)
+def test_unusable_label_is_refused(tmp_path, values, words):
+    with pytest.raises(InputError, match=words):
+        read_label(nifti(tmp_path / "a.nii", values))
+
+
+def test_label_may_have_an_extra_axis_or_store_floats(tmp_path):
+    extra = nifti(tmp_path / "a.nii", np.zeros((4, 5, 6, 1), np.uint8))
+    floats = nifti(tmp_path / "b.nii", np.full((4, 5, 6), 1.9999999, np.float32))
+    assert read_label(extra).array.shape == (4, 5, 6)
+    assert read_label(floats).array.max() == 2
 
 
 def moved(row: int, column: int, by: float) -> np.ndarray:
