@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from marks import every_method
 from tiny import SIDE, build, make_batch, moved, shape_for, total_of, trainable
 
 from segpl.errors import InputError, UnknownNameError
+from segpl.methods.base import METHODS
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings
 
@@ -23,6 +23,7 @@ NETWORKS = {
 }
 IN_3D = ("unet", "UNet")  # ours and one of MONAI's
 CASES = [(name, 2) for name in NETWORKS] + [(name, 3) for name in IN_3D]
+every_method = pytest.mark.parametrize("name", METHODS.names)
 every_network = pytest.mark.parametrize(("name", "dims"), CASES)
 
 
