@@ -46,7 +46,7 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     for number, text in enumerate(equations.pop(page.file.src_uri, [])):
         token = TOKEN.format(number)
         html = html.replace(f"<p>{token}</p>", text).replace(token, text)
-    return html
+    return html.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
 
 
 def mathml(latex: str, display: str) -> str:

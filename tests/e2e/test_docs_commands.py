@@ -28,7 +28,8 @@ def blocks(name: str, language: str = "") -> list[str]:
 
 
 def commands(name: str) -> list[list[str]]:
-    lines = [line for block in blocks(name) for line in block.splitlines()]
+    text = "".join(blocks(name)).replace("\\\n", " ")
+    lines = text.splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith("segpl ")]
 
 
