@@ -6,9 +6,12 @@ Only sizes are reduced: the scans are tiny, and training takes a few steps.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nibabel
@@ -119,3 +122,18 @@ def test_every_make_target_that_is_named_exists():
         text = (ROOT / name).read_text(encoding="utf-8")
         for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
             assert f"\n{target}:" in makefile, target
+
+
+@pytest.mark.slow
+def test_manual_builds_without_warnings_and_loads_nothing_from_the_network(tmp_path):
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", tmp_path / "site"]
+    paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
+    assert len(pages) > 30
+    for page in pages:
+        assert not re.search(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', page)
+    assert any("<math " in page for page in pages)
