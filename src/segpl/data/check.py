@@ -184,8 +184,8 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
 def _next_step(inspection: Inspection) -> list[RenderableType]:
     errors = [problem for problem in _problems(inspection) if problem.fatal]
     if errors:
-        cases = len({problem.case for problem in errors if problem.case})
-        where = f" in {_plural(cases, 'case')}" if cases else ""
+        cases = {problem.case for problem in errors}
+        where = "" if "" in cases else f" in {_plural(len(cases), 'case')}"
         text = f"Not ready to train: fix {_plural(len(errors), 'error')}{where} first."
         return [Text(text, style="bold red")]
     labeled, unlabeled = len(inspection.dataset.labeled), len(inspection.dataset.unlabeled)

@@ -124,14 +124,11 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     found = fingerprint(case.name, image, label, ignore)
     problems += _constant_problems(case, found.channels)
     if label and (difference := grid_difference(image.grid, label.grid)):
-        problems.append(
-            Problem(
-                case.name,
-                f"image and label have different grids: {difference}",
-                "Resample the label to the image with nearest neighbors or, if the voxels match, "
-                "copy the image's header into the label.",
-            )
-        )
+        remedy = "Resample the label to the image with nearest neighbors"
+        if image.grid.shape == label.grid.shape:
+            remedy += " or, if the voxels match, copy the image's header into the label"
+        what = f"image and label have different grids: {difference}"
+        problems.append(Problem(case.name, what, f"{remedy}."))
     return _CaseReport(case.name, found, found.voxels, problems)
 
 
