@@ -78,6 +78,18 @@ def train(segpl) -> Command:
     return call
 
 
+QUICK = (*SHORT, "--steps", "2", "--set", "train.agreement=0")
+
+
+def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> None:
+    """Train `root/NAME` for two steps for each name and its options; for module-scoped fixtures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEGPL_CACHE", str(root / "cache"))
+        for name, options in runs.items():
+            arguments = ["train", data, *QUICK, *options, "--out", root / name]
+            assert main([str(argument) for argument in arguments]) == 0
+
+
 @pytest.fixture
 def process() -> Command:
     """A command in a process of its own, as typed in a shell."""

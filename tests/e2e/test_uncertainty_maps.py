@@ -1,4 +1,4 @@
-"""`segpl predict --samples` and `--ensemble`: means, and maps of how far predictions differ."""
+"""`segpl predict --samples` and `--ensemble`: means, and maps of uncertainty."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import json
 import shutil
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
-from conftest import make_dataset, read_volume
+from conftest import edited, make_dataset, read_volume, train_runs
 
 from segpl.data.masks import voxel_entropy
 from segpl.evaluate.calibration import calibration_scores
 
 
-@pytest.fixture
-def data(tmp_path) -> Path:
-    return make_dataset(tmp_path / "data", test=2)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """`vi` can sample in every way but by networks; `coarse` has another grid than `one`."""
+    root = tmp_path_factory.mktemp("made")
+    data = make_dataset(root / "data", test=2)
+    vi = ("--method", "segpl-vi", "--set", "network.dropout=0.3")
+    plain = ("--method", "supervised")
+    train_runs(root, data, {"vi": vi, "one": plain, "two": (*plain, "--seed", 1)})
+    shutil.copy(root / "one" / "plan.json", root / "plan.json")
+    edited(root / "plan.json", spacing=[1.0, 0.9, 0.8], orientation="LAS")
+    train_runs(root, data, {"coarse": (*plain, "--plan", root / "plan.json")})
+    flat = make_dataset(root / "flat", dims=2, classes=3)
+    train_runs(root, flat, {"three": plain})
+    return root
 
 
-@pytest.fixture
-def dropping(train, data, tmp_path) -> Path:
-    """A run of segpl-vi with dropout: it can do everything but networks."""
-    options = ("--method", "segpl-vi", "--set", "network.dropout=0.3")
-    train(data, *options, "--out", tmp_path / "run")
-    return tmp_path / "run"
-
-
-def all_files(folder: Path) -> dict[str, bytes]:
+def files_in(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -40,14 +42,12 @@ def manifest(folder: Path) -> dict:
     return json.loads((folder / "predictions.json").read_text())
 
 
-@pytest.mark.parametrize("way", ["thresholds", "dropout", "flips"])
-def test_maps_lie_beside_the_labels_in_their_geometry(segpl, dropping, tmp_path, way):
+def test_maps_are_written_beside_the_masks(segpl, made, tmp_path):
     out = tmp_path / "masks"
-    answer = segpl(
-        "predict", dropping, "--out", out, "--samples", 4, "--by", way, "--probabilities"
-    )
+    options = ("--samples", 4, "--probabilities")
+    answer = segpl("predict", made / "vi", "--out", out, *options)
     assert answer.code == 0, answer.err
-    assert set(all_files(out)) == {
+    assert set(files_in(out)) == {
         f"{folder}{case}.nii.gz"
         for folder, cases in (
             ("", ("t0", "t1")),
@@ -61,162 +61,98 @@ def test_maps_lie_beside_the_labels_in_their_geometry(segpl, dropping, tmp_path,
         read_volume(out / f"uncertainty/t0_{kind}.nii.gz") for kind in ("entropy", "std")
     )
     assert np.array_equal(label, mean > 0.5)
-    assert entropy == pytest.approx(voxel_entropy(mean), abs=1e-6)
-    assert entropy.dtype == std.dtype == np.float32
-    assert 0 < std.max() <= 0.5 + 1e-6
-    if way == "thresholds":
-        assert set(np.unique(mean * 4)) <= {0, 1, 2, 3, 4}
-        assert std == pytest.approx(np.sqrt(mean * (1 - mean)), abs=1e-6)
-    for kind in ("entropy", "std"):
-        written = nibabel.load(out / "uncertainty" / f"t0_{kind}.nii.gz")
-        assert np.array_equal(written.affine, nibabel.load(out / "t0.nii.gz").affine)
-    assert manifest(out)["files"]["t0"]["std"] == "uncertainty/t0_std.nii.gz"
-    told = "2 samples by flips" if way == "flips" else f"4 samples by {way}, seed 0"
-    assert manifest(out)["run"].endswith(f" ({told})")  # left and right: there are two
+    assert entropy == pytest.approx(voxel_entropy(mean), abs=1e-5)
+    assert set(np.unique(mean * 4)) <= {0, 1, 2, 3, 4}  # the mean of four masks
+    assert std == pytest.approx(np.sqrt(mean * (1 - mean)), abs=1e-3)
+    assert manifest(out)["files"]["t0"]["maps"]["std"] == "uncertainty/t0_std.nii.gz"
+    assert manifest(out)["run"].endswith(" (4 samples by thresholds, seed 0)")
 
 
-@pytest.mark.parametrize("way", ["thresholds", "dropout"])
-def test_repetition_is_exact_whatever_is_predicted_with_it(segpl, dropping, data, tmp_path, way):
-    options = ("--samples", 3, "--by", way, "--probabilities")
-    images = data / "test" / "imgs"
-    assert segpl("predict", dropping, "--out", tmp_path / "one", *options).code == 0
-    assert segpl("predict", dropping, "--out", tmp_path / "two", *options).code == 0
-    one = all_files(tmp_path / "one")
-    assert one == all_files(tmp_path / "two")
-    assert (
-        segpl("predict", dropping, images / "t1.nii.gz", "--out", tmp_path / "alone", *options).code
-        == 0
-    )
-    alone = all_files(tmp_path / "alone")
-    assert alone == {name: content for name, content in one.items() if "t1" in name}
-    more = ("--seed", 1, "--out", tmp_path / "other")
-    assert segpl("predict", dropping, *options, *more).code == 0
-    other = all_files(tmp_path / "other")
-    assert other["uncertainty/t0_std.nii.gz"] != one["uncertainty/t0_std.nii.gz"]
+def test_samples_are_reproducible_and_independent_of_the_other_images(segpl, made, tmp_path):
+    options = ("--samples", 2, "--by", "dropout", "--probabilities")
+    images, run = made / "data" / "test" / "imgs", made / "vi"
+    assert segpl("predict", run, "--out", tmp_path / "both", *options).code == 0
+    both = files_in(tmp_path / "both")
+    alone = ("predict", run, images / "t1.nii.gz", "--out", tmp_path / "alone")
+    assert segpl(*alone, *options).code == 0
+    assert files_in(tmp_path / "alone") == {n: c for n, c in both.items() if "t1" in n}
+    other = ("predict", run, images / "t1.nii.gz", "--out", tmp_path / "other", "--seed", 1)
+    assert segpl(*other, *options).code == 0
+    name = "uncertainty/t1_std.nii.gz"
+    assert files_in(tmp_path / "other")[name] != both[name]
 
 
-def test_a_threshold_is_drawn_by_default_where_there_is_one(segpl, dropping, tmp_path):
-    assert segpl("predict", dropping, "--out", tmp_path / "masks", "--samples", 2).code == 0
-    assert "2 samples by thresholds" in manifest(tmp_path / "masks")["run"]
-
-
-def test_pictures_of_several_classes_have_maps_of_several_channels(segpl, train, tmp_path):
-    data = make_dataset(tmp_path / "pictures", dims=2, classes=3)
-    train(data, "--method", "supervised", "--out", tmp_path / "run")
+def test_several_classes_have_maps_of_several_channels(segpl, made, tmp_path):
     out = tmp_path / "masks"
-    answer = segpl("predict", tmp_path / "run", "--out", out, "--samples", 9, "--probabilities")
+    answer = segpl("predict", made / "three", "--out", out, "--samples", 9, "--probabilities")
     assert answer.code == 0, answer.err
     assert "(4 samples by flips)" in manifest(out)["run"]
     with np.load(out / "uncertainty" / "t0_std.npz") as stored:
         (name,) = stored.files
         assert stored[name].shape == (3, 32, 32)
-    scores = calibration_scores(out, data)
+    scores = calibration_scores(out, made / "flat")
     assert {score.class_name for score in scores} == {"class-1", "class-2"}
     assert all(np.isfinite(score.value) for score in scores)
 
 
-def test_what_is_there_is_skipped_what_is_missing_is_made_and_plain_masks_are_not_mixed_in(
-    segpl, dropping, tmp_path
-):
+def test_missing_maps_are_added_and_other_samples_are_not_mixed_in(segpl, made, tmp_path):
     out = tmp_path / "masks"
-    command = ("predict", dropping, "--out", out)
-    assert segpl(*command, "--samples", 2, "--by", "flips").code == 0
-    before = all_files(out)
-    assert "Nothing to do" in segpl(*command, "--samples", 2, "--by", "flips").out
-    (out / "uncertainty" / "t1_std.nii.gz").unlink()
-    again = segpl(*command, "--samples", 2, "--by", "flips")
-    assert "Wrote 1 prediction(s)" in again.out
-    assert all_files(out) == before
-    for options in ((), ("--samples", 2), ("--samples", 1, "--by", "flips")):
+    command = ("predict", made / "three", "--out", out)
+    samples = ("--samples", 2, "--by", "flips")
+    assert segpl(*command, *samples).code == 0
+    before = files_in(out)
+    assert "Nothing to do" in segpl(*command, *samples).out
+    (out / "uncertainty" / "t0_std.npz").unlink()
+    assert "Wrote 1 prediction(s)" in segpl(*command, *samples).out
+    assert set(files_in(out)) == set(before)
+    for options in ((), ("--samples", 1, "--by", "flips")):
         answer = segpl(*command, *options)
         assert answer.code == 1
-        assert "holds predictions of another run" in answer.err
+        assert "predictions of another run" in answer.err
     assert segpl(*command, "--samples", 1, "--by", "flips", "--overwrite").code == 0
-    assert all_files(out) != before
 
 
-class TestEnsemble:
-    @pytest.fixture
-    def runs(self, train, data, tmp_path) -> list[Path]:
-        for seed in (1, 2):
-            train(data, "--method", "supervised", "--seed", seed, "--out", tmp_path / f"run{seed}")
-        return [tmp_path / "run1", tmp_path / "run2"]
+def predict(segpl, out: Path, *arguments: object) -> np.ndarray:
+    answer = segpl("predict", *arguments, "--out", out, "--probabilities")
+    assert answer.code == 0, answer.err
+    return read_volume(out / "probabilities" / "t0.nii.gz")
 
-    def predicted(self, segpl, out: Path, *arguments: object) -> np.ndarray:
-        answer = segpl("predict", *arguments, "--out", out, "--probabilities")
-        assert answer.code == 0, answer.err
-        return read_volume(out / "probabilities" / "t0.nii.gz")
 
-    def test_it_is_the_mean_of_its_runs(self, segpl, runs, tmp_path):
-        first, second = (
-            self.predicted(segpl, tmp_path / f"masks{number}", run)
-            for number, run in enumerate(runs)
-        )
-        both = self.predicted(segpl, tmp_path / "both", runs[0], "--ensemble", runs[1])
-        assert both == pytest.approx((first + second) / 2, abs=1e-6)
-        std = read_volume(tmp_path / "both" / "uncertainty" / "t0_std.nii.gz")
-        assert std == pytest.approx(np.abs(first - second) / 2, abs=1e-6)
-        assert "run1#last" in manifest(tmp_path / "both")["run"]
-        assert " + " in manifest(tmp_path / "both")["run"]
+def test_an_ensemble_is_the_mean_of_its_runs_whatever_their_grids(segpl, made, tmp_path):
+    names = ("one", "two", "coarse")
+    each = [predict(segpl, tmp_path / name, made / name) for name in names]
+    others = (made / "two", made / "coarse")
+    mean = predict(segpl, tmp_path / "all", made / "one", "--ensemble", *others)
+    assert mean == pytest.approx(np.mean(each, 0), abs=1e-5)
+    std = read_volume(tmp_path / "all" / "uncertainty" / "t0_std.nii.gz")
+    assert std == pytest.approx(np.std(each, 0), abs=1e-4)
+    assert manifest(tmp_path / "all")["run"].count(" + ") == 2
 
-    def test_runs_that_agree_give_the_plain_prediction_and_no_spread(self, segpl, runs, tmp_path):
-        twin = shutil.copytree(runs[0], tmp_path / "twin")
-        plain = self.predicted(segpl, tmp_path / "plain", runs[0])
-        both = self.predicted(segpl, tmp_path / "both", runs[0], "--ensemble", twin)
-        assert np.array_equal(both, plain)
-        names = [f"{part}t0.nii.gz" for part in ("", "probabilities/")]
-        for name in names:
-            left, right = ((tmp_path / folder / name).read_bytes() for folder in ("both", "plain"))
-            assert left == right
-        assert not read_volume(tmp_path / "both" / "uncertainty" / "t0_std.nii.gz").any()
 
-    def test_plans_of_other_spacing_and_axes_are_averaged_on_the_grid_of_the_file(
-        self, segpl, train, runs, data, tmp_path
-    ):
-        plan = json.loads((runs[0] / "plan.json").read_text())
-        plan |= {"spacing": [1.0, 0.9, 0.8], "orientation": "LAS"}
-        (tmp_path / "coarse.json").write_text(json.dumps(plan))
-        coarse = tmp_path / "coarse"
-        train(data, "--method", "supervised", "--plan", tmp_path / "coarse.json", "--out", coarse)
-        parts = [
-            self.predicted(segpl, tmp_path / f"masks{number}", run)
-            for number, run in enumerate((runs[0], coarse))
-        ]
-        both = self.predicted(segpl, tmp_path / "both", runs[0], "--ensemble", coarse)
-        assert both == pytest.approx(np.mean(parts, 0), abs=1e-6)
-        reverse = self.predicted(segpl, tmp_path / "reverse", coarse, "--ensemble", runs[0])
-        assert reverse == pytest.approx(both, abs=1e-6)
+def test_equal_runs_give_the_plain_prediction_without_spread(segpl, made, tmp_path):
+    twin = shutil.copytree(made / "one", tmp_path / "twin")
+    plain = predict(segpl, tmp_path / "plain", made / "one")
+    both = predict(segpl, tmp_path / "both", made / "one", "--ensemble", twin)
+    assert np.array_equal(both, plain)
+    assert not read_volume(tmp_path / "both" / "uncertainty" / "t0_std.nii.gz").any()
 
-    def test_runs_for_other_classes_are_refused(self, segpl, train, runs, tmp_path):
-        other = make_dataset(tmp_path / "other", classes=3)
-        train(other, "--method", "supervised", "--out", tmp_path / "three")
-        answer = segpl(
-            "predict", runs[0], "--ensemble", tmp_path / "three", "--out", tmp_path / "masks"
-        )
-        assert answer.code == 1
-        assert "runs of an ensemble are trained for the same classes" in answer.err
-        assert not (tmp_path / "masks").exists()
 
-    @pytest.mark.parametrize(
-        ("options", "words"),
-        [
-            (("--samples", 5, "--by", "thresholds"), "needs a method that learns a threshold"),
-            (("--samples", 5, "--by", "dropout"), "needs a network with dropout"),
-            (("--samples", 5, "--by", "networks"), "It can: flips."),
-            (("--samples", 5, "--by", "flip"), "no way of sampling named 'flip'"),
-            (("--samples", 0), "0 samples were asked for"),
-            (("--by", "flips"), "add --samples 5"),
-            (("--ensemble", "SAME"), "is named twice"),
-            (("--ensemble", "nowhere"), "nowhere does not exist"),
-        ],
-    )
-    def test_bad_requests_are_refused_before_anything_is_written(
-        self, segpl, train, data, tmp_path, options, words
-    ):
-        run = tmp_path / "run"
-        train(data, "--method", "supervised", "--out", run)
-        given = [run if option == "SAME" else option for option in options]
-        answer = segpl("predict", run, *given, "--out", tmp_path / "masks")
-        assert answer.code == 1
-        assert words in answer.err
-        assert not (tmp_path / "masks").exists()
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--samples", 5, "--by", "thresholds"), "needs a method that learns a threshold"),
+        (("--samples", 5, "--by", "networks"), "Available: flips."),
+        (("--samples", 5, "--by", "flip"), "no way of sampling named 'flip'"),
+        (("--samples", 0), "--samples is 0, but must be at least 1"),
+        (("--by", "flips"), "Add --samples 5"),
+        (("--ensemble", "one"), "is given twice"),
+        (("--ensemble", "three"), "runs of an ensemble need the same channels and classes"),
+        (("--ensemble", "nowhere"), "nowhere does not exist"),
+    ],
+)
+def test_bad_requests_fail_before_anything_is_written(segpl, made, tmp_path, options, words):
+    given = [made / option if option in ("one", "three") else option for option in options]
+    answer = segpl("predict", made / "one", *given, "--out", tmp_path / "masks")
+    assert answer.code == 1
+    assert words in answer.err
+    assert not (tmp_path / "masks").exists()
