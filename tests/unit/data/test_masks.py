@@ -22,35 +22,35 @@ def mask(*rows: str) -> np.ndarray:
     return np.array([[voxel == "x" for voxel in row] for row in rows])
 
 
-def test_largest_piece_alone_is_left():
+def test_only_the_largest_component_is_left():
     found = largest_component(mask("xx..x", "x....", "....x", "....x"))
     assert np.array_equal(found, mask("xx...", "x....", ".....", "....."))
 
 
-def test_pieces_that_touch_at_a_corner_are_one():
+def test_components_connect_at_corners():
     diagonal = mask("x....", ".x...", "..x..", "....x")
     assert np.array_equal(largest_component(diagonal), mask("x....", ".x...", "..x..", "....."))
 
 
-def test_corners_of_a_volume_touch_too():
-    """Three voxels of a diagonal in space, and two that lie side by side."""
+def test_components_connect_at_corners_of_a_volume():
+    """Three diagonal voxels, and two adjacent ones."""
     volume = np.zeros((5, 5, 5), bool)
     volume[[0, 1, 2], [0, 1, 2], [0, 1, 2]] = True
     volume[4, 4, 3:] = True
     assert np.argwhere(largest_component(volume)).tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
 
 
-def test_first_of_equal_pieces_is_kept():
+def test_the_first_of_equal_components_is_kept():
     assert np.array_equal(largest_component(mask("x.x", "x.x")), mask("x..", "x.."))
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5)])
-def test_mask_of_one_piece_or_none_stays_as_it_is(shape):
+def test_full_and_empty_masks_are_unchanged(shape):
     for whole in (np.zeros(shape, bool), np.ones(shape, bool)):
         assert np.array_equal(largest_component(whole), whole)
 
 
-def test_what_was_given_is_left_as_it_was():
+def test_the_input_is_not_modified():
     given = mask("x.xx")
     largest_component(given)
     assert np.array_equal(given, mask("x.xx"))
@@ -60,7 +60,7 @@ LABELS = np.array([[7, 0, 9, 7], [7, 0, 0, 7], [0, 9, 9, 7]], np.uint8)
 LABELS.flags.writeable = False
 
 
-def test_named_classes_lose_their_smaller_pieces_to_the_background():
+def test_smaller_components_become_background():
     assert keep_largest(LABELS, CLASSES, ["liver"]).tolist() == [
         [0, 0, 9, 7],
         [0, 0, 0, 7],
@@ -73,7 +73,7 @@ def test_named_classes_lose_their_smaller_pieces_to_the_background():
     ]
 
 
-def test_labels_keep_their_type_and_are_not_changed_in_place():
+def test_labels_keep_their_type_and_are_copied():
     given = LABELS.copy()
     assert keep_largest(given, CLASSES, ["liver"]).dtype == np.uint8
     assert np.array_equal(given, LABELS)
@@ -97,17 +97,17 @@ def test_background_need_not_be_zero():
         (["spleen", "liver", "spleen"], ("liver", "spleen")),
     ],
 )
-def test_classes_are_meant_by_name_or_by_a_word(asked, meant):
+def test_classes_are_selected_by_name_all_or_none(asked, meant):
     assert select_classes(asked, list(CLASSES)) == meant
 
 
 @pytest.mark.parametrize("asked", ["background", ["liver", "all"], "livre"])
-def test_name_of_no_foreground_class_is_refused(asked):
+def test_an_unknown_class_is_an_error(asked):
     with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
         select_classes(asked, list(CLASSES))
 
 
-def test_masks_that_keep_less_have_another_name():
+def test_the_note_names_the_classes():
     assert largest_note(()) == ""
     assert largest_note(("liver", "spleen")) == " (largest component of liver, spleen)"
 

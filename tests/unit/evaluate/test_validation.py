@@ -12,20 +12,20 @@ from segpl.types import IGNORE
 THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
-def test_component_is_sought_among_ignored_voxels_too(tmp_path):
+def test_components_extend_across_ignored_voxels(tmp_path):
     """The prediction is one piece across a gap that nobody has labeled."""
     label = np.array([[1, 1, IGNORE, 1, 1, 1]], np.int16)
     answer = np.ones((1, 1, 6), np.float32)
     assert dice_by_class(answer, label, PICTURES, ["vessel"]) == {"vessel": 1.0}
 
 
-def test_ignored_voxels_count_neither_for_nor_against():
+def test_ignored_voxels_do_not_count():
     label = np.array([[1, 1, IGNORE, 0]], np.int16)
     answer = np.array([[[0.9, 0.1, 0.9, 0.2]]], np.float32)
     assert dice_by_class(answer, label, PICTURES) == {"vessel": pytest.approx(2 / 3)}
 
 
-def test_classes_are_scored_by_the_largest_channel():
+def test_the_largest_channel_decides_the_class():
     """Class a: one voxel of one, and one too many; class b: one of two."""
     label = np.array([[0, 1, 2, 2]], np.int16)
     answer = np.zeros((3, 1, 4), np.float32)
@@ -35,6 +35,6 @@ def test_classes_are_scored_by_the_largest_channel():
     assert dice_by_class(answer, label, THREE) == expected
 
 
-def test_class_that_is_neither_there_nor_found_scores_one():
+def test_an_absent_class_that_is_not_found_scores_one():
     empty = np.zeros((1, 4), np.int16)
     assert dice_by_class(np.zeros((1, 1, 4), np.float32), empty, PICTURES) == {"vessel": 1.0}

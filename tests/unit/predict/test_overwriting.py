@@ -1,4 +1,4 @@
-"""Masks of other weights never pass for a run's own, also where replacing them was interrupted."""
+"""Masks of other weights are never skipped, even after an interrupted overwrite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def predict(sources: list[Path], out: Path, network=bright_is_organ, **options) 
 
 
 def interrupted_at(call: int):
-    """A network that finds nothing, and is stopped at this call."""
+    """A network that finds nothing and is interrupted at this call."""
     calls = 0
 
     def network(windows):
@@ -52,12 +52,12 @@ def interrupted_at(call: int):
 
 
 def found(out: Path) -> dict[str, bool]:
-    """Whether each mask that is there has any organ in it."""
+    """Whether each existing mask contains the organ."""
     return {path.stem: bool(np.load(path).any()) for path in sorted(out.glob("*.npy"))}
 
 
 @pytest.mark.parametrize("run", ["runs/a", "runs/b"], ids=["same run", "other run"])
-def test_an_interrupted_overwriting_leaves_no_old_mask_to_be_skipped(sources, out, run):
+def test_an_interrupted_overwrite_leaves_no_old_mask_to_skip(sources, out, run):
     predict(sources, out, run="runs/a")
     with pytest.raises(KeyboardInterrupt):
         predict(sources, out, interrupted_at(2), run=run, overwrite=True)
@@ -66,7 +66,7 @@ def test_an_interrupted_overwriting_leaves_no_old_mask_to_be_skipped(sources, ou
     assert found(out) == dict.fromkeys(NAMES, False)
 
 
-def test_a_mask_that_could_not_be_replaced_is_not_listed_as_of_this_run(sources, out):
+def test_a_mask_that_could_not_be_replaced_is_not_listed(sources, out):
     predict(sources, out, run="runs/a")
     sources[1].write_bytes(b"cut")
     with pytest.raises(InputError, match="1 of 3"):
@@ -75,7 +75,7 @@ def test_a_mask_that_could_not_be_replaced_is_not_listed_as_of_this_run(sources,
     assert sorted(listed) == sorted(found(out)) == ["a", "c"]
 
 
-def test_probabilities_of_another_run_do_not_pass_for_those_of_the_new_masks(sources, out):
+def test_probabilities_of_another_run_are_removed_with_its_masks(sources, out):
     predict(sources, out, run="runs/a", probabilities=True)
     other = interrupted_at(0)
     predict(sources, out, other, run="runs/b", overwrite=True)
@@ -83,13 +83,13 @@ def test_probabilities_of_another_run_do_not_pass_for_those_of_the_new_masks(sou
     assert not np.load(out / "probabilities" / "a.npy").any()
 
 
-def test_probabilities_of_the_same_run_outlive_new_masks(sources, out):
+def test_probabilities_of_the_same_run_survive_new_masks(sources, out):
     predict(sources, out, run="runs/a", probabilities=True)
     predict(sources, out, run="runs/a", overwrite=True)
     assert (out / "probabilities" / "a.npy").is_file()
 
 
-def test_masks_of_cases_that_are_not_predicted_now_stay(sources, out):
+def test_masks_of_other_cases_stay(sources, out):
     predict(sources, out, run="runs/a")
     predict(sources[:1], out, interrupted_at(0), run="runs/a", overwrite=True)
     assert found(out) == {"a": False, "b": True, "c": True}

@@ -44,7 +44,7 @@ def bright_is_organ(windows: torch.Tensor) -> torch.Tensor:
 
 
 def blob(shape=SHAPE) -> np.ndarray:
-    """A bright box that no flip and no exchange of axes maps to itself."""
+    """A bright box without any symmetry."""
     image = np.zeros(shape, np.int16)
     image[tuple(slice(first, last) for first, last in ((1, 4), (7, 11), (2, 7)))[: len(shape)]] = (
         100
@@ -71,7 +71,7 @@ AFFINES = {
 
 
 @pytest.mark.parametrize("name", AFFINES)
-def test_a_blob_comes_back_where_it_was(tmp_path, name):
+def test_a_mask_lies_where_the_object_is(tmp_path, name):
     source = write_nifti(tmp_path / "scan.nii.gz", blob(), AFFINES[name])
     (written,) = predict([source], PLAN, tmp_path / "out")
     result = nibabel.load(written)
@@ -80,7 +80,7 @@ def test_a_blob_comes_back_where_it_was(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", AFFINES)
-def test_a_blob_comes_back_through_another_spacing(tmp_path, name):
+def test_a_mask_lies_where_the_object_is_after_resampling(tmp_path, name):
     affine = AFFINES[name] @ np.diag([1.6, 0.8, 2.4, 1])
     source = write_nifti(tmp_path / "scan.nii.gz", blob(), affine)
     (written,) = predict([source], PLAN, tmp_path / "out")
@@ -91,7 +91,7 @@ def test_a_blob_comes_back_through_another_spacing(tmp_path, name):
     assert dice > 0.9
 
 
-def test_a_picture_gives_a_png_in_its_place(tmp_path):
+def test_a_picture_gives_a_png(tmp_path):
     source = tmp_path / "eye.png"
     Image.fromarray(blob((9, 12)).astype(np.uint8)).save(source)
     (written,) = predict([source], FLAT_PLAN, tmp_path / "out")
@@ -99,13 +99,13 @@ def test_a_picture_gives_a_png_in_its_place(tmp_path):
     assert np.array_equal(read_label(written).array, (blob((9, 12)) > 0) * 4)
 
 
-def test_an_array_gives_an_array_in_its_place(tmp_path):
+def test_an_array_gives_an_array(tmp_path):
     np.save(tmp_path / "scan.npy", blob())
     (written,) = predict([tmp_path / "scan.npy"], PLAN, tmp_path / "out")
     assert np.array_equal(np.load(written), (blob() > 0) * 4)
 
 
-def test_an_mha_comes_back_in_its_place(tmp_path):
+def test_an_mha_gives_an_mha_on_its_grid(tmp_path):
     source = tmp_path / "scan.mha"
     image = sitk.GetImageFromArray(blob().transpose(2, 1, 0))
     image.SetDirection((0, 1, 0, -1, 0, 0, 0, 0, 1))
@@ -123,7 +123,7 @@ def test_an_image_smaller_than_the_patch_is_predicted(tmp_path):
     assert nibabel.load(written).shape == (5, 4, 3)
 
 
-def test_an_image_with_channels_gives_a_mask_without(tmp_path):
+def test_an_image_with_channels_gives_a_mask_without_channels(tmp_path):
     plan = replace(PLAN, channels=("a", "b"), normalization=PLAN.normalization * 2)
     both = np.stack([blob(), np.zeros_like(blob())], axis=-1)
     source = write_nifti(tmp_path / "scan.nii.gz", both)
@@ -131,7 +131,7 @@ def test_an_image_with_channels_gives_a_mask_without(tmp_path):
     assert np.array_equal(np.asarray(nibabel.load(written).dataobj), (blob() > 0) * 4)
 
 
-def test_several_classes_are_written_with_their_numbers(tmp_path):
+def test_masks_use_the_numbers_of_the_label_files(tmp_path):
     plan = replace(PLAN, classes={"background": 0, "dark": 7, "bright": 9})
 
     def network(windows):
@@ -144,7 +144,7 @@ def test_several_classes_are_written_with_their_numbers(tmp_path):
     assert chances.shape == (*SHAPE, 3)
 
 
-def test_probabilities_are_those_of_the_network(tmp_path):
+def test_probabilities_equal_those_of_the_network(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob(), AFFINES["exchanged"])
     predict([source], PLAN, tmp_path / "out", probabilities=True)
     chances = np.asarray(nibabel.load(tmp_path / "out" / "probabilities" / "scan.nii.gz").dataobj)
@@ -170,13 +170,13 @@ def test_overwrite_replaces_a_prediction(tmp_path):
     assert nibabel.load(written).shape == SHAPE
 
 
-def test_probabilities_that_are_missing_are_not_skipped(tmp_path):
+def test_a_case_without_its_probabilities_is_predicted_again(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     predict([source], PLAN, tmp_path / "out")
     assert len(predict([source], PLAN, tmp_path / "out", probabilities=True)) == 1
 
 
-def test_one_broken_input_does_not_lose_the_others(tmp_path):
+def test_a_broken_input_does_not_stop_the_others(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     for name in "ac":
@@ -204,13 +204,13 @@ def test_a_full_disk_stops_at_once(tmp_path, monkeypatch):
         predict([source], PLAN, tmp_path / "out")
 
 
-def test_a_diverged_network_is_named(tmp_path):
+def test_a_diverged_network_is_an_error(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     with pytest.raises(DivergedError, match="not finite"):
         predict([source], PLAN, tmp_path / "out", lambda windows: windows * float("nan"))
 
 
-def test_the_manifest_says_what_the_numbers_mean(tmp_path):
+def test_the_manifest_records_run_classes_and_files(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     predict([source], PLAN, tmp_path / "out", run="runs/a")
     manifest = json.loads((tmp_path / "out" / "predictions.json").read_text())
@@ -222,7 +222,7 @@ def test_the_manifest_says_what_the_numbers_mean(tmp_path):
     }
 
 
-def test_the_manifest_keeps_what_the_same_run_wrote_before(tmp_path):
+def test_the_manifest_keeps_earlier_files_of_the_same_run(tmp_path):
     for name in "ab":
         source = write_nifti(tmp_path / f"{name}.nii.gz", blob())
         predict([source], PLAN, tmp_path / "out", run="runs/a")
@@ -230,7 +230,7 @@ def test_the_manifest_keeps_what_the_same_run_wrote_before(tmp_path):
     assert sorted(manifest["files"]) == ["a", "b"]
 
 
-def test_predictions_of_another_run_are_not_taken_for_ours(tmp_path):
+def test_predictions_of_another_run_are_not_skipped(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     predict([source], PLAN, tmp_path / "out", run="runs/a")
     with pytest.raises(InputError, match=r"another run or of other weights .runs/a.*--overwrite"):
@@ -239,7 +239,7 @@ def test_predictions_of_another_run_are_not_taken_for_ours(tmp_path):
     assert json.loads((tmp_path / "out" / "predictions.json").read_text())["run"] == "runs/b"
 
 
-def test_a_file_that_no_run_predicted_is_neither_skipped_nor_replaced(tmp_path):
+def test_a_file_that_segpl_did_not_write_is_never_replaced(tmp_path):
     """It may be the only label of that scan."""
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     (tmp_path / "labels").mkdir()
@@ -252,19 +252,19 @@ def test_a_file_that_no_run_predicted_is_neither_skipped_nor_replaced(tmp_path):
     assert not (tmp_path / "labels" / "predictions.json").exists()
 
 
-def test_an_output_folder_that_would_lose_the_inputs_is_refused(tmp_path):
+def test_inputs_are_never_overwritten(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     with pytest.raises(InputError, match="would overwrite the image"):
         predict([source], PLAN, tmp_path, overwrite=True)
 
 
-def test_an_output_that_is_a_file_is_refused(tmp_path):
+def test_out_must_not_be_a_file(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     with pytest.raises(InputError, match="is a file, not a folder"):
         predict([source], PLAN, source)
 
 
-def test_the_next_image_is_read_before_this_one_is_predicted(tmp_path, monkeypatch):
+def test_the_next_image_is_read_during_prediction(tmp_path, monkeypatch):
     folder = tmp_path / "in"
     folder.mkdir()
     for name in "ab":
@@ -280,7 +280,7 @@ def test_the_next_image_is_read_before_this_one_is_predicted(tmp_path, monkeypat
     monkeypatch.setattr(predictor, "_load_job", watched)
 
     def network(windows):
-        assert second.wait(5), "the second image waits for the first"
+        assert second.wait(60), "the second image waits for the first"
         return bright_is_organ(windows)
 
     assert len(predict([folder], PLAN, tmp_path / "out", network)) == 2
@@ -304,17 +304,17 @@ def find(*paths: Path, plan: Plan = PLAN, layout: str = "folders") -> dict[str, 
 TWO_CHANNELS = replace(PLAN, channels=("T1", "T2"), normalization=PLAN.normalization * 2)
 
 
-def test_files_are_jobs_by_their_stem(tmp_path):
+def test_jobs_are_named_by_the_file_stem(tmp_path):
     folder = names(tmp_path, "a.nii.gz", "b.png")
     assert find(folder / "b.png", folder / "a.nii.gz") == {"b": ["b.png"], "a": ["a.nii.gz"]}
 
 
-def test_a_folder_gives_its_images_and_nothing_else(tmp_path):
+def test_a_folder_gives_its_images_only(tmp_path):
     folder = names(tmp_path, "b.nii.gz", "a.nii.gz", "notes.txt", "._a.nii.gz")
     assert list(find(folder)) == ["a", "b"]
 
 
-def test_numbered_channels_are_one_case(tmp_path):
+def test_numbered_channels_form_one_case(tmp_path):
     folder = names(tmp_path, *(f"{c}_000{n}.nii.gz" for c in "xy" for n in (1, 0)))
     assert find(folder, plan=TWO_CHANNELS) == {
         "x": ["x_0000.nii.gz", "x_0001.nii.gz"],
@@ -333,7 +333,7 @@ def test_one_file_may_hold_all_channels(tmp_path):
 
 
 @pytest.mark.parametrize("files", [("film_0000.png", "film_0001.png"), ("film_0007.png",)])
-def test_frames_of_a_film_are_cases_and_not_channels(tmp_path, files):
+def test_numbered_frames_are_cases_not_channels(tmp_path, files):
     folder = names(tmp_path, *files)
     assert list(find(folder)) == [file.removesuffix(".png") for file in files]
 
@@ -344,7 +344,7 @@ def test_a_missing_channel_is_named(tmp_path):
         find(folder, plan=TWO_CHANNELS)
 
 
-def test_too_many_channels_are_refused_where_numbers_are_channels(tmp_path):
+def test_too_many_channels_are_an_error_in_a_channel_layout(tmp_path):
     folder = names(tmp_path, "x_0000.nii.gz", "x_0001.nii.gz")
     with pytest.raises(InputError, match=r"case x has 2 channel file.*trained on 1: CT"):
         find(folder, layout="nnunet")
@@ -363,14 +363,14 @@ def test_a_dataset_without_test_cases_gives_all(tmp_path):
     assert list(find(tmp_path)) == ["a", "b"]
 
 
-def test_two_inputs_of_one_name_are_refused(tmp_path):
+def test_two_inputs_of_one_name_are_an_error(tmp_path):
     names(tmp_path / "x", "a.nii.gz")
     names(tmp_path / "y", "a.nii.gz")
     with pytest.raises(InputError, match="two inputs are named 'a'"):
         find(tmp_path / "x", tmp_path / "y")
 
 
-def test_one_channel_in_two_formats_is_refused(tmp_path):
+def test_one_channel_in_two_formats_is_an_error(tmp_path):
     folder = names(tmp_path, "x_0000.nii.gz", "x_0000.npy")
     with pytest.raises(InputError, match="two inputs are named 'x_0000'"):
         find(folder)
@@ -381,23 +381,23 @@ def test_a_missing_input_is_named(tmp_path):
         find(tmp_path / "gone.nii.gz")
 
 
-def test_an_input_of_no_known_format_is_refused(tmp_path):
+def test_an_unknown_format_is_an_error(tmp_path):
     names(tmp_path, "notes.txt")
     with pytest.raises(InputError, match=r"notes\.txt has an unknown image format"):
         find(tmp_path / "notes.txt")
 
 
-def test_an_empty_folder_is_refused(tmp_path):
+def test_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"is empty\. Give a folder"):
         find(names(tmp_path / "empty"))
 
 
-def test_no_input_is_refused():
+def test_no_input_is_an_error():
     with pytest.raises(InputError, match="nothing to predict"):
         find()
 
 
-def test_a_case_of_the_run_can_be_predicted_by_name(tmp_path):
+def test_a_job_names_its_mask(tmp_path):
     source = write_nifti(tmp_path / "scan.nii.gz", blob())
     job = Job("patient-1", (source,))
     (written,) = predict_jobs([job], bright_is_organ, PLAN, tmp_path / "out", device=CPU)

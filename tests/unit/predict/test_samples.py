@@ -1,4 +1,4 @@
-"""Samples of one image: what is drawn, what is not, and what they say together."""
+"""Samples of one image: drawing, averaging, and the choice of a way."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def arrays(sampler: RunSampler, case: str = "a", image=IMAGE, whole=windows) -> 
 
 
 def vi(std: float = 0.1, mean: float = 0.5, classes: int = 2):
-    """segpl-vi whose head says what it is told, wherever it looks."""
+    """segpl-vi with a constant posterior of the threshold."""
     method = build("segpl-vi", 2, classes=classes).eval()
     for layer, value in ((method.head.mean, mean), (method.head.log_variance, 2 * np.log(std))):
         torch.nn.init.zeros_(layer.weight)
@@ -88,7 +88,7 @@ random_way = pytest.mark.parametrize("way", ["thresholds", "dropout"])
 
 
 class Bright(torch.nn.Module):
-    """Logits are the image: every voxel and every window on its own."""
+    """Logits are the image, voxel by voxel."""
 
     def forward(self, image):
         return image, image, image
@@ -96,14 +96,14 @@ class Bright(torch.nn.Module):
 
 class TestEveryWay:
     @every_way
-    def test_samples_differ_and_are_repeated_exactly(self, way):
+    def test_samples_differ_and_are_reproducible(self, way):
         first, second = (arrays(sampler_for(way)) for _ in range(2))
         assert len(first) == 3
         assert all(np.array_equal(one, two) for one, two in zip(first, second, strict=True))
         assert not np.array_equal(first[0], first[1])
 
     @every_way
-    def test_the_size_of_a_batch_of_windows_changes_no_draw(self, way):
+    def test_the_window_batch_does_not_change_the_draws(self, way):
         one, four = (
             arrays(
                 sampler_for(way),
@@ -114,14 +114,14 @@ class TestEveryWay:
         assert np.allclose(one, four, atol=1e-4)
 
     @random_way
-    def test_a_longer_series_begins_like_a_shorter_one(self, way):
+    def test_more_samples_extend_the_same_series(self, way):
         short, long = (arrays(sampler_for(way, count)) for count in (2, DRAWS_PER_PASS + 2))
         assert len(long) == DRAWS_PER_PASS + 2
         assert all(np.array_equal(one, two) for one, two in zip(short, long, strict=False))
         assert not np.array_equal(long[0], long[DRAWS_PER_PASS])
 
     @random_way
-    def test_cases_runs_and_seeds_draw_their_own(self, way):
+    def test_cases_runs_and_seeds_draw_independently(self, way):
         base = arrays(sampler_for(way))
         assert not np.array_equal(base, arrays(sampler_for(way), case="b"))
         assert not np.array_equal(base, arrays(sampler_for(way, number=1)))
@@ -129,25 +129,25 @@ class TestEveryWay:
         assert not np.array_equal(base, arrays(other))
 
     @every_way
-    def test_the_global_generator_and_the_modes_stay_as_they_were(self, way):
+    def test_the_global_generator_and_the_modes_are_restored(self, way):
         sampler = sampler_for(way)
         before = torch.random.get_rng_state()
         arrays(sampler)
         assert torch.equal(torch.random.get_rng_state(), before)
         assert not any(module.training for module in sampler.method.modules())
 
-    def test_without_sampling_the_prediction_is_the_sample(self):
+    def test_without_sampling_the_prediction_is_the_only_sample(self):
         method = method_for("flips")
         (only,) = arrays(RunSampler(method, PLAN))
         assert np.array_equal(only, windows(IMAGE, method.predict, PLAN))
 
 
 class TestThresholds:
-    def test_masks_are_hard_where_windows_overlap_too(self):
+    def test_masks_are_hard_even_where_windows_overlap(self):
         for mask in arrays(sampler_for("thresholds", 5)):
             assert set(np.unique(mask)) <= {0, 1}
 
-    def test_one_draw_serves_the_whole_image(self):
+    def test_one_draw_applies_to_the_whole_image(self):
         """Brighter than the darkest voxel of a mask is in the mask, whatever window it is in."""
         bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
         method = build_with("segpl-vi", bright).eval()
@@ -167,7 +167,7 @@ class TestThresholds:
         probability = windows(IMAGE, method.predict, PLAN)
         for index, mask in enumerate(arrays(sampler)):
             generator = torch.Generator().manual_seed(sample_seed(0, 0, "a", index))
-            posterior = method.thresholded(IMAGE[None, :, :16, :16]).threshold
+            posterior = method.predict_threshold(IMAGE[None, :, :16, :16]).threshold
             cut = posterior.sample(generator).item()
             is_clear = np.abs(probability - cut) > 1e-4
             assert np.array_equal(mask[is_clear], (probability > cut)[is_clear])
@@ -178,12 +178,12 @@ class TestThresholds:
         expected = np.sqrt(found.probability * (1 - found.probability))
         assert found.std == pytest.approx(expected, abs=1e-3)
 
-    def test_no_spread_at_one_half_is_the_plain_mask(self):
+    def test_a_certain_threshold_of_one_half_gives_the_plain_mask(self):
         method = vi(std=1e-9)
         for mask in arrays(RunSampler(method, PLAN, Sampling("thresholds", 3))):
             assert np.array_equal(mask, windows(IMAGE, method.predict, PLAN) > 0.5)
 
-    def test_a_posterior_of_each_window_is_its_own(self):
+    def test_each_window_has_its_own_posterior(self):
         """A head that reads the window: the batch it travels in must not change its threshold."""
         sampler = RunSampler(build("segpl-vi", 2).eval(), PLAN, Sampling("thresholds", 4))
         torch.nn.init.normal_(sampler.method.head.mean.weight, std=0.5)
@@ -195,7 +195,7 @@ class TestThresholds:
 
     @pytest.mark.parametrize("scope", ["batch", "image", "class", "image-class", "voxel"])
     @pytest.mark.parametrize("rule", ["binarize", "marginal-select"])
-    def test_every_scope_of_bpl_can_be_drawn(self, scope, rule):
+    def test_every_scope_of_bpl_can_be_sampled(self, scope, rule):
         settings = {"threshold": ThresholdSettings(scope=scope, rule=rule, prior_std=0.2)}
         method = build("bpl", 2, classes=3, settings=settings).eval()
         first, second = arrays(RunSampler(method, THREE, Sampling("thresholds", 2)))
@@ -203,14 +203,14 @@ class TestThresholds:
         assert (set(np.unique(first)) <= {0, 1}) == (rule == "binarize")
         assert not np.array_equal(first, second)
 
-    def test_a_threshold_that_selects_leaves_the_unsure_as_they_are(self):
+    def test_a_selecting_threshold_keeps_uncertain_probabilities(self):
         p = np.array([[0.9, 0.6, 0.4, 0.1]], np.float32)
         threshold = np.full((1, 4), 0.7, np.float32)
         assert apply_threshold(p, threshold, selects=True)[0] == pytest.approx([1, 0.6, 0.4, 0])
         assert apply_threshold(p, threshold, selects=False)[0].tolist() == [1, 0, 0, 0]
 
-    def test_channels_with_equally_many_votes_are_told_apart_by_their_probabilities(self):
-        method = vi(std=1e-9, mean=0.001, classes=3)  # everything is everywhere
+    def test_probabilities_break_ties_between_channels(self):
+        method = vi(std=1e-9, mean=0.001, classes=3)  # all channels are foreground everywhere
         answer = average_samples(
             [RunSampler(method, THREE, Sampling("thresholds", 3))], [IMAGE], "a", windows
         )
@@ -219,7 +219,7 @@ class TestThresholds:
         assert np.array_equal(answer.decisive.argmax(0), plain.argmax(0))
         assert len(np.unique(plain.argmax(0))) > 1
 
-    def test_votes_come_before_probabilities(self):
+    def test_votes_outweigh_probabilities(self):
         """A single vote more decides, however small the probability that it was made of."""
 
         class Voter:
@@ -231,7 +231,7 @@ class TestThresholds:
         answer = average_samples([Voter()], [IMAGE], "a", windows)
         assert answer.decisive.argmax(0).tolist() == [1]
 
-    def test_labels_of_equal_votes_are_written_by_probability(self, tmp_path):
+    def test_masks_use_the_tie_break(self, tmp_path):
         np.save(tmp_path / "a.npy", np.eye(16))
         belief = np.stack([np.full((16, 16), 0.6), np.full((16, 16), 0.5), np.eye(16)])
 
@@ -253,14 +253,14 @@ class TestThresholds:
 
 
 class TestOthers:
-    def test_networks_are_those_whose_mean_is_the_prediction(self):
+    def test_mean_of_networks_is_the_prediction(self):
         sampler = sampler_for("networks", 3)
         answer = average_samples([sampler], [IMAGE], "a", windows)
         plain = windows(IMAGE, sampler.method.predict, PLAN)
         assert answer.probability == pytest.approx(plain, abs=1e-5)
         assert answer.decisive is None
 
-    def test_a_dropped_channel_is_dropped_in_every_window(self):
+    def test_all_windows_share_one_dropout_mask(self):
         """A thinned network that sees one patch everywhere answers the same everywhere."""
         image = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1)).repeat(1, 8, 8)
         seen = []
@@ -274,14 +274,14 @@ class TestOthers:
             assert all(torch.equal(first, other) for other in others)
         assert not torch.equal(seen[0][0], seen[1][0])
 
-    def test_dropout_is_active_in_samples_and_in_no_plain_prediction(self):
+    def test_dropout_is_active_only_in_samples(self):
         method = method_for("dropout")
         plain = windows(IMAGE, method.predict, PLAN)
         assert np.array_equal(plain, windows(IMAGE, method.predict, PLAN))
         for sample in arrays(RunSampler(method, PLAN, Sampling("dropout", 3))):
             assert not np.allclose(sample, plain, atol=1e-4)
 
-    def test_flips_are_all_different_and_plain_comes_first(self):
+    def test_flips_are_distinct_and_start_with_none(self):
         assert flip_axes(PLAN) == [(), (2,), (3,), (2, 3)]
         assert len(set(flip_axes(replace(PLAN, dims=3)))) == 8
         method = method_for("flips")
@@ -289,12 +289,10 @@ class TestOthers:
         assert np.array_equal(samples[0], windows(IMAGE, method.predict, PLAN))
 
     @pytest.mark.parametrize(("orientation", "axis"), [("RAS", 0), ("PLS", 1)])
-    def test_volumes_whose_orientation_is_known_are_mirrored_left_to_right_alone(
-        self, orientation, axis
-    ):
+    def test_oriented_volumes_are_only_mirrored_left_to_right(self, orientation, axis):
         assert flip_axes(replace(PLAN, dims=3, orientation=orientation)) == [(), (2 + axis,)]
 
-    def test_nothing_is_mirrored_where_sides_are_classes(self):
+    def test_left_and_right_classes_forbid_mirroring(self):
         plan = replace(PLAN, classes={"background": 0, "left ear": 1, "right ear": 2})
         assert flip_axes(plan) == [()]
         with pytest.raises(InputError, match="would swap left and right classes"):
@@ -308,7 +306,7 @@ class TestOthers:
         assert answer.probability == pytest.approx(IMAGE.sigmoid().numpy(), abs=1e-5)
         assert answer.std.max() < 1e-5
 
-    def test_all_samples_of_an_ensemble_count_alike(self):
+    def test_all_samples_of_an_ensemble_have_equal_weight(self):
         samplers = [
             replace(sampler_for("flips", 2), method=build("supervised", 2, seed=seed).eval())
             for seed in (0, 1)
@@ -320,7 +318,7 @@ class TestOthers:
 
 
 class TestAveraging:
-    def test_running_maps_are_those_of_all_samples_at_once(self):
+    def test_running_maps_equal_those_of_all_samples_at_once(self):
         samples = np.random.default_rng(6).random((7, 2, 3)).astype(np.float32)
         maps = SampleMaps()
         for sample in samples:
@@ -328,7 +326,7 @@ class TestAveraging:
         assert maps.mean == pytest.approx(samples.mean(0), abs=1e-5)
         assert maps.std == pytest.approx(samples.std(0), abs=1e-5)
 
-    def test_equal_samples_give_themselves_and_no_spread(self):
+    def test_equal_samples_have_no_spread(self):
         sample = np.random.default_rng(7).random(50).astype(np.float32)
         maps = SampleMaps()
         for _ in range(5):
@@ -350,28 +348,28 @@ class TestChoice:
             ("supervised", {}, None, "flips"),
         ],
     )
-    def test_the_first_way_that_a_run_has_is_chosen(self, name, settings, network, expected):
+    def test_default_is_the_first_supported_way(self, name, settings, network, expected):
         method = build(name, 2, settings=settings, network=network)
         assert choose_sampling([(method, PLAN)], 3, None, 0).by == expected
 
-    def test_an_ensemble_is_sampled_in_a_way_that_all_of_it_has(self):
+    def test_an_ensemble_uses_a_way_that_all_runs_support(self):
         runs = [(vi(), PLAN), (build("supervised", 2), PLAN)]
         assert choose_sampling(runs, 2, None, 0).by == "flips"
         with pytest.raises(InputError, match=r"--by thresholds needs .* a run of the ensemble"):
             choose_sampling(runs, 2, "thresholds", 0)
 
     @pytest.mark.parametrize("way", ["thresholds", "networks", "dropout"])
-    def test_what_a_run_cannot_is_refused_with_what_it_can(self, way):
+    def test_an_unsupported_way_names_the_supported_ones(self, way):
         with pytest.raises(InputError, match=f"--by {way} needs .* Available: flips"):
             choose_sampling([(build("supervised", 2), PLAN)], 5, way, 0)
 
-    def test_there_are_only_so_many_flips_and_networks(self):
+    def test_numbers_of_flips_and_networks_are_limited(self):
         runs = [(method_for("networks"), PLAN)]
         assert choose_sampling(runs, 50, "networks", 0).count == 3
         assert choose_sampling(runs, 50, "flips", 0).count == 4
         assert choose_sampling([(vi(), PLAN)], 50, None, 0).count == 50
 
-    def test_bad_requests_are_refused(self):
+    def test_bad_requests_are_errors(self):
         runs = [Trained(Path("a"), vi())]
         with pytest.raises(InputError, match="--samples is 0, but must be at least 1"):
             samplers_for(runs, 0, None, 0)
@@ -380,7 +378,7 @@ class TestChoice:
         with pytest.raises(InputError, match="Add --samples 5"):
             samplers_for(runs, None, "flips", 0)
 
-    def test_a_single_run_that_is_not_sampled_has_no_sampler(self):
+    def test_a_single_run_without_sampling_has_no_sampler(self):
         assert samplers_for([Trained(Path("a"), vi())], None, None, 0) == []
         both = samplers_for([Trained(Path("a"), vi()), Trained(Path("b"), vi())], None, None, 0)
         assert [sampler.sampling for sampler in both] == [None, None]
@@ -395,17 +393,17 @@ class TestChoice:
             ({"dims": 3}, "has dims 3, but .*a has 2"),
         ],
     )
-    def test_runs_that_answer_other_questions_make_no_ensemble(self, change, words):
+    def test_an_ensemble_needs_the_same_task(self, change, words):
         runs = [Trained(Path("a"), vi()), Trained(Path("b"), vi(), replace(PLAN, **change))]
         with pytest.raises(InputError, match=words):
             samplers_for(runs, None, None, 0)
 
-    def test_a_run_is_no_ensemble_with_itself(self):
+    def test_an_ensemble_needs_different_runs(self):
         runs = [Trained(Path("a"), vi()), Trained(Path("x/../a"), vi())]
         with pytest.raises(InputError, match="is given twice"):
             samplers_for(runs, None, None, 0)
 
-    def test_the_note_names_the_seed_where_it_matters(self):
+    def test_the_note_names_the_seed_of_random_samples(self):
         assert sampling_note([sampler_for("dropout")]) == " (3 samples by dropout, seed 0)"
         assert sampling_note([sampler_for("flips")]) == " (3 samples by flips)"
         assert sampling_note([RunSampler(vi(), PLAN)]) == ""

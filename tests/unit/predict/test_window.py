@@ -36,8 +36,8 @@ def plan_for(patch: tuple[int, ...]) -> Plan:
         ((20, 18, 5), (16, 16, 1)),
     ],
 )
-def test_a_pointwise_network_is_reproduced_on_the_grid_of_the_image(shape, patch):
-    """Blending weights add up to 1, so windows must not change what needs no context."""
+def test_blending_reproduces_a_pointwise_network(shape, patch):
+    """Blending weights sum to 1, so windows do not change a network without context."""
     image = torch.from_numpy(np.random.default_rng(0).normal(size=(1, *shape)).astype("f"))
     whole = predict_windows(image, torch.sigmoid, plan_for(patch))
     assert whole.shape == image.shape
@@ -45,7 +45,7 @@ def test_a_pointwise_network_is_reproduced_on_the_grid_of_the_image(shape, patch
 
 
 @pytest.mark.parametrize("window_batch", [1, 3])
-def test_the_image_is_left_as_it_was(window_batch):
+def test_the_image_is_not_modified(window_batch):
     image = torch.rand(1, 9, 9)
     before = image.clone()
     predict_windows(image, lambda windows: windows, plan_for((4, 4)), window_batch=window_batch)
@@ -71,13 +71,13 @@ def test_several_outputs_keep_their_channels():
     assert whole[:, 4, 4].tolist() == pytest.approx([0, 1, 2])
 
 
-def test_the_answer_of_a_half_precision_network_is_float32():
+def test_half_precision_output_becomes_float32():
     whole = predict_windows(torch.rand(1, 9, 9), lambda w: w.bfloat16(), plan_for((4, 4)))
     assert whole.dtype == torch.float32
 
 
-def test_the_middle_of_a_window_counts_more_than_its_rim():
-    """Each window answers with its order; a Gaussian must not average neighbors evenly."""
+def test_the_center_of_a_window_has_more_weight_than_its_border():
+    """Each window predicts its number; a Gaussian does not average neighbors evenly."""
     order = iter(range(100))
 
     def predict(windows):
@@ -97,10 +97,10 @@ def test_the_middle_of_a_window_counts_more_than_its_rim():
     [
         (8, 0.5, [0]),
         (9, 0.5, [0, 1]),
-        (12, 0.5, [0, 2, 4]),  # [0, 4] would have nothing of the middle in a middle
+        (12, 0.5, [0, 2, 4]),  # [0, 4] would leave the center of the image at window borders
         (13, 0.5, [0, 3, 5]),
         (16, 0.5, [0, 4, 8]),
-        (17, 0.5, [0, 3, 6, 9]),  # and not 0, 4, 8, 9
+        (17, 0.5, [0, 3, 6, 9]),  # not 0, 4, 8, 9
         (12, 0.0, [0, 4]),
         (20, 0.0, [0, 6, 12]),
         (24, 0.0, [0, 8, 16]),
@@ -108,8 +108,8 @@ def test_the_middle_of_a_window_counts_more_than_its_rim():
         (16, 0.75, [0, 2, 4, 6, 8]),
     ],
 )
-def test_windows_lie_evenly_and_one_in_the_middle(side, overlap, starts):
-    """Every voxel holds the number of its row, so a window tells where it was cut."""
+def test_windows_are_evenly_spaced_with_one_in_the_center(side, overlap, starts):
+    """Every voxel holds its row number, which shows where a window starts."""
     seen: list[int] = []
 
     def predict(windows):
@@ -128,6 +128,6 @@ def test_no_gradient_is_kept():
 
 
 @pytest.mark.parametrize("overlap", [-0.1, 1.0])
-def test_an_impossible_overlap_is_refused(overlap):
+def test_an_invalid_overlap_is_an_error(overlap):
     with pytest.raises(InputError, match=rf"overlap is {overlap}, .* below 1"):
         predict_windows(torch.rand(1, 9, 9), torch.sigmoid, plan_for((4, 4)), overlap=overlap)

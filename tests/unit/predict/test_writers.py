@@ -49,7 +49,7 @@ def asymmetric(shape=(4, 5, 6)) -> np.ndarray:
         ("x.nrrd", "case.nrrd"),
     ],
 )
-def test_labels_are_named_by_the_format_of_the_image(like, name):
+def test_label_files_take_the_format_of_the_image(like, name):
     assert output_name("case", Path(like)) == name
 
 
@@ -57,11 +57,11 @@ def test_labels_are_named_by_the_format_of_the_image(like, name):
     ("like", "outputs", "name"),
     [("x.png", 1, "c.tif"), ("x.png", 3, "c.npz"), ("x.nii.gz", 3, "c.nii.gz")],
 )
-def test_probabilities_are_named_by_what_holds_floats(like, outputs, name):
+def test_probability_files_take_a_format_that_holds_floats(like, outputs, name):
     assert probabilities_name("c", Path(like), outputs) == name
 
 
-def test_an_unknown_format_is_refused():
+def test_an_unknown_format_is_an_error():
     with pytest.raises(InputError, match=r"x\.dcm has a format that cannot be written"):
         output_name("case", Path("x.dcm"))
 
@@ -95,13 +95,13 @@ def test_large_class_numbers_get_two_bytes(tmp_path):
     assert np.asarray(written.dataobj).max() == 400
 
 
-def test_labels_of_a_nifti_with_channels_are_a_volume(tmp_path):
+def test_labels_of_a_nifti_with_channels_have_no_channels(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 6, 2))
     write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
     assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 6)
 
 
-def test_a_slice_stored_as_a_volume_stays_one(tmp_path):
+def test_a_slice_stored_as_a_volume_stays_a_volume(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 1))
     write_labels(tmp_path / "labels.nii.gz", asymmetric((4, 5)), like)
     assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 1)
@@ -113,14 +113,14 @@ def test_nifti_2_stays_nifti_2(tmp_path):
     assert isinstance(nibabel.load(tmp_path / "labels.nii.gz"), nibabel.Nifti2Image)
 
 
-def test_a_nifti_that_is_not_compressed_as_its_name_says_is_understood(tmp_path):
+def test_an_uncompressed_nii_gz_is_read(tmp_path):
     plain = make_nifti(tmp_path / "image.nii")
     like = plain.rename(tmp_path / "image.nii.gz")
     write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
     assert np.array_equal(nibabel.load(tmp_path / "labels.nii.gz").dataobj, asymmetric())
 
 
-def test_a_big_endian_header_is_understood(tmp_path):
+def test_a_big_endian_header_is_read(tmp_path):
     like = tmp_path / "image.nii"
     header = nibabel.Nifti1Header(endianness=">")
     nibabel.Nifti1Image(np.zeros((4, 5, 6), ">i2"), ROTATED, header).to_filename(like)
@@ -139,7 +139,7 @@ def test_nifti_probabilities_of_one_channel_are_a_volume(tmp_path):
     assert np.array_equal(np.asarray(written.dataobj), values[0])
 
 
-def test_nifti_probabilities_of_several_channels_come_last(tmp_path):
+def test_nifti_probabilities_have_channels_last(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz")
     values = np.random.default_rng(0).random((3, 4, 5, 6), np.float32)
     write_probabilities(tmp_path / "p.nii.gz", values, like)
@@ -149,7 +149,7 @@ def test_nifti_probabilities_of_several_channels_come_last(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".mha", ".nrrd"])
-def test_itk_labels_lie_where_the_image_lies(tmp_path, suffix):
+def test_itk_labels_keep_the_geometry(tmp_path, suffix):
     like = tmp_path / f"image{suffix}"
     image = sitk.GetImageFromArray(np.zeros((6, 5, 4), np.int16))
     image.SetSpacing((0.5, 1.5, 3.0))
@@ -163,7 +163,7 @@ def test_itk_labels_lie_where_the_image_lies(tmp_path, suffix):
     assert sitk.ReadImage(str(tmp_path / f"labels{suffix}")).GetPixelID() == sitk.sitkUInt8
 
 
-def test_itk_probabilities_are_a_vector_for_each_voxel(tmp_path):
+def test_itk_probabilities_are_vectors(tmp_path):
     like = tmp_path / "image.mha"
     sitk.WriteImage(sitk.GetImageFromArray(np.zeros((6, 5, 4), np.int16)), str(like))
     values = np.random.default_rng(0).random((3, 4, 5, 6), np.float32)
@@ -180,7 +180,7 @@ def test_picture_labels_are_a_gray_png(tmp_path):
         assert np.array_equal(np.asarray(picture), asymmetric((4, 5)))
 
 
-def test_picture_labels_above_a_byte_survive(tmp_path):
+def test_picture_labels_above_255_survive(tmp_path):
     labels = asymmetric((4, 5)).astype(np.int32) * 150
     write_labels(tmp_path / "labels.png", labels, tmp_path / "image.png")
     assert np.array_equal(read_label(tmp_path / "labels.png").array, labels)
@@ -212,7 +212,7 @@ def test_npz_labels_keep_the_spacing(tmp_path):
     assert label.grid.spacing == (1.0, 2.0, 3.0)
 
 
-def test_a_full_disk_leaves_no_part_of_a_file(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     like = make_nifti(tmp_path / "image.nii.gz")
 
     def full(self, path):

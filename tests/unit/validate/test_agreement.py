@@ -36,7 +36,7 @@ THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
 class Shifted(nn.Module):
-    """Logits are the image, less a number of its own; counts the windows that it saw."""
+    """Logits are the image minus a shift; counts the windows it sees."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Model:
 
 
 def model(name: str, *shifts: float, plan: Plan = PICTURES, **settings: object) -> Model:
-    """A method whose networks answer with the image, less a shift each."""
+    """A method whose networks have these shifts."""
     method = build_with(
         name,
         lambda: Network(
@@ -88,15 +88,15 @@ def test_agreement_is_the_dice_between_student_and_teacher():
     assert found.classes["vessel"].agreement == pytest.approx(2 / 3)
 
 
-def test_agreement_is_the_mean_over_cases_and_the_lowest_is_told():
+def test_agreement_is_the_mean_over_cases_with_the_lowest():
     volumes = {"u0": scan([2, 2, 0.5, 0.5]), "u1": scan([2, 2, 2, 2])}
     found = measure_agreement(volumes, model("mean-teacher", 0.0, 1.0), limit=10)
     assert found.classes["vessel"].agreement == pytest.approx((2 / 3 + 1) / 2)
     assert found.classes["vessel"].lowest == pytest.approx(2 / 3)
 
 
-def test_networks_that_both_find_nothing_agree_on_nothing():
-    """A training that has collapsed to background would otherwise be the surest of all."""
+def test_pairs_of_empty_masks_do_not_count():
+    """Otherwise a collapsed run would agree perfectly."""
     volumes = {"u0": scan(), "u1": scan([2, 2, 0.5, 0.5])}
     known = measure_agreement(volumes, model("mean-teacher", 0.0, 1.0), limit=10).classes["vessel"]
     assert known.agreement == pytest.approx(2 / 3)
@@ -118,13 +118,13 @@ def test_three_networks_are_compared_in_pairs():
 
 
 @pytest.mark.parametrize(("by", "shift"), [("student", 0.0), ("teacher", 1.0)])
-def test_confidence_is_that_of_the_network_that_predicts(by, shift):
+def test_confidence_is_that_of_the_predicting_network(by, shift):
     asked = model("mean-teacher", 0.0, 1.0, predict_by=by)
     found = measure_agreement({"u0": scan([2, 2, 2, -9])}, asked, limit=10)
     assert found.classes["vessel"].confidence == pytest.approx(1 / (1 + math.exp(shift - 2)))
 
 
-def test_confidence_of_an_ensemble_is_that_of_the_mean_of_its_members():
+def test_confidence_of_an_ensemble_is_that_of_its_mean():
     """Probabilities of 0.88 and 0.5 are foreground by a mean of 0.69."""
     members = model("ensemble", 0.0, 2.0, members=2)
     found = measure_agreement({"u0": scan([2, 2, 2, 2])}, members, limit=10)
@@ -132,14 +132,14 @@ def test_confidence_of_an_ensemble_is_that_of_the_mean_of_its_members():
     assert found.classes["vessel"].confidence == pytest.approx(mean)
 
 
-def test_a_single_network_has_a_confidence_and_agrees_with_nobody():
+def test_a_single_network_has_only_a_confidence():
     known = measure_agreement({"u0": scan([2, 2, 2, 2])}, model("segpl", 0.0), limit=10)
     assert known.classes["vessel"] == ClassAgreement(
         1, None, None, pytest.approx(1 / (1 + math.exp(-2)))
     )
 
 
-def test_classes_are_told_apart():
+def test_classes_are_measured_separately():
     image = np.zeros((3, 4, 4), np.float32)
     image[0] = 1.0
     image[1, 0], image[2, 1, :2] = 3.0, 2.0
@@ -149,7 +149,7 @@ def test_classes_are_told_apart():
     assert found.classes["b"].confidence == pytest.approx(1 / (1 + math.exp(-2)))
 
 
-def test_a_volume_on_the_device_is_as_good_as_one_on_the_disk():
+def test_volumes_may_be_on_the_device():
     here = Resident(torch.from_numpy(scan([2, 2, 0.5, 0.5]).image), None, None)
     found = measure_agreement({"u0": here}, model("mean-teacher", 0.0, 1.0), limit=10)
     assert found.classes["vessel"].agreement == pytest.approx(2 / 3)
@@ -158,7 +158,7 @@ def test_a_volume_on_the_device_is_as_good_as_one_on_the_disk():
 @pytest.mark.parametrize(
     ("shape", "patch"), [((4, 4), 4), ((6, 4), 4), ((9, 4), 4), ((30, 17), 8), ((3, 40), 5)]
 )
-def test_windows_are_counted_as_they_are_made(shape, patch):
+def test_window_count_matches_the_prediction(shape, patch):
     plan = replace(PICTURES, patch=(patch, patch))
     asked = model("segpl", 0.0, plan=plan)
     volume = Resident(np.zeros((1, *shape), np.float32), None, None)
@@ -166,14 +166,14 @@ def test_windows_are_counted_as_they_are_made(shape, patch):
     assert asked.method.network.body.windows == count_windows(shape, plan.patch)
 
 
-def test_no_more_cases_are_asked_about_than_wanted_and_they_lie_evenly():
+def test_cases_are_limited_and_evenly_spaced():
     volumes = {f"u{number}": scan() for number in range(9)}
     found = measure_agreement(volumes, model("segpl", 0.0), limit=3)
     assert found.cases == ("u0", "u3", "u6")
 
 
-def test_a_case_that_would_take_too_long_is_passed_over_and_counted(monkeypatch):
-    """One window for a small case, 64 for the large one, and 45 for three cases."""
+def test_cases_beyond_the_budget_are_skipped_and_counted(monkeypatch):
+    """A small case has 1 window, the large one 64; the budget for three cases is 45."""
     large = Resident(np.zeros((1, 31, 31), np.float32), None, None)
     volumes = {"u0": scan([2, 2, 2, 2]), "u1": large, "u2": scan([2, 2, 2, 2])}
     found = measure_agreement(volumes, model("segpl", 0.0), limit=3)
@@ -183,15 +183,15 @@ def test_a_case_that_would_take_too_long_is_passed_over_and_counted(monkeypatch)
     assert measure_agreement(volumes, model("segpl", 0.0), limit=3).too_large == 0
 
 
-def test_every_network_takes_its_time():
-    """Of two cases of 28 windows, one network can look at one in 30 passes, two at none."""
+def test_every_network_counts_toward_the_budget():
+    """Two cases of 28 windows, budget 30: one network can predict one case, two networks none."""
     volumes = {f"u{n}": Resident(np.zeros((1, 25, 13), np.float32), None, None) for n in range(2)}
     assert count_windows((25, 13), (4, 4)) == 28
     assert measure_agreement(volumes, model("segpl", 0.0), limit=2).too_large == 1
     assert measure_agreement(volumes, model("cps", 0.0, 0.0), limit=2).too_large == 2
 
 
-def test_networks_are_asked_as_in_prediction_and_go_on_as_they_were():
+def test_networks_predict_in_evaluation_mode_and_return_to_training():
     asked = model("mean-teacher", 0.0, 1.0)
     measure_agreement({"u0": scan([2, 2, 2, 2])}, asked, limit=10)
     assert not asked.method.network.body.saw_training

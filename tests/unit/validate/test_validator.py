@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 class Echo:
-    """Predicts the image itself, and remembers in which mode it was asked."""
+    """Predicts the image itself and records its mode."""
 
     def __init__(self) -> None:
         self.is_training = True
@@ -61,7 +61,7 @@ def test_score_is_the_mean_dice_of_cases(tmp_path):
     assert validate(10) == pytest.approx((2 / 3 + 1) / 2)
 
 
-def test_every_case_and_class_has_a_row_for_each_step(tmp_path):
+def test_rows_cover_every_step_case_and_class(tmp_path):
     validate = validation(tmp_path / "v.csv", volume("a", 2), volume("b", 4))
     validate(10)
     validate(20)
@@ -81,14 +81,14 @@ def test_case_with_a_comma_in_its_name_keeps_its_row_on_resume(tmp_path):
 
 
 def scattered() -> Volume:
-    """Three of four foreground voxels, and far from them one that is none."""
+    """Three of four foreground voxels, and a distant false one."""
     case = volume("a", 3)
     case.image[0, 3, 5] = 1
     return case
 
 
-def test_largest_component_is_scored_beside_all_of_them(tmp_path):
-    """2 * 3 / (4 + 4) with the stray voxel, 2 * 3 / (3 + 4) without; the mean is of the former."""
+def test_largest_component_is_scored_too(tmp_path):
+    """2 * 3 / (4 + 4) with the stray voxel, 2 * 3 / (3 + 4) without; the mean uses the former."""
     score = validation(tmp_path / "v.csv", scattered())(10)
     (row,) = rows(tmp_path / "v.csv")
     assert float(row["dice"]) == score == pytest.approx(6 / 8)
@@ -102,14 +102,14 @@ def test_labels_are_those_of_training_and_validation_cases(tmp_path):
     assert [label is one for label, one in zip(validate.labels, wanted, strict=True)] == [True] * 2
 
 
-def test_method_predicts_in_evaluation_and_goes_on_training(tmp_path):
+def test_method_predicts_in_evaluation_mode_and_returns_to_training(tmp_path):
     method = Echo()
     validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
     assert not method.asked_in_training
     assert method.is_training
 
 
-def test_method_goes_on_training_after_a_failure_too(tmp_path):
+def test_method_returns_to_training_after_a_failure(tmp_path):
     method = Broken()
     with pytest.raises(RuntimeError, match="no"):
         validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
