@@ -74,8 +74,9 @@ def run(args: argparse.Namespace) -> int:
     from segpl.data.plan import Plan
     from segpl.display import bar, say
     from segpl.errors import InputError
-    from segpl.experiments.cost import Workload, configs_for, measure, moves, plan_for_patch
+    from segpl.experiments.cost import configs_for, count_measurements, measure, plan_for_patch
     from segpl.experiments.cost_table import cost_table, write_costs
+    from segpl.experiments.cost_trial import Workload
     from segpl.report.tables import print_table
     from segpl.settings import with_overrides
 
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     labeled = args.labeled if args.labeled is not None else settings.batch or plan.batch
     unlabeled = args.unlabeled if args.unlabeled is not None else labeled * settings.ratio
     workload = Workload(plan, labeled, unlabeled)
-    with bar("measuring", moves(configs, args.steps)) as advance:
+    with bar("measuring", count_measurements(configs, args.steps)) as advance:
         report = measure(configs, workload, steps=args.steps, advance=advance)
 
     # a table wrapped to a narrow terminal or a pipe is unreadable

@@ -1,26 +1,24 @@
-"""Measured costs as a table for people and as a file."""
+"""Measured costs as a table and as a CSV file."""
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from segpl.experiments.cost import REFERENCE, CostReport
-from segpl.files import write_text
+from segpl.files import csv_text, write_text
 from segpl.report.tables import Table, count_noun
 
-COLUMNS = [
+COST_COLUMNS = [
     "method",
     *("parameters", "x", "trainable", "predicting"),
     *("step\nGFLOPs", "x", "predict\nGFLOPs", "x"),
     *("peak\nMB", "x", "seconds\n/step", "x"),
 ]
 RATIOS = ("parameters", "step_flops", "predict_flops", "peak_bytes", "seconds")
-BUSY = 1.5  # middle over fastest step of one method above which times are called doubtful
+NOISY = 1.5  # ratio of median to fastest step above which times are unreliable
 
 
 def cost_table(report: CostReport) -> Table:
@@ -44,34 +42,34 @@ def cost_table(report: CostReport) -> Table:
                 f"{times['seconds']:.2f}",
             ]
         )
-    return Table(columns=COLUMNS, rows=rows, note=note_of(report))
+    return Table(columns=COST_COLUMNS, rows=rows, note=cost_note(report))
 
 
-def note_of(report: CostReport) -> str:
+def cost_note(report: CostReport) -> str:
     load, is_gpu = report.workload, not report.device.startswith("cpu")
-    peak = "memory that torch allocated" if is_gpu else "tensors alive, not what the process takes"
-    # networks of MONAI have shapes of their own
-    is_unet = report.network == "unet"
-    halvings = count_noun(len(load.plan.strides), "halving")
-    shape = f", width {report.width}, {halvings}" if is_unet else ""
-    busy = (
-        f"\nThe machine was busy: a median is {report.unrest:.1f} times the fastest step of its "
-        "method. For times to trust, repeat it when the machine is free."
-    )
+    peak = "memory allocated by torch" if is_gpu else "live tensors, less than the process takes"
+    shape = ""
+    if report.network == "unet":
+        shape = f", width {report.width}, {count_noun(len(load.plan.strides), 'downsampling')}"
+    noise = ""
+    if report.timing_noise > NOISY:
+        noise = (
+            f"\nThe machine was busy: a median step took {report.timing_noise:.1f} times as long "
+            "as the fastest one. Repeat on an idle machine for reliable times."
+        )
     return (
-        f"x: times that of {REFERENCE} training on the same {load.crops} images, all labeled. The "
+        f"x: relative to {REFERENCE} training on the same {load.crops} images, all labeled. The "
         f"others saw {load.describe()}. Network {report.network}{shape}.\n"
-        "Predicting: weights that prediction needs; its FLOPs are of one crop. FLOPs: of "
-        f"convolutions and matrix products, a multiply-add is 2. Peak: {peak}. Seconds: median of "
-        f"{count_noun(report.steps, 'step')}.\n"
+        "Predicting: weights that prediction needs; its FLOPs are for one crop. FLOPs: of "
+        "convolutions and matrix products, a multiply-add counts as 2. "
+        f"Peak: {peak}. Seconds: median of {count_noun(report.steps, 'step')}.\n"
         f"{report.device}, torch {torch.__version__}, {report.precision}, "
-        f"{'compiled' if report.compiled else 'not compiled'}."
-        f"{busy if report.unrest > BUSY else ''}"
+        f"{'compiled' if report.compiled else 'not compiled'}.{noise}"
     )
 
 
 def write_costs(path: Path, report: CostReport) -> None:
-    """One row for each method, with its ratios and with what it was measured on."""
+    """One row per method, with its ratios and the conditions of the measurement."""
     load = report.workload
     facts = {
         "patch": "x".join(map(str, load.plan.patch)),
@@ -91,8 +89,4 @@ def write_costs(path: Path, report: CostReport) -> None:
         asdict(cost) | {f"{name}_ratio": report.ratio(cost, name) for name in RATIOS} | facts
         for cost in report.costs
     ]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))

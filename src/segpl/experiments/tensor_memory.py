@@ -1,4 +1,4 @@
-"""The memory of tensors, counted where no allocator can be asked: on a CPU."""
+"""Peak memory of tensors on a CPU, where torch keeps no statistics."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.utils._pytree import tree_leaves
 
 
 class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Counts the bytes of live tensors while it is entered, and keeps their highest sum.
+    """A context that tracks the bytes of live tensors and their peak.
 
-    Every operation passes through here, those of the backward pass too. Views of one memory count
-    once. What an operation uses and frees inside of itself is not seen.
+    It sees every operation, including those of the backward pass. Views of one storage count once.
+    Memory that an operation allocates and frees internally is not seen.
     """
 
-    def __init__(self, held: Iterable[Tensor]) -> None:
-        """`held`: tensors that are there already, such as weights."""
+    def __init__(self, resident: Iterable[Tensor]) -> None:
+        """`resident`: tensors that exist already, such as weights."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
-        # a weak reference keeps no tensor alive, and its address from being used again
+        # a weak reference does not keep a tensor alive, but keeps its address from being reused
         self.seen: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.bytes = 0  # of all seen, some of which may be gone
+        self.bytes = 0  # of all seen tensors, some of which may be freed
         self.peak = 0
-        self.count(held)
+        self.count(resident)
 
     def __torch_dispatch__(
         self,
@@ -39,22 +39,22 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self.count(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
         return result
 
-    def count(self, born: Iterable[Tensor]) -> None:
-        for tensor in born:
+    def count(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
             if tensor.layout is not torch.strided:
-                continue  # a sparse tensor has no memory of its own, only parts that do
+                continue  # a sparse tensor has no storage of its own, only its parts do
             storage = tensor.untyped_storage()
             reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's has no types
             _, before = self.seen.get(reference.cdata, (None, 0))
             self.seen[reference.cdata] = (reference, storage.nbytes())
             self.bytes += storage.nbytes() - before
-        # what is gone matters only where it would make a new peak
+        # freed tensors matter only if they would make a new peak
         if self.bytes > self.peak:
             self.forget()
             self.peak = max(self.peak, self.bytes)
 
     def forget(self) -> None:
-        """Leave out memory that was freed."""
+        """Drop freed storage."""
         for key, (reference, size) in list(self.seen.items()):
             if reference.expired():  # type: ignore[no-untyped-call]  # torch's has no types
                 del self.seen[key]

@@ -1,4 +1,4 @@
-"""Processes that train side by side, and end with the one that started them."""
+"""A pool of training processes that end with the process that started them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from multiprocessing.synchronize import Event
 
 import torch
 
-stopped: Event | None = None  # in a worker: set when the user has had enough
+stop_event: Event | None = None  # in a worker: set when the user interrupts
 
 
 def prepare_worker(threads: int, stop: Event) -> None:
-    """Share the cores, and watch the parent: a killed one would leave its workers behind."""
-    global stopped
-    stopped = stop
+    """Share the cores, and exit with the parent, even if it is killed."""
+    global stop_event
+    stop_event = stop
     torch.set_num_threads(threads)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=exit_with_parent, daemon=True).start()
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
@@ -31,14 +31,14 @@ def end_with_parent() -> None:
 
 
 def is_stopped() -> bool:
-    """Whether this worker should begin nothing more."""
-    return stopped is not None and stopped.is_set()
+    """Whether this worker should start no further job."""
+    return stop_event is not None and stop_event.is_set()
 
 
 @contextmanager
 def workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of `count` processes; an interruption lets none of them begin anything more."""
-    # a forked process cannot use the GPU that its parent has touched
+    """A pool of `count` processes; after an interruption they start nothing new."""
+    # a forked process cannot use a GPU that its parent has initialized
     context = get_context("spawn")
     stop = context.Event()
     threads = max(1, (os.cpu_count() or 1) // count)

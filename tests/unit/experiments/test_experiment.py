@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import copy
-import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.methods.base import METHODS
 from segpl.settings import resolve
 
-ROOT = Path(__file__).parents[3]
 GOOD: dict[str, Any] = {
     "title": "Thresholds",
     "datasets": {
@@ -144,13 +141,3 @@ def test_error_names_the_key_and_the_file(path, value, words):
 def test_methods_of_the_command_do_not_mix_with_questions():
     with pytest.raises(UserError, match=r"--methods: file.toml has its own \[\[questions\]\]"):
         experiment(methods=["cps"])
-
-
-def test_every_file_of_the_benchmarks_can_be_read(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    for path in (ROOT / "benchmarks").rglob("*.toml"):
-        content = tomllib.loads(path.read_text())
-        if "datasets" in content:
-            assert make_experiment(content, path.name).questions
-        else:
-            resolve(content, path.name)
