@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK
-from segpl.report.stress.figures import WORDS
+from segpl.report.stress.figures import CORRUPTION_TITLES
 from segpl.views.artifacts import ARTIFACTS, corrupt
 
 SIDE = 96
@@ -57,7 +57,9 @@ def artifact_figure() -> Figure:
     for column, name in enumerate(ARTIFACTS, start=1):
         for row, shown in enumerate(examples(image, name)):
             show(grid[row, column], shown)
-        grid[0, column].set_title(TITLES.get(name, WORDS[name]), fontsize=7.5, color=INK)
+        grid[0, column].set_title(
+            TITLES.get(name, CORRUPTION_TITLES[name]), fontsize=7.5, color=INK
+        )
     for row, severity in enumerate(SEVERITIES):
         grid[row, 1].set_ylabel(f"severity {severity:g}", fontsize=7.5, color=INK)
     return figure

@@ -11,7 +11,7 @@ from segpl.evaluate.validation import dice_by_class
 from segpl.experiments.stress_inputs import parse_patch, run_names, runs_and_data
 from segpl.experiments.stress_scores import scores_by_class
 from segpl.experiments.stress_settings import CORRUPTIONS, StressSettings
-from segpl.report.stress.figures import WORDS
+from segpl.report.stress.figures import CORRUPTION_TITLES
 from segpl.types import IGNORE
 from segpl.views.artifacts import ARTIFACTS
 
@@ -24,7 +24,7 @@ def test_all_corruptions_are_measured_by_default():
 
 
 def test_every_corruption_has_a_panel_title():
-    assert set(WORDS) == {*CORRUPTIONS, "patch"}
+    assert set(CORRUPTION_TITLES) == {*CORRUPTIONS, "patch"}
 
 
 def test_levels_are_sorted_unique_and_above_zero():

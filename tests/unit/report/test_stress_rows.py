@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from segpl.errors import InputError, MissingFileError
-from segpl.report.stress.figures import WORDS, stress_figure
+from segpl.report.stress.figures import CORRUPTION_TITLES, stress_figure
 from segpl.report.stress.rows import (
     CLEAN,
     PATCH,
@@ -63,7 +63,7 @@ def test_curve_begins_with_the_clean_images_and_is_sorted():
     curve = curve_of(ROWS, "a", "blur")
     assert curve.severity.tolist() == [0, 0.5, 1]
     assert curve.mean.tolist() == pytest.approx([0.8, 0.6, 0.2])
-    assert curve.spread.tolist() == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
+    assert curve.std.tolist() == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
     assert curve_of(ROWS, "a", "blur", "iou").mean.tolist() == pytest.approx([0.4, 0.3, 0.1])
 
 
@@ -115,7 +115,7 @@ def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 10])
 def test_every_number_of_panels_has_room(count):
-    names = list(WORDS)[:count]
+    names = list(CORRUPTION_TITLES)[:count]
     rows = [ROWS[0], *(row("a", name, 0.5, "x", 0.5) for name in names)]
     figure = stress_figure(rows)
     assert [axes.get_visible() and axes.axison for axes in figure.axes].count(True) == count

@@ -1,4 +1,4 @@
-"""Curves of runs on disturbed images: a panel for each corruption."""
+"""Curves over the severity of corruptions: one panel per corruption."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from segpl.report.stress.rows import (
     names_in,
 )
 
-ACROSS = 5  # panels at most
-PANEL = (2.6, 2.4)  # inches
+MAX_ACROSS = 5  # panels
+STRESS_PANEL = (2.6, 2.4)  # inches
 MARKERS = ("o", "s", "^", "D", "v", "P")
-WORDS = {
+CORRUPTION_TITLES = {
     "gamma": "contrast and noise, $\\gamma$",
     "fgsm": "FGSM",
     "pgd": "PGD",
@@ -32,28 +32,28 @@ WORDS = {
     "blur": "blur",
     "low-resolution": "low resolution",
     "streaks": "metal streaks",
-    PATCH: "size of the window",
+    PATCH: "window size",
 }
 
 
 def stress_figure(
     rows: Sequence[StressRow], *, metric: str = "dice", notes: Mapping[str, str] | None = None
 ) -> Figure:
-    """Mean over cases with a band of one deviation, a line for each run.
+    """Mean over cases with a band of one standard deviation; one line per run.
 
     Args:
         rows: what was measured.
         metric: `dice` or `iou`.
-        notes: corruption -> what its severity of 1 is, to stand behind its name.
+        notes: what severity 1 means, by corruption; shown in the title.
     """
     corruptions = corruptions_in(rows)
     runs = names_in(row.run for row in rows)
-    down = max(1, -(-len(corruptions) // ACROSS))
+    down = max(1, -(-len(corruptions) // MAX_ACROSS))
     across = max(1, -(-len(corruptions) // down))
-    width = PANEL[0] * max(across, 1.5)
+    width = STRESS_PANEL[0] * max(across, 1.5)
     entry = 0.75 + 0.08 * max(map(len, runs), default=1)  # inches of a line and its name
     beside = max(1, min(len(runs), int(width / entry)))
-    height = PANEL[1] * down + 0.25 * -(-len(runs) // beside) + 0.4
+    height = STRESS_PANEL[1] * down + 0.25 * -(-len(runs) // beside) + 0.4
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     grid = figure.subplots(down, across, squeeze=False, sharey=True)
     for axes in grid.flat[len(corruptions) :]:
@@ -62,12 +62,12 @@ def stress_figure(
         for number, run in enumerate(runs):
             draw_curve(axes, rows, run, corruption, metric, number)
         note = (notes or {}).get(corruption, "")
-        title = WORDS.get(corruption, corruption) + (f" ({note})" if note else "")
+        title = CORRUPTION_TITLES.get(corruption, corruption) + (f" ({note})" if note else "")
         name_panel(axes, title, corruption)
         if index % across == 0:
             axes.set_ylabel("Dice" if metric == "dice" else "IoU", color=INK, fontsize=9)
     handles, names = grid.flat[0].get_legend_handles_labels()
-    for axes in grid.flat[1 : len(corruptions)]:  # a run may be missing in some panels
+    for axes in grid.flat[1 : len(corruptions)]:  # a run may be missing from some panels
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             if name not in names:
                 handles.append(handle)
@@ -95,7 +95,7 @@ def draw_curve(
         return
     color = run_color(number)
     low, high = (
-        np.clip(curve.mean + sign * curve.spread, 0, 1)  # no score lies beyond
+        np.clip(curve.mean + sign * curve.std, 0, 1)  # the range of scores
         for sign in (-1, 1)
     )
     axes.fill_between(curve.severity, low, high, color=color, alpha=0.13, linewidth=0)

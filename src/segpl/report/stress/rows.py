@@ -1,4 +1,4 @@
-"""Scores of disturbed images: the file that `segpl stress` writes, its curves and its table."""
+"""`stress.csv`: scores on corrupted images, their curves and their table."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.files import csv_text, write_text
 from segpl.report.tables import Table, count_noun
 
-CLEAN = "clean"  # the images as they are; severity 0 of every corruption
-PATCH = "patch"  # windows of another size; its severity is their longest side in voxels
-COLUMNS = ("run", "corruption", "severity", "case", "class", "dice", "iou")
+CLEAN = "clean"  # unchanged images; severity 0 of every corruption
+PATCH = "patch"  # other window sizes; the severity is the longest side in voxels
+STRESS_COLUMNS = ("run", "corruption", "severity", "case", "class", "dice", "iou")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ def read_stress(path: Path) -> list[StressRow]:
         raise MissingFileError(f"{path} does not exist. Write it with `segpl stress`.")
     with path.open(newline="", encoding="utf-8") as handle:
         lines = list(csv.reader(handle))
-    if not lines or tuple(lines[0]) != COLUMNS:
+    if not lines or tuple(lines[0]) != STRESS_COLUMNS:
         raise InputError(
-            f"{path} was not written by `segpl stress`: its columns are not {', '.join(COLUMNS)}. "
-            "Give another --out."
+            f"{path} was not written by `segpl stress`: its columns are not "
+            f"{', '.join(STRESS_COLUMNS)}. Choose another --out."
         )
     try:
         return [
@@ -50,8 +50,7 @@ def read_stress(path: Path) -> list[StressRow]:
         ]
     except ValueError as error:
         raise InputError(
-            f"{path} has a row that cannot be read ({error}). Remove the row; the command fills "
-            "it in again."
+            f"{path} has an unreadable row ({error}). Delete the row; the command measures it again."
         ) from error
 
 
@@ -60,11 +59,11 @@ def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
         (r.run, r.corruption, f"{r.severity:g}", r.case, r.class_name, repr(r.dice), repr(r.iou))
         for r in rows
     )
-    write_text(path, csv_text([COLUMNS, *lines]))
+    write_text(path, csv_text([STRESS_COLUMNS, *lines]))
 
 
 def names_in(values: Iterable[str]) -> list[str]:
-    """Each once, in the order of its first appearance."""
+    """Unique values, in order of first appearance."""
     return list(dict.fromkeys(values))
 
 
@@ -74,17 +73,17 @@ def corruptions_in(rows: Sequence[StressRow]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StressCurve:
-    """Of one run and one corruption: mean and deviation over cases at each severity."""
+    """Mean and standard deviation over cases at each severity, of one run and corruption."""
 
     severity: NDArray[np.float64]
     mean: NDArray[np.float64]
-    spread: NDArray[np.float64]  # 0 for a single case
+    std: NDArray[np.float64]  # 0 for a single case
 
 
 def by_case(
     rows: Sequence[StressRow], run: str, corruption: str, metric: str = "dice"
 ) -> dict[float, list[float]]:
-    """Severity -> the score of each case, which is the mean over its classes."""
+    """Severity -> scores of the cases, each averaged over classes."""
     found: dict[float, dict[str, list[float]]] = {}
     for row in rows:
         if row.run == run and row.corruption == corruption:
@@ -99,7 +98,7 @@ def by_case(
 def curve_of(
     rows: Sequence[StressRow], run: str, corruption: str, metric: str = "dice"
 ) -> StressCurve:
-    """From severity 0, which is the clean image; sizes of windows have no 0."""
+    """Starts at severity 0, the clean images; window sizes have no such point."""
     found = by_case(rows, run, corruption, metric)
     if found and corruption != PATCH:
         found = {**by_case(rows, run, CLEAN, metric), **found}
@@ -111,44 +110,41 @@ def curve_of(
 
 
 def stress_table(rows: Sequence[StressRow]) -> Table:
-    """A row for each corruption and run: Dice of clean images, of disturbed ones, and the drop."""
+    """One row per corruption and run: Dice on clean and corrupted images, and the drop."""
     shown: list[list[str]] = []
     best: set[tuple[int, int]] = set()
     runs = names_in(row.run for row in rows)
     for corruption in corruptions_in(rows):
         means: dict[int, float] = {}
         for run in runs:
-            disturbed = by_case(rows, run, corruption)
+            corrupted = by_case(rows, run, corruption)
             clean = by_case(rows, run, CLEAN).get(0.0)
-            if not disturbed or not clean:
+            if not corrupted or not clean:
                 continue
-            begin = statistics.fmean(clean)
-            levels = [statistics.fmean(values) for values in disturbed.values()]
+            clean_mean = statistics.fmean(clean)
+            levels = [statistics.fmean(values) for values in corrupted.values()]
             mean = statistics.fmean(levels)
             means[len(shown)] = mean
-            drop = f"{100 * (begin - mean) / begin:.1f} %" if begin > 0 else "-"
+            drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}%" if clean_mean > 0 else "-"
             worst = f"{min(levels):.3f}"
-            shown.append([corruption, run, f"{begin:.3f}", f"{mean:.3f}", worst, drop])
+            shown.append([corruption, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
         if len(means) > 1:
             best |= {(row, 3) for row, mean in means.items() if mean == max(means.values())}
     return Table(
         columns=["corruption", "run", "Dice, clean", "mean", "worst", "drop"],
         rows=shown,
-        note=_note(rows),
+        note=stress_note(rows),
         best=frozenset(best),
     )
 
 
-def _note(rows: Sequence[StressRow]) -> str:
+def stress_note(rows: Sequence[StressRow]) -> str:
     cases = len({row.case for row in rows})
-    several = len({row.class_name for row in rows}) > 1
-    patch = (
-        f" Of {PATCH}, clean is the window of the plan."
-        if PATCH in {row.corruption for row in rows}
-        else ""
-    )
+    classes = " over classes" if len({row.class_name for row in rows}) > 1 else ""
+    has_patch = PATCH in {row.corruption for row in rows}
+    patch = f" For {PATCH}, clean is the window of the plan." if has_patch else ""
     return (
-        f"Mean Dice{' of classes' if several else ''} over {count_noun(cases, 'case')}, on the "
-        "prepared grid. Mean and worst: over severities above 0. Drop: from clean to mean, as a "
-        f"share of clean.{patch} {EMPTY_POLICY}"
+        f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's voxel grid. Mean and "
+        "worst: over severities above 0. Drop: from clean to mean, relative to clean."
+        f"{patch} {EMPTY_POLICY}"
     )
