@@ -55,7 +55,7 @@ def test_another_table_and_a_broken_row_are_refused(tmp_path):
         read_stress(path)
     write_stress(path, ROWS)
     path.write_text(path.read_text() + "a,blur,0.5,x\n")
-    with pytest.raises(InputError, match="a row that cannot be read"):
+    with pytest.raises(InputError, match="an unreadable row"):
         read_stress(path)
 
 
@@ -78,12 +78,12 @@ def test_curve_of_windows_has_no_severity_of_zero_and_one_of_nothing_is_empty():
 
 
 def test_table_has_clean_mean_worst_and_relative_drop():
-    """Of run a under blur: (0.6 + 0.2) / 2 = 0.4, half of 0.8."""
+    """Run a with blur: (0.6 + 0.2) / 2 = 0.4, half of 0.8."""
     table = stress_table(ROWS)
     assert table.rows == [
-        ["blur", "a", "0.800", "0.400", "0.200", "50.0 %"],
-        ["blur", "b", "0.500", "0.500", "0.500", "0.0 %"],
-        ["patch", "a", "0.800", "0.500", "0.500", "37.5 %"],
+        ["blur", "a", "0.800", "0.400", "0.200", "50.0%"],
+        ["blur", "b", "0.500", "0.500", "0.500", "0.0%"],
+        ["patch", "a", "0.800", "0.500", "0.500", "37.5%"],
     ]
     assert table.best == {(1, 3)}
     assert "2 cases" in table.note
@@ -97,7 +97,7 @@ def test_a_run_that_finds_nothing_has_no_relative_drop():
 def test_figure_has_a_panel_for_each_corruption_and_a_line_for_each_run():
     figure = stress_figure(ROWS, notes={"blur": "3 voxels at 1"})
     titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert titles == ["blur (3 voxels at 1)", "size of the window"]
+    assert titles == ["blur (3 voxels at 1)", "window size"]
     blur, patch = figure.axes
     assert [line.get_label() for line in blur.lines] == ["a", "b"]
     assert blur.lines[0].get_ydata().tolist() == pytest.approx([0.8, 0.6, 0.2])

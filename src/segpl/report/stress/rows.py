@@ -50,7 +50,7 @@ def read_stress(path: Path) -> list[StressRow]:
         ]
     except ValueError as error:
         raise InputError(
-            f"{path} has an unreadable row ({error}). Delete the row; the command measures it again."
+            f"{path} has an unreadable row ({error}). Delete it; the command measures it again."
         ) from error
 
 
