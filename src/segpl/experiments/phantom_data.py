@@ -1,11 +1,14 @@
-"""Generated lung vessels as a dataset with a plan, small enough for two CPU cores."""
+"""Generated scans with a plan, small enough to train on two CPU cores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from segpl.assembly import plan_for
+from segpl.data.pelvis import SIDE, write_pelvis_dataset
 from segpl.data.phantom import write_phantom_dataset
 from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
@@ -13,47 +16,88 @@ from segpl.display import bar
 from segpl.errors import InputError
 from segpl.settings import resolve
 
-LABELED, UNLABELED, TEST = 2, 16, 8
+LABELED, UNLABELED, TEST = 2, 16, 8  # lung vessels
 PATCH = 32
+PELVIS_LABELED, PELVIS_UNLABELED, PELVIS_TEST = 3, 40, 20
 
 
 def make_phantom(
     folder: Path, seed: int, *, validation: int = 0, quiet: bool = False
 ) -> tuple[Path, Path]:
-    """Write scans to `folder` and a plan for them; what is there already is kept.
+    """Write lung vessels and a plan to `folder`, unless they exist; returns both paths.
 
-    `validation` more labeled scans are for a split that holds as many out; all the others are the
-    same with and without them. Returns the dataset and the plan's file.
+    `validation` adds labeled scans for a split that holds them out. It changes no other scan.
     """
     if validation < 0:
-        raise InputError(f"split.validation is {validation}: 0 or more cases can be held out.")
-    # of their own: scans left behind for another split would be trained on
+        raise InputError(f"split.validation is {validation}, but must not be negative.")
+    # a separate folder: leftover scans of another split would become training cases
     suffix = f"-validation-{validation}" if validation else ""
-    data, path = folder / f"data{suffix}", folder / f"plan{suffix}.json"
+    data, plan = folder / f"data{suffix}", folder / f"plan{suffix}.json"
     labeled = LABELED + validation
+
+    def write(advance: Callable[[], None]) -> None:
+        write_phantom_dataset(
+            data, labeled=labeled, unlabeled=UNLABELED, test=TEST, seed=seed, advance=advance
+        )
+
+    generate_once(data, write, labeled + UNLABELED + TEST, quiet=quiet)
+    write_small_plan(
+        plan,
+        {"data": {"path": str(data)}, "split": {"validation": validation}},
+        patch=(PATCH,) * 3,
+        width=PAPER_WIDTH[3],
+        lr=PAPER_LR,
+    )
+    return data, plan
+
+
+def make_pelvis(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, Path]:
+    """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
+    data, plan = folder / "data", folder / "plan.json"
+
+    def write(advance: Callable[[], None]) -> None:
+        write_pelvis_dataset(
+            data,
+            labeled=PELVIS_LABELED,
+            unlabeled=PELVIS_UNLABELED,
+            test=PELVIS_TEST,
+            seed=seed,
+            advance=advance,
+        )
+
+    cases = PELVIS_LABELED + PELVIS_UNLABELED + PELVIS_TEST
+    generate_once(data, write, cases, quiet=quiet)
+    sections = {"data": {"path": str(data)}}
+    write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)
+    return data, plan
+
+
+def generate_once(
+    data: Path, write: Callable[[Callable[[], None]], None], cases: int, *, quiet: bool
+) -> None:
+    """Call `write` with a progress bar, unless it finished before."""
     if not (data / "complete").exists():
-        with bar("generating scans", labeled + UNLABELED + TEST, quiet=quiet) as advance:
-            write_phantom_dataset(
-                data,
-                labeled=labeled,
-                unlabeled=UNLABELED,
-                test=TEST,
-                seed=seed,
-                advance=advance,
-            )
+        with bar("generating scans", cases, quiet=quiet) as advance:
+            write(advance)
         (data / "complete").touch()
-    if not path.exists():
-        sections = {"data": {"path": str(data)}, "split": {"validation": validation}}
-        plan = plan_for(resolve(sections), quiet=True)
-        reasons = {**plan.reasons, "patch": "small, so that a training ends in minutes"}
-        replace(
-            plan,
-            patch=(PATCH,) * 3,
-            strides=((2, 2, 2),) * 3,
-            kernels=((3, 3, 3),) * 4,
-            width=PAPER_WIDTH[3],
-            lr=PAPER_LR,
-            batch=2,
-            reasons={**reasons, "width": "the paper's", "lr": "the paper's"},
-        ).write(path)
-    return data, path
+
+
+def write_small_plan(
+    path: Path, sections: dict[str, Any], *, patch: tuple[int, ...], width: int, lr: float
+) -> None:
+    """A plan that is the same on every machine: three strides, two labeled crops per step."""
+    if path.exists():
+        return
+    dims = len(patch)
+    plan = plan_for(resolve(sections), quiet=True)
+    reason = "fixed, so that training takes minutes on every machine"
+    replace(
+        plan,
+        patch=patch,
+        strides=((2,) * dims,) * 3,
+        kernels=((3,) * dims,) * 4,
+        width=width,
+        lr=lr,
+        batch=2,
+        reasons={**plan.reasons, **dict.fromkeys(("patch", "width", "lr", "batch"), reason)},
+    ).write(path)

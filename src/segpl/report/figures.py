@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from segpl.errors import InputError
 
@@ -32,21 +34,17 @@ INK = "#0b0c0d"  # axes and text; a page replaces it by its own text color
 PANEL = (4.4, 2.7)  # inches; text stays readable at the width of a phone
 MAX_TICKS = 7
 MAX_NAME = 48  # characters of a name in a legend
+FINE_SIDE = 256  # pixels of an enlarged slice
 
 
 @dataclass(frozen=True, slots=True)
 class OverlayCase:
-    """One slice of one case, and each method's prediction."""
+    """One slice of one case, and the predictions to show next to it."""
 
     name: str
     image: NDArray[Any]  # (H, W)
     truth: NDArray[Any]  # (H, W), nonzero is foreground
-    predictions: dict[str, NDArray[Any]] = field(default_factory=dict)  # method -> (H, W)
-
-
-def busiest_slice(truth: NDArray[Any]) -> int:
-    """Index along the last axis of the slice with the most foreground."""
-    return int(np.count_nonzero(truth, axis=tuple(range(truth.ndim - 1))).argmax())
+    predictions: dict[str, NDArray[Any]] = field(default_factory=dict)  # title -> (H, W)
 
 
 def overlay(
@@ -77,25 +75,38 @@ def gray(image: NDArray[Any]) -> NDArray[np.uint8]:
     return shown
 
 
-def overlay_figure(cases: list[OverlayCase]) -> Figure:
-    """One row per case: the image, then every method's overlay."""
-    methods = list(dict.fromkeys(name for case in cases for name in case.predictions))
-    width, height = 2.1 * (1 + len(methods)), 2.1 * len(cases) + 0.6
-    figure = Figure(figsize=(width, height), layout="constrained")
-    grid = figure.subplots(len(cases), 1 + len(methods), squeeze=False)
+def overlay_figure(cases: Sequence[OverlayCase]) -> Figure:
+    """One row per case: the image, the overlay of each prediction, and the ground truth."""
+    columns = 2 + max(len(case.predictions) for case in cases)
+    figure = Figure(figsize=(2.1 * columns, 2.4 * len(cases) + 0.4), layout="constrained")
+    grid = figure.subplots(len(cases), columns, squeeze=False)
     for row, case in zip(grid, cases, strict=True):
-        row[0].imshow(gray(case.image), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        row[0].set_title(case.name, fontsize=9)
-        for axes, method in zip(row[1:], methods, strict=True):
-            if method in case.predictions:
-                picture = overlay(case.image, case.predictions[method], case.truth)
-                axes.imshow(picture, interpolation="nearest")
-                axes.set_title(method, fontsize=9)
+        truth = enlarge(case.truth != 0)
+        image = enlarge(case.image)
+        empty = np.zeros_like(truth)
+        panels = {
+            case.name: (empty, empty),
+            **{title: (enlarge(mask != 0), truth) for title, mask in case.predictions.items()},
+            "ground truth": (truth, truth),
+        }
+        for axes, (title, (prediction, reference)) in zip(row, panels.items(), strict=False):
+            axes.imshow(overlay(image, prediction, reference, strength=0.45))
+            axes.set_title(title, fontsize=10)
         for axes in row:
             axes.set_axis_off()
     handles = [Patch(color=color, label=meaning) for meaning, color in ERROR_COLORS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
     return figure
+
+
+def enlarge(array: NDArray[Any]) -> NDArray[Any]:
+    """A slice on a finer grid, so that a small one shows smooth edges instead of large pixels."""
+    factor = max(1, FINE_SIDE // max(array.shape))
+    is_mask = array.dtype == bool
+    finer: NDArray[Any] = ndimage.zoom(
+        array.astype(float), factor, order=1 if is_mask else 3, mode="nearest", grid_mode=True
+    )
+    return finer >= 0.5 if is_mask else finer
 
 
 def run_color(index: int) -> str:

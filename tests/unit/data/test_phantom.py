@@ -6,7 +6,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 from scipy import ndimage
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom, write_phantom_dataset
@@ -29,29 +28,29 @@ def full_scan() -> Scan:
 
 
 def best_threshold_iou(image: NDArray[np.float32], mask: NDArray[np.uint8]) -> float:
-    """The highest IoU that any single threshold reaches, by trying every voxel's value."""
+    """The highest IoU of any single threshold; tries every voxel's value."""
     brightest_first = np.argsort(image, axis=None)[::-1]
     hits = np.cumsum(mask.ravel()[brightest_first])
     called = np.arange(1, mask.size + 1)
     return float((hits / (mask.sum() + called - hits)).max())
 
 
-def test_the_same_seed_gives_the_same_scan_to_the_bit():
+def test_same_seed_gives_the_same_scan():
     first, second = vessel_phantom(7, TINY), vessel_phantom(7, TINY)
     assert np.array_equal(first[0], second[0])
     assert np.array_equal(first[1], second[1])
 
 
-def test_another_seed_gives_another_tree():
+def test_different_seeds_give_different_trees():
     assert not np.array_equal(vessel_phantom(0, TINY)[1], vessel_phantom(1, TINY)[1])
 
 
-def test_two_to_six_percent_of_the_voxels_are_vessel(scans, full_scan):
+def test_vessels_fill_two_to_six_percent_of_the_scan(scans, full_scan):
     for _, mask in [*scans, full_scan]:
         assert 0.02 <= mask.mean() <= 0.06
 
 
-def test_no_intensity_threshold_finds_the_vessels(scans, full_scan):
+def test_no_intensity_threshold_segments_the_vessels(scans, full_scan):
     for image, mask in [*scans, full_scan]:
         assert best_threshold_iou(image, mask) < 0.6
 
@@ -70,31 +69,31 @@ def test_thick_and_thin_vessels_both_exist(full_scan):
     assert thin.sum() > 0.05 * mask.sum()
 
 
-def test_vessels_hang_together_as_a_few_trees(scans, full_scan):
+def test_vessels_form_a_few_connected_trees(scans, full_scan):
     for _, mask in [*scans, full_scan]:
         pieces, count = ndimage.label(mask, np.ones((3, 3, 3)))
         assert count <= 5
         assert np.bincount(pieces.ravel())[1:].max() > 0.3 * mask.sum()
 
 
-def test_contrast_changes_from_case_to_case(scans):
+def test_contrast_varies_between_cases(scans):
     contrasts = [np.median(image[m == 1]) - np.median(image[m == 0]) for image, m in scans]
     assert max(contrasts) > 1.4 * min(contrasts)
 
 
-def test_two_axes_give_a_picture():
+def test_two_axes_give_a_2d_image():
     image, mask = vessel_phantom(0, PhantomSettings(shape=(32, 40)))
     assert image.shape == mask.shape == (32, 40)
     assert set(np.unique(mask)) == {0, 1}
 
 
 @pytest.mark.parametrize("shape", [(64,), (64, 64, 8), (32, 32, 32, 32)])
-def test_a_shape_that_cannot_hold_a_tree_is_refused(shape):
+def test_bad_shape_is_refused(shape):
     with pytest.raises(InputError, match="two or three axes of at least 16 voxels"):
         vessel_phantom(0, PhantomSettings(shape=shape))
 
 
-def test_a_dataset_has_labels_for_all_but_the_unlabeled_cases(tmp_path: Path):
+def test_dataset_has_masks_except_for_unlabeled_cases(tmp_path: Path):
     calls: list[None] = []
     write_phantom_dataset(
         tmp_path, labeled=1, unlabeled=2, test=1, settings=TINY, advance=lambda: calls.append(None)
@@ -120,16 +119,9 @@ def test_image_and_label_files_share_one_geometry(tmp_path: Path):
     assert image.header.get_zooms() == pytest.approx((0.7, 0.7, 0.7))
 
 
-def test_a_case_does_not_depend_on_how_many_there_are(tmp_path: Path):
+def test_case_does_not_depend_on_the_number_of_cases(tmp_path: Path):
     write_phantom_dataset(tmp_path / "a", labeled=1, unlabeled=0, test=1, settings=TINY)
     write_phantom_dataset(tmp_path / "b", labeled=0, unlabeled=0, test=2, settings=TINY)
     name = Path("test", "imgs", "test_000.nii.gz")
     first, second = (nib.load(tmp_path / part / name).get_fdata() for part in ("a", "b"))
     assert np.array_equal(first, second)
-
-
-def test_a_picture_dataset_holds_masks_of_0_and_255(tmp_path: Path):
-    settings = PhantomSettings(shape=(32, 32))
-    write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=settings)
-    mask = np.asarray(Image.open(tmp_path / "labeled" / "lbls" / "labeled_000.png"))
-    assert set(np.unique(mask)) == {0, 255}

@@ -14,8 +14,9 @@ from segpl.data.planner import Resources
 from segpl.data.split import make_split
 from segpl.errors import InputError
 from segpl.experiments import phantom_data
-from segpl.experiments.compare import CompareSettings, plan_jobs
-from segpl.experiments.phantom_data import make_phantom
+from segpl.experiments.compare import TrainingJob, plan_jobs
+from segpl.experiments.experiment import make_experiment
+from segpl.experiments.phantom_data import make_pelvis, make_phantom
 from segpl.settings import resolve
 
 
@@ -35,7 +36,15 @@ def scans(data: Path) -> dict[str, str]:
     }
 
 
-def test_validation_scans_are_more_scans_and_change_no_other(tmp_path):
+def jobs(split: dict[str, int], folder: Path) -> list[TrainingJob]:
+    """The runs of a comparison on generated scans."""
+    content = {"datasets": {"": {"phantom": True, "seeds": [0], "split": split}}}
+    experiment = make_experiment(content, "test", methods=["segpl"])
+    (dataset,) = experiment.datasets
+    return list(plan_jobs(experiment, dataset, folder, root=Path(), quiet=True))
+
+
+def test_validation_scans_change_no_other_scan(tmp_path):
     without, _ = make_phantom(tmp_path, 3, quiet=True)
     with_two, _ = make_phantom(tmp_path, 3, validation=2, quiet=True)
     assert without == tmp_path / "data"
@@ -55,7 +64,7 @@ def test_split_keeps_two_labels_and_the_test_cases(tmp_path):
     assert split.hidden == ()
 
 
-def test_plan_of_a_phantom_looks_at_no_validation_case(tmp_path, monkeypatch):
+def test_plan_of_generated_scans_ignores_validation_cases(tmp_path, monkeypatch):
     seen = []
     inspect = assembly.inspect
 
@@ -64,8 +73,7 @@ def test_plan_of_a_phantom_looks_at_no_validation_case(tmp_path, monkeypatch):
         return inspect(dataset, cases=cases, read_labels_of=read_labels_of, advance=advance)
 
     monkeypatch.setattr(assembly, "inspect", watched)
-    settings = CompareSettings(("segpl",), (0,), {"split": {"validation": 2}})
-    (job, _) = plan_jobs(None, tmp_path, settings, quiet=True)
+    (job, _) = jobs({"validation": 2}, tmp_path)
     assert sorted(seen[1]) == sorted(job.split.labeled)
     assert not set(seen[0]) & set(job.split.validation)
 
@@ -74,20 +82,30 @@ def test_plan_of_a_phantom_looks_at_no_validation_case(tmp_path, monkeypatch):
     ("split", "words"),
     [
         ({"validation": -1}, "split.validation is -1"),
-        ({"validation": 1, "seed": 4}, "Leave split.seed out"),
+        ({"validation": 1, "seed": 4}, "Remove split.seed"),
     ],
 )
-def test_a_split_that_fits_no_phantom_is_refused(tmp_path, split, words):
-    settings = CompareSettings(("segpl",), (0,), {"split": split})
+def test_impossible_split_of_generated_scans_is_refused(tmp_path, split, words):
     with pytest.raises(InputError, match=words):
-        list(plan_jobs(None, tmp_path, settings, quiet=True))
+        jobs(split, tmp_path)
 
 
 @pytest.mark.parametrize("accelerated", [False, True])
 def test_plan_of_generated_scans_is_the_same_on_every_machine(tmp_path, monkeypatch, accelerated):
     machine = Resources(100 * 2**30, accelerated=accelerated)
     monkeypatch.setattr(assembly, "Resources", lambda *_, **__: machine)
-    _, path = make_phantom(tmp_path, 0, quiet=True)
-    plan = Plan.read(path)
-    assert (plan.width, plan.lr, plan.batch) == (8, 0.01, 2)
-    assert len(plan.kernels) == len(plan.strides) + 1 == 4
+    monkeypatch.setattr(phantom_data, "PELVIS_UNLABELED", 2)
+    monkeypatch.setattr(phantom_data, "PELVIS_TEST", 1)
+    for make, lr in ((make_phantom, 0.01), (make_pelvis, 0.005)):
+        _, path = make(tmp_path / make.__name__, 0, quiet=True)
+        plan = Plan.read(path)
+        assert (plan.width, plan.lr, plan.batch) == (8, lr, 2)
+        assert len(plan.kernels) == len(plan.strides) + 1 == 4
+
+
+def test_scans_are_generated_once(tmp_path):
+    data, _ = make_phantom(tmp_path, 0, quiet=True)
+    image = data / "test" / "imgs" / "test_000.nii.gz"
+    image.write_bytes(b"edited")
+    make_phantom(tmp_path, 0, quiet=True)
+    assert image.read_bytes() == b"edited"
