@@ -65,7 +65,9 @@ class _Canvas:
     def texture(self, scale: float) -> Floats:
         """A random field (H, W), smooth over `scale` pixels, with mean 0 and deviation 1."""
         field: Floats = ndimage.gaussian_filter(self.rng.standard_normal((self.side,) * 2), scale)
-        return (field - field.mean()) / field.std()
+        field -= field.mean()
+        field /= field.std()
+        return field
 
     def coverage(self, organ: _Organ) -> Floats:
         """How much of each pixel the organ covers, in [0, 1]."""
@@ -75,7 +77,8 @@ class _Canvas:
         across = np.abs((down * cosine - right * sine) / organ.height)
         radius = (along**organ.power + across**organ.power) ** (1 / organ.power)
         depth = (1 - radius) * min(organ.width, organ.height)
-        return np.clip(depth * self.side / 2 + 0.5, 0, 1)
+        covered: Floats = np.clip(depth * self.side / 2 + 0.5, 0, 1)
+        return covered
 
     def paint(self, organ: _Organ, value: float | Floats, *, inside: _Organ | None = None) -> None:
         cover = self.coverage(organ)
@@ -221,4 +224,5 @@ def _scan(canvas: _Canvas, rectum: _Organ) -> NDArray[np.uint8]:
     noise = draw(0.02, 0.06) * rng.standard_normal((2, *image.shape))
     image = np.hypot(image + noise[0], noise[1]) ** draw(0.8, 1.3)  # magnitude of a complex signal
     low, high = np.percentile(image, (0.5, 99.5))
-    return np.rint(255 * np.clip((image - low) / (high - low), 0, 1)).astype(np.uint8)
+    gray: Floats = np.rint(255 * np.clip((image - low) / (high - low), 0, 1))
+    return gray.astype(np.uint8)

@@ -10,7 +10,6 @@ from segpl.report.figures import (
     FALSE_POSITIVE,
     TRUE_POSITIVE,
     OverlayCase,
-    busiest_slice,
     overlay,
     overlay_figure,
 )
@@ -52,16 +51,9 @@ def test_slices_of_different_shapes_are_refused():
         overlay(np.zeros((4, 4)), np.zeros((4, 5)), np.zeros((4, 4)))
 
 
-def test_the_busiest_slice_is_the_one_with_most_foreground():
-    truth = np.zeros((4, 4, 5), np.uint8)
-    truth[0, 0, 1] = 255
-    truth[:2, 0, 3] = 1
-    assert busiest_slice(truth) == 3
-
-
-def test_an_overlay_figure_has_a_panel_for_the_image_and_each_method():
+def test_overlay_figure_shows_image_predictions_and_ground_truth():
     mask = np.zeros((4, 4), int)
     case = OverlayCase("a", np.zeros((4, 4)), mask, {"one": mask, "two": mask})
     figure = overlay_figure([case, case])
-    assert len(figure.axes) == 2 * 3
+    assert [axes.get_title() for axes in figure.axes] == 2 * ["a", "one", "two", "ground truth"]
     assert len(figure.legends[0].get_texts()) == 3
