@@ -25,7 +25,7 @@ from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
     Answers,
-    Floats,
+    FloatArray,
     adaptive_calibration_error,
     brier,
     expected_calibration_error,
@@ -35,7 +35,7 @@ from segpl.evaluate.uncertainty import (
 from segpl.types import IGNORE
 
 # lower is better
-MEASURES: dict[str, Callable[[Floats, Answers], float]] = {
+MEASURES: dict[str, Callable[[FloatArray, Answers], float]] = {
     "brier": brier,
     "ece": expected_calibration_error,
     "ace": adaptive_calibration_error,
@@ -124,7 +124,7 @@ def score_probabilities(
 
 
 def case_scores(
-    probability: Floats, label: NDArray[np.integer], classes: list[str], *, case: str
+    probability: FloatArray, label: NDArray[np.integer], classes: list[str], *, case: str
 ) -> list[Score]:
     """All measures of probabilities (K, *S) against class indices (*S) or IGNORE."""
     channels = 1 if len(classes) == 2 else len(classes)

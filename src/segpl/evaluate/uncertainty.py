@@ -18,11 +18,13 @@ from segpl.types import IGNORE
 
 BINS = 15
 LEAST = 1e-7  # about the distance of 1 to the next smaller float32
-Floats = NDArray[np.floating[Any]]
+FloatArray = NDArray[np.floating[Any]]
 Answers = NDArray[np.bool_]
 
 
-def questions(probability: Floats, label: NDArray[np.integer[Any]]) -> tuple[Floats, Answers]:
+def questions(
+    probability: FloatArray, label: NDArray[np.integer[Any]]
+) -> tuple[FloatArray, Answers]:
     """Probabilities (K, N) and answers (K, N) of the N voxels with a known label.
 
     `probability` is (K, *S); `label` (*S) holds class indices or IGNORE. A single channel asks for
@@ -38,7 +40,7 @@ def questions(probability: Floats, label: NDArray[np.integer[Any]]) -> tuple[Flo
     return probability[:, known], label[known] == wanted[:, None]
 
 
-def brier(probability: Floats, truth: Answers) -> float:
+def brier(probability: FloatArray, truth: Answers) -> float:
     r"""Mean squared difference of probability and answer [Xu2024, eq. 21].
 
     $$\frac{1}{N} \sum_v (p_v - y_v)^2$$
@@ -50,7 +52,7 @@ def brier(probability: Floats, truth: Answers) -> float:
     return float(np.mean((p - y) ** 2)) if p.size else float("nan")
 
 
-def negative_log_likelihood(probability: Floats, truth: Answers) -> float:
+def negative_log_likelihood(probability: FloatArray, truth: Answers) -> float:
     r"""Mean negative log-likelihood of the answers, in nats.
 
     $$-\frac{1}{N} \sum_v \bigl(y_v \log p_v + (1 - y_v) \log(1 - p_v)\bigr)$$
@@ -83,7 +85,7 @@ class Reliability:
         return float((self.count[self.count > 0] * gap).sum() / self.count.sum())
 
 
-def reliability(probability: Floats, truth: Answers, *, bins: int = BINS) -> Reliability:
+def reliability(probability: FloatArray, truth: Answers, *, bins: int = BINS) -> Reliability:
     """Reliability diagram with bins of equal width."""
     p, y = _validated(probability, truth)
     _require_bins(bins)
@@ -97,7 +99,9 @@ def reliability(probability: Floats, truth: Answers, *, bins: int = BINS) -> Rel
     )
 
 
-def expected_calibration_error(probability: Floats, truth: Answers, *, bins: int = BINS) -> float:
+def expected_calibration_error(
+    probability: FloatArray, truth: Answers, *, bins: int = BINS
+) -> float:
     r"""ECE: mean gap between probability and frequency, over bins of equal width.
 
     $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
@@ -108,7 +112,9 @@ def expected_calibration_error(probability: Floats, truth: Answers, *, bins: int
     return reliability(probability, truth, bins=bins).error
 
 
-def adaptive_calibration_error(probability: Floats, truth: Answers, *, bins: int = BINS) -> float:
+def adaptive_calibration_error(
+    probability: FloatArray, truth: Answers, *, bins: int = BINS
+) -> float:
     r"""ACE: the same gap, over bins with equal numbers of voxels [Nixon2019].
 
     $$\frac{1}{R} \sum_r \left| \bar y_r - \bar p_r \right|$$
@@ -139,7 +145,9 @@ class Retention:
         return float(np.mean((self.error[1:] + self.error[:-1]) / 2))
 
 
-def error_retention(uncertainty: Floats, error: NDArray[Any], *, points: int = 100) -> Retention:
+def error_retention(
+    uncertainty: FloatArray, error: NDArray[Any], *, points: int = 100
+) -> Retention:
     r"""Mean error of the least uncertain fraction $f$ of the voxels, for $f$ from 0 to 1.
 
     $$e(f) = \frac{1}{f N} \sum_{v : u_v \le u_{(f N)}} e_v$$
@@ -163,7 +171,7 @@ def error_retention(uncertainty: Floats, error: NDArray[Any], *, points: int = 1
     return Retention(share, np.concatenate([[total[1] / mass[1]], rest]))
 
 
-def _validated(probability: Floats, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
+def _validated(probability: FloatArray, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
     if probability.shape != truth.shape:
         raise InputError(
             f"probabilities {probability.shape} and answers {truth.shape} differ in shape. Give "
@@ -184,7 +192,7 @@ def _require_bins(bins: int) -> None:
 
 
 def _cumulate(
-    key: Floats, value: NDArray[np.float64]
+    key: FloatArray, value: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Cumulative counts and sums of `value` by increasing key, each (distinct keys + 1,)."""
     order = np.argsort(key, kind="stable")

@@ -19,7 +19,7 @@ from segpl.methods.teacher import with_dropout
 from segpl.networks.network import Network
 from segpl.types import NetOutput
 
-DRAWS_PER_PASS = 8  # every draw is a map, and the maps of a large scan fill the memory
+THRESHOLDS_PER_PASS = 8  # every draw is a map, and the maps of a large scan fill the memory
 Maps = NDArray[np.float32]  # (K, *S)
 Predict = Callable[[Tensor], Tensor]
 # image (C, *S), network, plan, output channels -> maps on the grid of the file
@@ -77,8 +77,8 @@ def sample_thresholds(
     """
     outputs, selects = sampler.plan.outputs, False
     generator = torch.Generator(image.device)
-    for first in range(0, len(seeds), DRAWS_PER_PASS):
-        some = seeds[first : first + DRAWS_PER_PASS]
+    for first in range(0, len(seeds), THRESHOLDS_PER_PASS):
+        some = seeds[first : first + THRESHOLDS_PER_PASS]
 
         def predict(window: Tensor, some: Sequence[int] = some) -> Tensor:
             nonlocal selects

@@ -18,7 +18,7 @@ from segpl.predict.averaging import SampleMaps, average_samples
 from segpl.predict.inputs import Job
 from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import (
-    DRAWS_PER_PASS,
+    THRESHOLDS_PER_PASS,
     RunSampler,
     Sampling,
     apply_threshold,
@@ -115,10 +115,10 @@ class TestEveryWay:
 
     @random_way
     def test_more_samples_extend_the_same_series(self, way):
-        short, long = (arrays(sampler_for(way, count)) for count in (2, DRAWS_PER_PASS + 2))
-        assert len(long) == DRAWS_PER_PASS + 2
+        short, long = (arrays(sampler_for(way, count)) for count in (2, THRESHOLDS_PER_PASS + 2))
+        assert len(long) == THRESHOLDS_PER_PASS + 2
         assert all(np.array_equal(one, two) for one, two in zip(short, long, strict=False))
-        assert not np.array_equal(long[0], long[DRAWS_PER_PASS])
+        assert not np.array_equal(long[0], long[THRESHOLDS_PER_PASS])
 
     @random_way
     def test_cases_runs_and_seeds_draw_independently(self, way):
