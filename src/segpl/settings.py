@@ -19,7 +19,7 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, MissingFileError, did_you_mean
-from segpl.methods.base import METHODS
+from segpl.methods.base import METHODS, MethodSettings
 from segpl.networks.network import NetworkSettings
 
 DEFAULT_METHOD = "bpl-mix"
@@ -40,7 +40,7 @@ class Config:
     """All settings of one run. It is passed on whole; each part reads the section it owns."""
 
     method: str
-    settings: Any  # the Settings of that method
+    settings: MethodSettings
     data: DataSettings = field(default_factory=DataSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
     train: TrainSettings = field(default_factory=TrainSettings)

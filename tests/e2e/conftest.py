@@ -1,8 +1,9 @@
-"""Datasets of a few small scans, and the commands, called as a user would."""
+"""Small generated datasets, and the commands as a user calls them."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,20 +21,20 @@ from segpl.cli.main import main
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 
 SIDES = {2: (32, 32), 3: (24, 24, 24)}
-AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # left and back first, as in most clinical files
+AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # axes point left and posterior, as in most clinical files
 SHORT = (
     *("--steps", "6", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
     *("--set", "network.width=4", "--set", "train.batch=1"),
 )
-PLAIN = (  # crops as they are
+PLAIN = (  # no augmentation
     *("--set", "augment.affine=0", "--set", "augment.scanner=0", "--set", "augment.mirror=0"),
 )
-ANY = ("--method", "segpl")  # a quick method, where a test is about something else
+ANY = ("--method", "segpl")  # a fast method, for tests that do not depend on it
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command left behind: its exit code and both streams."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -52,7 +53,7 @@ def cache_folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def segpl(capsys) -> Command:
-    """A command in this process: `segpl("check", folder)`."""
+    """Run a command in this process: `segpl("check", folder)`."""
 
     def call(*arguments: object) -> Answer:
         capsys.readouterr()
@@ -68,7 +69,7 @@ def segpl(capsys) -> Command:
 
 @pytest.fixture
 def train(segpl) -> Command:
-    """A training of six steps that must succeed."""
+    """Train for six steps; the command must succeed."""
 
     def call(*arguments: object) -> Answer:
         answer = segpl("train", *SHORT, *arguments)
@@ -92,7 +93,7 @@ def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> N
 
 @pytest.fixture
 def process() -> Command:
-    """A command in a process of its own, as typed in a shell."""
+    """Run a command in its own process, as from a shell."""
 
     def call(*arguments: object, timeout: float = 60) -> Answer:
         done = subprocess.run(
@@ -108,7 +109,7 @@ def process() -> Command:
 
 @cache
 def scan(dims: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A generated scan, and a label with vessels (1) and what else is bright (2)."""
+    """A generated scan, and a label with vessels (1) and other bright voxels (2)."""
     image, vessels = vessel_phantom(seed, PhantomSettings(shape=SIDES[dims]))
     bright = image > np.quantile(image, 0.85)
     return image, np.where(vessels == 1, 1, np.where(bright, 2, 0)).astype(np.uint8)
@@ -143,7 +144,7 @@ def make_dataset(
     unlabeled: int = 2,
     test: int = 1,
 ) -> Path:
-    """Folders in the authors' layout: `labeled/imgs/a0`, `unlabeled/imgs/u0`, `test/imgs/t0`."""
+    """A dataset in the emssl layout: `labeled/imgs/a0`, `unlabeled/imgs/u0`, `test/imgs/t0`."""
     suffix = ".png" if dims == 2 else ".nii.gz"
     groups = (("labeled", "a", labeled), ("unlabeled", "u", unlabeled), ("test", "t", test))
     for group, letter, count in groups:
@@ -158,7 +159,7 @@ def make_dataset(
 
 
 def make_nnunet_dataset(root: Path, *, labeled: int = 2, unlabeled: int = 1) -> Path:
-    """Volumes whose right half nobody has labeled: 2 is the ignore label."""
+    """Volumes whose right half is unlabeled: 2 is the ignore label."""
     labels = {"background": 0, "vessel": 1, "ignore": 2}
     for index in range(labeled + unlabeled):
         image, label = scan(3, 7000 + index)
@@ -183,6 +184,35 @@ def pictures(tmp_path) -> Path:
 
 
 def edited(path: Path, **changes: Any) -> Path:
-    """A JSON file with some of its values replaced."""
+    """Replace some values of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
+
+
+@pytest.fixture(scope="session")
+def shared_pictures(tmp_path_factory) -> Path:
+    """A dataset for tests that only read it."""
+    return make_dataset(tmp_path_factory.mktemp("shared") / "pictures", dims=2)
+
+
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("finished")
+    data = make_dataset(root / "data", dims=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEGPL_CACHE", str(root / "cache"))
+        options = (*SHORT, *ANY, "--validation", "1", "--out", str(root / "run"))
+        assert main(["train", str(data), *options]) == 0
+    return root
+
+
+@pytest.fixture
+def finished(trained_once, tmp_path) -> Path:
+    """A finished run of six steps, `tmp_path/run`, and its dataset of pictures, `tmp_path/data`."""
+    for name in ("run", "data"):
+        shutil.copytree(trained_once / name, tmp_path / name)
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(
+        config.read_text().replace(str(trained_once / "data"), str(tmp_path / "data"))
+    )
+    return tmp_path / "run"

@@ -1,6 +1,7 @@
-"""Trainings that die by SIGKILL, each at one chosen moment: python killed.py FOLDER ARGUMENTS...
+"""Train and die by SIGKILL at chosen moments: python killed.py FOLDER MOMENT,MOMENT ARGUMENTS...
 
-Leaves FOLDER/<moment> for each. A fork for each, so that torch is imported once.
+Writes the run folder FOLDER/<moment> for each moment. All moments are forks of one process, so that
+torch is imported only once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# what a training imports when it first needs it, once for all forks
+# imported lazily during training; here once for all forks
 import monai.inferers.utils  # noqa: F401
 import torch._dynamo  # noqa: F401
 
@@ -32,19 +33,19 @@ def die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def the(call: int, deed: Callable[..., Any], honest: Callable[..., Any]) -> Callable[..., Any]:
-    """`honest`, but `deed` and then death at the given call, counted from 1."""
+def die_at(call: int, last: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, except that call number `call` runs `last` and kills the process."""
     calls = 0
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls < call:
-            return honest(*args, **kwargs)
-        deed(*args, **kwargs)
+            return original(*args, **kwargs)
+        last(*args, **kwargs)
         return die()
 
-    return counted
+    return wrapped
 
 
 def half_a_config() -> None:
@@ -53,14 +54,14 @@ def half_a_config() -> None:
         draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
         draft.write_text(text[: len(text) // 2])
 
-    segpl.run.write_text = the(1, write, die)
+    segpl.run.write_text = die_at(1, write, die)
 
 
-def config_but_no_split() -> None:
+def config_without_split() -> None:
     Split.write = die
 
 
-def split_but_no_plan() -> None:
+def split_without_plan() -> None:
     Plan.write = die
 
 
@@ -69,12 +70,12 @@ def half_a_log_line() -> None:
         with path.open("a") as handle:
             handle.write(text[: len(text) // 2])
 
-    honest = segpl.engine.log.append_text
-    segpl.engine.log.append_text = the(5, write, honest)  # log and times take turns: step 6
+    original = segpl.engine.log.append_text
+    segpl.engine.log.append_text = die_at(5, write, original)  # log and times alternate: step 6
 
 
-def logged_but_not_timed() -> None:
-    CsvLog.add = the(4, die, CsvLog.add)
+def log_without_times() -> None:
+    CsvLog.add = die_at(4, die, CsvLog.add)
 
 
 def half_a_first_checkpoint() -> None:
@@ -86,10 +87,10 @@ def half_a_checkpoint() -> None:
 
 
 def die_in_a_checkpoint(of_step: int) -> None:
-    honest = segpl.engine.checkpoint.save_file
+    original = segpl.engine.checkpoint.save_file
 
     def write(tensors: Any, draft: Path, metadata: dict[str, str]) -> None:
-        honest(tensors, draft, metadata)
+        original(tensors, draft, metadata)
         step = json.loads(metadata["segpl"])["step"]
         if step == of_step and draft.name.endswith("last.safetensors"):
             os.truncate(draft, draft.stat().st_size // 2)
@@ -98,47 +99,48 @@ def die_in_a_checkpoint(of_step: int) -> None:
     segpl.engine.checkpoint.save_file = write
 
 
-def a_checkpoint_not_yet_in_place() -> None:
-    honest = Path.replace
+def checkpoint_before_rename() -> None:
+    original = Path.replace
 
     def replace(self: Path, target: Path) -> Any:
-        return die() if target.name == "last.safetensors" else honest(self, target)
+        return die() if target.name == "last.safetensors" else original(self, target)
 
     Path.replace = replace
 
 
-def best_but_not_last() -> None:
-    Trainer.save = the(1, Trainer.save, Trainer.save)
+def best_without_last() -> None:
+    Trainer.save = die_at(1, Trainer.save, Trainer.save)
 
 
-def between_two_steps() -> None:
-    honest = Sampler.batch
+def between_steps() -> None:
+    original = Sampler.batch
 
     def batch(self: Sampler, step: int) -> Any:
-        return die() if step == 5 else honest(self, step)
+        return die() if step == 5 else original(self, step)
 
     Sampler.batch = batch
 
 
 MOMENTS = (
     half_a_config,
-    config_but_no_split,
-    split_but_no_plan,
+    config_without_split,
+    split_without_plan,
     half_a_log_line,
-    logged_but_not_timed,
+    log_without_times,
     half_a_first_checkpoint,
     half_a_checkpoint,
-    a_checkpoint_not_yet_in_place,
-    best_but_not_last,
-    between_two_steps,
+    checkpoint_before_rename,
+    best_without_last,
+    between_steps,
 )
 
 if __name__ == "__main__":
-    for moment in MOMENTS:
+    folder, chosen, *arguments = sys.argv[1:]
+    for moment in (each for each in MOMENTS if each.__name__ in chosen.split(",")):
         child = os.fork()
         if child == 0:
             moment()
-            code = main(["train", *sys.argv[2:], "--out", f"{sys.argv[1]}/{moment.__name__}"])
+            code = main(["train", *arguments, "--out", f"{folder}/{moment.__name__}"])
             os._exit(100 + code)
         _, status = os.waitpid(child, 0)
         print(moment.__name__, os.waitstatus_to_exitcode(status), flush=True)

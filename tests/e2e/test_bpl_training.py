@@ -1,8 +1,10 @@
-"""A threshold of any family, rule and scope, chosen by a word on the command line."""
+"""`bpl` and `bpl-mix` from the command line: nested settings, checkpoints, prediction."""
 
 from __future__ import annotations
 
 import csv
+import math
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,8 @@ from conftest import SHORT, make_dataset
 from segpl.engine import trainer
 from segpl.engine.step import take_step
 
-AS_ASKED = {"family": "beta", "rule": "marginal-select", "scope": "image"}
 
-
-def chosen(**threshold: str) -> list[str]:
-    """Options that choose parts of the threshold."""
+def threshold_options(**threshold: str | float) -> list[str]:
     given = [f"method.threshold.{key}={value}" for key, value in threshold.items()]
     return [part for setting in given for part in ("--set", setting)]
 
@@ -25,55 +24,83 @@ def log_of(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("classes", [2, 3])
-def test_bpl_trains_and_predicts_in_2d_and_3d_binary_and_multi_class(
-    train, segpl, tmp_path, dims, classes
-):
-    data = make_dataset(tmp_path / "data", dims=dims, classes=classes)
-    train(data, "--method", "bpl", *chosen(**AS_ASKED), "--out", tmp_path / "run")
-    answer = segpl("predict", tmp_path / "run", "--out", tmp_path / "masks")
-    assert answer.code == 0, answer.err
-    assert len([path for path in (tmp_path / "masks").iterdir() if path.suffix != ".json"]) == 1
-    columns = log_of(tmp_path / "run")[-1]
-    expected = {"free_energy", "energy", "kl", "threshold", "threshold_std", "share_left_out"}
-    assert expected <= columns.keys()
+def check_resume(train, segpl, monkeypatch, tmp_path, *options: object) -> None:
+    """A run interrupted at step 5, after the checkpoint of step 4, repeats the whole run."""
+    train(*options, "--out", tmp_path / "whole")
+
+    def interrupted(*arguments, taken, **others):
+        if taken == 5:
+            raise KeyboardInterrupt
+        return take_step(*arguments, taken=taken, **others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "take_step", interrupted)
+        assert segpl("train", *SHORT, *options, "--out", tmp_path / "part").code == 130
+    train(*options, "--resume", "--out", tmp_path / "part")
+    assert log_of(tmp_path / "whole") == log_of(tmp_path / "part")
 
 
 @pytest.mark.parametrize(
     "threshold",
-    [
-        {"prior": "labeled"},
-        {"prior": "confidence", "family": "normal"},
-        {"e_step": "exact", "prior": "labeled"},
-        {"family": "categorical", "rule": "marginal"},
-    ],
-    ids=lambda entry: "-".join(entry.values()),
+    [{"e_step": "exact", "prior": "labeled"}, {"prior": "confidence", "family": "normal"}],
+    ids=["exact-labeled", "confidence-normal"],
 )
-def test_resumed_bpl_is_the_unbroken_one(train, segpl, pictures, tmp_path, monkeypatch, threshold):
+def test_resumed_bpl_repeats_the_uninterrupted_run(
+    train, segpl, pictures, tmp_path, monkeypatch, threshold
+):
     """What a prior has learned is part of the checkpoint."""
-    options = (pictures, "--method", "bpl", *chosen(**threshold))
-    train(*options, "--out", tmp_path / "whole")
-
-    def breaking(*arguments, taken, **options):
-        if taken == 5:
-            raise KeyboardInterrupt
-        return take_step(*arguments, taken=taken, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "take_step", breaking)
-        assert segpl("train", *SHORT, *options, "--out", tmp_path / "part").code == 130
-    train(*options, "--resume", "--out", tmp_path / "part")
-    logs = [(tmp_path / run / "log.csv").read_bytes() for run in ("whole", "part")]
-    assert logs[0] == logs[1]
+    options = (pictures, "--method", "bpl", *threshold_options(**threshold))
+    check_resume(train, segpl, monkeypatch, tmp_path, *options)
 
 
-def test_calibration_logs_its_error_and_needs_validation_cases(train, segpl, pictures, tmp_path):
-    options = ("--method", "bpl", "--set", "method.calibrate=all")
-    refused = segpl("train", pictures, *options, "--out", tmp_path / "none")
-    assert refused.code == 1
-    assert "validation cases, and there are none" in refused.err
-    train(pictures, *options, "--validation", 1, "--out", tmp_path / "run")
+def test_resumed_bpl_mix_repeats_the_uninterrupted_run_and_predicts(
+    train, segpl, tmp_path, monkeypatch
+):
+    """Teacher, threshold and prior are part of the checkpoint; views depend on the step."""
+    data = make_dataset(tmp_path / "data", dims=2, classes=3)
+    options = (
+        *(data, "--method", "bpl-mix", *threshold_options(prior="labeled")),
+        *("--set", "method.geometry=true", "--set", "method.ramp_begin=0"),
+    )
+    check_resume(train, segpl, monkeypatch, tmp_path, *options)
+    samples = ("--samples", 2, "--by", "thresholds", "--out", tmp_path / "masks")
+    answer = segpl("predict", tmp_path / "part", *samples)
+    assert answer.code == 0, answer.err
+    assert len(list((tmp_path / "masks" / "uncertainty").iterdir())) == 2
+
+
+def test_nested_settings_are_used_saved_and_repeated(train, segpl, pictures, tmp_path):
+    config = tmp_path / "mine.toml"
+    config.write_text('[method]\nname = "bpl"\n[method.threshold]\nfamily = "beta"\n')
+    options = threshold_options(rule="marginal-select", scope="image")
+    train(pictures, "--config", config, *options, "--out", tmp_path / "one")
+    columns = log_of(tmp_path / "one")[-1].keys()
+    assert {"free_energy", "energy", "kl", "threshold", "share_left_out"} <= columns
+    saved = tomllib.loads((tmp_path / "one" / "config.toml").read_text())["method"]["threshold"]
+    assert (saved["family"], saved["rule"], saved["scope"]) == ("beta", "marginal-select", "image")
+    again = segpl("train", tmp_path / "one" / "config.toml", "--out", tmp_path / "two")
+    assert again.code == 0, again.err
+    assert log_of(tmp_path / "one") == log_of(tmp_path / "two")
+    changed = ("--steps", 8, *threshold_options(scope="batch"))
+    answer = segpl("train", "--out", tmp_path / "one", "--resume", *changed)
+    assert answer.code == 1
+    assert "other settings: method.threshold.scope ('image' -> 'batch'). A resumed" in answer.err
+
+
+def test_calibration_is_logged(train, pictures, tmp_path):
+    options = ("--method", "bpl", "--set", "method.calibrate=all", "--validation", 1)
+    train(pictures, *options, "--out", tmp_path / "run")
     last = log_of(tmp_path / "run")[-1]
     assert {"ece_before", "ece_after", "temperature", "calibration"} <= last.keys()
     assert float(last["temperature"]) != 1
+
+
+@pytest.mark.parametrize("unlabeled", [1, 40])
+def test_default_learns_from_one_labeled_picture(train, tmp_path, unlabeled):
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=unlabeled, test=0)
+    answer = train(data, "--set", "method.ramp_begin=0", "--out", tmp_path / "run")
+    assert f"bpl-mix: 1 labeled, {unlabeled} unlabeled" in answer.err
+    rows = log_of(tmp_path / "run")
+    assert all(math.isfinite(float(value)) for row in rows for value in row.values())
+    assert float(rows[-1]["pseudo.weight"]) > 0
+    assert float(rows[-1]["pseudo"]) > 0

@@ -1,4 +1,4 @@
-"""Check, train, predict and evaluate on a few cases of real datasets, one for each layout."""
+"""Check, train, predict and evaluate on a few cases of real datasets, one per layout."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from PIL import Image
 
 from segpl.evaluate.scores import read_scores
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 BRIEF = (*SHORT, "--steps", 2, "--set", "train.checkpoint_every=2")
 
@@ -20,7 +22,7 @@ BRIEF = (*SHORT, "--steps", 2, "--set", "train.checkpoint_every=2")
 def require(name: str) -> Path:
     source = DATA / name
     if not source.is_dir():
-        pytest.skip(f"{name} is not beside the repository")
+        pytest.skip(f"{name} is not next to the repository")
     return source.resolve()
 
 
@@ -67,33 +69,33 @@ def drive(tmp_path) -> Path:
     return root
 
 
-def test_hippocampus_goes_from_check_to_scores(segpl, hippocampus, tmp_path):
+def test_hippocampus_runs_from_check_to_scores(segpl, hippocampus, tmp_path):
     images = sorted((hippocampus / "imagesTr").glob("*.nii.gz"))
     labeled = sorted((hippocampus / "labelsTr").glob("*.nii.gz"))
-    masks = go_through(segpl, hippocampus, [images[0]], tmp_path)
+    masks = run_commands(segpl, hippocampus, [images[0]], tmp_path)
     check_volumes(masks, [images[0]], {0, 1, 2})
     assert labeled[0].name == images[0].name
     scores = read_scores(masks / "scores.csv")
     assert {score.class_name.lower() for score in scores} == {"anterior", "posterior"}
 
 
-def test_promise_goes_from_check_to_scores(segpl, promise, tmp_path):
+def test_promise_runs_from_check_to_scores(segpl, promise, tmp_path):
     image = min((promise / "imagesTr").iterdir())
-    masks = go_through(segpl, promise, [image], tmp_path)
+    masks = run_commands(segpl, promise, [image], tmp_path)
     case = image.name.replace("_0000", "")
     check_volumes(masks, [image], {0, 1}, names=[case])
 
 
-def test_drive_goes_from_check_to_scores(segpl, drive, tmp_path):
+def test_drive_runs_from_check_to_scores(segpl, drive, tmp_path):
     images = list((drive / "test" / "images").iterdir())
-    masks = go_through(segpl, drive, [], tmp_path)
+    masks = run_commands(segpl, drive, [], tmp_path)
     with Image.open(images[0]) as image, Image.open(next(masks.glob("*.png"))) as mask:
         assert mask.size == image.size
         assert set(np.unique(np.asarray(mask))) <= {0, 255}
 
 
-def go_through(segpl, data: Path, inputs: list[Path], tmp_path: Path) -> Path:
-    """Run the four commands; the folder of predictions."""
+def run_commands(segpl, data: Path, inputs: list[Path], tmp_path: Path) -> Path:
+    """Run the four commands and return the folder of predictions."""
     run, masks = tmp_path / "run", tmp_path / "masks"
     for command in (
         ("check", data),

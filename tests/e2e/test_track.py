@@ -1,4 +1,4 @@
-"""TensorBoard events say what `log.csv` says, and only where they were asked for."""
+"""TensorBoard events match `log.csv`, and are written only on request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from conftest import make_dataset
 
+from segpl.cli.main import main
 from segpl.data.sampler import Sampler
 
 Curves = dict[str, dict[int, float]]
-TRACK = ("--set", "train.track=true")
+TRACK = ("--set", "train.track=true", "--method", "segpl")
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def events(run: Path) -> Curves:
 
 
 def tables(run: Path) -> Curves:
-    """Columns of `log.csv`, and the mean of `validation.csv`, in the precision of events."""
+    """The columns of `log.csv` and the mean of `validation.csv`, rounded to float32."""
     with (run / "log.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     curves = {
@@ -54,7 +55,7 @@ def tables(run: Path) -> Curves:
     return curves
 
 
-def test_events_are_the_columns_of_the_log_and_the_validation(train, pictures, tmp_path):
+def test_events_match_the_log_and_the_validation(train, pictures, tmp_path):
     pytest.importorskip("tensorboard", reason="needs segpl[track]")
     train(pictures, *TRACK, "--validation", 1, "--out", tmp_path / "run")
     found = events(tmp_path / "run")
@@ -63,10 +64,8 @@ def test_events_are_the_columns_of_the_log_and_the_validation(train, pictures, t
     assert list(found["total"]) == [2, 4, 6]
 
 
-def test_resumed_training_goes_on_without_a_step_twice(
-    segpl, train, pictures, tmp_path, monkeypatch
-):
-    """Stopped after step 7: rows up to 6, a checkpoint at 4."""
+def test_resumed_run_has_no_step_twice(segpl, train, pictures, tmp_path, monkeypatch):
+    """Interrupted after step 7, with rows up to 6 and a checkpoint at 4."""
     pytest.importorskip("tensorboard", reason="needs segpl[track]")
     run, options = tmp_path / "run", (*TRACK, "--validation", 1, "--steps", 10)
 
@@ -86,18 +85,16 @@ def test_resumed_training_goes_on_without_a_step_twice(
     assert len(list((run / "tensorboard").iterdir())) == 2
 
 
-def test_log_is_the_same_with_and_without_events(train, pictures, tmp_path):
+def test_events_do_not_change_the_log(train, pictures, tmp_path):
     pytest.importorskip("tensorboard", reason="needs segpl[track]")
     train(pictures, *TRACK, "--out", tmp_path / "with")
-    train(pictures, "--out", tmp_path / "without")
+    train(pictures, "--method", "segpl", "--out", tmp_path / "without")
     logs = [(tmp_path / name / "log.csv").read_bytes() for name in ("with", "without")]
     assert logs[0] == logs[1]
     assert not (tmp_path / "without" / "tensorboard").exists()
 
 
-def test_without_the_package_a_training_that_asks_for_events_never_begins(
-    segpl, pictures, tmp_path, monkeypatch
-):
+def test_missing_tensorboard_is_refused_before_training(segpl, pictures, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     answer = segpl("train", pictures, *TRACK, "--out", tmp_path / "run")
     assert answer.code == 1
@@ -105,21 +102,14 @@ def test_without_the_package_a_training_that_asks_for_events_never_begins(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_training_that_asks_for_no_events_does_without_the_package(
-    train, pictures, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    train(pictures, "--out", tmp_path / "run")
-    assert (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
-    assert not (tmp_path / "run" / "tensorboard").exists()
-
-
-def test_a_resumed_training_may_be_watched_or_no_longer(train, pictures, tmp_path):
-    """Where it goes on there may be no TensorBoard."""
+def test_tracking_can_be_turned_on_and_off_when_resuming(finished, monkeypatch):
+    """A run without tracking does not need TensorBoard."""
     pytest.importorskip("tensorboard", reason="needs segpl[track]")
-    run = tmp_path / "run"
-    train(pictures, "--out", run)
-    train(pictures, *TRACK, "--steps", 8, "--out", run, "--resume")
-    assert list(events(run)["total"]) == [8]
-    train(pictures, "--set", "train.track=false", "--steps", 10, "--out", run, "--resume")
-    assert list(events(run)["total"]) == [8]
+    assert not (finished / "tensorboard").exists()
+    resume = ("train", "--out", finished, "--resume")
+    assert main([*map(str, resume), "--set", "train.track=true", "--steps", "8"]) == 0
+    assert list(events(finished)["total"]) == [8]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboard", None)
+        assert main([*map(str, resume), "--set", "train.track=false", "--steps", "10"]) == 0
+    assert list(events(finished)["total"]) == [8]

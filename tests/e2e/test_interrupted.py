@@ -1,4 +1,4 @@
-"""What a command says after Ctrl+C is true: it goes on, and does nothing again that was done."""
+"""An interrupted command resumes as it promises and repeats no finished work."""
 
 from __future__ import annotations
 
@@ -16,40 +16,16 @@ from segpl.experiments import phantom_data
 from segpl.methods.segpl import SegPL
 from segpl.predict import predictor
 
-STUDY = """
-title = "One question"
-[datasets.small]
-path = "data"
-seeds = [0]
-[datasets.small.split]
-labeled = 2
-validation = 1
-test = 1
-[train]
-steps = 4
-batch = 1
-[network]
-width = 4
-[methods.low]
-method = "segpl"
-threshold = 0.4
-[[questions]]
-id = "fixed"
-text = "Is 0.4 better?"
-reference = "supervised"
-variants = ["low"]
-"""
-
 
 @dataclass(frozen=True)
 class Interrupted:
-    """A command, where it is stopped, and what it has finished by then."""
+    """A command, where to interrupt it, and which files it has finished by then."""
 
     arguments: tuple[object, ...]
     place: tuple[object, str]
-    call: int  # of the place at which it is stopped
+    call: int  # number of the call to interrupt
     kept: tuple[Path, str]  # folder and pattern
-    others: int = 0  # files of this pattern that are still to be made
+    others: int = 0  # files of this pattern still to be written
 
 
 def predicting(segpl: Command, root: Path) -> Interrupted:
@@ -60,7 +36,7 @@ def predicting(segpl: Command, root: Path) -> Interrupted:
 
 
 def filling(segpl: Command, root: Path) -> Interrupted:
-    """Masks of other weights lie there, which --fill replaces."""
+    """--fill replaces the masks of older weights."""
     data = make_dataset(root / "data", dims=2, test=3)
     run = root / "run"
     options = (*SHORT, *ANY, "--out", run)
@@ -79,15 +55,6 @@ def comparing(segpl: Command, root: Path) -> Interrupted:
     )
 
 
-def asking(segpl: Command, root: Path) -> Interrupted:
-    make_dataset(root / "data", dims=2, labeled=5, unlabeled=0, test=0)
-    (root / "study.toml").write_text(STUDY)
-    return Interrupted(
-        ("study", root / "study.toml", "--data", root, "--out", root / "out"),
-        *((SegPL, "step"), 1, (root / "out", "datasets/small/runs/supervised-0/c*/*")),
-    )
-
-
 def demonstrating(segpl: Command, root: Path) -> Interrupted:
     return Interrupted(
         ("demo", "--steps", 4, "--out", root / "demo"),
@@ -100,7 +67,6 @@ COMMANDS: dict[str, Callable[[Command, Path], Interrupted]] = {
     "demo": demonstrating,
     "predict": predicting,
     "report": filling,
-    "study": asking,
 }
 
 
@@ -117,17 +83,20 @@ def times(folder: Path, pattern: str) -> dict[Path, int]:
 
 
 @pytest.mark.usefixtures("small_demo")
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_interrupted_command_goes_on_as_it_says(segpl, tmp_path, monkeypatch, name):
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "demo" else ()) for name in COMMANDS],
+)
+def test_interrupted_command_resumes_as_it_says(segpl, tmp_path, monkeypatch, name):
     made = COMMANDS[name](segpl, tmp_path)
-    honest, calls = getattr(*made.place), 0
+    original, calls = getattr(*made.place), 0
 
     def stopped(*args: object, **options: object) -> object:
         nonlocal calls
         calls += 1
         if calls == made.call:
             raise KeyboardInterrupt
-        return honest(*args, **options)
+        return original(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(*made.place, stopped)
@@ -143,6 +112,6 @@ def test_an_interrupted_command_goes_on_as_it_says(segpl, tmp_path, monkeypatch,
     assert {path: after[path] for path in before} == before
 
 
-def test_every_command_that_is_said_to_go_on_is_tried():
-    """Those of `train` are in test_resume.py, those of `stress` in test_stress.py."""
+def test_every_command_with_resume_advice_is_tested():
+    """`train` is in test_resume.py, `stress` in test_stress.py."""
     assert {*COMMANDS, "train", "stress"} == set(RESUME_ADVICE)
