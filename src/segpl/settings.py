@@ -19,7 +19,8 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, MissingFileError, did_you_mean
-from segpl.methods.base import METHODS, MethodSettings
+from segpl.methods.base import METHODS
+from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
 
 DEFAULT_METHOD = "bpl-mix"
