@@ -22,7 +22,7 @@ from segpl.experiments.attacked_loss import PredictionLoss
 from segpl.experiments.stress_inputs import StressedRun
 from segpl.experiments.stress_settings import ATTACKS, StressSettings
 from segpl.predict.window import predict_windows
-from segpl.report.stress.rows import CLEAN, PATCH, StressRow, write_stress
+from segpl.report.stress.rows import CLEAN, PATCH_SIZE, StressRow, write_stress
 from segpl.views.artifacts import ARTIFACTS, corrupt
 from segpl.views.attacks import fgsm, pgd
 
@@ -53,7 +53,7 @@ class StressScorer:
         self._measure(CLEAN, {0.0: run.plan}, advance)
         for corruption in self.settings.corruptions:
             self._measure(corruption, dict.fromkeys(self.settings.levels, run.plan), advance)
-        self._measure(PATCH, {float(max(plan.patch)): plan for plan in window_plans}, advance)
+        self._measure(PATCH_SIZE, {float(max(plan.patch)): plan for plan in window_plans}, advance)
 
     def _measure(
         self, corruption: str, plans: dict[float, Plan], advance: Callable[[], None]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segpl.errors import InputError, unknown
-from segpl.report.stress.rows import PATCH
+from segpl.report.stress.rows import PATCH_SIZE
 from segpl.views.artifacts import ARTIFACTS, require_severity
 
 ATTACKS = ("fgsm", "pgd")
@@ -27,14 +27,14 @@ class StressSettings:
 
     def __post_init__(self) -> None:
         for name in self.only:
-            if name not in (*CORRUPTIONS, PATCH):
-                raise unknown("corruption", name, (*CORRUPTIONS, PATCH))
+            if name not in (*CORRUPTIONS, PATCH_SIZE):
+                raise unknown("corruption", name, (*CORRUPTIONS, PATCH_SIZE))
         for severity in self.severities:
             require_severity(severity)
         if not any(self.severities):
             raise InputError("--severities needs a value above 0; 0 is always included. Try 0.5.")
-        if PATCH in self.only and not self.patches:
-            raise InputError(f"--only {PATCH} needs window sizes. Add --patches.")
+        if PATCH_SIZE in self.only and not self.patches:
+            raise InputError(f"--only {PATCH_SIZE} needs window sizes. Add --patches.")
         sides = [max(sizes) for sizes in self.patches]
         if len(set(sides)) < len(sides):
             twice = max(sides, key=sides.count)

@@ -8,7 +8,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.report.stress.figures import CORRUPTION_TITLES, stress_figure
 from segpl.report.stress.rows import (
     CLEAN,
-    PATCH,
+    PATCH_SIZE,
     StressRow,
     corruptions_in,
     curve_of,
@@ -29,8 +29,8 @@ ROWS = [
     row("a", "blur", 1.0, "y", 0.1),
     row("a", "blur", 0.5, "x", 0.6),
     row("a", "blur", 0.5, "y", 0.6),
-    row("a", PATCH, 32, "x", 0.5),
-    row("a", PATCH, 32, "y", 0.5),
+    row("a", PATCH_SIZE, 32, "x", 0.5),
+    row("a", PATCH_SIZE, 32, "y", 0.5),
     row("b", CLEAN, 0, "x", 0.5),
     row("b", CLEAN, 0, "y", 0.5),
     row("b", "blur", 0.5, "x", 0.5),
@@ -73,8 +73,8 @@ def test_classes_of_a_case_count_as_their_mean():
 
 
 def test_curve_of_windows_has_no_severity_of_zero_and_one_of_nothing_is_empty():
-    assert curve_of(ROWS, "a", PATCH).severity.tolist() == [32]
-    assert curve_of(ROWS, "b", PATCH).severity.tolist() == []
+    assert curve_of(ROWS, "a", PATCH_SIZE).severity.tolist() == [32]
+    assert curve_of(ROWS, "b", PATCH_SIZE).severity.tolist() == []
 
 
 def test_table_has_clean_mean_worst_and_relative_drop():

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from segpl.report.figures import INK, dash, make_plain, run_color
 from segpl.report.stress.rows import (
     CLEAN,
-    PATCH,
+    PATCH_SIZE,
     StressRow,
     by_case,
     corruptions_in,
@@ -32,7 +32,7 @@ CORRUPTION_TITLES = {
     "blur": "blur",
     "low-resolution": "low resolution",
     "streaks": "metal streaks",
-    PATCH: "window size",
+    PATCH_SIZE: "window size",
 }
 
 
@@ -109,7 +109,7 @@ def draw_curve(
         linewidth=1.7,
         label=run,
     )
-    if corruption == PATCH and (clean := by_case(rows, run, CLEAN, metric).get(0.0)):
+    if corruption == PATCH_SIZE and (clean := by_case(rows, run, CLEAN, metric).get(0.0)):
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
 
 
@@ -117,7 +117,7 @@ def name_panel(axes: Axes, title: str, corruption: str) -> None:
     make_plain(axes)
     axes.set_title(title, loc="left", fontsize=9, color=INK)
     axes.set_ylim(0, 1)
-    if corruption == PATCH:
+    if corruption == PATCH_SIZE:
         axes.set_xlabel("longest side (voxels)", color=INK, fontsize=8.5)
         sides = sorted({float(x) for line in axes.lines[:1] for x in np.ravel(line.get_xdata())})
         axes.set_xticks(sides, labels=[f"{side:g}" for side in sides])

@@ -17,7 +17,7 @@ from segpl.files import csv_text, write_text
 from segpl.report.tables import Table, count_noun
 
 CLEAN = "clean"  # unchanged images; severity 0 of every corruption
-PATCH = "patch"  # other window sizes; the severity is the longest side in voxels
+PATCH_SIZE = "patch"  # other window sizes; the severity is the longest side in voxels
 STRESS_COLUMNS = ("run", "corruption", "severity", "case", "class", "dice", "iou")
 
 
@@ -100,7 +100,7 @@ def curve_of(
 ) -> StressCurve:
     """Starts at severity 0, the clean images; window sizes have no such point."""
     found = by_case(rows, run, corruption, metric)
-    if found and corruption != PATCH:
+    if found and corruption != PATCH_SIZE:
         found = {**by_case(rows, run, CLEAN, metric), **found}
     return StressCurve(
         np.array(list(found), np.float64),
@@ -141,8 +141,8 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
 def stress_note(rows: Sequence[StressRow]) -> str:
     cases = len({row.case for row in rows})
     classes = " over classes" if len({row.class_name for row in rows}) > 1 else ""
-    has_patch = PATCH in {row.corruption for row in rows}
-    patch = f" For {PATCH}, clean is the window of the plan." if has_patch else ""
+    has_patch = PATCH_SIZE in {row.corruption for row in rows}
+    patch = f" For {PATCH_SIZE}, clean is the window of the plan." if has_patch else ""
     return (
         f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's voxel grid. Mean and "
         "worst: over severities above 0. Drop: from clean to mean, relative to clean."
