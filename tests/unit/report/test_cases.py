@@ -11,7 +11,7 @@ from records import collect, make_record
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
-from segpl.report.cases import MAX_ENTROPY, RunCases, calibrations, channel_note, volumes_of
+from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note, volumes_of
 from segpl.report.run_record import RunRecord
 from segpl.types import IGNORE
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import segpl
 from segpl.display import bar
 from segpl.files import write_text
-from segpl.report.cases import calibrations, case_requests, channel_note, volumes_of
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
+from segpl.report.page.cases import calibrations, case_requests, channel_note, volumes_of
 from segpl.report.page.html import svg, templates
 from segpl.report.page.slices import CLASS_COLORS, LAYERS, UNCERTAIN, Browser, browse
 from segpl.report.sections.answer import Answer, answers, estimates
