@@ -1,4 +1,4 @@
-"""The parts of a training, put together from its settings."""
+"""Building the parts of a run from its config."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: in
         return build_sampler(config, SPLIT, plan, given, method, device)
 
 
-def test_every_unlabeled_case_is_watched_by_its_own_hidden_label():
+def test_unlabeled_cases_are_aligned_with_their_hidden_labels():
     built = sampler([volume("w", 7, labeled=True), volume("u", 5, labeled=True)])
     assert [tuple(entry.image.shape) for entry in built.hidden] == [(1, n, n) for n in (5, 6, 7)]
     assert [entry.image.unique().tolist() for entry in built.hidden] == [[5], [IGNORE], [7]]
@@ -50,20 +50,20 @@ def test_every_unlabeled_case_is_watched_by_its_own_hidden_label():
         assert torch.equal(built.hidden_labels(step), torch.where(image == 6, IGNORE, image))
 
 
-def test_axes_to_mirror_and_the_spacing_are_those_of_the_plan():
+def test_mirror_axes_and_spacing_come_from_the_plan():
     assert (sampler([]).mirror_axes, sampler([]).spacing) == ((1,), (1.0, 2.0))
 
 
-def test_unlabeled_cases_themselves_carry_no_label():
+def test_unlabeled_cases_have_no_label():
     built = sampler([volume("w", 7, labeled=True), volume("u", 5, labeled=True)])
     assert all(entry.label is None for entry in built.unlabeled)
 
 
-def test_nothing_is_watched_unless_it_is_given():
+def test_without_hidden_volumes_nothing_is_monitored():
     assert sampler([]).hidden == []
 
 
-def test_validation_cases_are_held_crops_and_nothing_else_where_they_are_wanted():
+def test_validation_cases_only_give_validation_crops():
     built = sampler([], needs_validation=True)
     seen: dict[str, set[int]] = {"labeled": set(), "unlabeled": set(), "validation": set()}
     for step in range(20):
@@ -74,13 +74,13 @@ def test_validation_cases_are_held_crops_and_nothing_else_where_they_are_wanted(
     assert seen == {"labeled": {4}, "unlabeled": {5, 6, 7}, "validation": {8, 9}}
 
 
-def test_validation_cases_are_in_no_batch_unless_they_are_wanted():
+def test_validation_cases_are_in_no_batch_by_default():
     built = sampler([])
     assert len(built.validation) == 0
     assert built.batch(0).validation is None
 
 
-def test_held_cases_share_the_memory_that_volumes_may_take():
+def test_validation_cases_count_towards_the_memory_limit():
     """The training cases alone would fit into it."""
     training = 4 * (16 + 25 + 36 + 49) + 16  # bytes of images, and of the one label
     memory = int(training / 0.4) + 1
@@ -126,7 +126,7 @@ def test_foreground_fraction_outside_0_to_1_is_refused(share):
         resolve({"train": {"foreground": share}})
 
 
-def test_method_that_wants_validation_cases_is_refused_without_any():
+def test_method_that_needs_validation_is_refused_without_it():
     bare = replace(SPLIT, validation=())
     with pytest.raises(InputError, match=r"calibrates on validation cases.* --validation N"):
         require_validation(SimpleNamespace(name="bpl", needs_validation=True), bare)
@@ -144,14 +144,14 @@ def test_method_that_wants_validation_cases_is_refused_without_any():
         ({"width": 4}, 0.01),  # never above the paper's
     ],
 )
-def test_planned_rate_is_that_of_the_width_in_use(network, rate):
+def test_planned_rate_follows_the_width(network, rate):
     plan = SimpleNamespace(width=32, lr=0.0025)
     assert resolve({"network": network}).learning_rate(plan) == pytest.approx(rate)
     given = resolve({"network": network, "train": {"lr": 0.3}})
     assert given.learning_rate(plan) == 0.3
 
 
-def test_rate_of_an_edited_plan_is_kept_where_it_is_high():
+def test_high_rate_of_an_edited_plan_is_kept():
     plan = SimpleNamespace(width=8, lr=0.05)
     assert resolve({}).learning_rate(plan) == 0.05
     assert resolve({"network": {"width": 4}}).learning_rate(plan) == 0.05

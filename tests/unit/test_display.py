@@ -29,8 +29,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def watch(shown: TrainingDisplay, clock: Clock, steps: range, *, pace: float) -> None:
-    """A training that logs after every tenth step; the first step takes a minute more."""
+def simulate(shown: TrainingDisplay, clock: Clock, steps: range, *, pace: float) -> None:
+    """Simulate a run that logs every ten steps; the first step takes a minute longer."""
     clock.now += 60
     for step in steps:
         clock.now += pace
@@ -39,43 +39,43 @@ def watch(shown: TrainingDisplay, clock: Clock, steps: range, *, pace: float) ->
             shown.on_log(step, ROW)
 
 
-def test_a_plain_stream_tells_the_time_left_without_the_first_step(clock, capsys):
+def test_plain_output_shows_the_time_left_without_the_first_step(clock, capsys):
     with TrainingDisplay("segpl", 100) as shown:
-        watch(shown, clock, range(1, 101), pace=2)
+        simulate(shown, clock, range(1, 101), pace=2)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "segpl: step 10 of 100  sup 0.500  0:03:00 left"
     assert lines[-1] == "segpl: step 100 of 100  sup 0.500"
 
 
-def test_time_left_of_a_resumed_training_is_by_its_own_steps(clock, capsys):
+def test_time_left_of_a_resumed_run_uses_its_own_steps(clock, capsys):
     with TrainingDisplay("segpl", 1000) as shown:
-        watch(shown, clock, range(901, 911), pace=2)
+        simulate(shown, clock, range(901, 911), pace=2)
     assert capsys.readouterr().err.splitlines() == [
         "segpl: step 910 of 1000  sup 0.500  0:03:00 left"
     ]
 
 
-def test_a_slow_training_is_not_silent_for_long(clock, capsys):
+def test_slow_run_prints_a_line_every_minute(clock, capsys):
     with TrainingDisplay("segpl", 10_000) as shown:
-        watch(shown, clock, range(1, 101), pace=4)  # a log line in 40 s
-    told = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["10", "30", "50", "70", "90"]
+        simulate(shown, clock, range(1, 101), pace=4)  # one log line in 40 s
+    steps = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
+    assert steps == ["10", "30", "50", "70", "90"]
 
 
-def test_a_quick_training_has_a_line_for_each_tenth(clock, capsys):
+def test_fast_run_prints_a_line_every_tenth(clock, capsys):
     with TrainingDisplay("segpl", 1000) as shown:
-        watch(shown, clock, range(1, 1001), pace=0.01)
-    told = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
-    assert told == ["10", *(str(step) for step in range(100, 1001, 100))]
+        simulate(shown, clock, range(1, 1001), pace=0.01)
+    steps = [line.split()[2] for line in capsys.readouterr().err.splitlines()]
+    assert steps == ["10", *(str(step) for step in range(100, 1001, 100))]
 
 
-def test_a_quiet_one_says_nothing(clock, capsys):
+def test_quiet_display_prints_nothing(clock, capsys):
     with TrainingDisplay("segpl", 100, quiet=True) as shown:
-        watch(shown, clock, range(1, 101), pace=100)
+        simulate(shown, clock, range(1, 101), pace=100)
     assert capsys.readouterr().err == ""
 
 
-def test_a_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys):
+def test_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")

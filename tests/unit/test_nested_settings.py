@@ -1,4 +1,4 @@
-"""A setting that is a table of settings, as `method.threshold` of some methods."""
+"""A setting that is itself a table, such as `method.threshold`."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def config(**threshold: object):
     return resolve({"method": {"name": "nested", "threshold": threshold}})
 
 
-def test_a_nested_value_replaces_its_default_alone():
+def test_nested_value_replaces_only_its_default():
     assert config(family="beta").settings == Nested.Settings(threshold=Threshold(family="beta"))
 
 
-def test_tables_nest_as_deep_as_they_are_written():
+def test_tables_may_nest_more_than_once():
     assert config(grid={"points": 7}).settings.threshold == Threshold(grid=Grid(7))
 
 
-def test_only_what_is_a_table_there_as_here_fits_and_what_is_not_known_does_not():
+def test_select_known_drops_unknown_settings_and_other_kinds():
     given = {"loss": "x", "threshold": {"mean": 0.1}, "alpha": 1.0}
     assert select_known(Nested.Settings, given) == {"loss": "x", "threshold": {"mean": 0.1}}
     assert select_known(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
@@ -75,14 +75,14 @@ def test_set_reaches_a_nested_setting():
     assert resolve(content).settings.threshold == Threshold("beta", 0.25, Grid(7))
 
 
-def test_a_table_of_toml_reaches_a_nested_setting():
+def test_toml_table_reaches_a_nested_setting():
     text = '[method]\nname = "nested"\n[method.threshold]\nfamily = "beta"\nmean = 1\n'
     threshold = resolve(tomllib.loads(text)).settings.threshold
     assert threshold == Threshold("beta", 1.0)
     assert isinstance(threshold.mean, float)
 
 
-def test_a_nested_config_written_and_read_again_is_the_same():
+def test_nested_config_survives_a_round_trip_through_toml():
     saved = config(family="beta", grid={"points": 7})
     assert "[method.threshold]" in saved.as_toml()
     assert resolve(tomllib.loads(saved.as_toml())) == saved
@@ -102,12 +102,12 @@ def test_a_nested_config_written_and_read_again_is_the_same():
         (0.5, r"mine.toml: method.threshold is 0.5, but it must be a table of settings"),
     ],
 )
-def test_what_is_wrong_is_refused_by_its_full_name(threshold, words):
+def test_error_gives_the_full_name_of_a_nested_setting(threshold, words):
     with pytest.raises(InputError, match=words):
         resolve({"method": {"name": "nested", "threshold": threshold}}, "mine.toml")
 
 
-def test_differences_name_the_nested_setting_alone():
+def test_changes_name_only_the_nested_setting():
     found = setting_changes(config(), config(family="beta", grid={"points": 7}))
     assert found == [
         "method.threshold.family ('normal' -> 'beta')",
@@ -115,7 +115,7 @@ def test_differences_name_the_nested_setting_alone():
     ]
 
 
-def test_list_has_one_line_for_each_nested_setting():
+def test_list_has_one_line_per_nested_setting():
     lines = lines_of("settings", "nested")
     assert lines[-5:] == [
         "method.name = 'nested'",
@@ -127,7 +127,7 @@ def test_list_has_one_line_for_each_nested_setting():
     assert "network.options = {}" in lines
 
 
-def test_merging_overrules_nested_settings_one_by_one():
+def test_merge_overrides_nested_settings_one_by_one():
     below = {"method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.25}}}
     above = {"method": {"threshold": {"mean": 0.75}}, "train": {"steps": 5}}
     assert merge_settings(below, above) == {
@@ -137,8 +137,8 @@ def test_merging_overrules_nested_settings_one_by_one():
     assert below["method"]["threshold"]["mean"] == 0.25
 
 
-def test_merging_replaces_the_options_of_a_network_as_a_whole():
-    """Options of one network are no options of another."""
+def test_merge_replaces_network_options_as_a_whole():
+    """Another network has other options."""
     below = {"network": {"name": "BasicUNet", "options": {"features": [4] * 6}}}
     above = {"network": {"name": "SegResNet", "options": {"init_filters": 8}}}
     assert merge_settings(below, above) == above

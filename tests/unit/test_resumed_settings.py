@@ -1,4 +1,4 @@
-"""Settings of a training that goes on, against those that its run has saved."""
+"""The settings of a resumed run compared with its saved config."""
 
 from __future__ import annotations
 
@@ -39,30 +39,30 @@ def saved(tmp_path: Path, settings: Config, *, is_planned: bool) -> RunFolder:
 
 
 @pytest.mark.parametrize("is_planned", [True, False])
-def test_a_rate_left_to_the_plan_is_the_saved_one_of_that_plan(tmp_path, plan, is_planned):
-    """Also where the run was killed before it had a plan of its own."""
+def test_planned_rate_equals_the_saved_rate_of_that_plan(tmp_path, plan, is_planned):
+    """Even if the run was killed before it wrote its own plan."""
     folder = saved(tmp_path, config(plan, 0.004), is_planned=is_planned)
     assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
-def test_another_rate_is_named_as_it_would_be_used(tmp_path, plan):
+def test_other_planned_rate_is_a_change(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.3), is_planned=True)
     assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.3 -> 0.004)"]
 
 
-def test_a_run_is_held_against_its_own_plan_where_the_shared_one_is_gone(tmp_path, plan):
+def test_own_plan_is_used_if_the_shared_one_is_gone(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     plan.unlink()
     assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
-def test_a_shared_plan_with_another_rate_is_noticed(tmp_path, plan):
+def test_shared_plan_with_another_rate_is_a_change(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     replace(PLAN, lr=0.001).write(plan)
     assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.004 -> 0.001)"]
 
 
-def test_settings_that_are_free_may_differ_and_no_others(tmp_path, plan):
+def test_only_ignored_settings_may_differ(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     wanted = config(plan, 0.004, steps=7, balance=True)
     changed = changed_settings(folder, wanted, ignore=("train.steps",))

@@ -16,23 +16,23 @@ from segpl.settings import DEFAULT_METHOD, read_config, resolve, setting_changes
 
 
 class TestResolve:
-    def test_nothing_given_is_all_defaults(self):
+    def test_empty_config_has_all_defaults(self):
         config = resolve({})
         assert config.method == DEFAULT_METHOD == "bpl-mix"
         assert config.augment == AugmentSettings()
         assert config.train == TrainSettings()
         assert config.network == NetworkSettings()
 
-    def test_plain_settings_of_the_benchmarks_take_crops_as_they_are(self):
+    def test_plain_benchmark_settings_turn_augmentation_off(self):
         path = Path(__file__).parents[2] / "benchmarks" / "plain.toml"
         assert resolve(read_config(path)).augment == plain_crops()
 
-    def test_a_given_value_replaces_its_default_alone(self):
+    def test_given_value_replaces_only_its_default(self):
         config = resolve({"train": {"steps": 7}, "method": {"name": "segpl", "alpha": 0.77}})
         assert config.train == TrainSettings(steps=7)
         assert config.settings == SegPL.Settings(alpha=0.77)
 
-    def test_a_whole_number_serves_as_a_number(self):
+    def test_integer_is_accepted_as_a_float(self):
         config = resolve({"train": {"lr": 1}})
         assert config.train.lr == 1.0
         assert isinstance(config.train.lr, float)
@@ -51,52 +51,52 @@ class TestResolve:
             ("network", "options", 3, "network.options is 3, but it must be a table of settings"),
         ],
     )
-    def test_a_value_of_another_type_is_refused_by_name(self, section, key, value, words):
+    def test_value_of_the_wrong_type_is_refused_by_name(self, section, key, value, words):
         with pytest.raises(InputError, match=words):
             resolve({section: {key: value}})
 
-    def test_an_unknown_section_is_refused_with_the_nearest(self):
+    def test_unknown_section_suggests_the_nearest_one(self):
         with pytest.raises(InputError, match=r"no section named 'trian'. Did you mean 'train'"):
             resolve({"trian": {}})
 
-    def test_an_unknown_key_is_refused_with_the_nearest(self):
+    def test_unknown_key_suggests_the_nearest_one(self):
         with pytest.raises(InputError, match=r"no setting 'train.stesp'. Did you mean 'steps'"):
             resolve({"train": {"stesp": 3}})
 
-    def test_an_unknown_key_of_a_method_is_refused_with_those_of_that_method(self):
+    def test_unknown_method_setting_lists_the_settings_of_that_method(self):
         with pytest.raises(InputError, match=r"no setting 'method.prior_mean'.*Known: loss, name"):
             resolve({"method": {"name": "supervised", "prior_mean": 0.5}})
 
-    def test_a_misspelt_name_of_the_method_is_answered_with_name(self):
+    def test_misspelled_method_name_key_suggests_name(self):
         with pytest.raises(InputError, match=r"no setting 'method.nmae'. Did you mean 'name'"):
             resolve({"method": {"nmae": "segpl"}})
 
-    def test_an_unknown_method_is_refused_with_the_nearest(self):
+    def test_unknown_method_suggests_the_nearest_one(self):
         with pytest.raises(UnknownNameError, match=r"no method named 'segpl-v'. Did you mean"):
             resolve({"method": {"name": "segpl-v"}})
 
-    def test_a_value_in_place_of_a_section_is_refused(self):
+    def test_value_in_place_of_a_section_is_refused(self):
         with pytest.raises(InputError, match="'method' is 'segpl', but it must be a section"):
             resolve({"method": "segpl"})
 
-    def test_the_source_is_named(self):
+    def test_error_names_the_source(self):
         with pytest.raises(InputError, match=r"^mine.toml: no section"):
             resolve({"x": {}}, "mine.toml")
 
     @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
-    def test_a_rate_must_be_a_number_that_is_not_negative(self, value):
+    def test_learning_rate_must_be_finite_and_not_negative(self, value):
         with pytest.raises(InputError, match=r"train.lr is .*: it must be finite and not negative"):
             resolve({"train": {"lr": value}})
 
     @pytest.mark.parametrize("seed", [-1, 2**32])
-    def test_a_seed_must_fit_every_generator(self, seed):
+    def test_seed_must_fit_every_generator(self, seed):
         with pytest.raises(
             InputError, match=r"train.seed is .*: it must be between 0 and 4294967295"
         ):
             resolve({"train": {"seed": seed}})
 
     @pytest.mark.parametrize("method", METHODS.names)
-    def test_a_config_written_and_read_again_is_the_same(self, method):
+    def test_config_survives_a_round_trip_through_toml(self, method):
         content = {"method": {"name": method}, "network": {"options": {"features": [4, 8]}}}
         config = resolve(content)
         assert resolve(tomllib.loads(config.as_toml())) == config
@@ -118,38 +118,38 @@ class TestOverrides:
             ("train.steps=", ""),
         ],
     )
-    def test_a_value_is_read_as_toml_or_else_as_text(self, text, value):
+    def test_value_is_parsed_as_toml_or_else_text(self, text, value):
         assert with_overrides({}, [text]) == {"train": {"steps": value}}
 
-    def test_the_last_word_counts(self):
+    def test_last_override_wins(self):
         content = {"train": {"steps": 1, "lr": 2.0}}
         result = with_overrides(content, ["train.steps=5", "train.steps=6"])
         assert result == {"train": {"steps": 6, "lr": 2.0}}
 
-    def test_what_was_given_stays_as_it_was(self):
+    def test_overrides_do_not_modify_their_input(self):
         content = {"network": {"options": {"features": 1}}}
         with_overrides(content, ["network.options.features=2", "train.lr=1"])
         assert content == {"network": {"options": {"features": 1}}}
 
-    def test_a_deeper_key_makes_its_tables(self):
+    def test_nested_key_creates_its_tables(self):
         result = with_overrides({}, ["network.options.act=relu"])
         assert result == {"network": {"options": {"act": "relu"}}}
 
     @pytest.mark.parametrize("text", ["train.steps", "steps=5", "=5", ".steps=5", "train.=5", ""])
-    def test_what_is_no_assignment_is_refused(self, text):
+    def test_malformed_override_is_refused(self, text):
         with pytest.raises(InputError, match=r"cannot read .*Write section.key=value"):
             with_overrides({}, [text])
 
-    def test_a_key_below_a_value_is_refused(self):
+    def test_key_below_a_value_is_refused(self):
         with pytest.raises(InputError, match="'steps' is a value, not a section"):
             with_overrides({"train": {"steps": 5}}, ["train.steps.more=5"])
 
 
-class TestDifferences:
-    def test_equal_configs_have_none(self):
+class TestSettingChanges:
+    def test_equal_configs_have_no_changes(self):
         assert setting_changes(resolve({}), resolve({})) == []
 
-    def test_each_is_named_with_both_values(self):
+    def test_change_shows_both_values(self):
         saved = resolve({"train": {"lr": 0.25}, "method": {"alpha": 0.125}})
         given = resolve({"train": {"lr": 0.5}, "method": {"alpha": 0.75}, "data": {"path": "x"}})
         assert set(setting_changes(saved, given)) == {
@@ -158,36 +158,36 @@ class TestDifferences:
             "data.path ('' -> 'x')",
         }
 
-    def test_settings_of_another_method_are_among_them(self):
+    def test_settings_of_another_method_count_as_changes(self):
         saved = resolve({"method": {"name": "segpl", "alpha": 0.125}})
         found = setting_changes(saved, resolve({"method": {"name": "supervised"}}))
         assert "method.name ('segpl' -> 'supervised')" in found
         assert "method.alpha (0.125 -> None)" in found
 
 
-class TestReading:
-    def test_an_absent_file_is_named(self, tmp_path):
+class TestReadConfig:
+    def test_missing_file_is_named(self, tmp_path):
         with pytest.raises(MissingFileError, match=r"nothere.toml does not exist"):
             read_config(tmp_path / "nothere.toml")
 
     @pytest.mark.parametrize("content", [b"a: 1\n", b"\xff\xfe"])
-    def test_what_is_no_toml_is_refused_by_file(self, tmp_path, content):
+    def test_invalid_toml_names_the_file(self, tmp_path, content):
         (tmp_path / "a.toml").write_bytes(content)
         with pytest.raises(InputError, match=r"a.toml is not valid TOML"):
             read_config(tmp_path / "a.toml")
 
-    def test_a_value_outside_a_section_is_refused_by_file(self, tmp_path):
+    def test_value_outside_a_section_names_the_file(self, tmp_path):
         (tmp_path / "a.toml").write_text("train = 5\n")
         with pytest.raises(InputError, match=r"a.toml: 'train' is 5, but it must be a section"):
             read_config(tmp_path / "a.toml")
 
 
-def test_value_does_not_take_the_place_of_a_table_in_silence():
+def test_value_cannot_replace_a_table():
     given = ["method.threshold.e_step=exact", "method.threshold=0.4"]
     with pytest.raises(InputError, match=r"method\.threshold is a table, and other options"):
         with_overrides({}, given)
 
 
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("true", True)])
-def test_yes_and_no_are_read_as_they_are_printed(text, value):
+def test_booleans_are_read_as_printed(text, value):
     assert with_overrides({}, [f"train.watch_hidden={text}"])["train"]["watch_hidden"] is value

@@ -20,7 +20,7 @@ from segpl.errors import InputError, MissingFileError
 
 
 class Bomb:
-    """Whoever unpickles it writes a file."""
+    """Unpickling it writes a file."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -49,13 +49,13 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_step_and_facts_come_back(path):
+def test_step_and_facts_survive_a_round_trip(path):
     checkpoint = read_checkpoint(path)
     assert checkpoint.step == 7
     assert checkpoint.facts == {"best_score": 0.5}
 
 
-def test_weights_buffers_and_optimizer_come_back_to_the_bit(tmp_path):
+def test_weights_buffers_and_optimizer_survive_bit_by_bit(tmp_path):
     module, other = layer(), layer()
     optimizer, fresh = trained(module), torch.optim.Adam(other.parameters())
     path = tmp_path / "last.safetensors"
@@ -69,8 +69,8 @@ def test_weights_buffers_and_optimizer_come_back_to_the_bit(tmp_path):
             assert torch.equal(value, fresh.state_dict()["state"][index][key]), key
 
 
-def test_state_of_the_optimizer_comes_back_in_the_order_of_its_parameter(tmp_path):
-    """A file keeps no order in memory, and another order may round otherwise."""
+def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
+    """A file stores no memory layout, and another layout may round differently."""
     module = layer(4).to(memory_format=torch.channels_last)
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=1, module=module, optimizer=trained(module), facts={})
@@ -80,13 +80,13 @@ def test_state_of_the_optimizer_comes_back_in_the_order_of_its_parameter(tmp_pat
         assert state["exp_avg"].stride() == parameter.stride()
 
 
-def test_learning_rate_of_the_new_optimizer_is_kept(path):
+def test_new_optimizer_keeps_its_learning_rate(path):
     optimizer = torch.optim.Adam(layer().parameters(), lr=0.5)
     load_optimizer(optimizer, read_checkpoint(path))
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_saving_changes_neither_weights_nor_optimizer(tmp_path):
+def test_saved_weights_are_a_copy(tmp_path):
     module = layer()
     optimizer = trained(module)
     before = {key: value.clone() for key, value in module.state_dict().items()}
@@ -102,7 +102,7 @@ def test_missing_checkpoint_is_named(tmp_path):
         read_checkpoint(tmp_path / "last.safetensors")
 
 
-def test_checkpoint_of_another_version_is_refused(path):
+def test_other_checkpoint_format_is_refused(path):
     content = json.dumps({"format": FORMAT + 1, "step": 0, "facts": {}})
     save_file(load_file(path), path, {"segpl": content})
     with pytest.raises(InputError, match=f"has checkpoint format {FORMAT + 1}.*reads {FORMAT}"):
@@ -110,7 +110,7 @@ def test_checkpoint_of_another_version_is_refused(path):
 
 
 @pytest.mark.parametrize("module", [layer(4), nn.Conv3d(1, 3, 3), nn.Sequential(*layer(), layer())])
-def test_checkpoint_of_another_network_is_refused_with_an_example(path, module):
+def test_other_network_is_refused_with_an_example(path, module):
     before = {key: value.clone() for key, value in module.state_dict().items()}
     words = (
         r"belongs to another network: \d+ weights differ, such as '.*Use the network, method and"
@@ -121,14 +121,14 @@ def test_checkpoint_of_another_network_is_refused_with_an_example(path, module):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 4096, b"{" * 64])
-def test_garbage_is_refused_by_name(path, content):
+def test_garbage_is_refused_by_file_name(path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"last\.safetensors is not a segpl checkpoint"):
         read_checkpoint(path)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
-def test_truncated_checkpoint_is_refused_by_name(path, share):
+def test_truncated_checkpoint_is_refused(path, share):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(InputError, match="is not a segpl checkpoint"):
@@ -153,13 +153,13 @@ def test_pickle_is_refused_and_never_executed(tmp_path, writer):
     assert not target.exists()
 
 
-def test_the_bomb_of_this_test_is_real(tmp_path):
-    """Otherwise the test above would prove nothing."""
+def test_bomb_works(tmp_path):
+    """Makes sure that the test above proves something."""
     pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
     assert (tmp_path / "executed").read_text() == "executed"
 
 
-def test_interrupted_save_leaves_the_last_checkpoint(path, monkeypatch):
+def test_interrupted_save_keeps_the_previous_checkpoint(path, monkeypatch):
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -21,8 +21,8 @@ LOST = range(4, 12)  # steps whose pseudo-labels have no foreground
 class Losing(Recorder):
     """Pseudo-labels lose the foreground for a while; only their term moves the weight up."""
 
-    def step(self, batch: Batch, progress: float) -> StepOutput:
-        super().step(batch, progress)
+    def objective(self, batch: Batch, pseudo: object, progress: float) -> StepOutput:
+        super().objective(batch, pseudo, progress)
         level = self.network(batch.labeled.image).logits.mean()
         share = 0.0 if round(progress * 20) in LOST else 0.1
         return StepOutput(
@@ -34,8 +34,8 @@ class Losing(Recorder):
 class LosingOne(Recorder):
     """Pseudo-labels lose the second of two classes for a while, and keep the first."""
 
-    def step(self, batch: Batch, progress: float) -> StepOutput:
-        super().step(batch, progress)
+    def objective(self, batch: Batch, pseudo: object, progress: float) -> StepOutput:
+        super().objective(batch, pseudo, progress)
         level = self.network(batch.labeled.image).logits.mean()
         second = 0.0 if round(progress * 20) in LOST else 0.05
         found = {"": 0.05 + second, "_1": 0.05, "_2": second}

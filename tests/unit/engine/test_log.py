@@ -15,7 +15,7 @@ def path(tmp_path: Path) -> Path:
     return log.path
 
 
-def test_rows_are_on_the_disk_as_soon_as_they_are_added(path):
+def test_rows_are_written_at_once(path):
     assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n30,0.03333333333333333\n"
 
 
@@ -24,7 +24,7 @@ def test_rows_after_the_step_are_dropped(path):
     assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n"
 
 
-def test_cut_log_goes_on_without_a_second_header(path):
+def test_cut_log_continues_without_a_second_header(path):
     log = CsvLog(path)
     log.cut_after(20)
     log.add({"step": 30, "loss": 0.5})
@@ -32,14 +32,14 @@ def test_cut_log_goes_on_without_a_second_header(path):
 
 
 @pytest.mark.parametrize("torn", ["4", "40", "40,", "40,0.1,7", "\n", "x,y"])
-def test_torn_last_row_is_dropped(path, torn):
+def test_half_written_last_row_is_dropped(path, torn):
     whole = path.read_text()
     path.write_text(whole + torn)
     CsvLog(path).cut_after(35)
     assert path.read_text() == whole
 
 
-def test_log_of_which_nothing_is_left_is_begun_anew(path):
+def test_fully_cut_log_starts_again(path):
     log = CsvLog(path)
     log.cut_after(5)
     assert not path.exists()
@@ -48,7 +48,7 @@ def test_log_of_which_nothing_is_left_is_begun_anew(path):
 
 
 @pytest.mark.parametrize("content", ["", "ste", "step,loss\n"])
-def test_log_that_died_in_its_header_is_begun_anew(tmp_path, content):
+def test_log_with_a_broken_header_starts_again(tmp_path, content):
     path = tmp_path / "log.csv"
     path.write_text(content)
     log = CsvLog(path)
@@ -57,12 +57,12 @@ def test_log_that_died_in_its_header_is_begun_anew(tmp_path, content):
     assert path.read_text() == "step,loss\n10,0.5\n"
 
 
-def test_log_that_does_not_exist_yet_can_be_cut(tmp_path):
+def test_missing_log_can_be_cut(tmp_path):
     CsvLog(tmp_path / "log.csv").cut_after(10)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_are_kept_in_the_order_of_the_first_row(path):
+def test_columns_keep_the_order_of_the_first_row(path):
     log = CsvLog(path)
     log.cut_after(30)
     log.add({"loss": 0.5, "step": 40})
@@ -76,14 +76,14 @@ def test_quoted_cells_survive_a_cut(tmp_path):
     assert path.read_text() == 'step,case,dice\n10,"a,b",0.5\n'
 
 
-def test_numbers_come_back_to_the_bit(tmp_path):
+def test_floats_survive_bit_by_bit(tmp_path):
     value = 0.1 + 0.2
     log = CsvLog(tmp_path / "log.csv")
     log.add({"step": 1, "loss": value})
     assert float(log.path.read_text().splitlines()[1].split(",")[1]) == value
 
 
-def test_newest_number_of_a_column_is_found_after_a_restart(tmp_path):
+def test_latest_value_is_found_after_a_restart(tmp_path):
     log = CsvLog(tmp_path / "times.csv")
     assert log.last("seconds") == 0
     log.add({"step": 1, "seconds": 2.5})

@@ -25,7 +25,7 @@ def filled(*values: float) -> Meter:
     return meter
 
 
-def test_row_holds_means_of_terms_weights_total_and_monitors():
+def test_row_contains_means_of_terms_weights_total_and_monitors():
     row = filled(1.0, 2.0, 6.0).row(lr=0.01)
     assert row == pytest.approx(
         {
@@ -40,21 +40,21 @@ def test_row_holds_means_of_terms_weights_total_and_monitors():
     )
 
 
-def test_weight_that_changes_is_averaged():
+def test_changing_weight_is_averaged():
     meter = Meter()
     for step, weight in enumerate((0.0, 0.1, 0.2)):
         meter.add(output(1.0, weight=weight), torch.tensor(1.0), step)
     assert meter.row(lr=0.01)["pseudo.weight"] == pytest.approx(0.1)
 
 
-def test_every_row_starts_anew():
+def test_row_resets_the_means():
     meter = filled(1.0, 3.0)
     meter.row(lr=0.01)
     meter.add(output(7.0), torch.tensor(7.0), 500)
     assert meter.row(lr=0.01)["supervised"] == 7
 
 
-def test_row_has_the_same_columns_in_the_same_order_every_time():
+def test_columns_keep_their_order():
     meter = filled(1.0)
     first = list(meter.row(lr=0.1))
     meter.add(output(1.0), torch.tensor(1.0), 1)
@@ -66,8 +66,8 @@ def test_sums_keep_no_graph():
     assert not any(value.requires_grad for value in meter.sums.values())
 
 
-def test_many_small_values_are_summed_without_loss():
-    """In float32 the sum of 0.1 would drift by now."""
+def test_many_small_values_are_summed_in_double_precision():
+    """A float32 sum would have drifted by now."""
     meter = Meter()
     for step in range(5_000):
         meter.add(StepOutput({"a": Term(torch.tensor(0.1))}), torch.tensor(0.1), step)
@@ -75,7 +75,7 @@ def test_many_small_values_are_summed_without_loss():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_first_step_and_term_that_are_not_finite_are_named(value):
+def test_first_non_finite_step_and_term_are_named(value):
     meter = filled(0.3, value, value)
     with pytest.raises(DivergedError, match=r"step 412: term 'supervised' is .*\(pseudo 0\.5\)"):
         meter.row(lr=0.01)
@@ -89,12 +89,12 @@ def test_term_that_broke_first_is_blamed():
         meter.row(lr=0.01)
 
 
-def test_message_says_what_to_try():
+def test_error_suggests_a_remedy():
     with pytest.raises(DivergedError, match=r"Lower train\.lr.*train\.precision=float32"):
         filled(math.nan).row(lr=0.01)
 
 
-def test_monitor_that_is_not_finite_stops_nothing():
+def test_non_finite_monitor_is_allowed():
     meter = Meter()
     terms = {"a": Term(torch.tensor(1.0))}
     meter.add(StepOutput(terms, {"m": torch.tensor(math.nan)}), torch.tensor(1.0), 1)

@@ -16,7 +16,7 @@ from segpl.methods.base import Method
 from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
 
-START = 1.0  # the one weight before training
+START = 1.0  # initial value of the only weight
 
 
 class Slope(nn.Module):
@@ -32,7 +32,7 @@ class Slope(nn.Module):
 
 
 def descend(level: Tensor) -> StepOutput:
-    """A slope of 1 everywhere: Adam then moves the weight by the learning rate itself."""
+    """A constant gradient of 1, so that Adam moves the weight by the learning rate."""
     return StepOutput({"supervised": Term(level)})
 
 
@@ -41,7 +41,7 @@ def stay(level: Tensor) -> StepOutput:
 
 
 def curve(level: Tensor) -> StepOutput:
-    """A slope that changes: Adam then moves by what it remembers of earlier ones."""
+    """A changing gradient, so that the update depends on the state of Adam."""
     return StepOutput({"supervised": Term(level**2)})
 
 
@@ -53,7 +53,7 @@ def collapse(level: Tensor) -> StepOutput:
 
 
 class Recorder(Method):
-    """Writes down what the trainer does to it; its objective is `terms` of its mean logit."""
+    """Records what the trainer does to it; its objective is `terms` of the mean logit."""
 
     name = "recorder"
     summary = "for tests"
@@ -68,13 +68,13 @@ class Recorder(Method):
         self.autocast: list[bool] = []
         self.before: list[float] = []
         self.after: list[float] = []
-        self.told: list[int] = []
+        self.counts: list[int] = []
 
     @property
     def weight(self) -> nn.Parameter:
         return self.network.body.layer.weight
 
-    def step(self, batch: Batch, progress: float) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: object, progress: float) -> StepOutput:
         self.progress.append(progress)
         self.draws.append(torch.rand(()).item())
         self.autocast.append(torch.is_autocast_enabled("cpu"))
@@ -82,12 +82,12 @@ class Recorder(Method):
         return self.terms(self.network(batch.labeled.image).logits.mean())
 
     def after_update(self, steps: int) -> None:
-        self.told.append(steps)
+        self.counts.append(steps)
         self.after.append(self.weight.item())
 
 
 class Broken(Recorder):
-    """Its weight is lost after so many steps, when the term of the step was still finite."""
+    """Its weight becomes infinite after `steps`, while the term of that step is still finite."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -155,10 +155,10 @@ def trained(folder: Path, method=None, **settings) -> Trainer:
 
 
 def resumed_at_ten(folder: Path, terms=descend, **settings) -> Trainer:
-    """A training that was stopped at step 15, taken up again from its checkpoint of step 10."""
+    """A run interrupted at step 15 and resumed from its checkpoint of step 10."""
     with pytest.raises(KeyboardInterrupt):
         trainer_in(folder, Recorder(terms), sampler=Ones(dies_at=15), **settings).run()
-    torch.rand(7)  # another process would not stand where this one stopped
+    torch.rand(7)  # a new process has another random state
     trainer = trainer_in(folder, Recorder(terms), **settings)
     trainer.resume()
     trainer.run()
@@ -170,45 +170,45 @@ def logged(trainer: Trainer) -> list[dict[str, float]]:
         return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(handle)]
 
 
-def test_method_sees_the_share_of_finished_steps(tmp_path):
+def test_progress_is_the_fraction_of_finished_steps(tmp_path):
     assert trained(tmp_path, steps=4).method.progress == [0, 0.25, 0.5, 0.75]
 
 
-def test_each_step_takes_the_batch_of_its_number(tmp_path):
+def test_each_step_gets_its_own_batch(tmp_path):
     assert trained(tmp_path, steps=4).sampler.asked == [0, 1, 2, 3]
 
 
-def test_observer_hears_of_every_step(tmp_path):
+def test_observer_sees_every_step(tmp_path):
     assert trained(tmp_path, steps=4, log_every=2).observer.steps == [1, 2, 3, 4]
 
 
-def test_weights_move_by_the_learning_rate_of_their_step(tmp_path):
+def test_learning_rate_decays_by_the_given_power(tmp_path):
     method = trained(tmp_path, steps=5, lr=0.1, lr_decay=2.0).method
     moves = [b - a for b, a in zip(method.before, method.after, strict=True)]
     wanted = [0.1 * (1 - step / 5) ** 2 for step in range(5)]
     assert moves == pytest.approx(wanted, abs=1e-5)
 
 
-def test_weights_move_evenly_without_decay_of_the_learning_rate(tmp_path):
+def test_learning_rate_is_constant_without_decay(tmp_path):
     method = trained(tmp_path, steps=5, lr=0.1, lr_decay=0).method
     moves = [b - a for b, a in zip(method.before, method.after, strict=True)]
     assert moves == pytest.approx([0.1] * 5, abs=1e-5)
 
 
-def test_log_shows_the_learning_rate_of_the_step_it_closes(tmp_path):
+def test_log_shows_the_learning_rate_of_its_last_step(tmp_path):
     trainer = trained(tmp_path, steps=4, lr=0.1, lr_decay=1.0, log_every=2)
     assert [row["lr"] for row in logged(trainer)] == pytest.approx([0.075, 0.025])
 
 
-def test_weight_decay_shrinks_a_weight_that_no_term_moves(tmp_path):
+def test_weight_decay_shrinks_an_unused_weight(tmp_path):
     assert trained(tmp_path, Recorder(stay), weight_decay=0.1).method.weight.item() < START - 0.01
 
 
-def test_weight_that_no_term_moves_stays_without_weight_decay(tmp_path):
+def test_unused_weight_stays_without_weight_decay(tmp_path):
     assert trained(tmp_path, Recorder(stay)).method.weight.item() == START
 
 
-def test_step_runs_in_bfloat16_where_it_is_asked_for(tmp_path):
+def test_step_runs_in_bfloat16_on_request(tmp_path):
     assert trained(tmp_path, steps=3, precision="bfloat16").method.autocast == [True] * 3
 
 
@@ -216,7 +216,7 @@ def test_step_runs_without_autocast_in_float32(tmp_path):
     assert trained(tmp_path, steps=3).method.autocast == [False] * 3
 
 
-def test_backward_pass_and_update_lie_outside_of_autocast(tmp_path):
+def test_update_runs_outside_autocast(tmp_path):
     inside = []
 
     class Teacher(Recorder):
@@ -227,37 +227,37 @@ def test_backward_pass_and_update_lie_outside_of_autocast(tmp_path):
     assert inside == [False, False]
 
 
-def test_warning_of_collapsed_pseudo_labels_reaches_the_observer(tmp_path):
+def test_observer_gets_the_collapse_warning(tmp_path):
     trainer = trained(tmp_path, Recorder(collapse), steps=60, log_every=10)
     assert len(trainer.observer.warnings) == 1
     assert "step 60: the pseudo-labels have collapsed" in trainer.observer.warnings[0]
 
 
-def test_training_without_collapse_warns_of_nothing(tmp_path):
+def test_healthy_run_gives_no_warning(tmp_path):
     assert trained(tmp_path, steps=60, log_every=10).observer.warnings == []
 
 
-def test_method_is_told_how_many_steps_were_taken_after_a_resume_too(tmp_path):
-    assert trained(tmp_path / "whole", steps=3).method.told == [1, 2, 3]
-    assert resumed_at_ten(tmp_path / "cut").method.told[0] == 11
+def test_after_update_gets_the_step_count_even_after_a_resume(tmp_path):
+    assert trained(tmp_path / "whole", steps=3).method.counts == [1, 2, 3]
+    assert resumed_at_ten(tmp_path / "cut").method.counts[0] == 11
 
 
-def test_global_draws_inside_a_step_depend_on_seed_and_step_alone(tmp_path):
+def test_global_random_numbers_depend_only_on_seed_and_step(tmp_path):
     whole = trained(tmp_path / "whole").method.draws
     assert resumed_at_ten(tmp_path / "cut").method.draws == whole[10:]
 
 
-def test_every_step_draws_other_numbers(tmp_path):
+def test_every_step_draws_different_numbers(tmp_path):
     draws = trained(tmp_path).method.draws
     assert len(set(draws)) == len(draws)
 
 
-def test_another_seed_draws_other_numbers(tmp_path):
+def test_another_seed_draws_different_numbers(tmp_path):
     first, second = (trained(tmp_path / str(seed), seed=seed).method.draws for seed in (0, 1))
     assert not set(first) & set(second)
 
 
-def test_resumed_training_writes_the_log_of_an_unbroken_one(tmp_path):
+def test_resume_repeats_the_uninterrupted_run(tmp_path):
     whole = trained(tmp_path / "whole", Recorder(curve), lr=0.1)
     cut = resumed_at_ten(tmp_path / "cut", curve, lr=0.1)
     assert cut.sampler.asked == list(range(10, 20))
@@ -266,21 +266,21 @@ def test_resumed_training_writes_the_log_of_an_unbroken_one(tmp_path):
 
 
 @pytest.mark.parametrize(("choice", "times"), [("on", 1), ("off", 0), ("auto", 0)])
-def test_network_body_is_compiled_where_it_is_asked_for(tmp_path, monkeypatch, choice, times):
+def test_network_is_compiled_on_request(tmp_path, monkeypatch, choice, times):
     compiled: list[nn.Module] = []
     monkeypatch.setattr("segpl.engine.trainer.compile_in_place", compiled.append)
     trainer = trained(tmp_path, steps=2, compile=choice)
     assert compiled == [trainer.method.network.body] * times
 
 
-def test_method_is_told_once_after_each_move_of_the_weights(tmp_path):
+def test_after_update_runs_once_after_each_update(tmp_path):
     method = trained(tmp_path, steps=5).method
     assert len(method.after) == 5
     assert method.after[0] < method.before[0]
     assert method.after[:-1] == method.before[1:]
 
 
-def test_total_is_the_sum_of_terms_times_their_weights(tmp_path):
+def test_total_is_the_weighted_sum_of_the_terms(tmp_path):
     def terms(level):
         return StepOutput({"supervised": Term(level, 0.5), "pseudo": Term(3 * level, 2.0)})
 
@@ -289,26 +289,26 @@ def test_total_is_the_sum_of_terms_times_their_weights(tmp_path):
     assert (row["supervised.weight"], row["pseudo.weight"]) == (0.5, 2.0)
 
 
-def test_weights_of_terms_decide_where_the_weights_go(tmp_path):
+def test_term_weights_scale_the_gradient(tmp_path):
     def terms(level):
         return StepOutput({"down": Term(level, 0.5), "up": Term(-level, 2.0)})
 
     assert trained(tmp_path, Recorder(terms)).method.weight.item() > START
 
 
-def test_gradient_of_one_step_is_forgotten_in_the_next(tmp_path):
+def test_gradients_do_not_accumulate(tmp_path):
     trainer = trained(tmp_path, steps=3)
     assert trainer.method.weight.grad.item() == pytest.approx(1.0)
 
 
-def test_observer_hears_the_rows_of_the_log(tmp_path):
+def test_observer_gets_the_rows_of_the_log(tmp_path):
     trainer = trained(tmp_path, steps=5, log_every=2, checkpoint_every=2)
     rows = {int(row.pop("step")): row for row in logged(trainer)}
     assert list(rows) == [2, 4, 5]
     assert trainer.observer.rows == rows
 
 
-def test_checkpoints_come_at_their_interval_and_at_the_end(tmp_path, monkeypatch):
+def test_checkpoints_are_saved_at_the_interval_and_the_end(tmp_path, monkeypatch):
     saved = []
     keep = Trainer.save
 
@@ -329,9 +329,9 @@ def test_checkpoints_come_at_their_interval_and_at_the_end(tmp_path, monkeypatch
         ({"steps": 12, "validate_every": 5}, [5, 10, 12]),
         ({"steps": 4, "log_every": 2}, [2, 4]),
     ],
-    ids=["ten times unless said", "at its interval", "at the end too", "in whole log lines"],
+    ids=["ten times by default", "at the interval", "also at the end", "in whole log lines"],
 )
-def test_validation_comes(tmp_path, settings, wanted):
+def test_validation_steps(tmp_path, settings, wanted):
     asked: list[int] = []
 
     def validate(step):
@@ -342,7 +342,7 @@ def test_validation_comes(tmp_path, settings, wanted):
     assert asked == wanted
 
 
-def test_best_checkpoint_is_of_the_first_step_with_the_highest_score(tmp_path):
+def test_best_checkpoint_is_the_first_with_the_highest_score(tmp_path):
     scores = {5: 0.2, 10: 0.7, 15: 0.7, 20: 0.4}
     trainer = trained(tmp_path, validate=scores.__getitem__, validate_every=5)
     best, last = (read_checkpoint(path) for path in (trainer.folder.best, trainer.folder.last))
@@ -351,22 +351,22 @@ def test_best_checkpoint_is_of_the_first_step_with_the_highest_score(tmp_path):
     assert last.facts == {"best_score": 0.7, "best_step": 10}
 
 
-def test_score_of_nothing_found_is_still_better_than_none(tmp_path):
+def test_score_of_0_can_be_the_best(tmp_path):
     trainer = trained(tmp_path, validate=lambda step: 0.0)
     assert read_checkpoint(trainer.folder.best).step == 2
 
 
-def test_resumed_training_remembers_its_best_score(tmp_path):
+def test_resumed_run_remembers_its_best_score(tmp_path):
     scores = {5: 0.7, 10: 0.2, 15: 0.3, 20: 0.4}
     trainer = resumed_at_ten(tmp_path, validate=scores.__getitem__, validate_every=5)
     assert read_checkpoint(trainer.folder.best).step == 5
 
 
-def test_training_without_validation_keeps_no_best(tmp_path):
+def test_run_without_validation_has_no_best_checkpoint(tmp_path):
     assert not trained(tmp_path).folder.best.exists()
 
 
-def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
+def test_non_finite_weight_keeps_the_previous_checkpoint(tmp_path):
     trainer = trainer_in(tmp_path, Broken(20))
     with pytest.raises(
         DivergedError, match=r"step 20: weight 'network\.body\.layer\.weight' is no longer finite"
@@ -375,7 +375,7 @@ def test_weight_that_is_not_finite_leaves_the_checkpoint_before_it(tmp_path):
     assert read_checkpoint(trainer.folder.last).step == 10
 
 
-def test_weight_that_is_not_finite_is_no_best_either(tmp_path):
+def test_non_finite_weight_is_never_the_best_checkpoint(tmp_path):
     trainer = trainer_in(tmp_path, Broken(5), validate=lambda step: 1.0, validate_every=5)
     with pytest.raises(DivergedError, match="no checkpoint is saved"):
         trainer.run()
