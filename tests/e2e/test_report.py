@@ -25,7 +25,7 @@ from segpl.run import load_run
 SUFFIXES = ("csv", "tex", "png", "svg")
 METHODS = ("supervised", "segpl-vi")
 SHORT = (
-    *("--steps", "4", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
+    *("--steps", "2", "--set", "train.log_every=1", "--set", "train.checkpoint_every=2"),
     *("--set", "network.width=4", "--set", "train.batch=1"),
 )
 
