@@ -1,11 +1,13 @@
-"""The direction of imports: every module may use its own layer and those below."""
+"""The direction of imports: a module uses its own layer and the layers below it."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -17,121 +19,149 @@ LAYERS = [
     {"types", "registry", "schedules", "errors", "files", "display", "resize"},
     {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
-    {"engine"},
-    {"evaluate"},
+    {"engine", "evaluate"},
     {"predict", "report"},
-    {"validate"},
-    {"settings", "assembly", "run"},
+    {"validate", "settings", "assembly", "run"},
     {"experiments"},
     {"cli", "__init__", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
-# rooms of report/, lowest first; what lies in the folder itself is below them all
-ROOMS = [{"comparison", "stress"}, {"sections", "pictures"}, {"page"}]
-ROOM = {name: number for number, names in enumerate(ROOMS) for name in names}
-MODULES = sorted(ROOT.rglob("*.py"))
-# what takes seconds to import, or must not be needed to answer --help
+# a method sees no file; a score needs no model; a page is made from files alone
+MUST_NOT_REACH = {
+    "methods": {"data", "engine"},
+    "evaluate": {"methods", "networks", "engine", "predict", "report"},
+    "predict": {"evaluate", "report"},
+    "report": {"methods", "networks", "predict", "assembly", "run"},
+}
+# imports that take seconds, or that `--help` must not need
 HEAVY = ["torch", "monai", "numpy", "scipy", "nibabel", "matplotlib", "rich"]
 
 
-def part_of(path: Path) -> str:
-    """The file or folder directly under the package that a module belongs to."""
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every module of the package by its dotted name."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = ("segpl", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
 
 
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+@cache
+def imports() -> dict[str, set[str]]:
+    """The modules of the package that each module imports, anywhere in its file."""
+    return {name: set(_imported(tree)) for name, tree in trees().items()}
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    """Full names of everything that is imported from this package, wherever in the file."""
+def _imported(tree: ast.Module) -> list[str]:
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            assert node.module is not None
-            if node.module == "segpl":
-                yield from (f"segpl.{alias.name}" for alias in node.names)
-            else:
-                yield node.module
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            found += [name if name in trees() else str(node.module) for name in inner]
+    known = (name if name in trees() else f"{name}.__init__" for name in found)
+    # the package itself is imported for its version, which a test of its own makes sure of
+    return [name for name in known if name in trees() and name != "segpl.__init__"]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_has_a_layer(path):
-    assert part_of(path) in LAYER, "write it into LAYERS, as low as it can be"
+def part_of(module: str) -> str:
+    """The file or folder directly under the package."""
+    return module.split(".")[1]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_imports_only_its_own_layer_or_lower_ones(path):
-    own = LAYER[part_of(path)]
-    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
-        parts = name.split(".")
-        if parts[0] == "segpl" and len(parts) > 1:
-            assert LAYER[parts[1]] <= own, f"{name} is above {name_of(path)}"
+def reached(start: str) -> dict[str, str]:
+    """Every module that importing `start` loads, with the module that imports it."""
+    found, waiting = {start: ""}, [start]
+    while waiting:
+        module = waiting.pop()
+        for other in imports()[module] - found.keys():
+            found[other] = module
+            waiting.append(other)
+    return found
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "report").rglob("*.py")), ids=name_of)
-def test_room_of_the_report_imports_only_itself_or_lower_ones(path):
-    *rooms, _ = path.relative_to(ROOT / "report").parts
-    own = rooms[0] if rooms else ""
-    assert own in {"", *ROOM}, "write the room into ROOMS, as low as it can be"
-    for name in imported(ast.parse(path.read_text(encoding="utf-8"))):
-        package, _, inside = name.partition(".report.")
-        other = inside.split(".")[0] if package == "segpl" else ""
-        if other in ROOM and other != own:
-            assert ROOM[other] < ROOM.get(own, 0), f"{name} is not below {name_of(path)}"
+def chain(found: dict[str, str], module: str) -> str:
+    return f"{chain(found, found[module])} -> {module}" if found[module] else module
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_package_itself_is_imported_for_its_version_only(path):
-    """`segpl.train` in a lower layer would be an import upwards in disguise."""
-    if part_of(path) in LAYERS[-1]:
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    used = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "segpl"
+def test_every_module_imports_only_its_own_layer_or_lower_ones():
+    unknown = {part_of(module) for module in imports()} - LAYER.keys()
+    assert not unknown, f"write {unknown} into LAYERS, as low as possible"
+    upward = [
+        f"{module} -> {other}"
+        for module, others in imports().items()
+        for other in others
+        if LAYER[part_of(other)] > LAYER[part_of(module)]
+    ]
+    assert not upward
+
+
+def test_no_two_folders_import_each_other():
+    """Folders at every depth: a subfolder and its parent count as two."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for module, others in imports().items():
+        here = _folder(module)
+        graph[here] |= {_folder(other) for other in others} - {here}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a cycle between folders: {' -> '.join(error.args[1])}")
+
+
+def _folder(module: str) -> str:
+    """The folder of a module; a module directly under the package stands for itself."""
+    folder, _, _ = module.rpartition(".")
+    return module if folder == "segpl" else folder
+
+
+@pytest.mark.parametrize("part", MUST_NOT_REACH)
+def test_part_reaches_no_forbidden_part_through_any_chain_of_imports(part):
+    for start in (module for module in imports() if part_of(module) == part):
+        found = reached(start)
+        for module in found:
+            assert part_of(module) not in MUST_NOT_REACH[part], chain(found, module)
+
+
+def test_lower_layers_import_the_package_itself_only_for_its_version():
+    """`segpl.train` in a lower layer would be an upward import in disguise."""
+    for module, tree in trees().items():
+        if part_of(module) in LAYERS[-1]:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert node.value.id != "segpl" or node.attr in ("__version__", "__file__"), module
+
+
+def test_every_top_level_name_is_defined_once():
+    """One name, one meaning in the whole package."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, tree in trees().items():
+        for name in {name for node in tree.body for name in _defined(node)}:
+            homes[name].append(module)
+    allowed = {"add_arguments", "run"}  # the two hooks of every command
+    repeated = {
+        name: modules for name, modules in homes.items() if len(modules) > 1 and name not in allowed
     }
-    assert used <= {"__version__", "__file__"}
+    assert not repeated
 
 
-@pytest.mark.parametrize(
-    ("path", "absent"),
-    [
-        ("methods", "segpl.data"),
-        ("report", "segpl.methods"),
-        ("report", "segpl.predict"),
-        ("evaluate", "segpl.engine"),
-        ("evaluate", "segpl.methods"),
-        ("evaluate", "segpl.networks"),
-        ("predict", "segpl.evaluate"),
-        ("predict", "segpl.report"),
-    ],
-)
-def test_parts_that_must_not_know_each_other(path, absent):
-    """A method sees no file; a report and a score need no model."""
-    for module in (ROOT / path).rglob("*.py"):
-        names = imported(ast.parse(module.read_text(encoding="utf-8")))
-        assert not any(name.startswith(absent) for name in names), module.name
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
 
 
-@pytest.mark.parametrize("module", ["segpl", "segpl.cli.main"])
-def test_command_line_is_imported_without_anything_heavy(module):
-    code = f"import sys, {module}; print([n for n in {HEAVY} if n in sys.modules])"
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("command", sorted(p.stem for p in (ROOT / "cli").glob("[a-z]*.py")))
-def test_help_of_a_command_loads_nothing_heavy(command):
-    """A module of cli/ is imported to print its help."""
-    code = f"import sys, segpl.cli.{command}; print([n for n in {HEAVY} if n in sys.modules])"
+def test_command_line_loads_nothing_heavy():
+    """Help is printed after importing the modules of cli/ alone."""
+    commands = [module for module in imports() if module.startswith("segpl.cli.")]
+    code = f"import sys, {', '.join(commands)}; print([n for n in {HEAVY} if n in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
