@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from segpl.files import write_atomically
 
-Generator = Callable[[int], tuple[NDArray[Any], NDArray[np.uint8]]]  # seed -> image, mask
+CaseGenerator = Callable[[int], tuple[NDArray[Any], NDArray[np.uint8]]]  # seed -> image, mask
 
 
 def write_generated_dataset(
     root: Path,
-    generate: Generator,
+    generate: CaseGenerator,
     *,
     counts: Mapping[str, int],
     seed: int,

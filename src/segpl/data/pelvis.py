@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from segpl.data.generated import write_generated_dataset
 
-Floats = NDArray[np.float64]
+Pixels = NDArray[np.float64]
 SIDE = 64  # pixels
 WARP = 0.04  # standard deviation of the deformation of all organs
 
@@ -60,16 +60,16 @@ class _Canvas:
         rows, columns = np.meshgrid(axis, axis, indexing="ij")
         self.y = rows + WARP * self.texture(side / 8)
         self.x = columns + WARP * self.texture(side / 8)
-        self.image: Floats = np.zeros((side, side))
+        self.image: Pixels = np.zeros((side, side))
 
-    def texture(self, scale: float) -> Floats:
+    def texture(self, scale: float) -> Pixels:
         """A random field (H, W), smooth over `scale` pixels, with mean 0 and deviation 1."""
-        field: Floats = ndimage.gaussian_filter(self.rng.standard_normal((self.side,) * 2), scale)
+        field: Pixels = ndimage.gaussian_filter(self.rng.standard_normal((self.side,) * 2), scale)
         field -= field.mean()
         field /= field.std()
         return field
 
-    def coverage(self, organ: _Organ) -> Floats:
+    def coverage(self, organ: _Organ) -> Pixels:
         """How much of each pixel the organ covers, in [0, 1]."""
         cosine, sine = np.cos(organ.angle), np.sin(organ.angle)
         right, down = self.x - organ.x, self.y - organ.y
@@ -77,10 +77,10 @@ class _Canvas:
         across = np.abs((down * cosine - right * sine) / organ.height)
         radius = (along**organ.power + across**organ.power) ** (1 / organ.power)
         depth = (1 - radius) * min(organ.width, organ.height)
-        covered: Floats = np.clip(depth * self.side / 2 + 0.5, 0, 1)
+        covered: Pixels = np.clip(depth * self.side / 2 + 0.5, 0, 1)
         return covered
 
-    def paint(self, organ: _Organ, value: float | Floats, *, inside: _Organ | None = None) -> None:
+    def paint(self, organ: _Organ, value: float | Pixels, *, inside: _Organ | None = None) -> None:
         cover = self.coverage(organ)
         if inside is not None:
             cover = cover * self.coverage(inside)
@@ -224,5 +224,5 @@ def _scan(canvas: _Canvas, rectum: _Organ) -> NDArray[np.uint8]:
     noise = draw(0.02, 0.06) * rng.standard_normal((2, *image.shape))
     image = np.hypot(image + noise[0], noise[1]) ** draw(0.8, 1.3)  # magnitude of a complex signal
     low, high = np.percentile(image, (0.5, 99.5))
-    gray: Floats = np.rint(255 * np.clip((image - low) / (high - low), 0, 1))
+    gray: Pixels = np.rint(255 * np.clip((image - low) / (high - low), 0, 1))
     return gray.astype(np.uint8)

@@ -10,7 +10,7 @@ from typing import Any
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, stem_of
-from segpl.experiments.phantom_data import make_pelvis
+from segpl.experiments.phantom_data import PELVIS_LABELED, PELVIS_UNLABELED, make_pelvis
 from segpl.experiments.scoring import score_run
 from segpl.files import write_atomically
 from segpl.report.collection import BASELINE, RunCollection
@@ -88,9 +88,10 @@ def overlay_of(case: Case, runs: Sequence[RunRecord]) -> OverlayCase:
 
 def protocol(settings: DemoSettings) -> str:
     return (
-        "Generated T2-weighted slices of the pelvis; the prostate is the foreground. All methods "
-        "share the labeled scans, the network, the augmentation, the optimizer and the "
-        f"{settings.steps} steps. The last checkpoint is scored, and the test cases chose nothing: "
-        "the demo was tuned on scans of other seeds. One seed of generated scans is a "
-        "demonstration, not evidence."
+        "Generated T2-weighted slices of the pelvis; the prostate is the foreground. "
+        f"{PELVIS_LABELED} scans are labeled and {PELVIS_UNLABELED} are not; supervised training "
+        "uses only the labeled ones. Labeled scans, network, augmentation, optimizer and number of "
+        f"steps ({settings.steps}) are the same for all methods. The last checkpoint is scored. No "
+        "choice depends on the test cases: the demo was tuned on scans of other seeds. One seed of "
+        "generated scans is a demonstration, not evidence."
     )
