@@ -11,7 +11,7 @@ import pytest
 from conftest import ANY, SHORT, Command, make_dataset
 
 from segpl.cli.main import RESUME_ADVICE
-from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.pelvis import write_pelvis_dataset
 from segpl.experiments import phantom_data
 from segpl.methods.segpl import SegPL
 from segpl.predict import predictor
@@ -57,7 +57,7 @@ def comparing(segpl: Command, root: Path) -> Interrupted:
 
 def demonstrating(segpl: Command, root: Path) -> Interrupted:
     return Interrupted(
-        ("demo", "--steps", 4, "--out", root / "demo"),
+        ("demo", "--steps", 4, "--methods", "supervised", "segpl", "--out", root / "demo"),
         *((SegPL, "step"), 1, (root / "demo", "runs/supervised/c*/*")),
     )
 
@@ -72,9 +72,10 @@ COMMANDS: dict[str, Callable[[Command, Path], Interrupted]] = {
 
 @pytest.fixture
 def small_demo(monkeypatch) -> None:
-    dataset = partial(write_phantom_dataset, settings=PhantomSettings(shape=(32, 32, 32)))
-    monkeypatch.setattr(phantom_data, "write_phantom_dataset", dataset)
-    for name, value in (("UNLABELED", 2), ("TEST", 1), ("PATCH", 16)):
+    monkeypatch.setattr(
+        phantom_data, "write_pelvis_dataset", partial(write_pelvis_dataset, side=32)
+    )
+    for name, value in (("SIDE", 32), ("PELVIS_UNLABELED", 3), ("PELVIS_TEST", 2)):
         monkeypatch.setattr(phantom_data, name, value)
 
 
@@ -83,10 +84,7 @@ def times(folder: Path, pattern: str) -> dict[Path, int]:
 
 
 @pytest.mark.usefixtures("small_demo")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "demo" else ()) for name in COMMANDS],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_interrupted_command_resumes_as_it_says(segpl, tmp_path, monkeypatch, name):
     made = COMMANDS[name](segpl, tmp_path)
     original, calls = getattr(*made.place), 0

@@ -16,7 +16,7 @@ from segpl.data import sampler
 from segpl.engine import trainer
 from segpl.engine.collapse import CollapseWatch
 
-OPTIONS = ("--labeled", 2, "--test", 0, "--set", "augment.affine=0.9")
+OPTIONS = ("--method", "segpl", "--labeled", 2, "--test", 0, "--set", "augment.affine=0.9")
 WATCHED = (*OPTIONS, "--set", "train.watch_hidden=true")
 MONITORS = {"hidden_dice", "hidden_kept"}
 
@@ -42,7 +42,7 @@ def hidden_files(run: Path, data: Path) -> list[Path]:
     return [path for path in data.glob("*/lbls/*") if path.stem in names]
 
 
-@pytest.mark.parametrize("method", ["supervised", "segpl", "bpl-mix"])
+@pytest.mark.parametrize("method", ["supervised", "segpl"])
 def test_watching_only_adds_its_own_columns(train, data, tmp_path, method):
     train(data, *OPTIONS, "--method", method, "--out", tmp_path / "off")
     train(data, *WATCHED, "--method", method, "--out", tmp_path / "on")
@@ -61,12 +61,12 @@ def test_hidden_labels_affect_only_the_monitor(train, data, tmp_path, monkeypatc
         return CollapseWatch(steps, foreground, guard)
 
     monkeypatch.setattr(trainer, "CollapseWatch", watch)
-    train(data, *WATCHED, "--method", "segpl", "--out", tmp_path / "true")
+    train(data, *WATCHED, "--out", tmp_path / "true")
     files = hidden_files(tmp_path / "true", data)
     assert len(files) == 2
     for path in files:
         write_picture(path, 1 - np.asarray(Image.open(path)))
-    train(data, *WATCHED, "--method", "segpl", "--out", tmp_path / "false")
+    train(data, *WATCHED, "--out", tmp_path / "false")
     before, after = columns_of(tmp_path / "true"), columns_of(tmp_path / "false")
     assert {name for name in before if before[name] != after[name]} == {"hidden_dice"}
     assert expected[0] == expected[1]
@@ -86,7 +86,7 @@ def test_hidden_labels_are_read_only_on_request(train, segpl, data, tmp_path):
 
 def test_all_foreground_pseudo_labels_have_the_dice_of_the_foreground_share(train, data, tmp_path):
     """Each crop is a whole picture, so it shows all of a hidden label."""
-    options = ("--method", "segpl", "--set", "method.threshold=0.0", "--set", "train.ratio=1")
+    options = ("--set", "method.threshold=0.0", "--set", "train.ratio=1")
     run = tmp_path / "run"
     train(data, *WATCHED, *PLAIN, *options, "--set", "train.log_every=1", "--out", run)
     labels = [np.asarray(Image.open(path)) for path in hidden_files(run, data)]
@@ -99,7 +99,7 @@ def test_all_foreground_pseudo_labels_have_the_dice_of_the_foreground_share(trai
 
 def test_cases_without_any_label_are_not_scored(train, tmp_path):
     data = make_dataset(tmp_path / "mixed", dims=2, labeled=3, unlabeled=3, test=0)
-    options = ("--method", "segpl", "--set", "train.log_every=1", "--set", "train.ratio=1")
+    options = ("--set", "train.log_every=1", "--set", "train.ratio=1")
     train(data, *WATCHED, *options, "--steps", 12, "--out", tmp_path / "run")
     values = columns_of(tmp_path / "run")["hidden_dice"]
     assert "nan" in values  # a line whose only crop comes from such a case
