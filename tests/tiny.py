@@ -34,8 +34,6 @@ PICTURES = Plan(
     reasons={},
 )
 WIDTH = 4
-# a fresh network is certain of nothing, and would learn nothing from its own labels
-EAGER: dict[str, dict[str, Any]] = {"fixmatch": {"confidence": 0.5}}
 
 
 def plain_crops(**changes: float) -> AugmentSettings:
@@ -74,8 +72,7 @@ def build(
 ) -> Method:
     shape = shape_for(dims, classes=classes, patch=patch, strides=strides)
     chosen = network or NetworkSettings()
-    given = {**EAGER.get(name, {}), **(settings or {})}
-    return build_with(name, lambda: build_network(chosen, shape), seed=seed, settings=given)
+    return build_with(name, lambda: build_network(chosen, shape), seed=seed, settings=settings)
 
 
 def build_with(

@@ -1,264 +1,249 @@
-"""What every method promises of its terms, in 2D and 3D, for two classes and for three."""
+"""What every method promises about its E-step, its terms and its monitors."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import pytest
 import torch
-from marks import (
-    both_dims,
-    both_tasks,
-    every_loss,
-    every_method,
-    every_one_vs_rest,
-    every_user_of_unlabeled,
-)
-from tiny import SIDE, build, build_with, make_batch, moved, table_network, total_of, trainable
+from marks import build_case, every_method, every_task, every_user_of_unlabeled, first_step
+from method_case import ADVICE, case_of, path_for_tests, source_of
+from tiny import SIDE, build_with, make_batch, moved, table_network, total_of, trainable
+from torch import Tensor
 
 from segpl.errors import InputError
+from segpl.methods.base import METHODS, Method
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 
-def with_gradients(batch: Batch) -> tuple[Batch, torch.Tensor, torch.Tensor]:
-    """The batch, its labeled and its unlabeled images, all tracked by autograd."""
-    assert batch.unlabeled is not None
-    labeled = batch.labeled.image.clone().requires_grad_()
-    unlabeled = batch.unlabeled.image.clone().requires_grad_()
-    tracked = replace(batch, labeled=replace(batch.labeled, image=labeled))
-    return replace(tracked, unlabeled=Unlabeled(unlabeled)), labeled, unlabeled
+def logits_for(classes: int) -> Tensor:
+    """Answers to two labeled and two unlabeled images."""
+    outputs = 1 if classes == 2 else classes
+    return torch.randn((4, outputs, SIDE, SIDE), generator=torch.Generator().manual_seed(3))
+
+
+def step_of_table(
+    name: str, logits: Tensor, batch: Batch, progress: float = 1.0, **settings: object
+):
+    """A step of a method whose networks answer from a table."""
+    method = build_with(name, lambda: table_network(logits), settings=settings)
+    return method.step(replace(batch, generator=torch.Generator().manual_seed(0)), progress)
 
 
 @every_method
-@both_dims
-@both_tasks
+def test_method_has_a_test_file(name):
+    path = path_for_tests(name)
+    assert path.is_file(), ADVICE.format(
+        name=name, path=f"tests/methods/{path.name}", source=f"src/segpl/{source_of(name)}"
+    )
+
+
+@every_method
+def test_method_describes_itself(name):
+    kind = METHODS.get(name)
+    assert kind.name == name
+    assert kind.summary
+    assert "\n" not in kind.summary
+    assert kind.reference, "name the paper: authors, title, venue, year"
+    assert "$$" in (kind.__doc__ or ""), "state the objective as a formula"
+
+
+@every_method
+def test_every_e_step_and_m_step_have_one_signature(name):
+    kind = METHODS.get(name)
+    assert kind.step is Method.step
+    for step in ("label", "objective"):
+        ours, theirs = (inspect.signature(getattr(owner, step)) for owner in (kind, Method))
+        assert ours == theirs, step
+
+
+@every_method
+@every_task
 def test_every_term_is_a_finite_scalar(name, dims, classes):
-    output = build(name, dims, classes=classes).step(make_batch(dims, classes=classes), 1.0)
-    assert "supervised" in output.terms
-    for key, term in output.terms.items():
+    terms = first_step(name, dims, classes).output.terms
+    assert "supervised" in terms
+    for key, term in terms.items():
         assert term.value.shape == (), key
         assert term.value.isfinite(), key
         assert 0 <= term.weight < float("inf"), key
 
 
 @every_method
-@both_dims
-@both_tasks
+@every_task
 def test_every_term_moves_some_weight(name, dims, classes):
     """A loss that reaches no parameter is a bug that training curves do not show."""
-    method = build(name, dims, classes=classes)
-    output = method.step(make_batch(dims, classes=classes), 1.0)
-    for key, term in output.terms.items():
-        assert term.value.requires_grad, f"{key} is detached from the network"
-        assert moved(term.value, trainable(method)), f"{key} has zero gradient"
+    step = first_step(name, dims, classes)
+    for key in step.output.terms:
+        assert step.moves(key), f"{key} has zero gradient"
 
 
 @every_method
-@both_dims
-@both_tasks
+@every_task
 def test_every_weight_is_moved_by_some_term(name, dims, classes):
-    method = build(name, dims, classes=classes)
-    total_of(method.step(make_batch(dims, classes=classes), 1.0)).backward()
-    frozen = {id(p) for n in method.networks() if n.is_frozen for p in n.parameters()}
-    for key, parameter in method.named_parameters():
+    step = first_step(name, dims, classes)
+    frozen = {id(p) for n in step.method.networks() if n.is_frozen for p in n.parameters()}
+    for key, parameter in step.method.named_parameters():
         if id(parameter) in frozen:
-            assert parameter.grad is None, f"{key} belongs to a teacher, and a term moves it"
-        else:
-            assert parameter.grad is not None, f"{key} is never trained"
-        # a branch may have been shown nothing, but the network itself always was
+            assert not parameter.requires_grad, f"{key} belongs to a teacher, and is trained"
+            continue
+        moved = [found[key] for found in step.gradients.values() if key in found]
+        assert moved, f"{key} is never trained"
+        # other parts may have had nothing to learn from, but the network always has
         if key.startswith("network."):
-            assert parameter.grad.abs().sum() > 0, f"{key} has zero gradient"
+            assert any(moved), f"{key} has zero gradient"
 
 
 @every_method
-@both_dims
-@both_tasks
+@every_task
 def test_supervised_term_moves_the_network(name, dims, classes):
-    method = build(name, dims, classes=classes)
-    output = method.step(make_batch(dims, classes=classes), 1.0)
-    assert moved(output.terms["supervised"].value, trainable(method.network))
+    assert first_step(name, dims, classes).moves("supervised", "network.")
 
 
 @every_method
-@both_dims
-@both_tasks
+@every_task
 def test_monitors_are_finite_scalars_without_gradient(name, dims, classes):
-    output = build(name, dims, classes=classes).step(make_batch(dims, classes=classes), 1.0)
-    assert "labeled_foreground" in output.monitors
-    for key, value in output.monitors.items():
+    monitors = first_step(name, dims, classes).output.monitors
+    assert "labeled_foreground" in monitors
+    for key, value in monitors.items():
         assert value.shape == (), key
         assert value.isfinite(), key
-        assert not value.requires_grad, f"{key} would keep every step's graph alive"
+        assert not value.requires_grad, f"{key} would keep the graph of every step alive"
 
 
 @every_method
-@both_dims
-def test_share_of_labeled_foreground_leaves_ignored_voxels_out(name, dims):
-    batch = make_batch(dims)
-    output = build(name, dims).step(batch, 1.0)
-    known = batch.labeled.label[batch.labeled.label != IGNORE]
+def test_labeled_foreground_excludes_ignored_voxels(name):
+    step = first_step(name, 3, 2)
+    known = step.batch.labeled.label[step.batch.labeled.label != IGNORE]
     expected = (known == 1).float().mean().item()
-    assert output.monitors["labeled_foreground"].item() == pytest.approx(expected)
+    assert step.output.monitors["labeled_foreground"].item() == pytest.approx(expected)
 
 
 @every_user_of_unlabeled
-@both_dims
-def test_labeled_only_batch_is_refused_by_name(name, dims):
-    method = build(name, dims)
+def test_batch_without_unlabeled_images_is_rejected(name):
     with pytest.raises(InputError, match=f"method '{name}' needs unlabeled images"):
-        method.step(make_batch(dims, unlabeled=False), 1.0)
+        build_case(name, 2).step(make_batch(2, unlabeled=False), 1.0)
 
 
 @every_user_of_unlabeled
-@both_dims
-@both_tasks
-def test_supervised_term_sees_labeled_images_only(name, dims, classes):
-    """Instance normalization keeps images apart, so any leak is a mix-up of the batch's halves."""
-    batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
-    term = build(name, dims, classes=classes).step(batch, 1.0).terms["supervised"].value
-    assert moved(term, [labeled])
-    assert not moved(term, [unlabeled])
+@every_task
+def test_supervised_term_sees_only_labeled_images(name, dims, classes):
+    """Instance normalization separates images, so any leak is a mix-up of the batch's halves."""
+    assert first_step(name, dims, classes).sees("supervised") == {"labeled"}
 
 
 @every_user_of_unlabeled
-@both_dims
-@both_tasks
-def test_other_terms_see_unlabeled_images_and_labeled_ones_only_where_declared(name, dims, classes):
-    batch, labeled, unlabeled = with_gradients(make_batch(dims, classes=classes))
-    method = build(name, dims, classes=classes)
-    terms = method.step(batch, 1.0).terms
-    others = {key: term for key, term in terms.items() if key != "supervised"}
+@every_task
+def test_other_terms_see_unlabeled_images_and_labeled_ones_only_if_declared(name, dims, classes):
+    step = first_step(name, dims, classes)
+    others = step.output.terms.keys() - {"supervised"}
     assert others
-    assert method.looks_at_labeled <= others.keys()
-    for key in others.keys() - method.spares_networks:
-        term = others[key]
-        assert moved(term.value, [unlabeled]), f"{key} does not see the unlabeled images"
-        sees_labeled = moved(term.value, [labeled])
-        assert sees_labeled == (key in method.looks_at_labeled), f"{key}: labeled images"
+    assert step.case.terms_on_labeled <= others
+    for key in others - step.case.terms_without_network:
+        assert "unlabeled" in step.sees(key), f"{key} does not see the unlabeled images"
+        sees_labeled = "labeled" in step.sees(key)
+        assert sees_labeled == (key in step.case.terms_on_labeled), (
+            f"{key} {'sees' if sees_labeled else 'does not see'} labeled images: "
+            "state it in MethodCase.terms_on_labeled"
+        )
 
 
 @every_method
-@both_dims
-@both_tasks
-def test_no_network_learns_from_a_term_that_spares_it(name, dims, classes):
-    method = build(name, dims, classes=classes)
-    spared = {parameter for network in method.networks() for parameter in network.parameters()}
-    others = [p for p in trainable(method) if p not in spared]
-    terms = method.step(make_batch(dims, classes=classes), 1.0).terms
-    for key in method.spares_networks & terms.keys():
-        assert not moved(terms[key].value, [p for p in spared if p.requires_grad]), key
-        assert moved(terms[key].value, others), key
+@every_task
+def test_terms_without_network_train_no_network(name, dims, classes):
+    step = first_step(name, dims, classes)
+    networks = {id(p) for network in step.method.networks() for p in network.parameters()}
+    owned = {key for key, p in step.method.named_parameters() if id(p) in networks}
+    for key in step.case.terms_without_network & step.output.terms.keys():
+        assert not step.moves(key) & owned, f"{key} trains a network"
+        assert step.moves(key) - owned, f"{key} has zero gradient"
 
 
 @every_method
-@both_dims
-def test_no_term_answers_to_crops_of_validation_cases(name, dims):
-    """What a network would learn from them would flow back to their images as well."""
-    batch = make_batch(dims, validation=True)
-    image = batch.validation.image.clone().requires_grad_()
-    settings = {"calibrate": "all"} if name == "bpl" else {}
-    method = build(name, dims, settings=settings)
-    output = method.step(replace(batch, validation=replace(batch.validation, image=image)), 1.0)
-    for key, term in output.terms.items():
+def test_no_term_depends_on_the_images_of_validation_cases(name):
+    """A gradient into a network would be one into their images as well."""
+    batch = make_batch(2, validation=True)
+    image = batch.validation.image.requires_grad_()
+    method = build_case(name, 2, settings=case_of(name).validated)
+    for key, term in method.step(batch, 1.0).terms.items():
         assert not moved(term.value, [image]), f"{key} learns from validation cases"
 
 
 @every_method
-@both_dims
-def test_supervised_term_belongs_to_the_labels_as_they_are_paired(name, dims):
-    """An image's own label is the one that its gradient answers to."""
-    batch, labeled, _ = with_gradients(make_batch(dims))
+def test_every_image_is_compared_with_its_own_label(name):
+    batch = make_batch(2)
+    image = batch.labeled.image.requires_grad_()
     label = batch.labeled.label.clone()
     label[1] = IGNORE
-    batch = replace(batch, labeled=Labeled(labeled, label))
-    term = build(name, dims, settings={"loss": "cross-entropy"}).step(batch, 1.0)
-    (gradient,) = torch.autograd.grad(term.terms["supervised"].value, [labeled])
+    method = build_case(name, 2, settings={"loss": "cross-entropy"})
+    terms = method.step(replace(batch, labeled=Labeled(image, label)), 1.0).terms
+    (gradient,) = torch.autograd.grad(terms["supervised"].value, [image])
     assert gradient[0].abs().sum() > 0
     assert gradient[1].abs().sum() == 0
 
 
-def unmixed(name: str, loss: str) -> dict[str, object]:
-    """Settings under which voxel n of the M-step is voxel n of a crop; mixing has its own tests."""
-    still = {"paste": 0.0, "cutmix": 0.0} if name == "bpl-mix" else {}
-    return {"loss": loss, **still}
+@every_method
+def test_label_that_is_ignored_everywhere_costs_nothing(name):
+    batch = make_batch(2, classes=3)
+    blank = Labeled(batch.labeled.image, torch.full_like(batch.labeled.label, IGNORE))
+    output = build_case(name, 2, classes=3).step(replace(batch, labeled=blank), 1.0)
+    assert output.terms["supervised"].value.item() == pytest.approx(0, abs=1e-6)
 
 
 @every_method
-@every_loss
-@both_dims
-@both_tasks
-def test_predictions_at_ignored_voxels_change_nothing(name, loss, dims, classes):
-    batch = make_batch(dims, classes=classes)
-    outputs = 1 if classes == 2 else classes
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn((4, outputs, *[SIDE] * dims), generator=generator)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_predictions_at_ignored_voxels_change_nothing(name, classes):
+    batch, logits = make_batch(2, classes=classes), logits_for(classes)
     ignored = (batch.labeled.label == IGNORE).unsqueeze(1)
     other = logits.clone()
     other[:2] = torch.where(ignored, -5 * logits[:2], logits[:2])
-    values = [
-        build_with(name, lambda table=table: table_network(table), settings=unmixed(name, loss))
-        .step(batch, 1.0)
-        .terms["supervised"]
-        .value
-        for table in (logits, other)
+    steps = [
+        step_of_table(name, table, batch, **case_of(name).unmixed) for table in (logits, other)
     ]
     assert not torch.equal(logits, other)
-    assert torch.equal(*values)
+    assert torch.equal(*(step.terms["supervised"].value for step in steps))
 
 
 @every_user_of_unlabeled
-@every_loss
-@both_dims
-@both_tasks
-def test_predictions_beyond_an_unlabeled_scan_change_nothing(name, loss, dims, classes):
-    batch = make_batch(dims, classes=classes)
-    outputs = 1 if classes == 2 else classes
-    inside = torch.zeros((2, *[SIDE] * dims), dtype=torch.bool)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_predictions_in_padding_change_nothing(name, classes):
+    batch, logits = make_batch(2, classes=classes), logits_for(classes)
+    inside = torch.zeros((2, SIDE, SIDE), dtype=torch.bool)
     inside[:, 2:-2] = True
-    scans = Unlabeled(batch.unlabeled.image, inside)
-    logits = torch.randn((4, outputs, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
+    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
     other = logits.clone()
     other[2:] = torch.where(inside.unsqueeze(1), logits[2:], -5 * logits[2:])
     steps = [
-        build_with(
-            name, lambda table=table: table_network(table), settings=unmixed(name, loss)
-        ).step(replace(batch, unlabeled=scans, generator=torch.Generator().manual_seed(0)), 1.0)
-        for table in (logits, other)
+        step_of_table(name, table, batch, **case_of(name).unmixed) for table in (logits, other)
     ]
     assert not torch.equal(logits, other)
-    for what in steps[0].terms:
-        assert torch.equal(*(step.terms[what].value for step in steps)), what
-    for what in steps[0].monitors:
-        assert torch.equal(*(step.monitors[what] for step in steps)), what
+    for key in steps[0].terms:
+        assert torch.equal(*(step.terms[key].value for step in steps)), key
+    for key in steps[0].monitors:
+        assert torch.equal(*(step.monitors[key] for step in steps)), key
 
 
 @every_user_of_unlabeled
-@both_dims
-@both_tasks
-def test_pseudo_labels_carry_no_gradient_and_lie_from_0_to_1(name, dims, classes):
-    """A method that learns from labels it made says which; their share is watched."""
-    batch = make_batch(dims, classes=classes)
-    output = build(name, dims, classes=classes).step(batch, 1.0)
+@every_task
+def test_pseudo_labels_carry_no_gradient_and_lie_between_0_and_1(name, dims, classes):
+    """A method that learns from its own labels returns them: they are monitored."""
+    step = first_step(name, dims, classes)
+    output = step.output
     assert bool(output.pseudo) == ("pseudo" in output.terms)
     assert bool(output.pseudo) == ("pseudo_foreground" in output.monitors)
-    outputs = 1 if classes == 2 else classes
     for pseudo in output.pseudo:
-        assert pseudo.target.shape[1:] == (outputs, *[SIDE] * dims)
+        assert pseudo.target.shape[1:] == (step.method.network.outputs, *[SIDE] * dims)
         for values in (pseudo.target, pseudo.weight):
             assert not values.requires_grad
             assert 0 <= values.min() <= values.max() <= 1
+        assert pseudo.outputs == (), "the trainer would keep the activations of every step"
 
 
 @every_user_of_unlabeled
-@both_dims
-@both_tasks
-def test_share_of_each_class_in_pseudo_labels_is_logged_where_there_are_several(
-    name, dims, classes
-):
-    """One sigmoid for two classes has no share but that of the foreground."""
-    batch = make_batch(dims, classes=classes)
-    output = build(name, dims, classes=classes).step(batch, 1.0)
-    logged = {key: value for key, value in output.monitors.items() if "pseudo_foreground_" in key}
+@every_task
+def test_pseudo_foreground_is_monitored_per_class_if_there_are_several(name, dims, classes):
+    output = first_step(name, dims, classes).output
+    found = {key: v.item() for key, v in output.monitors.items() if "pseudo_foreground_" in key}
     expected = {
         f"pseudo_foreground_{k}": sum(
             float((one.target * one.weight)[:, k].sum() / one.weight.amax(1).sum().clamp(min=1))
@@ -268,94 +253,94 @@ def test_share_of_each_class_in_pseudo_labels_is_logged_where_there_are_several(
         for k in range(1, classes)
         if classes > 2 and output.pseudo
     }
-    assert {key: value.item() for key, value in logged.items()} == pytest.approx(expected)
+    assert found == pytest.approx(expected)
+
+
+@every_user_of_unlabeled
+def test_weight_of_unlabeled_images_follows_alpha(name):
+    """One term or more has alpha as its weight, up to a factor; the others are constant."""
+    method = build_case(name, 2)
+    weights = {}
+    for progress in (0.04, 0.4, 1.0):
+        terms = method.step(make_batch(2), progress).terms
+        weights[progress] = {key: term.weight for key, term in terms.items()}
+    alpha = {progress: method.settings.alpha_at(progress) for progress in weights}
+    assert alpha[1.0] == method.settings.alpha
+    follows = set()
+    for key, full in weights[1.0].items():
+        ratios = [weights[p][key] / full for p in weights]
+        if ratios == pytest.approx([alpha[p] / alpha[1.0] for p in weights]):
+            follows.add(key)
+        else:
+            assert ratios == [1, 1, 1], key
+    if min(alpha.values()) < alpha[1.0]:
+        assert follows
+        assert "supervised" not in follows
 
 
 @every_method
-@both_dims
-def test_terms_and_monitors_keep_their_names_through_the_training(name, dims):
-    """A log has the columns of its first line."""
-    method = build(name, dims)
-    names = set()
-    for progress in (0.0, 0.05, 0.3, 0.7, 1.0):
-        output = method.step(make_batch(dims), progress)
-        names.add((tuple(output.terms), tuple(output.monitors)))
-    assert len(names) == 1
+def test_terms_and_monitors_keep_their_names_during_training(name):
+    """The columns of a log are fixed by its first line."""
+    method = build_case(name, 2)
+    outputs = [method.step(make_batch(2), progress) for progress in (0.0, 0.3, 1.0)]
+    assert len({(tuple(output.terms), tuple(output.monitors)) for output in outputs}) == 1
 
 
 @every_method
-@both_dims
-def test_networks_of_a_method_share_no_weight(name, dims):
-    """A teacher or a twin that is the student itself agrees with it for nothing."""
-    networks = build(name, dims).networks()
+def test_networks_of_a_method_share_no_weight(name):
+    """A teacher or twin that is the student itself always agrees with it."""
+    networks = build_case(name, 2).networks()
     places = [p.data_ptr() for network in networks for p in network.parameters()]
     assert len(places) == len(set(places))
 
 
 @every_method
-@both_dims
-def test_teacher_follows_its_student_without_becoming_it(name, dims):
-    """Nothing but `after_update` moves a teacher, and it moves by less than the student."""
-    method = build(name, dims)
-    teachers = [network for network in method.networks() if network.is_frozen]
-    students = {id(p) for p in trainable(method)}
-    for teacher in teachers:
-        before = {key: value.clone() for key, value in teacher.state_dict().items()}
-        for steps in (100, 101):
-            total_of(method.step(make_batch(dims), 1.0)).backward()
-            assert all(torch.equal(v, before[k]) for k, v in teacher.state_dict().items())
-            with torch.no_grad():
-                for parameter in trainable(method):
-                    parameter.add_(0.1)
-            method.after_update(steps)
-            moves = [(v - before[k]).max() for k, v in teacher.named_parameters()]
-            assert all(0 < move < 0.1 for move in moves)
-            before = {key: value.clone() for key, value in teacher.state_dict().items()}
-        assert not students & {id(p) for p in teacher.parameters()}
+def test_every_network_has_a_name(name):
+    """Agreement is measured between named networks, and predictors are among them."""
+    method = build_case(name, 2)
+    named = {id(network) for network in method.named_networks().values()}
+    assert named == {id(network) for network in method.networks()}
+    assert {id(network) for network in method.predictors()} <= named
 
 
 @every_method
-@both_dims
-def test_teacher_stays_out_of_training_mode(name, dims):
-    method = build(name, dims).train(False).train(True)
+def test_only_after_update_moves_a_teacher_and_by_less_than_its_student(name):
+    method = build_case(name, 2)
+    for teacher in [network for network in method.networks() if network.is_frozen]:
+        before = {key: value.clone() for key, value in teacher.state_dict().items()}
+        total_of(method.step(make_batch(2), 1.0)).backward()
+        assert all(torch.equal(v, before[k]) for k, v in teacher.state_dict().items())
+        with torch.no_grad():
+            for parameter in trainable(method):
+                parameter.add_(0.1)
+        method.after_update(100)
+        moves = [(v - before[k]).max() for k, v in teacher.named_parameters()]
+        assert all(0 < move < 0.1 for move in moves)
+
+
+@every_method
+def test_teacher_stays_in_evaluation_mode(name):
+    method = build_case(name, 2).train(False).train(True)
     for network in method.networks():
         assert all(module.training != network.is_frozen for module in network.modules())
         assert network.is_in_training
 
 
-@every_one_vs_rest
-@both_dims
+@pytest.mark.parametrize("name", [name for name in METHODS.names if case_of(name).one_vs_rest])
 @pytest.mark.parametrize("progress", [0.0, 1.0])
-def test_several_classes_are_one_against_the_rest_where_the_method_says_so(name, dims, progress):
-    """Each term is the mean over classes of the term that the class has alone."""
-    batch = make_batch(dims, classes=3)
-    logits = torch.randn((4, 3, *[SIDE] * dims), generator=torch.Generator().manual_seed(3))
-
-    def terms(table: torch.Tensor, label: torch.Tensor) -> dict[str, float]:
-        given = replace(
-            batch,
-            labeled=Labeled(batch.labeled.image, label),
-            generator=torch.Generator().manual_seed(1),
-        )
-        output = build_with(name, lambda: table_network(table)).step(given, progress)
-        return {key: term.value.item() for key, term in output.terms.items()}
-
+def test_classes_are_one_vs_rest_problems_if_declared(name, progress):
+    """Each term is the mean over classes of the term of that class alone."""
+    batch, logits = make_batch(2, classes=3), logits_for(3)
     label = batch.labeled.label
-    whole = terms(logits, label)
+
+    def terms(table: Tensor, label: Tensor) -> dict[str, float]:
+        given = replace(batch, labeled=Labeled(batch.labeled.image, label))
+        found = step_of_table(name, table, given, progress).terms
+        return {key: term.value.item() for key, term in found.items()}
+
     alone = [
         terms(logits[:, k : k + 1], torch.where(label == IGNORE, IGNORE, (label == k).long()))
         for k in range(3)
     ]
-    for key, value in whole.items():
+    for key, value in terms(logits, label).items():
         assert value == pytest.approx(sum(term[key] for term in alone) / 3, abs=1e-5), key
-
-
-@every_method
-@both_dims
-@both_tasks
-def test_label_that_is_ignored_everywhere_costs_nothing(name, dims, classes):
-    batch = make_batch(dims, classes=classes)
-    blank = Labeled(batch.labeled.image, torch.full_like(batch.labeled.label, IGNORE))
-    method = build(name, dims, classes=classes)
-    output = method.step(replace(batch, labeled=blank), 1.0)
-    assert output.terms["supervised"].value.item() == pytest.approx(0, abs=1e-6)

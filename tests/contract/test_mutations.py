@@ -1,63 +1,81 @@
-"""Every method is broken on purpose, and the test that is said to notice has to fail."""
+"""Every mutation, wherever a test file lists one, is noticed by the test it names."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
+import marks
 import pytest
+from method_case import TESTS, path_for_tests, source_of
 from mutations import Mutation
-from mutations_bpl import BPL
-from mutations_bpl_mix import BPL_MIX
-from mutations_cct import CCT
-from mutations_fixmatch import VIEWS
-from mutations_network import MUTATIONS as NETWORK
-from mutations_segpl import SEGPL
-from mutations_self_loop import SELF_LOOP
-from mutations_teachers import MEAN_TEACHER
-from mutations_twins import CPS, ENSEMBLE, ENTROPY
 
 import segpl
 from segpl.methods.base import METHODS
 
 ROOT = Path(segpl.__file__).parent
-TESTING = Path(__file__).parents[2] / "docs" / "testing.md"
-
-MUTATIONS = [
-    *SEGPL,
-    *BPL,
-    *BPL_MIX,
-    *VIEWS,
-    *CPS,
-    *CCT,
-    *SELF_LOOP,
-    *MEAN_TEACHER,
-    *ENTROPY,
-    *ENSEMBLE,
-    *NETWORK,
-]
-every_mutation = pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda entry: entry.title)
+CONTRACT = ("test_methods", "test_method_conduct", "test_method_training")
+TASK = {"dims": 2, "classes": 2}
+OWNERS = {path_for_tests(name).stem: name for name in METHODS.names}
 
 
-def check_of(mutation: Mutation) -> Callable[..., None]:
-    module, function = mutation.check.split(":")
-    check: Callable[..., None] = getattr(importlib.import_module(module), function)
-    return check
+def listed() -> Iterator[tuple[str, Mutation]]:
+    """All mutations, with the module that lists them."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if re.search(r"^MUTATIONS\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            sys.path.insert(0, str(path.parent))
+            try:
+                module = importlib.import_module(path.stem)
+            finally:
+                sys.path.remove(str(path.parent))
+            yield from ((path.stem, mutation) for mutation in module.MUTATIONS)
 
 
-def break_it(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the broken source, and put what it defines wherever the whole one was imported."""
-    name = "segpl." + mutation.file.removesuffix(".py").replace("/", ".")
+MUTATIONS_FOUND = list(listed())
+every_mutation = pytest.mark.parametrize(
+    ("module", "mutation"),
+    MUTATIONS_FOUND,
+    ids=[f"{module}: {mutation.title}" for module, mutation in MUTATIONS_FOUND],
+)
+
+
+def file_of(module: str, mutation: Mutation) -> str:
+    return mutation.file or source_of(OWNERS[module])
+
+
+def check_of(module: str, mutation: Mutation) -> Callable[[], None]:
+    """The test to run; a contract test gets the method and a small task as arguments."""
+    for place in (module, *CONTRACT):
+        check = getattr(importlib.import_module(place), mutation.check, None)
+        if check is not None:
+            break
+    else:
+        pytest.fail(f"{module}: no test named {mutation.check}")
+    wanted = inspect.signature(check).parameters
+    given = {"name": OWNERS.get(module), **TASK}
+    arguments = {key: value for key, value in given.items() if key in wanted} | mutation.arguments
+    return lambda: check(**arguments)
+
+
+def break_source(file: str, mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Execute the mutated source, and replace what it defines wherever that was imported."""
+    name = "segpl." + file.removesuffix(".py").replace("/", ".")
     whole = importlib.import_module(name)
-    source = (ROOT / mutation.file).read_text(encoding="utf-8")
-    assert source.count(mutation.before) == 1, f"{mutation.file} has changed: mend this mutation"
+    source = (ROOT / file).read_text(encoding="utf-8")
+    count = source.count(mutation.before)
+    assert count == 1, f"{file} contains {mutation.before!r} {count} times: update this mutation"
     broken = ModuleType(name)
-    code = compile(source.replace(mutation.before, mutation.after), mutation.file, "exec")
-    exec(code, vars(broken))
-    modules = [m for key, m in sys.modules.items() if key.startswith(("segpl", "test_", "tiny"))]
+    exec(compile(source.replace(mutation.before, mutation.after), file, "exec"), vars(broken))
+    modules = [
+        module
+        for key, module in list(sys.modules.items())
+        if key.startswith("segpl") or str(getattr(module, "__file__", "")).startswith(str(TESTS))
+    ]
     for key, value in list(vars(whole).items()):
         if getattr(value, "__module__", None) != name or key not in vars(broken):
             continue
@@ -67,30 +85,39 @@ def break_it(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
         for method, kind in METHODS.classes.items():
             if kind is value:
                 monkeypatch.setitem(METHODS.classes, method, vars(broken)[key])
+        if isinstance(value, type):
+            break_class(value, vars(broken)[key], monkeypatch)
+
+
+def break_class(whole: type, broken: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the methods of a class in place, for classes that were derived from it before."""
+    for key, value in vars(broken).items():
+        # `super()` would look for the broken class among the bases
+        if isinstance(value, FunctionType) and "__class__" not in value.__code__.co_freevars:
+            monkeypatch.setattr(whole, key, value)
+
+
+SOUND: set[str] = set()  # checks that are known to pass on the source as it is
 
 
 @every_mutation
-def test_broken_method_is_noticed(mutation, monkeypatch):
-    check = check_of(mutation)
-    check(**mutation.arguments)  # as it is, it passes
-    break_it(mutation, monkeypatch)
+def test_mutation_is_noticed(module, mutation, monkeypatch):
+    check = check_of(module, mutation)
+    key = f"{module} {mutation.check} {mutation.arguments}"
+    if key not in SOUND:
+        check()
+        SOUND.add(key)
+    monkeypatch.setattr(marks, "STEPS", {})  # those of the sound source tell nothing
+    break_source(file_of(module, mutation), mutation, monkeypatch)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        check(**mutation.arguments)
+        check()
 
 
-@every_mutation
-def test_documentation_lists_the_mutation(mutation):
-    text = TESTING.read_text(encoding="utf-8")
-    assert f"| {mutation.title} | `{mutation.test}` |" in text
-
-
-def test_no_two_mutations_have_one_title():
-    titles = [mutation.title for mutation in MUTATIONS]
-    assert len(titles) == len(set(titles))
-
-
-@pytest.mark.parametrize("name", METHODS.names)
-def test_every_method_is_broken_in_several_ways(name):
-    file = f"methods/{name.replace('-', '_')}.py"
-    least = 1 if name == "supervised" else 4
-    assert sum(mutation.file == file for mutation in MUTATIONS) >= least
+@marks.every_method
+def test_method_has_mutations(name):
+    least = 3 if METHODS.get(name).needs_unlabeled else 1
+    own = [m for module, m in MUTATIONS_FOUND if file_of(module, m) == source_of(name)]
+    assert len(own) >= least, (
+        f"{path_for_tests(name).name} lists {len(own)} mutations of {source_of(name)}: "
+        f"break it in at least {least} ways, each noticed by a test."
+    )

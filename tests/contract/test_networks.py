@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import SIDE, build, make_batch, moved, shape_for, total_of, trainable
+from marks import build_case
+from tiny import SIDE, make_batch, moved, shape_for, total_of, trainable
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.methods.base import METHODS
@@ -138,7 +139,7 @@ def test_unknown_norm_is_rejected_with_a_suggestion():
 @every_method
 def test_every_method_trains_a_network_with_coarse_features(name):
     """MONAI's UNet upsamples in its last layer: its features are coarser than the image."""
-    method = build(name, 2, network=NETWORKS["UNet"])
+    method = build_case(name, 2, network=NETWORKS["UNet"])
     output = method.step(make_batch(2), 1.0)
     for key, term in output.terms.items():
         assert term.value.isfinite(), key
@@ -149,7 +150,7 @@ def test_every_method_trains_a_network_with_coarse_features(name):
 @every_method
 def test_every_method_trains_on_a_thin_patch(name):
     patch, strides = (16, 16, 3), ((2, 2, 1), (2, 2, 1))
-    method = build(name, 3, patch=patch, strides=strides)
+    method = build_case(name, 3, patch=patch, strides=strides)
     output = method.step(make_batch(3, patch=patch), 1.0)
     total_of(output).backward()
     assert all(term.value.isfinite() for term in output.terms.values())

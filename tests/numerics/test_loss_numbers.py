@@ -14,8 +14,10 @@ from segpl.losses import (
     dice_cross_entropy,
     dice_loss,
     foreground_fraction,
+    squared_error,
     supervised_loss,
     targets_of,
+    voxelwise_entropy,
 )
 from segpl.types import IGNORE
 
@@ -156,3 +158,21 @@ def test_foreground_of_many_classes_is_all_but_the_first():
     assert foreground_fraction(*targets_of(torch.tensor([[0, 1, 2, IGNORE]]), 3)).item() == (
         pytest.approx(2 / 3)
     )
+
+
+def test_squared_error_is_a_mean_over_the_counted_voxels_of_each_channel():
+    """By hand: 0.25 in the first channel, (0.25 + 0.04) / 2 in the second."""
+    logits = torch.zeros((1, 2, 2))
+    target = torch.tensor([[[1.0, 0.7], [0.0, 0.7]]])
+    weight = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]])
+    expected = (0.25 + (0.25 + 0.04) / 2) / 2
+    assert squared_error(logits, target, weight).item() == pytest.approx(expected)
+    assert squared_error(logits, target, torch.zeros_like(weight)).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("probability", "nats"), [(0.0, 0), (0.2, 0.500402), (0.5, math.log(2)), (1.0, 0)]
+)
+def test_voxelwise_entropy_is_that_of_a_binary_variable(probability, nats):
+    """By hand: -0.2 ln 0.2 - 0.8 ln 0.8 = 0.500402."""
+    assert voxelwise_entropy(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)

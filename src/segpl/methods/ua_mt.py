@@ -76,9 +76,8 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         with with_dropout(self.teacher):
             for first in range(0, draws, DRAWS_PER_PASS):
                 count = min(DRAWS_PER_PASS, draws - first)
-                views = add_clipped_noise(
-                    torch.cat([image] * count), self.settings.noise, generator
-                )
+                copies = torch.cat([image] * count)
+                views = add_clipped_noise(copies, self.settings.noise, generator)
                 answers = self.teacher(views).logits.sigmoid()  # (count * B, K, *S)
                 total = total + answers.unflatten(0, (count, -1)).sum(0)
         return voxelwise_entropy(total / draws)

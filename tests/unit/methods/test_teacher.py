@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mutations import Mutation
 from tiny import shape_for
 from torch import nn
 
-from segpl.methods.teacher import follow, teacher_of, with_dropout
+from segpl.methods.teacher import make_teacher, update_teacher, with_dropout
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings
 
@@ -40,9 +41,9 @@ def set_weight(network: Network, value: float) -> None:
 
 
 @both_networks
-def test_teacher_begins_with_the_answers_of_its_student(settings):
+def test_teacher_starts_with_the_predictions_of_its_student(settings):
     student = make(settings)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     ours, theirs = teacher(image()), student.eval()(image())
     assert torch.equal(ours.logits, theirs.logits)
     assert torch.equal(ours.features, theirs.features)
@@ -51,16 +52,16 @@ def test_teacher_begins_with_the_answers_of_its_student(settings):
 @both_networks
 def test_teacher_is_frozen_and_its_student_is_not(settings):
     student = make(settings)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     assert not any(p.requires_grad for p in teacher.parameters())
     assert all(p.requires_grad for p in student.parameters())
     assert teacher.is_frozen
     assert not student.is_frozen
 
 
-def test_student_that_moves_leaves_its_teacher_where_it_is():
+def test_teacher_does_not_share_the_weights_of_its_student():
     student = make()
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     before = teacher(image()).logits
     with torch.no_grad():
         for parameter in student.parameters():
@@ -69,113 +70,132 @@ def test_student_that_moves_leaves_its_teacher_where_it_is():
 
 
 @pytest.mark.parametrize(("steps", "kept"), [(1, 0.5), (3, 0.75), (8, 8 / 9), (9, 0.9), (99, 0.9)])
-def test_teacher_keeps_little_of_itself_at_first_and_the_decay_later(steps, kept):
-    """By hand: 1 - 1 / (steps + 1), until that exceeds 0.9."""
+def test_decay_is_smaller_in_the_first_steps(steps, kept):
+    """By hand: the minimum of 1 - 1 / (steps + 1) and 0.9."""
     student = number(0.0)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     set_weight(teacher, 1.0)
-    follow(teacher, student, 0.9, steps)
+    update_teacher(teacher, student, 0.9, steps)
     assert weight_of(teacher) == pytest.approx(kept)
 
 
-def test_young_teacher_is_the_mean_of_its_students():
+def test_teacher_is_the_mean_of_its_students_in_the_first_steps():
     student = number(0.0)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     for steps, value in ((1, 3.0), (2, 6.0), (3, -5.0)):
         set_weight(student, value)
-        follow(teacher, student, 0.99, steps)
+        update_teacher(teacher, student, 0.99, steps)
     assert weight_of(teacher) == pytest.approx((0 + 3 + 6 - 5) / 4)
 
 
-def test_old_teacher_keeps_an_exponential_average():
+def test_teacher_is_an_exponential_moving_average_later():
     """By hand: 0.9 (0.9 x 1 + 0.1 x 2) + 0.1 x 4 = 1.39."""
     student = number(1.0)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     for steps, value in ((1000, 2.0), (1001, 4.0)):
         set_weight(student, value)
-        follow(teacher, student, 0.9, steps)
+        update_teacher(teacher, student, 0.9, steps)
     assert weight_of(teacher) == pytest.approx(1.39)
 
 
-def test_teacher_that_follows_leaves_its_student_where_it_is():
+def test_update_does_not_change_the_student():
     student = make()
     before = {key: value.clone() for key, value in student.state_dict().items()}
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     with torch.no_grad():
         for parameter in teacher.parameters():
             parameter.add_(1.0)
-    follow(teacher, student, 0.9, 100)
+    update_teacher(teacher, student, 0.9, 100)
     assert all(torch.equal(value, before[key]) for key, value in student.state_dict().items())
 
 
 @both_networks
-def test_teacher_that_keeps_nothing_becomes_its_student(settings):
+def test_decay_of_zero_copies_the_student(settings):
     student = make(settings)
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     with torch.no_grad():
         for parameter in student.parameters():
             parameter.add_(0.5)
-    follow(teacher, student, 0.0, 100)
+    update_teacher(teacher, student, 0.0, 100)
     for (key, ours), theirs in zip(teacher.named_parameters(), student.parameters(), strict=True):
         assert torch.equal(ours, theirs), key
 
 
 def test_statistics_of_batch_normalization_are_averaged():
     student = make()
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     for _ in range(3):
         student(image())
-    follow(teacher, student, 0.9, 100)
+    update_teacher(teacher, student, 0.9, 100)
     ours = teacher.body.stem.block[1].running_mean
     assert torch.allclose(ours, 0.1 * student.body.stem.block[1].running_mean)
     assert ours.abs().sum() > 0
 
 
-def test_whole_numbers_are_copied():
+def test_integers_are_copied():
     student = make()
-    teacher = teacher_of(student)
+    teacher = make_teacher(student)
     for _ in range(3):
         student(image())
-    follow(teacher, student, 0.9, 100)
+    update_teacher(teacher, student, 0.9, 100)
     assert teacher.body.stem.block[1].num_batches_tracked == 3
 
 
-def test_weights_of_a_teacher_can_still_not_be_trained_after_it_moved():
+def test_teacher_stays_frozen_after_an_update():
     student = make()
-    teacher = teacher_of(student)
-    follow(teacher, student, 0.9, 1)
+    teacher = make_teacher(student)
+    update_teacher(teacher, student, 0.9, 1)
     assert all(p.grad_fn is None and not p.requires_grad for p in teacher.parameters())
 
 
 @both_networks
-def test_dropout_draws_inside_and_rests_outside(settings):
-    teacher = teacher_of(make(settings))
-    resting = teacher(image()).logits
+def test_dropout_is_active_only_inside_the_context(settings):
+    teacher = make_teacher(make(settings))
+    plain = teacher(image()).logits
     with torch.random.fork_rng(), with_dropout(teacher):
         first, second = teacher(image()).logits, teacher(image()).logits
     assert not torch.equal(first, second)
-    assert torch.equal(teacher(image()).logits, resting)
+    assert torch.equal(teacher(image()).logits, plain)
 
 
 @both_networks
-def test_nothing_but_dropout_is_in_training_mode_inside(settings):
-    teacher = teacher_of(make(settings))
+def test_only_dropout_is_in_training_mode_inside_the_context(settings):
+    teacher = make_teacher(make(settings))
     with with_dropout(teacher):
-        awake = [module for module in teacher.modules() if module.training]
-    assert awake
-    assert all("Dropout" in type(module).__name__ for module in awake)
+        active = [module for module in teacher.modules() if module.training]
+    assert active
+    assert all("Dropout" in type(module).__name__ for module in active)
     assert not any(module.training for module in teacher.modules())
 
 
-def test_dropout_rests_again_after_an_error():
-    teacher = teacher_of(make())
+def test_dropout_is_inactive_after_an_error():
+    teacher = make_teacher(make())
     with pytest.raises(RuntimeError, match="out of memory"), with_dropout(teacher):
         raise RuntimeError("out of memory")
     assert not any(module.training for module in teacher.modules())
 
 
-def test_dropout_that_was_drawing_before_draws_after():
+def test_active_dropout_stays_active():
     student = make().train()
     with with_dropout(student):
         pass
     assert all(module.training for module in student.modules())
+
+
+MUTATIONS = [
+    Mutation(
+        "averages without warm-up",
+        "    decay = min(1 - 1 / (steps + 1), decay)\n",
+        "",
+        "test_teacher_is_the_mean_of_its_students_in_the_first_steps",
+        file="methods/teacher.py",
+    ),
+    Mutation(
+        "does not average the statistics of batch normalization",
+        "            chain(teacher.parameters(), teacher.buffers()),\n"
+        "            chain(student.parameters(), student.buffers()),",
+        "            teacher.parameters(),\n            student.parameters(),",
+        "test_statistics_of_batch_normalization_are_averaged",
+        file="methods/teacher.py",
+    ),
+]

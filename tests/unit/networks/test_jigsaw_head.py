@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mutations import Mutation
 
 from segpl.networks.jigsaw_head import JigsawHead
 from segpl.views.jigsaw import Jigsaw
@@ -38,3 +39,15 @@ def test_images_do_not_influence_each_other():
 def test_scores_are_float32_under_bfloat16_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert make(2)(features(16, 16).bfloat16()).dtype == torch.float32
+
+
+MUTATIONS = [
+    Mutation(
+        "pools over all positions",
+        "side = 2 * tiles",
+        "side = 1",
+        "test_scores_depend_on_the_order_of_the_tiles",
+        {"dims": 2},
+        file="networks/jigsaw_head.py",
+    ),
+]

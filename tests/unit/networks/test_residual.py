@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from mutations import Mutation
 from tiny import moved, shape_for
 from torch.nn import functional as F
 
@@ -115,3 +116,23 @@ def test_unequal_strides_train_under_bfloat16_autocast():
     output.logits.square().mean().backward()
     assert output.logits.shape == (1, 1, 4, 16, 16)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
+
+
+MUTATIONS = [
+    Mutation(
+        "drops the input of a residual block",
+        "self.block(features) + self.shortcut(features)",
+        "self.block(features)",
+        "test_input_passes_a_block_whose_convolutions_are_zero",
+        {"dims": 2},
+        file="networks/unet.py",
+    ),
+    Mutation(
+        "adds the input after the last activation",
+        "self.activation(self.block(features) + self.shortcut(features))",
+        "self.activation(self.block(features)) + self.shortcut(features)",
+        "test_shortcut_is_added_before_the_last_activation",
+        {"dims": 2},
+        file="networks/unet.py",
+    ),
+]

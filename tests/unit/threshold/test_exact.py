@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutations import Mutation
 from recorded import Recorded
 
 from segpl.errors import InputError
@@ -217,3 +218,15 @@ def test_prior_on_another_grid_is_rejected():
         exact_posterior(
             torch.rand(1, 1, 4), torch.ones(1, 1, 4), FLAT[:50], scope="batch", temperature=1.0
         )
+
+
+MUTATIONS = [
+    Mutation(
+        "counts excluded voxels of a selecting threshold",
+        "torch.where(found, mass + weight, mass)",
+        "(mass + weight)",
+        "test_dice_of_every_threshold_agrees_with_brute_force",
+        {"scope": "image", "selects": True},
+        file="threshold/exact.py",
+    ),
+]

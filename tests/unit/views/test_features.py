@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from mutations import Mutation
 from torch import Tensor
 
 from segpl.views.features import (
@@ -232,3 +233,21 @@ def test_cutout_covers_an_object_of_one_voxel():
 def test_nothing_is_cut_without_an_object():
     trunk = make_trunk(2)
     assert torch.equal(cut_out_boxes(trunk, torch.zeros_like(trunk[:, :1]), drawn()), trunk)
+
+
+MUTATIONS = [
+    Mutation(
+        "removes the context instead of the objects",
+        "masked_fill(objects_in(probability, trunk), 0)",
+        "masked_fill(~objects_in(probability, trunk), 0)",
+        "test_objects_are_removed_and_their_context_stays",
+        file="views/features.py",
+    ),
+    Mutation(
+        "cuts out beside the objects",
+        "start = first + (drawn",
+        "start = (drawn",
+        "test_cutout_lies_within_the_objects_of_its_own_image",
+        file="views/features.py",
+    ),
+]

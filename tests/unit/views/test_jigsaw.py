@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
 
 from segpl.errors import InputError
 from segpl.views.jigsaw import Jigsaw, distant_permutations, rearrange_tiles
@@ -176,3 +177,51 @@ def test_every_voxel_receives_its_gradient_once():
 
 def test_orders_are_not_part_of_a_checkpoint():
     assert not Jigsaw(3, tiles=2, count=4).state_dict()
+
+
+MUTATIONS = [
+    Mutation(
+        "leaves the tiles in place",
+        "pieces = pieces[rows, order].reshape",
+        "pieces = pieces.reshape",
+        "test_position_n_shows_tile_order_n",
+        file="views/jigsaw.py",
+    ),
+    Mutation(
+        "applies the inverse order",
+        "pieces[rows, order]",
+        "pieces[rows, order.argsort(1)]",
+        "test_position_n_shows_tile_order_n",
+        file="views/jigsaw.py",
+    ),
+    Mutation(
+        "uses one order for all images",
+        "pieces[rows, order]",
+        "pieces[rows, order[:1]]",
+        "test_rearranging_agrees_with_copying_slices",
+        {"sides": (6, 9), "cuts": (2, 3)},
+        file="views/jigsaw.py",
+    ),
+    Mutation(
+        "chooses orders that are close to each other",
+        "int(distance.argmax())",
+        "int(np.where(distance > 0, distance, 99).argmin())",
+        "test_each_further_order_is_as_far_from_the_others_as_possible",
+        file="views/jigsaw.py",
+    ),
+    Mutation(
+        "is off by one in the index of an order",
+        "self.orders(sides)[number]",
+        "self.orders(sides)[number - 1]",
+        "test_index_of_a_crop_selects_its_order",
+        {"sides": (8, 8)},
+        file="views/jigsaw.py",
+    ),
+    Mutation(
+        "draws global random numbers",
+        "generator=generator, device",
+        "device",
+        "test_draw_depends_only_on_the_generator",
+        file="views/jigsaw.py",
+    ),
+]

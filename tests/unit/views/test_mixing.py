@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
 
 from segpl.views.mixing import BOX_VOLUMES, Box, TrainingCrops, box_mask, draw_box
 
@@ -104,3 +105,22 @@ def test_paste_modifies_neither_input():
     first.paste(second, box_mask([(slice(0, 3), slice(0, 4))], (3, 4), CPU))
     assert first.image.eq(1).all()
     assert second.image.eq(2).all()
+
+
+MUTATIONS = [
+    Mutation(
+        "starts all boxes in the corner",
+        "start = int(rng.integers(side - length + 1))",
+        "start = 0",
+        "test_boxes_cover_the_crop_symmetrically",
+        file="views/mixing.py",
+    ),
+    Mutation(
+        "rounds the longest axis first",
+        "np.argsort(sides), strict=True",
+        "np.argsort(sides)[::-1], strict=True",
+        "test_volume_of_a_box_is_uniform_for_any_crop_shape",
+        {"sides": (64, 64, 2)},
+        file="views/mixing.py",
+    ),
+]

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
 
 from segpl.views.geometry import GEOMETRY, rotate, scale, shear, translate, warp, wide_axes
 
@@ -140,3 +141,14 @@ def test_nearest_interpolation_creates_no_new_values():
     label = (numbered(9, 9) % 3 == 0).float()
     view = warp(label, [rotate(0.6, [0, 1], (9, 9))], mode="nearest")
     assert set(view.unique().tolist()) <= {0.0, 1.0}
+
+
+MUTATIONS = [
+    Mutation(
+        "rotates a non-square patch like a square one",
+        " * sides[None, :] / sides[:, None]",
+        "",
+        "test_rotation_is_in_voxels_on_a_non_square_patch",
+        file="views/geometry.py",
+    ),
+]

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from method_case import MethodCase
+from mutations import Mutation
 from tiny import build, build_with, make_batch, moved, table_network, total_of, trainable
 from torch import Tensor, nn
 
@@ -14,11 +16,19 @@ from segpl.networks.network import Network, NetworkSettings
 from segpl.types import Batch, Unlabeled
 from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
+CASE = MethodCase(
+    curve={
+        "supervised": [0.651907, 0.620510],
+        "pseudo": [0.357926, 0.365332],
+    },
+    one_vs_rest=True,
+    untrained={"confidence": 0.5},  # an untrained network is confident of nothing
+)
 STILL = {"geometry": False, "loss": "cross-entropy"}
 
 
 class Echo(nn.Module):
-    """A body that answers with the brightness of the image, and remembers what it was shown."""
+    """A network body whose logits are proportional to the image; it records its inputs."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -41,7 +51,7 @@ def echoing(factor: float = 50.0, **settings: object) -> Method:
 
 
 def blocks(images: int = 8, side: int = 16) -> Unlabeled:
-    """Bright boxes on dark ground, off the middle, all the same: 1 and -1."""
+    """Equal images of an off-center bright box: 1 inside, -1 outside."""
     image = -torch.ones(images, 1, side, side)
     image[..., 2:9, 4:12] = 1
     return Unlabeled(image)
@@ -54,7 +64,7 @@ def batch_of(unlabeled: Unlabeled, seed: int = 0) -> Batch:
 
 
 def answering(logits: Tensor, **settings: object) -> Method:
-    """Row by row: to the two weak views, then to two labeled and two strong ones."""
+    """Answers to two weak views, then to two labeled and two strong views."""
     table = torch.cat([logits, logits.flip(-1).roll(3, -1)])
     return build_with("fixmatch", lambda: table_network(table), settings=settings)
 
@@ -70,8 +80,8 @@ def recipes_for(batch: Batch, **options: object) -> list[ViewRecipe]:
     return [draw_recipe(image.shape[2:], rng, **asked) for _ in image]
 
 
-def test_pseudo_term_is_the_cross_entropy_of_certain_voxels_divided_by_all():
-    """By hand, as in the source: an uncertain voxel adds 0 and still counts below the line."""
+def test_pseudo_term_is_the_cross_entropy_of_confident_voxels_divided_by_all_voxels():
+    """By hand, as in the source: an uncertain voxel adds 0 but counts in the denominator."""
     weak = randn(2, 1, 16, 16)
     method = answering(weak, confidence=0.9, **STILL)
     term = method.step(make_batch(2), 1.0).terms["pseudo"].value
@@ -85,8 +95,8 @@ def test_pseudo_term_is_the_cross_entropy_of_certain_voxels_divided_by_all():
     assert term.item() == pytest.approx((entropy * certain).mean().item(), rel=1e-5)
 
 
-def test_gradient_reaches_the_strong_view_alone():
-    """The weak view's answer is a label: rows 0 and 1 of the table are asked without a gradient."""
+def test_gradient_reaches_only_the_strong_view():
+    """Rows 0 and 1 of the table answer the weak views, whose prediction is a label."""
     method = answering(randn(2, 1, 16, 16), **STILL)
     term = method.step(make_batch(2), 1.0).terms["pseudo"].value
     (gradient,) = torch.autograd.grad(term, [method.network.body.logits])
@@ -94,19 +104,19 @@ def test_gradient_reaches_the_strong_view_alone():
     assert gradient[2:].any()
 
 
-def test_certain_background_counts_as_certain_foreground_does():
+def test_confident_background_counts_like_confident_foreground():
     logits = torch.tensor([6.0, -6.0, 0.3, -0.3]).expand(2, 1, 16, 4).repeat(1, 1, 1, 4)
     (pseudo,) = answering(logits, **STILL).step(make_batch(2), 1.0).pseudo
     assert torch.equal(pseudo.target[0, 0, 0, :4], torch.tensor([1.0, 0.0, 1.0, 0.0]))
     assert torch.equal(pseudo.weight[0, 0, 0, :4], torch.tensor([1.0, 1.0, 0.0, 0.0]))
 
 
-def test_voxel_exactly_as_certain_as_asked_counts():
+def test_voxel_exactly_at_the_confidence_counts():
     method = answering(torch.zeros(2, 1, 16, 16), confidence=0.5, **STILL)
     assert method.step(make_batch(2), 1.0).monitors["kept"] == 1
 
 
-def test_kept_is_the_share_of_certain_voxels():
+def test_kept_is_the_fraction_of_confident_voxels():
     logits = torch.zeros(2, 1, 16, 16)
     logits[0, :, :4] = 9
     monitors = answering(logits, **STILL).step(make_batch(2), 1.0).monitors
@@ -114,7 +124,7 @@ def test_kept_is_the_share_of_certain_voxels():
 
 
 @pytest.mark.parametrize("loss", list(LOSSES))
-def test_strong_answer_at_an_uncertain_voxel_changes_nothing(loss):
+def test_strong_prediction_at_an_uncertain_voxel_changes_nothing(loss):
     weak = randn(2, 1, 16, 16)
     certain = (weak.sigmoid() - 0.5).abs() >= 0.45
     values = []
@@ -131,7 +141,7 @@ def test_strong_answer_at_an_uncertain_voxel_changes_nothing(loss):
 
 
 @pytest.mark.parametrize("loss", list(LOSSES))
-def test_nothing_certain_teaches_nothing(loss):
+def test_term_is_zero_if_no_voxel_is_confident(loss):
     method = answering(randn(2, 1, 16, 16, scale=0.1), geometry=False, loss=loss)
     output = method.step(make_batch(2), 1.0)
     assert output.monitors["kept"] == 0
@@ -139,7 +149,7 @@ def test_nothing_certain_teaches_nothing(loss):
     assert not moved(output.terms["pseudo"].value, trainable(method))
 
 
-def test_weak_view_is_the_image_with_noise():
+def test_weak_view_is_a_noisy_image():
     method = echoing(noise=0.2)
     batch = batch_of(blocks(images=16))
     method.step(batch, 1.0)
@@ -147,8 +157,8 @@ def test_weak_view_is_the_image_with_noise():
     assert change.std().item() == pytest.approx(0.2, rel=0.05)
 
 
-def test_labels_are_those_of_the_weak_view():
-    """A network that answers by brightness labels bright voxels, whatever the strong view is."""
+def test_labels_come_from_the_weak_view():
+    """A network that follows brightness labels bright voxels, whatever the strong view shows."""
     method = echoing(geometry=False, magnitude=1.0, operations=6)
     batch = batch_of(blocks())
     (pseudo,) = method.step(batch, 1.0).pseudo
@@ -157,7 +167,7 @@ def test_labels_are_those_of_the_weak_view():
     assert not torch.equal(pseudo.target, (strong[2:] > 0).float())
 
 
-def test_labeled_images_are_seen_as_they_are_and_unlabeled_ones_strongly_changed():
+def test_student_sees_plain_labeled_and_augmented_unlabeled_images():
     method = echoing()
     batch = batch_of(blocks())
     method.step(batch, 1.0)
@@ -166,8 +176,8 @@ def test_labeled_images_are_seen_as_they_are_and_unlabeled_ones_strongly_changed
     assert (both[2:] - batch.unlabeled.image).abs().mean() > 0.1
 
 
-def test_strong_view_is_made_of_the_image_by_the_drawn_recipes():
-    """Three draws of noise, as in a step: for the weak view, and wherever a recipe asks."""
+def test_strong_view_applies_the_drawn_recipes():
+    """The weak view draws from the same generator before."""
     method = echoing(noise=0.0, operations=3)
     batch = batch_of(blocks())
     method.step(batch, 1.0)
@@ -177,14 +187,14 @@ def test_strong_view_is_made_of_the_image_by_the_drawn_recipes():
     assert torch.equal(method.network.body.shown[1][2:], expected)
 
 
-def test_images_of_a_batch_are_changed_each_in_its_own_way():
+def test_images_of_a_batch_have_different_augmentations():
     method = echoing(operations=3)
     method.step(batch_of(blocks(images=4)), 1.0)
     strong = method.network.body.shown[1][2:]
     assert all(not torch.equal(strong[0], other) for other in strong[1:])
 
 
-def test_another_batch_is_changed_in_another_way():
+def test_augmentation_depends_on_the_seed_of_the_batch():
     method = echoing(noise=0.0)
     for seed in (0, 0, 1):
         method.step(batch_of(blocks(), seed), 1.0)
@@ -193,8 +203,8 @@ def test_another_batch_is_changed_in_another_way():
     assert not torch.equal(first, other)
 
 
-def test_labels_move_with_the_strong_view():
-    """Boxes stay boxes: where the moved label says foreground, the moved image is bright."""
+def test_labels_are_transformed_with_the_image():
+    """Where the transformed label is foreground, the transformed image is bright."""
     method = echoing(noise=0.0)
     batch = batch_of(blocks(images=16))
     (pseudo,) = method.step(batch, 1.0).pseudo
@@ -205,7 +215,7 @@ def test_labels_move_with_the_strong_view():
     assert 4 < stays.sum() < 12
 
 
-def test_without_geometry_every_voxel_keeps_its_place():
+def test_labels_stay_on_the_grid_without_geometry():
     method = echoing(noise=0.0, geometry=False)
     batch = batch_of(blocks(images=16))
     output = method.step(batch, 1.0)
@@ -213,8 +223,8 @@ def test_without_geometry_every_voxel_keeps_its_place():
     assert output.pseudo[0].weight.all()
 
 
-def test_what_a_motion_brings_in_from_beyond_the_crop_does_not_count():
-    """It is no uncertain voxel either: of the voxels that are there, all are certain."""
+def test_voxels_from_outside_the_crop_do_not_count():
+    """Not even as uncertain voxels: all voxels that are shown are confident."""
     method = echoing(noise=0.0)
     batch = batch_of(blocks())
     output = method.step(batch, 1.0)
@@ -225,8 +235,8 @@ def test_what_a_motion_brings_in_from_beyond_the_crop_does_not_count():
     assert output.monitors["kept"] == 1
 
 
-def test_filling_around_a_scan_never_counts_and_stays_where_it_is():
-    """The network is certain of the filling, too; a motion may bring it into the scan."""
+def test_padding_does_not_count_and_stays_in_place():
+    """The network is confident in padding too, and a transform may move it into the scan."""
     method = echoing(noise=0.0)
     inside = torch.zeros(8, 16, 16, dtype=torch.bool)
     inside[:, 3:12] = True
@@ -241,14 +251,14 @@ def test_filling_around_a_scan_never_counts_and_stays_where_it_is():
     assert output.monitors["kept"] == 1
 
 
-def test_weak_view_is_labeled_in_evaluation_mode_without_a_gradient():
+def test_weak_view_is_labeled_in_evaluation_mode_without_gradient():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
     assert method.network.body.modes == [(False, False), (True, True)]
     assert all(module.training for module in method.modules())
 
 
-def test_one_pass_alone_moves_the_statistics_of_a_batch_normalization():
+def test_one_pass_updates_the_statistics_of_batch_normalization():
     method = build("fixmatch", 2, network=NetworkSettings(norm="batch"))
     method.step(make_batch(2), 1.0)
     counts = [m.num_batches_tracked for m in method.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -256,8 +266,8 @@ def test_one_pass_alone_moves_the_statistics_of_a_batch_normalization():
     assert all(count == 1 for count in counts)
 
 
-def test_both_passes_are_those_of_the_compiled_network():
-    """A body is compiled in place, and only a call of the body itself is the compiled one."""
+def test_both_passes_use_the_compiled_network():
+    """A body is compiled in place, so only a call of the body itself runs compiled code."""
     method = echoing()
     calls = []
     method.network.body.register_forward_hook(lambda *_: calls.append(1))
@@ -265,7 +275,7 @@ def test_both_passes_are_those_of_the_compiled_network():
     assert len(calls) == 2
 
 
-def test_several_classes_with_masks_of_their_own_are_one_against_the_rest():
+def test_classes_with_different_masks_are_one_vs_rest_problems():
     logits = randn(2, 3, 16, 16) + torch.tensor([3.0, 0.0, -2.0]).view(1, 3, 1, 1)
     table = torch.cat([logits, randn(2, 3, 16, 16).flip(-1)])
 
@@ -281,24 +291,13 @@ def test_several_classes_with_masks_of_their_own_are_one_against_the_rest():
     assert kept == pytest.approx(sum(share for _, share in alone) / 3, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("progress", "weight"), [(0.0, 0.0), (0.2, 0.0), (0.4, 0.25), (0.6, 0.5), (1.0, 0.5)]
-)
-def test_weight_of_the_unlabeled_images_rises_in_a_straight_line(progress, weight):
-    settings = {"alpha": 0.5, "ramp_begin": 0.2, "ramp_end": 0.6}
-    terms = build("fixmatch", 2, settings=settings).step(make_batch(2), progress).terms
-    assert terms["pseudo"].weight == pytest.approx(weight)
-    assert terms["supervised"].weight == 1
-
-
-def test_weight_of_the_unlabeled_images_is_one_from_the_first_step():
+def test_alpha_is_one_from_the_first_step():
     assert build("fixmatch", 2).step(make_batch(2), 0.0).terms["pseudo"].weight == 1
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-@pytest.mark.parametrize("patch", [(16, 16, 4), (8, 16, 16), (16, 4, 4)])
-def test_patches_of_unequal_sides_are_trained_on(dims, patch):
-    sides = patch[:dims]
+@pytest.mark.parametrize("sides", [(16, 8), (16, 4, 4)])
+def test_patches_of_unequal_sides_can_be_trained_on(sides):
+    dims = len(sides)
     strides = (tuple(2 if side > 4 else 1 for side in sides),)
     method = build(
         "fixmatch",
@@ -324,11 +323,67 @@ def test_patches_of_unequal_sides_are_trained_on(dims, patch):
         ("alpha", -1.0),
     ],
 )
-def test_setting_that_means_nothing_is_refused_by_name(setting, value):
+def test_invalid_setting_is_rejected(setting, value):
     with pytest.raises(InputError, match=rf"method\.{setting} is .*: it must be"):
         build("fixmatch", 2, settings={setting: value})
 
 
-def test_ramp_that_ends_before_it_begins_is_refused():
-    with pytest.raises(InputError, match=r"rises from the one to the other"):
-        build("fixmatch", 2, settings={"ramp_begin": 0.5})
+STRONG = "methods/strong_view.py"
+MUTATIONS = [
+    Mutation(
+        "keeps every voxel",
+        ">= self.settings.confidence",
+        ">= 0.0",
+        "test_pseudo_term_is_the_cross_entropy_of_confident_voxels_divided_by_all_voxels",
+    ),
+    Mutation(
+        "divides by the confident voxels alone",
+        "loss = (kept * torch.stack(losses)).mean()",
+        "loss = torch.stack(losses).mean()",
+        "test_pseudo_term_is_the_cross_entropy_of_confident_voxels_divided_by_all_voxels",
+    ),
+    Mutation(
+        "detaches the pseudo loss",
+        "loss = (kept * torch.stack(losses)).mean()",
+        "loss = (kept * torch.stack(losses)).mean().detach()",
+        "test_every_term_moves_some_weight",
+    ),
+    Mutation(
+        "labels the image without noise",
+        "weak = add_noise(self.unlabeled(batch).image, self.settings.noise, batch.generator)",
+        "weak = self.unlabeled(batch).image",
+        "test_weak_view_is_a_noisy_image",
+    ),
+    Mutation(
+        "learns on the plain image",
+        "forward_together(self.network, batch.labeled.image, view)",
+        "forward_together(self.network, batch.labeled.image, self.unlabeled(batch).image)",
+        "test_student_sees_plain_labeled_and_augmented_unlabeled_images",
+    ),
+    Mutation(
+        "labels the weak view in training mode",
+        "eval_logits(self.network, weak).sigmoid()",
+        "self.network(weak).logits.sigmoid()",
+        "test_weak_view_is_labeled_in_evaluation_mode_without_gradient",
+    ),
+    Mutation(
+        "counts voxels from outside the crop",
+        "/ shown.sum().clamp(min=1)",
+        "/ torch.ones_like(shown).sum().clamp(min=1)",
+        "test_voxels_from_outside_the_crop_do_not_count",
+    ),
+    Mutation(
+        "does not transform the labels",
+        "strong, known = strong_view(",
+        "strong, _ = strong_view(",
+        "test_labels_are_transformed_with_the_image",
+        file=STRONG,
+    ),
+    Mutation(
+        "counts padding",
+        "pseudo.weight * inside, inside], 1)",
+        "pseudo.weight, inside], 1)",
+        "test_padding_does_not_count_and_stays_in_place",
+        file=STRONG,
+    ),
+]

@@ -5,12 +5,23 @@ from typing import Any
 
 import pytest
 import torch
+from method_case import MethodCase
+from mutations import Mutation
 from tiny import build, build_with, make_batch, moved, table_network, total_of, trainable
 
-from segpl.errors import InputError, UnknownNameError
+from segpl.errors import UnknownNameError
 from segpl.losses import cross_entropy, supervised_loss
 from segpl.methods.base import Method
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
+
+CASE = MethodCase(
+    curve={
+        "supervised": [0.632379, 0.604481],
+        "pseudo": [0.833230, 0.815495],
+    },
+    one_vs_rest=True,
+    terms_on_labeled=frozenset({"pseudo"}),
+)
 
 
 def table(seed: int) -> torch.Tensor:
@@ -28,13 +39,13 @@ def twins(first: torch.Tensor, second: torch.Tensor, **settings: Any) -> Method:
 
 
 def known(batch: Batch) -> torch.Tensor:
-    """(4, 1, 16, 16) weights: ignored voxels of labeled images out, unlabeled images whole."""
+    """Weights (4, 1, 16, 16): 0 at ignored voxels of labeled images, 1 elsewhere."""
     labeled = (batch.labeled.label != IGNORE).unsqueeze(1).float()
     return torch.cat([labeled, torch.ones_like(labeled)])
 
 
 def test_each_network_learns_from_the_hard_labels_of_the_other():
-    """By hand, for both directions, and on labeled and unlabeled images alike."""
+    """By hand, in both directions, on labeled and unlabeled images."""
     method, batch = twins(table(1), table(2)), make_batch(2)
     term = method.step(batch, 1.0).terms["pseudo"].value
     ours = torch.autograd.grad(term, [method.network.body.logits, method.twin.body.logits])
@@ -49,8 +60,8 @@ def test_each_network_learns_from_the_hard_labels_of_the_other():
         assert torch.allclose(mine, other, atol=1e-9)
 
 
-def test_each_network_has_the_gradient_of_its_own_whole_loss():
-    """A weight of 2 undoes the mean that the log shows."""
+def test_each_network_has_the_gradient_of_its_own_loss():
+    """A weight of 2 turns the logged mean into the sum."""
     method, batch = twins(table(1), table(2), alpha=0.7), make_batch(2)
     total_of(method.step(batch, 1.0)).backward()
 
@@ -70,11 +81,10 @@ def test_supervised_term_is_the_mean_of_both_networks():
     assert term.weight == 2
 
 
-@pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("key", ["supervised", "pseudo"])
-def test_every_term_moves_both_networks(dims, key):
-    method = build("cps", dims)
-    term = method.step(make_batch(dims), 1.0).terms[key].value
+def test_every_term_moves_both_networks(key):
+    method = build("cps", 2)
+    term = method.step(make_batch(2), 1.0).terms[key].value
     for network in (method.network, method.twin):
         assert moved(term, trainable(network))
 
@@ -87,50 +97,39 @@ def test_twins_start_from_different_weights():
     assert not any(torch.equal(ours[key], theirs[key]) for key in convolutions)
 
 
-def test_labels_of_a_network_do_not_move_it():
-    """Were they soft, or were gradients let through, the twin's loss would reach the labeller."""
+def test_labels_are_hard_and_carry_no_gradient():
     method, batch = twins(table(1), table(2)), make_batch(2)
     output = method.step(batch, 1.0)
     assert all(set(one.target.unique().tolist()) == {0.0, 1.0} for one in output.pseudo)
     assert not any(one.target.requires_grad for one in output.pseudo)
 
 
-def test_onlookers_get_the_labels_of_both_networks_for_the_unlabeled_images():
+def test_monitored_labels_are_those_of_both_networks_for_unlabeled_images():
     first, second = twins(table(1), table(2)).step(make_batch(2), 1.0).pseudo
     assert torch.equal(first.target, (table(1)[2:] > 0).float())
     assert torch.equal(second.target, (table(2)[2:] > 0).float())
 
 
-@pytest.mark.parametrize(
-    ("progress", "weight"), [(0.0, 0.0), (0.2, 0.0), (0.4, 0.4), (0.6, 0.8), (1.0, 0.8)]
-)
-def test_weight_of_the_cross_term_rises_in_a_straight_line(progress, weight):
-    """Twice alpha, since the term is the mean of two."""
-    method = build("cps", 2, settings={"alpha": 0.4, "ramp_begin": 0.2, "ramp_end": 0.6})
-    terms = method.step(make_batch(2), progress).terms
-    assert terms["pseudo"].weight == pytest.approx(weight)
-    assert terms["supervised"].weight == 2
-
-
-def test_ramp_that_ends_at_zero_is_the_constant_weight_of_the_source():
+def test_ramp_that_ends_at_zero_gives_the_constant_weight_of_the_source():
     method = build("cps", 2, settings={"alpha": 1.5, "ramp_begin": 0.0, "ramp_end": 0.0})
     assert method.step(make_batch(2), 0.0).terms["pseudo"].weight == 3.0
 
 
-@pytest.mark.parametrize("loss", ["dice", "cross-entropy", "dice-cross-entropy"])
-def test_ignored_voxels_of_labeled_images_are_left_out_of_the_cross_term(loss):
-    """Padding of labeled crops is marked so."""
+def test_cross_term_excludes_ignored_voxels_of_labeled_images():
+    """Padding of labeled crops is ignored too."""
     batch = make_batch(2)
     ignored = known(batch) == 0
     values = []
     for factor in (1, -5):
         tables = [torch.where(ignored, factor * table(n), table(n)) for n in (1, 2)]
-        values.append(twins(*tables, loss=loss).step(batch, 1.0).terms["pseudo"].value)
+        values.append(
+            twins(*tables, loss="dice-cross-entropy").step(batch, 1.0).terms["pseudo"].value
+        )
     assert torch.equal(*values)
 
 
-def test_given_labels_do_not_enter_the_cross_term():
-    """On labeled images too, the other network is the teacher."""
+def test_cross_term_does_not_depend_on_given_labels():
+    """On labeled images too, the labels are those of the other network."""
     batch = make_batch(2)
     label = batch.labeled.label
     swapped = torch.where(label == IGNORE, IGNORE, 1 - label)
@@ -140,8 +139,8 @@ def test_given_labels_do_not_enter_the_cross_term():
     assert not torch.equal(*(term["supervised"].value for term in terms))
 
 
-def test_agreement_is_the_share_of_unlabeled_voxels_with_equal_labels():
-    """One row of 16 differs in each unlabeled image; labeled ones do not count."""
+def test_agreement_is_the_fraction_of_unlabeled_voxels_with_equal_labels():
+    """One row of 16 differs in each unlabeled image; labeled images do not count."""
     first = torch.full((4, 1, 16, 16), -1.0)
     second = first.clone()
     second[:2] = 1.0
@@ -150,7 +149,7 @@ def test_agreement_is_the_share_of_unlabeled_voxels_with_equal_labels():
     assert monitors["agreement"].item() == pytest.approx(15 / 16)
 
 
-def test_agreement_and_foreground_leave_out_what_lies_beyond_the_scans():
+def test_agreement_and_foreground_exclude_padding():
     first = torch.full((4, 1, 16, 16), -1.0)
     second = first.clone()
     second[2:, :, 4] = 1.0
@@ -163,7 +162,7 @@ def test_agreement_and_foreground_leave_out_what_lies_beyond_the_scans():
     assert monitors["pseudo_foreground"].item() == pytest.approx(1 / 8)
 
 
-def test_pseudo_foreground_is_the_mean_share_of_both_networks():
+def test_pseudo_foreground_is_the_mean_over_both_networks():
     first, second = torch.full((4, 1, 16, 16), -1.0), torch.full((4, 1, 16, 16), -1.0)
     first[:2] = 1.0
     first[2:, :, :4] = 1.0
@@ -171,7 +170,7 @@ def test_pseudo_foreground_is_the_mean_share_of_both_networks():
     assert monitors["pseudo_foreground"].item() == pytest.approx(1 / 8)
 
 
-def test_prediction_is_that_of_the_first_network_unless_both_are_asked():
+def test_first_network_predicts_unless_both_are_selected():
     image = make_batch(2, images=4).labeled.image
     first = twins(table(1), table(2)).predict(image)
     both = twins(table(1), table(2), predict_by="both").predict(image)
@@ -179,7 +178,7 @@ def test_prediction_is_that_of_the_first_network_unless_both_are_asked():
     assert torch.allclose(both, (table(1).sigmoid() + table(2).sigmoid()) / 2)
 
 
-def test_each_network_sees_all_images_in_one_pass():
+def test_each_network_sees_all_images_in_one_forward_pass():
     method, calls = build("cps", 2), []
     for network in (method.network, method.twin):
         network.register_forward_pre_hook(lambda _, images: calls.append(images[0].shape[0]))
@@ -187,11 +186,84 @@ def test_each_network_sees_all_images_in_one_pass():
     assert calls == [4, 4]
 
 
-def test_unknown_predictor_is_refused_with_the_nearest():
+def test_unknown_predictor_is_rejected_with_a_suggestion():
     with pytest.raises(UnknownNameError, match=r"no method\.predict_by named 'frist'.*'first'"):
         build("cps", 2, settings={"predict_by": "frist"})
 
 
-def test_ramp_that_ends_before_it_begins_is_refused():
-    with pytest.raises(InputError, match=r"method\.ramp_begin is 0\.8 and method\.ramp_end"):
-        build("cps", 2, settings={"ramp_begin": 0.8, "ramp_end": 0.2})
+MUTATIONS = [
+    Mutation(
+        "learns from its own labels",
+        "((by_first.outputs, by_second), (by_second.outputs, by_first))",
+        "((by_first.outputs, by_first), (by_second.outputs, by_second))",
+        "test_each_network_learns_from_the_hard_labels_of_the_other",
+    ),
+    Mutation(
+        "trains in one direction only",
+        "((by_first.outputs, by_second), (by_second.outputs, by_first))",
+        "((by_first.outputs, by_second),)",
+        "test_every_term_moves_both_networks",
+        {"key": "pseudo"},
+    ),
+    Mutation(
+        "supervises one network only",
+        "torch.stack(supervised).mean()",
+        "supervised[0]",
+        "test_every_term_moves_both_networks",
+        {"key": "supervised"},
+    ),
+    Mutation(
+        "starts from equal twins",
+        "self.twin = build()",
+        "self.twin = __import__('copy').deepcopy(self.network)",
+        "test_twins_start_from_different_weights",
+    ),
+    Mutation(
+        "uses one network for both twins",
+        "self.twin = build()",
+        "self.twin = self.network",
+        "test_twins_start_from_different_weights",
+    ),
+    Mutation(
+        "lets gradients through its labels",
+        "target = binarize(logits.sigmoid(), 0.5).target",
+        "target = logits.sigmoid()",
+        "test_pseudo_labels_carry_no_gradient_and_lie_between_0_and_1",
+    ),
+    Mutation(
+        "makes soft labels",
+        "target = binarize(logits.sigmoid(), 0.5).target",
+        "target = logits.sigmoid().detach()",
+        "test_each_network_learns_from_the_hard_labels_of_the_other",
+    ),
+    Mutation(
+        "does not ramp alpha",
+        "2.0 * self.settings.alpha_at(progress)",
+        "2.0 * self.settings.alpha",
+        "test_weight_of_unlabeled_images_follows_alpha",
+    ),
+    Mutation(
+        "halves the gradient of each network",
+        "Term(torch.stack(supervised).mean(), 2.0)",
+        "Term(torch.stack(supervised).mean())",
+        "test_each_network_has_the_gradient_of_its_own_loss",
+    ),
+    Mutation(
+        "counts ignored voxels of labeled images",
+        "torch.cat([known, inside])",
+        "torch.cat([torch.ones_like(known), inside])",
+        "test_cross_term_excludes_ignored_voxels_of_labeled_images",
+    ),
+    Mutation(
+        "counts padding",
+        "mask_padding(unlabeled, torch.ones_like(outputs[1].logits))",
+        "torch.ones_like(outputs[1].logits)",
+        "test_predictions_in_padding_change_nothing",
+    ),
+    Mutation(
+        "always predicts with both networks",
+        "return [self.network] if self.settings",
+        "return [self.network, self.twin] if self.settings",
+        "test_first_network_predicts_unless_both_are_selected",
+    ),
+]

@@ -3,10 +3,13 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny import build, build_with, make_batch, moved, phantom_batch, table_network, trainable
+from method_case import MethodCase
+from mutations import Mutation
+from tiny import build, build_with, make_batch, moved, table_network, trainable
 from torch.nn.functional import cross_entropy
 
 from segpl.errors import InputError
@@ -16,8 +19,13 @@ from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Unlabeled
 from segpl.views.jigsaw import distant_permutations, rearrange_tiles
 
-RAMP = {"alpha": 0.4, "ramp_begin": 0.2, "ramp_end": 0.6}
-both_dims = pytest.mark.parametrize("dims", [2, 3])
+CASE = MethodCase(
+    curve={
+        "supervised": [0.651867, 0.619749],
+        "pseudo": [0.456134, 0.446061],
+        "jigsaw": [2.322864, 2.151444],
+    },
+)
 BATCH_NORM = NetworkSettings(norm="batch")
 every_network = pytest.mark.parametrize(
     "network",
@@ -33,7 +41,7 @@ def make(dims: int = 2, network: NetworkSettings | None = None, **settings: obje
 
 
 def drawn(method: SelfLoop, batch: Batch) -> torch.Tensor:
-    """The numbers of the puzzles that a step on this batch draws."""
+    """The puzzles that a step on this batch draws."""
     generator = torch.Generator().manual_seed(batch.generator.initial_seed())
     return method.puzzle.draw(batch.unlabeled.image, generator)
 
@@ -49,18 +57,17 @@ def state_of(method: SelfLoop) -> dict[str, torch.Tensor]:
 
 
 def looped(values: torch.Tensor) -> SelfLoop:
-    """A method whose loop gives these probabilities (Q, B, K, *S)."""
+    """A method whose loop returns these probabilities (Q, B, K, *S)."""
     method = make()
     method.loop = lambda image, numbers: values  # type: ignore[method-assign]  # a known answer
     return method
 
 
-@both_dims
 @every_network
-def test_loop_is_a_training_on_one_puzzle_after_the_other(dims, network):
-    """Against torch's own SGD on a network of its own."""
-    method = make(dims, network, rounds=3, loop_lr=0.05)
-    image = make_batch(dims).unlabeled.image
+def test_loop_trains_on_one_puzzle_after_another(network):
+    """Compared with torch's SGD on a copy of the network."""
+    method = make(2, network, rounds=3, loop_lr=0.05)
+    image = make_batch(2).unlabeled.image
     numbers = torch.tensor([[4, 1, 7], [9, 2, 3]])
     found = method.loop(image, numbers)
 
@@ -73,30 +80,28 @@ def test_loop_is_a_training_on_one_puzzle_after_the_other(dims, network):
         optimizer.step()
         with torch.no_grad():
             expected = other.network(image).logits.sigmoid()
-        assert torch.allclose(found[turn], expected, atol=1e-4), turn
+        assert torch.allclose(found[turn], expected, atol=1e-3), turn
 
 
-@both_dims
-def test_every_round_of_the_loop_predicts_something_else(dims):
-    method, batch = make(dims, rounds=4), make_batch(dims)
+def test_every_round_changes_the_prediction():
+    method, batch = make(2, rounds=4), make_batch(2)
     answers = method.loop(batch.unlabeled.image, drawn(method, batch))
     assert answers.shape[0] == 4
     for before, after in itertools.pairwise(answers):
         assert (before - after).abs().max() > 1e-4
 
 
-def test_loop_begins_at_the_weights_as_they_are():
+def test_loop_starts_from_the_current_weights():
     method, batch = make(loop_lr=0.0), make_batch(2)
     answers = method.loop(batch.unlabeled.image, drawn(method, batch))
     expected = method.network(batch.unlabeled.image).logits.sigmoid()
-    assert all(torch.allclose(answer, expected, atol=1e-6) for answer in answers)
+    assert all(torch.allclose(answer, expected, atol=1e-5) for answer in answers)
 
 
-@both_dims
 @every_network
-def test_loop_leaves_weights_statistics_and_gradients_alone(dims, network):
-    """DynUNet has layers with two names, of which the second must not keep the copy."""
-    method, batch = make(dims, network, loop_lr=1.0), make_batch(dims)
+def test_loop_changes_neither_weights_nor_statistics_nor_gradients(network):
+    """DynUNet has layers with two names; neither may keep the copied weights."""
+    method, batch = make(2, network, loop_lr=1.0), make_batch(2)
     before, owned = state_of(method), [id(p) for p in method.parameters()]
     method.loop(batch.unlabeled.image, drawn(method, batch))
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
@@ -105,7 +110,7 @@ def test_loop_leaves_weights_statistics_and_gradients_alone(dims, network):
 
 
 @every_network
-def test_step_leaves_the_weights_to_the_optimizer(network):
+def test_step_does_not_change_the_weights(network):
     method = make(2, network)
     before = [p.clone() for p in method.parameters()]
     owned = [id(p) for p in method.parameters()]
@@ -114,17 +119,17 @@ def test_step_leaves_the_weights_to_the_optimizer(network):
     assert all(torch.equal(*pair) for pair in zip(method.parameters(), before, strict=True))
 
 
-def test_running_statistics_are_those_of_one_pass_over_the_images_as_they_are():
+def test_running_statistics_come_from_one_pass_over_unshuffled_images():
     method, batch = make(network=BATCH_NORM), make_batch(2)
     other = copy.deepcopy(method)
     method.step(batch, 1.0)
     other.network(torch.cat([batch.labeled.image, batch.unlabeled.image]))
     for (key, ours), theirs in zip(method.named_buffers(), other.buffers(), strict=True):
-        assert torch.allclose(ours, theirs), key
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5), key
 
 
-def test_loop_moves_all_that_the_head_reads_in_every_round_under_bfloat16():
-    """Autocast keeps rounded copies of weights; one made without gradient would stop a weight."""
+def test_every_round_updates_all_weights_of_the_head_under_bfloat16():
+    """Autocast caches rounded weights; a copy without gradient would freeze a weight."""
     method, batch = make(rounds=3), make_batch(2)
     seen: list[list[torch.Tensor]] = []
 
@@ -141,17 +146,17 @@ def test_loop_moves_all_that_the_head_reads_in_every_round_under_bfloat16():
         assert not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
 
 
-def test_loop_takes_up_the_first_puzzle_again_when_there_are_no_others():
+def test_loop_repeats_puzzles_if_there_are_fewer_than_rounds():
     method = make(rounds=3, permutations=2)
     numbers = torch.tensor([[1, 0], [0, 1]])
     image = make_batch(2).unlabeled.image
     again = make(rounds=3, permutations=2).loop(image, numbers[:, [0, 1, 0]])
-    assert torch.allclose(method.loop(image, numbers), again)
+    assert torch.allclose(method.loop(image, numbers), again, atol=1e-5)
 
 
 def test_target_is_the_mean_over_the_rounds():
     values = torch.tensor([0.1, 0.3, 0.8]).view(3, 1, 1, 1, 1).expand(3, 2, 1, 16, 16)
-    pseudo = looped(values).label(make_batch(2).unlabeled, torch.zeros(2, 1))
+    (pseudo,) = looped(values).label(make_batch(2), 1.0)
     assert torch.allclose(pseudo.target, torch.full((2, 1, 16, 16), 0.4))
 
 
@@ -159,16 +164,16 @@ def test_target_is_the_mean_over_the_rounds():
     ("answers", "weight"),
     [
         ([0.5, 0.5], 0.0),
-        ([0.0, 1.0], 0.0),  # sure in each round, and never of the same
+        ([0.0, 1.0], 0.0),  # certain in each round, but contradictory
         ([1.0, 1.0], 1.0),
         ([0.0, 0.0], 1.0),
         ([0.25, 0.25], 0.1887),  # 1 - 0.8113 bits
         ([0.05, 0.15], 0.5310),  # 1 - 0.4690 bits at 0.1
     ],
 )
-def test_weight_is_what_the_entropy_of_the_mean_leaves_of_one(answers, weight):
+def test_weight_is_one_minus_the_entropy_of_the_mean(answers, weight):
     values = torch.tensor(answers).view(2, 1, 1, 1, 1).expand(2, 2, 1, 16, 16)
-    pseudo = looped(values).label(make_batch(2).unlabeled, torch.zeros(2, 1))
+    (pseudo,) = looped(values).label(make_batch(2), 1.0)
     assert pseudo.weight.unique().tolist() == pytest.approx([weight], abs=1e-4)
     assert pseudo.monitors["certainty"].item() == pytest.approx(weight, abs=1e-4)
     spread = abs(answers[0] - answers[1]) / 2
@@ -181,19 +186,19 @@ def test_weight_differs_from_voxel_to_voxel():
 
 
 def test_labels_and_weights_carry_no_gradient():
-    method, batch = make(), make_batch(2)
-    pseudo = method.label(batch.unlabeled, drawn(method, batch))
+    (pseudo,) = make().label(make_batch(2), 1.0)
     assert not pseudo.target.requires_grad
     assert not pseudo.weight.requires_grad
 
 
-def test_voxels_beyond_the_scan_do_not_count():
+def test_padding_does_not_count():
     batch = make_batch(2)
     inside = torch.ones((2, 16, 16), dtype=torch.bool)
     inside[:, :5] = False
     values = torch.ones((2, 2, 1, 16, 16))
     values[..., 5:, :] = torch.tensor([0.9, 1.0]).view(2, 1, 1, 1, 1)
-    pseudo = looped(values).label(Unlabeled(batch.unlabeled.image, inside), torch.zeros(2, 1))
+    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
+    (pseudo,) = looped(values).label(batch, 1.0)
     assert not pseudo.weight[:, :, :5].any()
     assert (pseudo.weight[:, :, 5:] > 0).all()
     # 1 - 0.2864 bits at 0.95, and half of 0.1
@@ -202,7 +207,7 @@ def test_voxels_beyond_the_scan_do_not_count():
 
 
 def test_pseudo_term_is_the_weighted_loss_against_the_mean():
-    """By hand: a network of a table keeps its answer, which is then its own soft label."""
+    """By hand: a table does not change in the loop, so its answer is its own soft label."""
     rows = torch.randn((2, 1, 16, 16), generator=torch.Generator().manual_seed(5))
     table = torch.cat([rows, rows])
     settings = {"loss": "dice"}
@@ -216,25 +221,23 @@ def test_pseudo_term_is_the_weighted_loss_against_the_mean():
     expected = dice_loss(logits, target, 1 - bits)
     (theirs,) = torch.autograd.grad(expected, [logits])
     assert term.item() == pytest.approx(expected.item(), abs=1e-6)
-    assert torch.allclose(ours[2:], theirs, atol=1e-7)
+    assert torch.allclose(ours[2:], theirs, atol=1e-6)
     assert not ours[:2].any()
 
 
-@both_dims
-def test_pseudo_term_holds_the_answer_as_it_is_against_the_loop(dims):
-    method, batch = make(dims, loss="dice", loop_lr=0.3), make_batch(dims)
+def test_pseudo_term_compares_the_current_prediction_with_the_loop():
+    method, batch = make(2, loss="dice", loop_lr=0.3), make_batch(2)
     output = method.step(batch, 1.0)
     target = method.loop(batch.unlabeled.image, drawn(method, batch)).mean(0)
     logits = method.network(batch.unlabeled.image).logits
     bits = torch.distributions.Bernoulli(target).entropy() / math.log(2)
-    assert torch.allclose(output.pseudo[0].target, target, atol=1e-6)
+    assert torch.allclose(output.pseudo[0].target, target, atol=1e-4)
     expected = dice_loss(logits, target, 1 - bits)
-    assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), abs=1e-5)
+    assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), abs=1e-4)
 
 
-@both_dims
-def test_jigsaw_term_is_the_cross_entropy_of_the_order_of_the_tiles(dims):
-    method, batch = make(dims), make_batch(dims)
+def test_jigsaw_term_is_the_cross_entropy_of_the_tile_order():
+    method, batch = make(2), make_batch(2)
     found = method.step(batch, 1.0).terms["jigsaw"].value
     number = drawn(method, batch)[:, 0]
     features = method.network(shuffled(batch.unlabeled.image, number)).features
@@ -242,51 +245,30 @@ def test_jigsaw_term_is_the_cross_entropy_of_the_order_of_the_tiles(dims):
     assert found.item() == pytest.approx(expected.item(), abs=1e-5)
 
 
-@both_dims
-def test_jigsaw_term_moves_the_head_and_all_of_the_network_but_its_last_layer(dims):
-    method = make(dims)
-    term = method.step(make_batch(dims), 1.0).terms["jigsaw"].value
+def test_jigsaw_term_trains_the_head_and_all_of_the_network_but_its_last_layer():
+    method = make(2)
+    term = method.step(make_batch(2), 1.0).terms["jigsaw"].value
     last = list(method.network.body.last.parameters())
     others = [p for p in trainable(method) if all(p is not q for q in last)]
     assert all(moved(term, [parameter]) for parameter in others)
     assert not moved(term, last)
 
 
-@both_dims
-def test_segmentation_does_not_move_the_head(dims):
-    method = make(dims)
-    terms = method.step(make_batch(dims), 1.0).terms
+def test_segmentation_does_not_train_the_head():
+    method = make(2)
+    terms = method.step(make_batch(2), 1.0).terms
     for key in ("supervised", "pseudo"):
         assert not moved(terms[key].value, trainable(method.head)), key
         assert moved(terms[key].value, trainable(method.network)), key
 
 
-@pytest.mark.parametrize(
-    ("progress", "weight"), [(0.0, 0.0), (0.2, 0.0), (0.4, 0.2), (0.6, 0.4), (1.0, 0.4)]
-)
-def test_pseudo_labels_come_after_the_puzzle_has_begun(progress, weight):
-    terms = make(jigsaw_weight=0.3, **RAMP).step(make_batch(2), progress).terms
-    assert terms["pseudo"].weight == pytest.approx(weight)
+def test_puzzle_has_a_constant_weight():
+    terms = make(jigsaw_weight=0.3).step(make_batch(2), 0.0).terms
+    assert terms["pseudo"].weight == 0
     assert terms["jigsaw"].weight == 0.3
-    assert terms["supervised"].weight == 1
 
 
-def test_descent_on_the_jigsaw_term_solves_puzzles():
-    method = make(rounds=1, permutations=4)
-    optimizer = torch.optim.Adam(trainable(method), lr=0.02)
-    values = []
-    for step in range(40):
-        batch = phantom_batch(2)
-        batch.generator.manual_seed(step)
-        output = method.step(batch, 0.0)
-        optimizer.zero_grad()
-        output.terms["jigsaw"].value.backward()
-        optimizer.step()
-        values.append(output.terms["jigsaw"].value.item())
-    assert sum(values[-10:]) < 0.2 * sum(values[:10])
-
-
-def test_share_of_solved_puzzles_counts_the_right_guesses():
+def test_solved_is_the_fraction_of_correct_guesses():
     method, batch = make(), make_batch(2)
     with torch.no_grad():
         method.head.block[-1].weight.zero_()
@@ -295,7 +277,7 @@ def test_share_of_solved_puzzles_counts_the_right_guesses():
     assert method.step(batch, 1.0).monitors["solved"].item() == 0.5
 
 
-def test_puzzles_are_those_of_the_generator_of_the_batch():
+def test_puzzles_use_the_generator_of_the_batch():
     method = make()
     first, same = (method.step(make_batch(2), 1.0).terms["jigsaw"].value for _ in range(2))
     batch = make_batch(2)
@@ -304,8 +286,9 @@ def test_puzzles_are_those_of_the_generator_of_the_batch():
     assert not torch.equal(first, method.step(batch, 1.0).terms["jigsaw"].value)
 
 
+@pytest.mark.slow
 def test_compiled_network_needs_three_graphs():
-    """For both kinds of images, puzzles, and the loop's predictions; each is minutes on a GPU."""
+    """For the batch, the puzzles, and the predictions in the loop; each takes minutes on a GPU."""
     graphs = []
 
     def keep(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
@@ -318,7 +301,7 @@ def test_compiled_network_needs_three_graphs():
     expected = make().step(make_batch(2), 1.0).terms
     assert len(graphs) == 3
     for key in expected:
-        assert found[key].value.item() == pytest.approx(expected[key].value.item(), abs=1e-5)
+        assert found[key].value.item() == pytest.approx(expected[key].value.item(), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -331,12 +314,160 @@ def test_compiled_network_needs_three_graphs():
         ("jigsaw_weight", float("nan")),
     ],
 )
-def test_a_loop_that_means_nothing_is_refused(setting, value):
+def test_invalid_setting_is_rejected(setting, value):
     with pytest.raises(InputError, match=f"method.{setting} is"):
         make(**{setting: value})
 
 
-def test_crops_too_small_for_a_puzzle_are_refused():
+def test_crops_too_small_for_a_puzzle_are_rejected():
     method = make(tiles=5)
     with pytest.raises(InputError, match=r"crops of \(16, 16\) are too small for a puzzle"):
         method.step(make_batch(2), 1.0)
+
+
+UNET, DYNUNET = NetworkSettings(), NetworkSettings("DynUNet")
+MUTATIONS = [
+    Mutation(
+        "drops the puzzle",
+        "return (PseudoLabels(target, certainty * inside, terms, monitors),)",
+        "return (PseudoLabels(target, certainty * inside, {}, monitors),)",
+        "test_every_weight_is_moved_by_some_term",
+    ),
+    Mutation(
+        "detaches the puzzle",
+        "Term(cross_entropy(scores, first)",
+        "Term(cross_entropy(scores.detach(), first)",
+        "test_every_term_moves_some_weight",
+    ),
+    Mutation(
+        "detaches the features for its head",
+        "self.head(output.features)",
+        "self.head(output.features.detach())",
+        "test_jigsaw_term_trains_the_head_and_all_of_the_network_but_its_last_layer",
+    ),
+    Mutation(
+        "detaches the pseudo loss",
+        "self.loss(on_unlabeled.logits, made",
+        "self.loss(on_unlabeled.logits.detach(), made",
+        "test_every_term_moves_some_weight",
+    ),
+    Mutation(
+        "does not move in its loop",
+        "weight - self.settings.loop_lr * slope",
+        "weight - 0 * slope",
+        "test_every_round_changes_the_prediction",
+    ),
+    Mutation(
+        "climbs the loss of the puzzle",
+        "weight - self.settings.loop_lr * slope",
+        "weight + self.settings.loop_lr * slope",
+        "test_loop_trains_on_one_puzzle_after_another",
+        {"network": UNET},
+    ),
+    Mutation(
+        "moves the weights themselves",
+        "else weight - self.settings.loop_lr * slope",
+        "else weight.sub_(self.settings.loop_lr * slope)",
+        "test_loop_changes_neither_weights_nor_statistics_nor_gradients",
+        {"network": UNET},
+    ),
+    Mutation(
+        "leaves its copies in layers with two names",
+        ", tie_weights=False",
+        "",
+        "test_loop_changes_neither_weights_nor_statistics_nor_gradients",
+        {"network": DYNUNET},
+    ),
+    Mutation(
+        "trains running statistics",
+        "{name: buffer.clone() for",
+        "{name: buffer for",
+        "test_loop_changes_neither_weights_nor_statistics_nor_gradients",
+        {"network": BATCH_NORM},
+    ),
+    Mutation(
+        "solves one puzzle in all rounds",
+        "numbers[:, turn % numbers.shape[1]]",
+        "numbers[:, 0]",
+        "test_loop_trains_on_one_puzzle_after_another",
+        {"network": UNET},
+    ),
+    Mutation(
+        "restarts in each round",
+        "leaves = {name: Parameter(weight) for name, weight in weights.items()}",
+        "leaves = {name: Parameter(weight.detach()) for name, weight in self.named_parameters()}",
+        "test_loop_trains_on_one_puzzle_after_another",
+        {"network": UNET},
+    ),
+    Mutation(
+        "does not shuffle in its loop",
+        "self.answer(self.puzzle(image, number), leaves)",
+        "self.answer(image, leaves)",
+        "test_loop_trains_on_one_puzzle_after_another",
+        {"network": UNET},
+    ),
+    Mutation(
+        "predicts shuffled images in its loop",
+        "logits, _ = self.answer(image, weights)",
+        "logits, _ = self.answer(self.puzzle(image, number), weights)",
+        "test_loop_trains_on_one_puzzle_after_another",
+        {"network": UNET},
+    ),
+    Mutation(
+        "does not shuffle for its term",
+        "self.puzzle(unlabeled.image, first)",
+        "unlabeled.image",
+        "test_jigsaw_term_is_the_cross_entropy_of_the_tile_order",
+    ),
+    Mutation(
+        "shuffles labeled images",
+        "self.puzzle(unlabeled.image, first)",
+        "self.puzzle(batch.labeled.image, first)",
+        "test_other_terms_see_unlabeled_images_and_labeled_ones_only_if_declared",
+    ),
+    Mutation(
+        "learns the number of another puzzle",
+        "Term(cross_entropy(scores, first)",
+        "Term(cross_entropy(scores, numbers[:, 1])",
+        "test_jigsaw_term_is_the_cross_entropy_of_the_tile_order",
+    ),
+    Mutation(
+        "keeps the last round only",
+        "target = answers.mean(0)",
+        "target = answers[-1]",
+        "test_target_is_the_mean_over_the_rounds",
+    ),
+    Mutation(
+        "weights all voxels alike",
+        "PseudoLabels(target, certainty * inside",
+        "PseudoLabels(target, inside",
+        "test_weight_is_one_minus_the_entropy_of_the_mean",
+        {"answers": [0.25, 0.25], "weight": 0.1887},
+    ),
+    Mutation(
+        "weights by uncertainty",
+        "PseudoLabels(target, certainty * inside",
+        "PseudoLabels(target, (1 - certainty) * inside",
+        "test_weight_is_one_minus_the_entropy_of_the_mean",
+        {"answers": [0.25, 0.25], "weight": 0.1887},
+    ),
+    Mutation(
+        "counts padding",
+        "PseudoLabels(target, certainty * inside",
+        "PseudoLabels(target, certainty",
+        "test_padding_does_not_count",
+    ),
+    Mutation(
+        "lets gradients into its labels",
+        "with torch.no_grad():",
+        "with torch.enable_grad():\n"
+        "                weights = {n: w.requires_grad_() for n, w in weights.items()}",
+        "test_labels_and_weights_carry_no_gradient",
+    ),
+    Mutation(
+        "ramps the puzzle",
+        "self.settings.jigsaw_weight)}",
+        "self.settings.jigsaw_weight * progress)}",
+        "test_puzzle_has_a_constant_weight",
+    ),
+]

@@ -6,19 +6,27 @@ from functools import partial
 
 import pytest
 import torch
+from method_case import MethodCase
+from mutations import Mutation
 from tiny import build, build_with, make_batch, moved, slope_method, table_network, trainable
 from torch import Tensor
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.losses import voxelwise_entropy
 from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Labeled, Unlabeled
 
+CASE = MethodCase(
+    curve={
+        "supervised": [0.651794, 0.619315],
+        "pseudo": [0.003607, 0.003196],
+    },
+    one_vs_rest=True,
+)
 slopes = partial(slope_method, "ua-mt")
 
 
 def batch_of(image: Tensor, inside: Tensor | None = None) -> Batch:
-    """`image` as the unlabeled ones, and with an empty label as the labeled ones."""
+    """The same images unlabeled and, with empty labels, labeled."""
     label = torch.zeros((image.shape[0], *image.shape[2:]), dtype=torch.int64)
     generator = torch.Generator().manual_seed(0)
     return Batch(Labeled(image, label), Unlabeled(image, inside), generator)
@@ -30,34 +38,26 @@ def logits_of(*probabilities: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("probability", "nats"), [(0.0, 0), (0.2, 0.500402), (0.5, math.log(2)), (1.0, 0)]
-)
-def test_entropy_is_that_of_a_yes_or_no(probability, nats):
-    """By hand: -0.2 ln 0.2 - 0.8 ln 0.8 = 0.500402."""
-    assert voxelwise_entropy(torch.tensor(probability)).item() == pytest.approx(nats, abs=1e-6)
-
-
-@pytest.mark.parametrize(
     ("progress", "kept"),
     [(0.0, [1, 0, 0, 1]), (0.4, [1, 0, 0, 1]), (0.5, [1, 1, 0, 1]), (1.0, [1, 1, 1, 1])],
 )
-def test_voxels_are_kept_below_an_entropy_that_rises(progress, kept):
-    """By hand: entropies 0.33, 0.56, 0.67, 0.33; thresholds 0.52, 0.55, 0.57, 0.69."""
+def test_voxels_are_kept_below_a_rising_entropy_limit(progress, kept):
+    """By hand: entropies 0.33, 0.56, 0.67, 0.33; limits 0.52, 0.55, 0.57, 0.69."""
     image = logits_of(0.9, 0.75, 0.6, 0.1)
     output = slopes(noise=0.0).step(batch_of(image), progress)
     assert output.pseudo[0].weight.flatten().tolist() == kept
     assert output.monitors["kept"].item() == pytest.approx(sum(kept) / 4)
 
 
-def test_threshold_begins_where_the_settings_say():
-    """By hand: the entropy of 0.9 is 0.47 of the greatest, that of 0.6 is 0.97."""
+def test_entropy_share_sets_the_first_limit():
+    """By hand: the entropy of 0.9 is 0.47 of the maximum, that of 0.6 is 0.97."""
     image = logits_of(0.9, 0.6)
     strict, lenient = (slopes(noise=0.0, entropy_share=share) for share in (0.3, 0.98))
     assert strict.step(batch_of(image), 0.0).monitors["kept"].item() == 0
     assert lenient.step(batch_of(image), 0.0).monitors["kept"].item() == 1
 
 
-def test_threshold_and_weight_rise_on_the_same_ramp():
+def test_limit_and_alpha_share_a_ramp():
     image = logits_of(0.75)
     early = slopes(noise=0.0, ramp_end=0.2, alpha=0.4).step(batch_of(image), 0.1)
     assert early.monitors["kept"].item() == 1
@@ -70,13 +70,13 @@ def test_undecided_voxel_is_never_kept():
 
 
 def test_pseudo_term_is_the_squared_difference_over_kept_voxels():
-    """By hand: of teacher's 0.9, 0.6 and 0.05 the second is left out; the student is flat."""
+    """By hand: of 0.9, 0.6 and 0.05 the second is excluded; the student says 0.5."""
     image = logits_of(0.9, 0.6, 0.05)
     term = slopes(student=0.0, noise=0.0).step(batch_of(image), 0.0).terms["pseudo"].value
     assert term.item() == pytest.approx((0.4**2 + 0.45**2) / 2, rel=1e-5)
 
 
-def test_where_nothing_is_kept_the_term_is_zero():
+def test_term_is_zero_if_no_voxel_is_kept():
     method = slopes(student=0.0, noise=0.0)
     output = method.step(batch_of(logits_of(0.55, 0.6)), 0.0)
     value = output.terms["pseudo"].value
@@ -85,7 +85,7 @@ def test_where_nothing_is_kept_the_term_is_zero():
     assert output.monitors["kept"].item() == 0
 
 
-def test_each_channel_is_judged_on_its_own():
+def test_every_channel_has_its_own_mask():
     table = torch.cat([logits_of(0.9, 0.6), logits_of(0.6, 0.1), logits_of(0.99, 0.5)], 1)
     method = build_with("ua-mt", lambda: table_network(table.expand(2, -1, -1, -1)))
     image = torch.zeros((1, 1, 1, 2))
@@ -96,8 +96,8 @@ def test_each_channel_is_judged_on_its_own():
     ]
 
 
-def test_voxels_beyond_a_scan_are_neither_kept_nor_counted():
-    """By hand: of three voxels inside, the teacher is sure of one."""
+def test_padding_is_neither_kept_nor_counted():
+    """By hand: of three voxels inside, the teacher is certain of one."""
     image = logits_of(0.9, 0.6, 0.6, 0.9)
     inside = torch.tensor([[[True, True, True, False]]])
     output = slopes(noise=0.0).step(batch_of(image, inside), 0.0)
@@ -106,14 +106,14 @@ def test_voxels_beyond_a_scan_are_neither_kept_nor_counted():
 
 
 @pytest.mark.parametrize(("draws", "sizes"), [(8, [2, 4, 4, 4, 4]), (3, [2, 4, 2]), (1, [2, 2])])
-def test_teacher_makes_one_pass_for_the_target_and_two_draws_in_each_other(draws, sizes):
+def test_teacher_runs_once_for_the_target_and_once_per_two_draws(draws, sizes):
     method = slopes(draws=draws)
     method.step(make_batch(2), 1.0)
     assert [seen.shape[0] for seen in method.teacher.body.seen] == sizes
     assert [seen.shape[0] for seen in method.network.body.seen] == [4]
 
 
-def test_every_pass_sees_noise_of_its_own():
+def test_every_pass_sees_its_own_noise():
     method, batch = slopes(), make_batch(2)
     method.step(batch, 1.0)
     seen = [*method.teacher.body.seen, method.network.body.seen[0][2:]]
@@ -133,13 +133,13 @@ def test_uncertainty_is_the_entropy_of_the_mean_of_the_draws():
     assert torch.allclose(ours, expected, atol=1e-5)
 
 
-def test_target_is_the_first_pass_of_the_teacher_alone():
+def test_target_comes_from_the_first_pass_alone():
     method, batch = slopes(student=-1.0, teacher=2.0), make_batch(2)
     target = method.step(batch, 1.0).pseudo[0].target
     assert torch.allclose(target, (2 * method.teacher.body.seen[0]).sigmoid())
 
 
-def test_gradient_takes_target_and_mask_for_constants():
+def test_gradient_treats_target_and_mask_as_constants():
     """By hand, without noise: the student's slope is -1 and the teacher's is 2."""
     method, image = slopes(-1.0, 2.0, noise=0.0), make_batch(2).unlabeled.image
     term = method.step(batch_of(image), 0.0).terms["pseudo"].value
@@ -152,7 +152,7 @@ def test_gradient_takes_target_and_mask_for_constants():
     assert gradient.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-def test_labels_carry_no_gradient_to_the_image():
+def test_labels_send_no_gradient_to_the_image():
     batch = make_batch(2)
     tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
     pseudo = build("ua-mt", 2).step(replace(batch, unlabeled=tracked), 1.0).pseudo[0]
@@ -160,52 +160,35 @@ def test_labels_carry_no_gradient_to_the_image():
     assert not pseudo.weight.requires_grad
 
 
-def test_dropout_of_the_teacher_draws_for_the_uncertainty_and_not_for_the_target():
+def test_teacher_uses_dropout_for_the_uncertainty_but_not_for_the_target():
     method = slopes()
     method.step(make_batch(2), 1.0)
     assert method.teacher.body.modes == [(False, False), *[(True, False)] * 4]
     assert method.network.body.modes == [(True, True)]
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_teacher_rests_after_a_step(dims):
-    method = build("ua-mt", dims, network=NetworkSettings(dropout=0.5))
+def test_teacher_is_in_evaluation_mode_after_a_step():
+    method = build("ua-mt", 2, network=NetworkSettings(dropout=0.5))
     with torch.random.fork_rng():
-        method.step(make_batch(dims), 1.0)
+        method.step(make_batch(2), 1.0)
     assert not any(module.training for module in method.teacher.modules())
     assert all(module.training for module in method.network.modules())
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_dropout_makes_the_teacher_less_sure(dims):
-    image = make_batch(dims).unlabeled.image
-
-    def mean_entropy(dropout: float) -> float:
-        network = NetworkSettings(dropout=dropout)
-        method = build("ua-mt", dims, network=network, settings={"noise": 0.0})
-        with torch.no_grad():
-            method.teacher.body.last.weight.mul_(20)  # or all answers are near 0.5
-            return method.uncertainty(image, torch.Generator().manual_seed(0)).mean().item()
-
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        assert mean_entropy(0.5) > 1.1 * mean_entropy(0.0)
-
-
-def test_teacher_moves_to_its_student_after_a_step():
+def test_teacher_follows_its_student():
     method = slopes(1.0, 2.0, decay=0.9)
     method.after_update(1000)
     assert method.teacher.body.slope.item() == pytest.approx(1.9)
 
 
-def test_prediction_is_made_by_the_student_unless_told_otherwise():
+def test_student_predicts_by_default():
     student, teacher = slopes(), slopes(predict_by="teacher")
     assert student.predictors() == [student.network]
     assert teacher.predictors() == [teacher.teacher]
 
 
-def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"predict_by named 'pupil'\. .*Known: student"):
+def test_unknown_predictor_is_rejected_with_a_suggestion():
+    with pytest.raises(UnknownNameError, match=r"predict_by named 'pupil'\. .*Known: .*student"):
         slopes(predict_by="pupil")
 
 
@@ -213,6 +196,83 @@ def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
     ("setting", "value"),
     [("draws", 0), ("entropy_share", 1.5), ("noise", -1.0), ("decay", -0.1), ("alpha", -1.0)],
 )
-def test_settings_that_mean_nothing_are_refused(setting, value):
+def test_invalid_setting_is_rejected(setting, value):
     with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):
         slopes(**{setting: value})
+
+
+TEACHER = "methods/teacher.py"
+MUTATIONS = [
+    Mutation(
+        "keeps the uncertain voxels",
+        "(uncertainty < limit",
+        "(uncertainty > limit",
+        "test_voxels_are_kept_below_a_rising_entropy_limit",
+        {"progress": 0.0, "kept": [1, 0, 0, 1]},
+    ),
+    Mutation(
+        "does not raise the limit",
+        "start + (1 - start) * sigmoid_ramp(progress, end=self.settings.ramp_end)",
+        "start",
+        "test_voxels_are_kept_below_a_rising_entropy_limit",
+        {"progress": 0.5, "kept": [1, 1, 0, 1]},
+    ),
+    Mutation(
+        "keeps every voxel",
+        "(uncertainty < limit * math.log(2))",
+        "(uncertainty < math.inf)",
+        "test_pseudo_term_is_the_squared_difference_over_kept_voxels",
+    ),
+    Mutation(
+        "counts padding",
+        "weight = made.weight * (uncertainty < limit * math.log(2))",
+        "weight = (uncertainty < limit * math.log(2)).float()",
+        "test_padding_is_neither_kept_nor_counted",
+    ),
+    Mutation(
+        "draws without dropout",
+        "with with_dropout(self.teacher):",
+        "if True:",
+        "test_teacher_uses_dropout_for_the_uncertainty_but_not_for_the_target",
+    ),
+    Mutation(
+        "draws from the student",
+        "answers = self.teacher(views)",
+        "answers = self.network(views)",
+        "test_teacher_runs_once_for_the_target_and_once_per_two_draws",
+        {"draws": 8, "sizes": [2, 4, 4, 4, 4]},
+    ),
+    Mutation(
+        "repeats one noisy view",
+        "add_clipped_noise(copies, self.settings.noise, generator)",
+        "torch.cat([add_clipped_noise(image, self.settings.noise, generator)] * count)",
+        "test_every_pass_sees_its_own_noise",
+    ),
+    Mutation(
+        "uses the last draws alone",
+        "total = total + answers",
+        "total = answers",
+        "test_uncertainty_is_the_entropy_of_the_mean_of_the_draws",
+    ),
+    Mutation(
+        "leaves dropout on",
+        "            layer.eval()",
+        "            pass",
+        "test_teacher_is_in_evaluation_mode_after_a_step",
+        file=TEACHER,
+    ),
+    Mutation(
+        "puts the whole teacher in training mode",
+        "isinstance(m, DROPOUTS) and not m.training",
+        "not m.training",
+        "test_teacher_uses_dropout_for_the_uncertainty_but_not_for_the_target",
+        file=TEACHER,
+    ),
+    Mutation(
+        "computes half of the entropy",
+        "torch.special.entr(probability) + torch.special.entr(1 - probability)",
+        "torch.special.entr(probability)",
+        "test_uncertainty_is_the_entropy_of_the_mean_of_the_draws",
+        file="losses.py",
+    ),
+]

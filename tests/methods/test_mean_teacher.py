@@ -1,19 +1,26 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from method_case import MethodCase
+from mutations import Mutation
 from tiny import build, make_batch, moved, slope_method, trainable
 from torch import nn
 
 from segpl.errors import InputError, UnknownNameError
-from segpl.losses import squared_error
 from segpl.types import Batch, Labeled, Unlabeled
 from segpl.views.noise import add_clipped_noise
 
+CASE = MethodCase(
+    curve={
+        "supervised": [0.651813, 0.619357],
+        "pseudo": [0.003284, 0.003126],
+    },
+    one_vs_rest=True,
+)
 slopes = partial(slope_method, "mean-teacher")
 
 
@@ -27,7 +34,7 @@ def test_pseudo_term_is_the_squared_difference_to_the_teachers_probability():
     assert torch.allclose(output.pseudo[0].target, theirs)
 
 
-def test_gradient_takes_the_teachers_answer_for_a_constant():
+def test_gradient_treats_the_target_as_a_constant():
     method, batch = slopes(-1.0, 2.0, noise=0.0), make_batch(2)
     term = method.step(batch, 1.0).terms["pseudo"].value
     (gradient,) = torch.autograd.grad(term, trainable(method))
@@ -37,32 +44,31 @@ def test_gradient_takes_the_teachers_answer_for_a_constant():
     assert gradient.item() == pytest.approx(expected.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_pseudo_term_moves_the_student_and_not_the_teacher(dims):
-    method = build("mean-teacher", dims)
-    term = method.step(make_batch(dims), 1.0).terms["pseudo"].value
+def test_pseudo_term_trains_the_student_and_not_the_teacher():
+    method = build("mean-teacher", 2)
+    term = method.step(make_batch(2), 1.0).terms["pseudo"].value
     assert moved(term, trainable(method.network))
     assert trainable(method.teacher) == []
 
 
-def test_target_carries_no_gradient_to_the_image_either():
+def test_target_sends_no_gradient_to_the_image():
     batch = make_batch(2)
     tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
     output = build("mean-teacher", 2).step(replace(batch, unlabeled=tracked), 1.0)
     assert not output.pseudo[0].target.requires_grad
 
 
-def test_student_and_teacher_that_are_alike_agree_without_noise():
+def test_equal_student_and_teacher_agree_without_noise():
     output = slopes(1.5, 1.5, noise=0.0).step(make_batch(2), 1.0)
     assert output.terms["pseudo"].value.item() == 0
 
 
-def test_student_and_teacher_that_are_alike_disagree_under_noise():
+def test_equal_student_and_teacher_disagree_under_noise():
     output = slopes(1.5, 1.5).step(make_batch(2), 1.0)
     assert output.terms["pseudo"].value.item() > 1e-5
 
 
-def test_student_and_teacher_see_the_image_under_different_noise():
+def test_student_and_teacher_see_different_noise():
     method, batch = slopes(), make_batch(2)
     method.step(batch, 1.0)
     image = batch.unlabeled.image
@@ -74,20 +80,20 @@ def test_student_and_teacher_see_the_image_under_different_noise():
     assert (ours - theirs).std() > 0.05
 
 
-def test_each_network_makes_one_pass_and_the_teacher_sees_no_labeled_image():
+def test_each_network_runs_once_and_the_teacher_sees_no_labeled_image():
     method = slopes()
     method.step(make_batch(2, images=3), 1.0)
     assert [image.shape[0] for image in method.network.body.seen] == [6]
     assert [image.shape[0] for image in method.teacher.body.seen] == [3]
 
 
-def test_labeled_images_are_seen_without_noise():
+def test_labeled_images_have_no_noise():
     method, batch = slopes(), make_batch(2)
     method.step(batch, 1.0)
     assert torch.equal(method.network.body.seen[0][:2], batch.labeled.image)
 
 
-def test_noise_is_drawn_from_the_generator_of_the_batch():
+def test_noise_uses_the_generator_of_the_batch():
     def value(seed: int) -> float:
         batch = make_batch(2)
         batch.generator.manual_seed(seed)
@@ -97,8 +103,8 @@ def test_noise_is_drawn_from_the_generator_of_the_batch():
     assert value(7) != value(8)
 
 
-def test_noise_has_the_spread_asked_for_and_ends_at_twice_of_it():
-    """A normal distribution that is cut off at two has a standard deviation of 0.9595."""
+def test_noise_is_clipped_at_two_standard_deviations():
+    """A standard normal clipped at 2 has a standard deviation of 0.9595."""
     generator = torch.Generator().manual_seed(0)
     noise = add_clipped_noise(torch.full((1, 1, 400, 400), 3.0), 0.5, generator) - 3
     assert noise.std().item() == pytest.approx(0.5 * 0.9595, rel=0.01)
@@ -106,18 +112,7 @@ def test_noise_has_the_spread_asked_for_and_ends_at_twice_of_it():
     assert noise.abs().max().item() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("progress", "weight"),
-    [(0.0, 0.4 * math.exp(-5)), (0.3, 0.4 * math.exp(-1.25)), (0.6, 0.4), (1.0, 0.4)],
-)
-def test_weight_of_the_soft_labels_rises_to_alpha(progress, weight):
-    method = build("mean-teacher", 2, settings={"alpha": 0.4, "ramp_end": 0.6})
-    terms = method.step(make_batch(2), progress).terms
-    assert terms["pseudo"].weight == pytest.approx(weight)
-    assert terms["supervised"].weight == 1
-
-
-def test_voxels_beyond_a_scan_do_not_count():
+def test_padding_does_not_count():
     """By hand: one voxel of each image lies inside."""
     image = torch.tensor([[[[1.0, 4.0]]], [[[-2.0, 4.0]]]])
     inside = torch.tensor([[[True, False]], [[True, False]]])
@@ -125,27 +120,13 @@ def test_voxels_beyond_a_scan_do_not_count():
     generator = torch.Generator().manual_seed(0)
     batch = Batch(Labeled(image, label), Unlabeled(image, inside), generator)
     output = slopes(1.0, 2.0, noise=0.0).step(batch, 1.0)
-    counted = torch.tensor([1.0, -2.0])
-    expected = (counted.sigmoid() - (2 * counted).sigmoid()).square().mean()
+    inner = torch.tensor([1.0, -2.0])
+    expected = (inner.sigmoid() - (2 * inner).sigmoid()).square().mean()
     assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
     assert torch.equal(output.pseudo[0].weight, inside.unsqueeze(1).float())
 
 
-def test_squared_error_is_a_mean_over_what_counts_in_each_channel():
-    """By hand: 0.25 in the first channel, (0.25 + 0.04) / 2 in the second."""
-    logits = torch.zeros((1, 2, 2))
-    target = torch.tensor([[[1.0, 0.7], [0.0, 0.7]]])
-    weight = torch.tensor([[[1.0, 0.0], [1.0, 1.0]]])
-    expected = (0.25 + (0.25 + 0.04) / 2) / 2
-    assert squared_error(logits, target, weight).item() == pytest.approx(expected)
-
-
-def test_squared_error_where_nothing_counts_is_zero():
-    logits = torch.randn((1, 2, 4), generator=torch.Generator().manual_seed(0))
-    assert squared_error(logits, torch.ones_like(logits), torch.zeros_like(logits)).item() == 0
-
-
-def test_supervised_term_is_the_students_on_its_labels():
+def test_supervised_term_is_that_of_the_student():
     method, batch = slopes(1.0, -3.0, loss="cross-entropy"), make_batch(2)
     value = method.step(batch, 1.0).terms["supervised"].value
     known = batch.labeled.label >= 0
@@ -156,8 +137,8 @@ def test_supervised_term_is_the_students_on_its_labels():
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(1, 1.5), (1000, 1.9)])
-def test_teacher_moves_to_its_student_after_a_step(steps, expected):
-    """By hand: half of the way after the first step, a tenth of it in the long run."""
+def test_teacher_follows_its_student(steps, expected):
+    """By hand: half the distance after the first step, a tenth in the long run."""
     method = slopes(1.0, 2.0, decay=0.9)
     method.after_update(steps)
     assert method.teacher.body.slope.item() == pytest.approx(expected)
@@ -165,18 +146,18 @@ def test_teacher_moves_to_its_student_after_a_step(steps, expected):
 
 
 @pytest.mark.parametrize(("who", "slope"), [("teacher", 2.0), ("student", -1.0)])
-def test_prediction_is_made_by_the_one_that_the_settings_name(who, slope):
+def test_predict_by_selects_the_network_that_predicts(who, slope):
     image = make_batch(2).labeled.image
     answer = slopes(-1.0, 2.0, predict_by=who).eval().predict(image)
     assert torch.equal(answer, (slope * image).sigmoid())
 
 
-def test_prediction_is_made_by_the_teacher_unless_told_otherwise():
+def test_teacher_predicts_by_default():
     method = slopes()
     assert method.predictors() == [method.teacher]
 
 
-def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
+def test_unknown_predictor_is_rejected_with_a_suggestion():
     with pytest.raises(UnknownNameError, match=r"predict_by named 'teach'\. Did you mean 'teacher"):
         slopes(predict_by="teach")
 
@@ -185,6 +166,111 @@ def test_predictor_that_does_not_exist_is_refused_with_the_nearest():
     ("setting", "value"),
     [("alpha", -0.1), ("noise", -1.0), ("ramp_end", float("nan")), ("decay", 1.5)],
 )
-def test_settings_that_mean_nothing_are_refused(setting, value):
+def test_invalid_setting_is_rejected(setting, value):
     with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):
         slopes(**{setting: value})
+
+
+TEACHER = "methods/teacher.py"
+MUTATIONS = [
+    Mutation(
+        "compares the student with itself",
+        "target = self.teacher(view)",
+        "target = self.network(view)",
+        "test_pseudo_term_is_the_squared_difference_to_the_teachers_probability",
+    ),
+    Mutation(
+        "compares the teacher with itself",
+        "squared_error(on_view.logits, made",
+        "squared_error(self.teacher(view).logits, made",
+        "test_every_term_moves_some_weight",
+    ),
+    Mutation(
+        "shows both networks the same noise",
+        "(made,) = pseudo\n",
+        "(made,) = pseudo\n        batch.generator.manual_seed(batch.generator.initial_seed())\n",
+        "test_student_and_teacher_see_different_noise",
+    ),
+    Mutation(
+        "shows the student no noise",
+        "forward_together(self.network, batch.labeled.image, view)",
+        "forward_together(self.network, batch.labeled.image, self.unlabeled(batch).image)",
+        "test_student_and_teacher_see_different_noise",
+    ),
+    Mutation(
+        "lets gradients into the target",
+        "    @torch.no_grad()\n",
+        "",
+        "test_target_sends_no_gradient_to_the_image",
+    ),
+    Mutation(
+        "detaches the student",
+        "squared_error(on_view.logits, made",
+        "squared_error(on_view.logits.detach(), made",
+        "test_every_term_moves_some_weight",
+    ),
+    Mutation(
+        "counts padding",
+        "mask_padding(unlabeled, torch.ones_like(target))",
+        "torch.ones_like(target)",
+        "test_padding_does_not_count",
+    ),
+    Mutation(
+        "ignores its decay",
+        "return self.settings.decay",
+        "return 0.5",
+        "test_teacher_follows_its_student",
+        {"steps": 1000, "expected": 1.9},
+    ),
+    Mutation(
+        "adds no noise",
+        "noise.clamp(-2, 2)",
+        "0 * noise",
+        "test_student_and_teacher_see_different_noise",
+        file="views/noise.py",
+    ),
+    Mutation(
+        "does not clip the noise",
+        "noise.clamp(-2, 2)",
+        "noise",
+        "test_noise_is_clipped_at_two_standard_deviations",
+        file="views/noise.py",
+    ),
+    Mutation(
+        "uses the student as its teacher",
+        "copy.deepcopy(network).freeze()",
+        "network",
+        "test_pseudo_term_is_the_squared_difference_to_the_teachers_probability",
+        file=TEACHER,
+    ),
+    Mutation(
+        "does not freeze its teacher",
+        "copy.deepcopy(network).freeze()",
+        "copy.deepcopy(network)",
+        "test_every_weight_is_moved_by_some_term",
+        file=TEACHER,
+    ),
+    Mutation(
+        "never updates its teacher",
+        "        update_teacher(self.teacher, self.network, self.decay(steps), steps)",
+        "        pass",
+        "test_only_after_update_moves_a_teacher_and_by_less_than_its_student",
+        file=TEACHER,
+    ),
+    Mutation(
+        "moves the student towards the teacher",
+        "update_teacher(self.teacher, self.network, ",
+        "update_teacher(self.network, self.teacher, ",
+        "test_teacher_follows_its_student",
+        {"steps": 1, "expected": 1.5},
+        file=TEACHER,
+    ),
+    Mutation(
+        "predicts with the other network",
+        'self.settings.predict_by == "teacher"',
+        'self.settings.predict_by == "student"',
+        "test_predict_by_selects_the_network_that_predicts",
+        {"who": "teacher", "slope": 2.0},
+        file=TEACHER,
+    ),
+]
