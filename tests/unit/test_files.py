@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segpl.errors import InputError, MissingFileError, StorageError
-from segpl.files import read_json, write_atomically, write_json, write_text
+from segpl.files import read_json, write_atomically, write_text
 
 
 def failing(error: BaseException):
@@ -25,17 +25,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
     path.write_text("old")
     return path
-
-
-def test_new_content_replaces_the_old(path):
-    write_text(path, "new")
-    assert path.read_text() == "new"
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_missing_folders_are_created(tmp_path):
-    write_text(tmp_path / "a" / "b" / "c.txt", "x")
-    assert (tmp_path / "a" / "b" / "c.txt").read_text() == "x"
 
 
 def test_temporary_file_is_next_to_its_target_and_keeps_the_suffix(tmp_path):
@@ -103,12 +92,6 @@ def test_full_disk_is_recognized_without_an_error_number(path):
     with pytest.raises(StorageError, match="no space left on the disk"):
         write_atomically(path, failing(OSError("1000 requested and 12 written")))
     assert path.read_text() == "old"
-
-
-def test_json_round_trip(tmp_path):
-    value = {"patch": [16, 16], "ignore": None, "name": "gefäß"}
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value
 
 
 def test_missing_json_is_reported(tmp_path):

@@ -26,11 +26,6 @@ def test_label_of_another_shape_is_rejected_with_both_shapes():
         supervised_loss(logits, label, dice_loss)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_loss_is_found_by_its_name(name):
-    assert get_loss(name) is LOSSES[name]
-
-
 def test_unknown_loss_is_rejected_with_a_suggestion():
     with pytest.raises(UnknownNameError, match="Did you mean 'cross-entropy'"):
         get_loss("crossentropy")
@@ -58,10 +53,3 @@ def test_class_fractions_are_relative_to_all_weighted_voxels():
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])
     weight = torch.tensor([[[1.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]])
     assert class_fractions(target, weight).tolist() == pytest.approx([2 / 3, 1 / 3, 0.0])
-
-
-def test_class_fraction_of_a_single_channel_is_the_foreground_fraction():
-    generator = torch.Generator().manual_seed(0)
-    target, weight = torch.rand((2, 2, 1, 5, 5), generator=generator)
-    fraction = class_fractions(target, weight)
-    assert fraction.item() == pytest.approx(foreground_fraction(target, weight).item())

@@ -19,7 +19,6 @@ from segpl.settings import (
     resumed_config,
     select_known,
     setting_changes,
-    with_overrides,
 )
 
 
@@ -53,33 +52,10 @@ def config(**threshold: object):
     return resolve({"method": {"name": "nested", "threshold": threshold}})
 
 
-def test_nested_value_replaces_only_its_default():
-    assert config(family="beta").settings == Nested.Settings(threshold=Threshold(family="beta"))
-
-
-def test_tables_may_nest_more_than_once():
-    assert config(grid={"points": 7}).settings.threshold == Threshold(grid=Grid(7))
-
-
 def test_select_known_drops_unknown_settings_and_other_kinds():
     given = {"loss": "x", "threshold": {"mean": 0.1}, "alpha": 1.0}
     assert select_known(Nested.Settings, given) == {"loss": "x", "threshold": {"mean": 0.1}}
     assert select_known(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
-
-
-def test_set_reaches_a_nested_setting():
-    content = with_overrides(
-        {"method": {"name": "nested", "threshold": {"mean": 0.25}}},
-        ["method.threshold.family=beta", "method.threshold.grid.points=7"],
-    )
-    assert resolve(content).settings.threshold == Threshold("beta", 0.25, Grid(7))
-
-
-def test_toml_table_reaches_a_nested_setting():
-    text = '[method]\nname = "nested"\n[method.threshold]\nfamily = "beta"\nmean = 1\n'
-    threshold = resolve(tomllib.loads(text)).settings.threshold
-    assert threshold == Threshold("beta", 1.0)
-    assert isinstance(threshold.mean, float)
 
 
 def test_nested_config_survives_a_round_trip_through_toml():
@@ -149,12 +125,6 @@ def folder(tmp_path) -> RunFolder:
     run = RunFolder(tmp_path)
     run.config.write_text(config(family="beta", mean=0.25).as_toml())
     return run
-
-
-def test_resumed_run_keeps_its_nested_settings(folder):
-    for content in ({}, {"method": {"threshold": {"family": "beta"}}}):
-        resumed = resumed_config(folder, {**content, "train": {"steps": 9}})
-        assert resumed.settings.threshold == Threshold("beta", 0.25)
 
 
 def test_resumed_run_refuses_another_nested_setting_by_its_name(folder):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from segpl.errors import UnknownNameError
-from segpl.methods.base import METHODS
 from segpl.registry import Registry
 
 SHAPES = """
@@ -55,14 +54,6 @@ def test_every_named_class_of_the_package_is_found_once(shapes):
     assert shapes.names == ["oval", "round", "square"]
 
 
-def test_class_without_its_own_name_is_not_registered(shapes):
-    assert "Nameless" not in {kind.__name__ for kind in shapes.classes.values()}
-
-
-def test_class_is_found_by_its_name(shapes):
-    assert shapes.get("square").__name__ == "Square"
-
-
 def test_unknown_name_is_rejected_with_a_suggestion_and_all_names(shapes):
     expected = r"no shape named 'sqare'\. Did you mean 'square'\? Known: oval, round, square\."
     with pytest.raises(UnknownNameError, match=expected):
@@ -74,7 +65,3 @@ def test_duplicate_name_fails_an_assertion(shapes):
     (folder / "twin.py").write_text(SQUARE.format(package=shapes.package))
     with pytest.raises(AssertionError, match="two shapes are named 'square'"):
         shapes.names  # noqa: B018 -- reading it imports the folder
-
-
-def test_methods_of_the_paper_are_registered():
-    assert {"supervised", "segpl", "segpl-vi"} <= set(METHODS.names)

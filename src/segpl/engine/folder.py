@@ -13,69 +13,35 @@ from segpl.errors import InputError, MissingFileError
 from segpl.files import is_partial, storage_errors
 
 
+class RunFile:
+    """The path of one file of a run folder."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: RunFolder, kind: type[RunFolder]) -> Path:
+        return folder.path / self.name
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     path: Path
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def plan(self) -> Path:
-        return self.path / "plan.json"
-
-    @property
-    def split(self) -> Path:
-        return self.path / "split.json"
-
-    @property
-    def environment(self) -> Path:
-        return self.path / "environment.json"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.csv"
-
-    @property
-    def times(self) -> Path:
-        return self.path / "times.csv"
-
-    @property
-    def validation(self) -> Path:
-        return self.path / "validation.csv"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def last(self) -> Path:
-        return self.checkpoint("last")
-
-    @property
-    def best(self) -> Path:
-        return self.checkpoint("best")
-
-    @property
-    def postprocessing(self) -> Path:
-        return self.path / "postprocessing.json"
-
-    @property
-    def agreement(self) -> Path:
-        return self.path / "agreement.json"
-
-    @property
-    def folds(self) -> Path:
-        return self.path / "folds.csv"
-
-    @property
-    def lock(self) -> Path:
-        return self.path / ".lock"
+    config = RunFile("config.toml")
+    plan = RunFile("plan.json")
+    split = RunFile("split.json")
+    environment = RunFile("environment.json")
+    summary = RunFile("summary.json")
+    log = RunFile("log.csv")
+    times = RunFile("times.csv")
+    validation = RunFile("validation.csv")
+    events = RunFile("tensorboard")
+    last = RunFile("checkpoints/last.safetensors")
+    best = RunFile("checkpoints/best.safetensors")
+    postprocessing = RunFile("postprocessing.json")
+    agreement = RunFile("agreement.json")
+    folds = RunFile("folds.csv")
+    lock = RunFile(".lock")
 
     def checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.safetensors"

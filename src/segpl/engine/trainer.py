@@ -48,7 +48,6 @@ class TrainSettings:
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
     )
-    weight_decay: float = 0.0  # L2 penalty of Adam
     batch: int = 0  # labeled crops per step; 0: from the plan
     ratio: int = 2  # unlabeled crops per labeled crop
     foreground: float = 0.33  # fraction of labeled crops centered on foreground
@@ -70,7 +69,7 @@ class TrainSettings:
             if not 0 < getattr(self, name) < math.inf:
                 raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
         counts = ("batch", "ratio", "validate_every", "agreement")
-        for name in (*counts, "lr", "weight_decay", "lr_decay"):
+        for name in (*counts, "lr", "lr_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(
                     f"train.{name} is {getattr(self, name)}: it must be finite and not negative."
@@ -131,7 +130,7 @@ class Trainer:
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # missing in torch's stubs
-        self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
+        self.optimizer = optimizer_for(method, settings.lr)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 # elements per chunk of nodes; all nodes at once would not fit with one threshold per voxel
 CHUNK_ELEMENTS = 2**22
@@ -14,52 +14,23 @@ CHUNK_ELEMENTS = 2**22
 Nodes = tuple[Tensor, Tensor]  # positions and weights, one axis each
 
 
-class _Expected(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        function: Callable[..., Tensor],
-        nodes: Tensor,
-        weights: Tensor,
-        *parameters: Tensor,
-    ) -> Tensor:
-        chunk = max(1, CHUNK_ELEMENTS // max(1, parameters[0].numel()))
-        shape = (-1, *[1] * parameters[0].dim())
-        total = torch.zeros_like(parameters[0])
-        slopes = [torch.zeros_like(total) for _ in parameters]
-        differentiable = any(ctx.needs_input_grad)
-        for first in range(0, len(nodes), chunk):
-            node, weight = nodes[first : first + chunk], weights[first : first + chunk]
-            with torch.set_grad_enabled(differentiable):
-                leaves = [p.detach().requires_grad_(differentiable) for p in parameters]
-                values = function(node.view(shape), *leaves)  # (nodes, ...)
-                part = (weight.view(shape) * values).sum(0)
-                whole = part.sum()
-            total += part.detach()
-            if differentiable:
-                # elements are independent, so the gradient of the sum is each element's own
-                parts = torch.autograd.grad(whole, leaves)
-                slopes = [slope + grad for slope, grad in zip(slopes, parts, strict=True)]
-        ctx.save_for_backward(*slopes)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
-        return (None, None, None, *(grad * slope for slope in ctx.saved_tensors))
-
-
 def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor) -> Tensor:
     r"""$\sum_i w_i f(x_i, \theta)$, elementwise in the parameters $\theta$, which broadcast.
 
-    The gradient is accumulated together with the value, chunk by chunk, so memory does not grow
-    with the number of nodes. There is no second derivative.
+    The backward pass computes each chunk again, so memory does not grow with the number of nodes.
     """
-    expanded = torch.broadcast_tensors(*parameters)  # type: ignore[no-untyped-call]  # torch lacks the annotation
-    if not torch.is_grad_enabled():
-        expanded = [parameter.detach() for parameter in expanded]  # skip the gradients
-    answer: Tensor = _Expected.apply(function, *nodes, *expanded)  # type: ignore[no-untyped-call]  # as above
-    return answer
+    shape = torch.broadcast_shapes(*(parameter.shape for parameter in parameters))  # type: ignore[no-untyped-call]  # torch lacks the annotation
+    chunk = max(1, CHUNK_ELEMENTS // max(1, shape.numel()))
+
+    def weighted_sum(node: Tensor, weight: Tensor, *parameters: Tensor) -> Tensor:
+        aligned = (-1, *[1] * len(shape))
+        return (weight.view(aligned) * function(node.view(aligned), *parameters)).sum(0)
+
+    parts = [
+        checkpoint(weighted_sum, *pair, *parameters, use_reentrant=False, preserve_rng_state=False)
+        for pair in zip(*(torch.split(part, chunk) for part in nodes), strict=True)
+    ]
+    return torch.stack(parts).sum(0)
 
 
 def expected_std(

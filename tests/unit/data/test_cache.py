@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,7 @@ from segpl.data import cache, readers
 from segpl.data.cache import Volume, cache_root, load_volumes
 from segpl.data.case import Case
 from segpl.data.plan import Normalization, Plan
-from segpl.errors import InputError, MissingFileError, StorageError
+from segpl.errors import InputError
 
 PLAN = Plan(
     dims=2,
@@ -83,13 +81,6 @@ class TestVolumes:
         volumes = load_volumes(cases, PLAN, labeled=(), root=root, advance=lambda: calls.append(1))
         assert [volume.name for volume in volumes] == list("dbca")
         assert len(calls) == 4
-
-    def test_duplicate_case_is_prepared_once(self, case, root, monkeypatch):
-        reads: list[int] = []
-        read = readers.read_image
-        monkeypatch.setattr(readers, "read_image", lambda *a: reads.append(1) or read(*a))
-        assert len(load_volumes([case, case], PLAN, labeled=(), root=root)) == 2
-        assert len(reads) == 1
 
     def test_label_of_an_unlabeled_case_is_never_opened(self, case, root, monkeypatch):
         case.label.write_bytes(b"not a label")
@@ -201,13 +192,6 @@ class TestFreshness:
         np.save(entry, np.zeros((1, 6, 7), np.float32))
         assert load(case, root).image.std() > 0.5
 
-    def test_record_names_the_sources(self, case, root):
-        load(case, root)
-        (record,) = root.glob("*/*/a.image.json")
-        (source,) = json.loads(record.read_text())["sources"]
-        assert source["path"] == str(case.images[0].resolve())
-        assert source["size"] == case.images[0].stat().st_size
-
 
 class TestFolders:
     def test_case_names_that_are_not_file_names_stay_distinct(self, tmp_path, root):
@@ -237,24 +221,11 @@ class TestRefusals:
         with pytest.raises(InputError, match="case a: it has no label, but the split lists it"):
             load(case.without_label(), root)
 
-    def test_full_disk(self, case, root, monkeypatch):
-        def full(*_):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(np, "save", full)
-        with pytest.raises(StorageError, match="case a: no space left"):
-            load(case, root)
-
     def test_broken_case_is_named(self, tmp_path, root):
         good, bad = make_case(tmp_path / "d", "good"), make_case(tmp_path / "d", "bad")
         np.save(bad.images[0], np.full((6, 7), 3.0))
         with pytest.raises(InputError, match="case bad: channel 'gray' is constant"):
             load_volumes([good, bad], PLAN, labeled=(), root=root)
-
-    def test_missing_source(self, case, root):
-        case.images[0].unlink()
-        with pytest.raises(MissingFileError, match=r"case a: .*a\.npy does not exist"):
-            load(case, root)
 
     def test_label_with_another_grid(self, case, root):
         np.save(case.label, np.zeros((6, 8), int))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from segpl.data.layouts import LAYOUTS, read_dataset
-from segpl.data.layouts.base import bare_stem, channel_names, default_subject
+from segpl.data.layouts import read_dataset
+from segpl.data.layouts.base import channel_names, default_subject
 from segpl.errors import InputError, MissingFileError, UnknownNameError
 
 REAL = Path(__file__).parents[3] / ".." / "shared" / "data"
@@ -38,9 +38,6 @@ def refusal(root: Path, *, error: type[Exception] = InputError, **arguments: str
 
 
 class TestDetection:
-    def test_four_layouts_are_registered(self):
-        assert LAYOUTS.names == ["decathlon", "emssl", "folders", "nnunet"]
-
     def test_path_that_is_not_a_folder_is_refused(self, tmp_path):
         assert "nowhere does not exist" in refusal(tmp_path / "nowhere", error=MissingFileError)
         assert "a.png is a file" in refusal(touch(tmp_path, "a.png") / "a.png")
@@ -111,10 +108,6 @@ class TestFolders:
     def test_words_for_image_and_label_do_not_prevent_pairing(self, tmp_path, image, label):
         dataset = read_dataset(touch(tmp_path, f"images/{image}", f"labels/{label}"))
         assert len(dataset.labeled) == 1
-
-    def test_other_words_stay_in_the_name(self):
-        assert bare_stem("segment_12") == "segment_12"
-        assert bare_stem("image") == "image"
 
     def test_exact_names_are_paired_first(self, tmp_path):
         touch(tmp_path, "images/a.png", "images/a_seg.png", "labels/a.png", "labels/a_seg.png")

@@ -10,7 +10,6 @@ from segpl.data.masks import (
     keep_largest,
     label_values,
     largest_component,
-    largest_note,
     select_classes,
 )
 from segpl.errors import UnknownNameError
@@ -32,28 +31,10 @@ def test_components_connect_at_corners():
     assert np.array_equal(largest_component(diagonal), mask("x....", ".x...", "..x..", "....."))
 
 
-def test_components_connect_at_corners_of_a_volume():
-    """Three diagonal voxels, and two adjacent ones."""
-    volume = np.zeros((5, 5, 5), bool)
-    volume[[0, 1, 2], [0, 1, 2], [0, 1, 2]] = True
-    volume[4, 4, 3:] = True
-    assert np.argwhere(largest_component(volume)).tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
-
-
-def test_the_first_of_equal_components_is_kept():
-    assert np.array_equal(largest_component(mask("x.x", "x.x")), mask("x..", "x.."))
-
-
 @pytest.mark.parametrize("shape", [(4, 5), (3, 4, 5)])
 def test_full_and_empty_masks_are_unchanged(shape):
     for whole in (np.zeros(shape, bool), np.ones(shape, bool)):
         assert np.array_equal(largest_component(whole), whole)
-
-
-def test_the_input_is_not_modified():
-    given = mask("x.xx")
-    largest_component(given)
-    assert np.array_equal(given, mask("x.xx"))
 
 
 LABELS = np.array([[7, 0, 9, 7], [7, 0, 0, 7], [0, 9, 9, 7]], np.uint8)
@@ -80,11 +61,6 @@ def test_labels_keep_their_type_and_are_copied():
     assert keep_largest(LABELS, CLASSES, []) is LABELS
 
 
-def test_background_need_not_be_zero():
-    labels = np.array([[1, 3, 1, 3, 3]], np.int32)
-    assert keep_largest(labels, {"rest": 1, "organ": 3}, ["organ"]).tolist() == [[1, 1, 1, 3, 3]]
-
-
 @pytest.mark.parametrize(
     ("asked", "meant"),
     [
@@ -105,11 +81,6 @@ def test_classes_are_selected_by_name_all_or_none(asked, meant):
 def test_an_unknown_class_is_an_error(asked):
     with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
         select_classes(asked, list(CLASSES))
-
-
-def test_the_note_names_the_classes():
-    assert largest_note(()) == ""
-    assert largest_note(("liver", "spleen")) == " (largest component of liver, spleen)"
 
 
 def test_a_single_channel_is_foreground_above_one_half():

@@ -71,11 +71,6 @@ def test_kernels_and_learning_rate_are_optional(path):
     assert (Plan.read(path).kernels, Plan.read(path).lr) == ((), 0.01)
 
 
-def test_plan_without_strides_has_one_level(path):
-    edit(path, strides=[], patch=[5, 7, 3])
-    assert Plan.read(path).strides == ()
-
-
 def test_binary_task_has_one_output_and_three_classes_have_three():
     assert PLAN.outputs == 1
     assert replace(PLAN, classes={"background": 0, "a": 1, "b": 2}).outputs == 3

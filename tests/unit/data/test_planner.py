@@ -20,7 +20,6 @@ from segpl.data.planner import (
     shrink_box,
     thick_slice_axis,
 )
-from segpl.data.spacing import median_spacing, reorient_fingerprint
 from segpl.errors import InputError
 
 CPU = Resources(2**36, accelerated=False)
@@ -88,9 +87,6 @@ class TestKernels:
         rows = choose_kernels(strides, (0.7, 0.7, 3.0), (64, 64, 16))
         assert rows == ((3, 3, 1), (3, 3, 1), (3, 3, 3), (3, 3, 3))
 
-    def test_axis_twice_as_coarse_is_convolved(self):
-        assert choose_kernels(((2, 2, 2),), (1.0, 1.0, 2.0), (16, 16, 16)) == ((3, 3, 3),) * 2
-
     @pytest.mark.parametrize(
         ("patch", "spacing"),
         [
@@ -103,11 +99,6 @@ class TestKernels:
         """Short axes are not downsampled, so the long ones become the coarse ones."""
         strides = choose_strides(patch, spacing)
         assert {row[:2] for row in choose_kernels(strides, spacing, patch)} == {(3, 3)}
-
-    def test_convolved_axis_stays_convolved(self):
-        strides = choose_strides((128, 128, 12), (1.4, 1.4, 5.0))
-        rows = choose_kernels(strides, (1.4, 1.4, 5.0), (128, 128, 12))
-        assert rows == ((3, 3, 1), *[(3, 3, 3)] * 4)
 
     def test_axis_of_one_voxel_is_never_convolved_and_never_the_finest(self):
         plan = plan_for(fingerprint((64, 64, 1), spacing=(1.0, 1.0, 0.1)))
@@ -166,11 +157,6 @@ class TestPatch:
         assert first_small_batch < first_small_patch
         assert min(batches) == 1
 
-    def test_almost_no_memory_still_gives_a_plan(self):
-        plan = plan_for(fingerprint((100, 100, 100)), resources=Resources(1, accelerated=False))
-        assert plan.batch == 1
-        assert math.prod(plan.patch) <= 16**3
-
     @pytest.mark.parametrize("smallest", [9, 11, 13, 17, 21, 33])
     def test_derived_plan_accepts_its_smallest_image(self, smallest):
         """A side rounded up to a multiple of its strides must not exceed twice the image."""
@@ -211,10 +197,6 @@ class TestSlices:
         assert plan.batch == (8 if resources.accelerated else 4)
         assert "a single slice, because slices are 20 times as far apart" in plan.reasons["patch"]
 
-    def test_any_axis_can_be_the_slice_axis(self):
-        plan = plan_for(fingerprint((64, 9, 64), spacing=(0.4, 8.0, 0.4)))
-        assert plan.patch == (64, 1, 64)
-
     def test_few_voxels_do_not_make_slices(self):
         """A volume of 8x8x6 voxels has two levels, and only the deeper one convolves slices."""
         plan = plan_for(fingerprint((8, 8, 6), spacing=(1.0, 1.0, 3.0)))
@@ -250,21 +232,6 @@ class TestSlices:
 
 
 class TestGrid:
-    def test_spacing_is_the_median(self):
-        prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
-        assert median_spacing(prints) == (0.7, 1.4)
-
-    @pytest.mark.parametrize(
-        ("stored", "shape"),
-        [("RAS", (10, 20, 30)), ("LPI", (10, 20, 30)), ("PIR", (30, 10, 20))],
-    )
-    def test_fingerprints_are_reoriented(self, stored, shape):
-        """The size along R or L comes first, then A or P, then S or I."""
-        item = fingerprint((10, 20, 30), spacing=(10.0, 20.0, 30.0), orientation=stored)
-        result = reorient_fingerprint(item, "RAS")
-        assert result.shape == shape
-        assert result.spacing == tuple(map(float, shape))
-
     def test_plan_refers_to_reoriented_images_if_every_orientation_is_known(self):
         known, unknown = fingerprint((6, 64, 64), orientation="SRA"), fingerprint((6, 64, 64))
         plan = plan_for(known)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import Untouchable, plain_crops
 
-from segpl.data.augment import AugmentSettings, simulate_scanner
+from segpl.data.augment import AugmentSettings
 from segpl.data.cache import Volume
 from segpl.data.sampler import Resident, Sampler, place_volumes
 from segpl.types import IGNORE, Batch
@@ -65,12 +65,6 @@ class TestRandomness:
         assert equal(straight.batch(3), wild.batch(3))
         assert not equal(straight.batch(3), straight.batch(4))
         assert not equal(straight.batch(3), replace(straight, seed=1).batch(3))
-
-    def test_global_random_state_is_left_alone(self):
-        torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
-        sampler([volume((9, 8))], augment=plain_crops(mirror=1, affine=1, scanner=1)).batch(0)
-        assert torch.equal(torch_state, torch.get_rng_state())
-        assert np.array_equal(numpy_state, np.random.get_state()[1])
 
     def test_each_crop_draws_a_case_a_kind_and_a_position(self):
         """The sequence of draws is part of the promise: recorded batches stay the same."""
@@ -135,11 +129,6 @@ class TestCrops:
         # foreground crops put the only foreground voxel (1, 1) as close to the center as possible
         assert corners == (everywhere if foreground == 0 else {(1, 1)})
         assert torch.stack([batch.unlabeled.inside.any(0) for batch in crops]).any(0).all()
-
-    def test_crops_cover_every_voxel_of_every_case(self):
-        plain = sampler([volume((6, 6)), volume((6, 6), first=36)], foreground=0.0)
-        labels = [plain.batch(step).labeled.label for step in range(100)]
-        assert set(torch.cat(labels).unique().tolist()) == set(range(72))
 
     @pytest.mark.parametrize("augment", [plain_crops(), plain_crops(mirror=0.5)])
     def test_padding_of_unlabeled_crops_is_marked(self, augment):
@@ -224,24 +213,8 @@ class TestForeground:
         assert share_of_rare(balance=False) < 0.1
         assert share_of_rare(balance=True) == pytest.approx(0.5, abs=0.15)
 
-    @pytest.mark.parametrize("memory", [PLENTY, 0])
-    def test_balance_groups_positions_by_the_classes_of_the_case(self, memory):
-        labeled, bare = place_volumes(
-            [self.uneven(), replace(self.uneven(), label=None)], CPU, memory, balance=True
-        )
-        assert [len(positions) for positions in labeled.by_class] == [192, 1]
-        assert labeled.by_class[1].tolist() == [[12, 23]]
-        assert bare.by_class == ()
-
 
 class TestAugmentation:
-    def test_mirror_applies_to_labeled_and_unlabeled_crops(self):
-        plain = sampler([volume((4, 4, 4))], mirror_axes=(0,))
-        before = plain.batch(3)
-        after = replace(plain, augment=plain_crops(mirror=1.0)).batch(3)
-        assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
-        assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
-
     @both_dims
     def test_scanner_changes_labeled_images_only(self, shape):
         plain = sampler([volume(shape)], augment=MOVED)
@@ -276,14 +249,6 @@ class TestAugmentation:
         assert seen() == dict.fromkeys(names, True)
         for off in names:
             assert seen(**{off: 0.0}) == {name: name != off for name in names}
-
-    def test_scanner_has_its_own_random_stream(self, monkeypatch):
-        monkeypatch.setattr("segpl.data.augment.SCANNER", ("brightness",))
-        settings = plain_crops(scanner=0.9)
-        plain = sampler([volume((9, 8))], augment=settings)
-        still = replace(plain, augment=plain_crops()).batch(3).labeled.image
-        shared = simulate_scanner(still, settings, np.random.default_rng([0, 3]), torch.Generator())
-        assert not torch.allclose(plain.batch(3).labeled.image, shared)
 
     def test_scanner_follows_the_geometry(self, monkeypatch):
         """Noise that was resampled would be correlated between neighboring voxels."""
@@ -332,13 +297,6 @@ class TestHiddenLabels:
                 assert torch.equal(labels == IGNORE, ~crops.inside)
                 assert ((crops.image[:, 0] - labels).abs()[crops.inside] <= 0.5 + 1e-3).all()
 
-    def test_watching_changes_no_batch(self):
-        cases = [volume((9, 8)), volume((12, 6), first=500)]
-        plain, watched = sampler(cases, augment=EVERYTHING), self.watched(cases, augment=EVERYTHING)
-        for step in range(4):
-            watched.hidden_labels(step)
-            assert equal(plain.batch(step), watched.batch(step))
-
     def test_validation_cases_are_not_touched(self):
         watched = self.watched([volume((9, 8))], validation=[Untouchable()])
         assert watched.hidden_labels(0).shape == (2, 4, 4)
@@ -369,22 +327,6 @@ class TestValidation:
             assert (batch.validation.label.diff(dim=-1) == 1).all()
             assert batch.validation.label.min() >= 1000
             assert batch.labeled.label.max() < 504
-
-    def test_validation_crops_are_padded_and_ignored(self):
-        crops = self.validated((9, 3)).batch(0).validation
-        padding = crops.label == IGNORE
-        assert padding.sum() == 3 * 4
-        assert (crops.image[:, 0][padding] == 0).all()
-
-    def test_validation_crops_have_their_own_random_stream(self):
-        drawn = self.validated((20, 20))
-        for step in range(4):
-            shared = np.random.default_rng([drawn.seed, step])
-            repeated = drawn.labeled_batch(drawn.validation, shared, 0.0)
-            assert not torch.equal(drawn.batch(step).validation.label, repeated.label)
-            assert torch.equal(
-                drawn.batch(step).validation.label, drawn.batch(step).validation.label
-            )
 
     def test_validation_crops_do_not_seek_foreground(self):
         label = np.zeros((40, 40), np.int16)

@@ -41,10 +41,6 @@ def test_large_image_is_coarsened_to_two_patches(shape, spacing):
     assert result[2:] == spacing[2:]
 
 
-def test_image_of_two_patches_keeps_its_spacing():
-    assert coarser(item(chords=ORGAN), math.prod(SHAPE) // 2) == SPACING
-
-
 def test_no_axis_is_coarsened_more_than_twice():
     assert coarser(item(chords=ORGAN), 1000) == (1.4, 1.4, 3.0)
 
@@ -81,11 +77,6 @@ def test_chord_of_a_class_is_its_median_over_cases():
         item(chords={1: (width, 50.0, 50.0), 2: (90.0, 8.0, 90.0)}) for width in (2.0, 20.0, 30.0)
     ]
     assert thinnest_chords([*cases, item()]) == (20.0, 8.0, 50.0)
-
-
-def test_rare_class_counts():
-    cases = [item(chords=ORGAN), item(chords=ORGAN), item(chords=ORGAN | {2: (3.0, 3.0, 3.0)})]
-    assert thinnest_chords(cases) == (3.0, 3.0, 3.0)
 
 
 def test_fingerprint_is_reoriented_with_its_chords():

@@ -62,10 +62,6 @@ class TestParts:
         assert set(result.hidden) < set(result.unlabeled)
         assert all(name.startswith("l") for name in result.hidden)
 
-    def test_all_labels_are_kept_by_default(self):
-        result = split(mixed(8, 4))
-        assert (len(result.labeled), result.hidden) == (8, ())
-
     def test_fewer_unlabeled_cases_are_a_subset_of_more(self):
         few, more, all_ = (split(mixed(8, 4), labeled=3, unlabeled=count) for count in (2, 6, 0))
         assert (len(few.unlabeled), len(more.unlabeled), len(all_.unlabeled)) == (2, 6, 9)
@@ -159,10 +155,6 @@ class TestBenchmark:
         result = split(mixed(20, 0), needs_unlabeled=False)
         assert (len(result.labeled), len(result.notes)) == (16, 1)
 
-    def test_explicit_numbers_are_used(self):
-        result = split(mixed(20, 0), test=0, labeled=5)
-        assert (result.test, len(result.labeled), result.notes) == ((), 5, ())
-
     def test_own_test_cases_are_the_only_ones(self):
         data = dataset(*(case(f"l{n:02}") for n in range(15)), case("t", test=True, label=False))
         result = split(data)
@@ -209,21 +201,6 @@ class TestFolds:
             "2 unlabeled cases belong to subjects of this fold and are not used.",
         )
         assert len(part.unlabeled) == 6 * 2 + 1 - 2
-
-    def test_validation_cases_of_the_run_are_in_no_fold(self):
-        whole = split(mixed(9), labeled=5, validation=2)
-        for part in self.folds(mixed(9), 5, labeled=5, validation=2):
-            training = {*part.labeled, *part.validation, *part.unlabeled}
-            assert not set(whole.validation) & training
-
-    def test_another_draw_gives_other_folds(self):
-        draws = [self.folds(mixed(9), 2, labeled=4, draw=draw) for draw in (0, 1)]
-        assert draws[0][0].validation != draws[1][0].validation
-
-    def test_folds_of_a_benchmark_share_its_label_budget(self):
-        whole = split(mixed(20, 0))
-        for part in self.folds(mixed(20, 0), 3):
-            assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
     def test_fold_without_unlabeled_cases_is_refused(self):
         data = dataset(case("a1", subject="a"), case("b1"), case("a2", subject="a", label=False))

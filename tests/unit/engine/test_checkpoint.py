@@ -49,12 +49,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_step_and_facts_survive_a_round_trip(path):
-    checkpoint = read_checkpoint(path)
-    assert checkpoint.step == 7
-    assert checkpoint.facts == {"best_score": 0.5}
-
-
 def test_weights_buffers_and_optimizer_survive_bit_by_bit(tmp_path):
     module, other = layer(), layer()
     optimizer, fresh = trained(module), torch.optim.Adam(other.parameters())
@@ -84,17 +78,6 @@ def test_new_optimizer_keeps_its_learning_rate(path):
     optimizer = torch.optim.Adam(layer().parameters(), lr=0.5)
     load_optimizer(optimizer, read_checkpoint(path))
     assert optimizer.param_groups[0]["lr"] == 0.5
-
-
-def test_saved_weights_are_a_copy(tmp_path):
-    module = layer()
-    optimizer = trained(module)
-    before = {key: value.clone() for key, value in module.state_dict().items()}
-    save_checkpoint(tmp_path / "a", step=1, module=module, optimizer=optimizer, facts={})
-    for value in module.state_dict().values():
-        value.add_(1)
-    after = {k.removeprefix("model."): v for k, v in load_file(tmp_path / "a").items()}
-    assert all(torch.equal(after[key], value) for key, value in before.items())
 
 
 def test_missing_checkpoint_is_named(tmp_path):

@@ -39,10 +39,6 @@ def test_auto_is_the_gpu_if_there_is_one():
     assert choose_device("cuda:1") == torch.device("cuda:1")
 
 
-def test_cpu_can_be_requested():
-    assert choose_device("cpu") == CPU
-
-
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
 def test_missing_gpu_is_refused(name):
@@ -93,15 +89,6 @@ def product() -> torch.dtype:
 def test_cpu_uses_float32_by_default(choice, expected):
     with autocast(CPU, choice):
         assert product() == expected
-
-
-def test_autocast_context_is_reusable():
-    """All steps of a run share one context."""
-    context = autocast(CPU, "bfloat16")
-    for _ in range(2):
-        with context:
-            assert product() == torch.bfloat16
-        assert product() == torch.float32
 
 
 def test_unknown_precision_is_refused():

@@ -70,28 +70,6 @@ def test_restarted_run_discards_all_events(tmp_path):
     assert read(tmp_path)["total"] == [(1, 1.5), (2, 2.5)]
 
 
-@pytest.mark.parametrize("torn", [1, 9, 20])
-def test_truncated_record_does_not_hide_later_ones(tmp_path, torn):
-    path = write(tmp_path, range(1, 6)).path
-    assert path is not None
-    path.write_bytes(path.read_bytes()[:-torn])
-    write(tmp_path, range(5, 8), after=4)
-    assert [step for step, _ in read(tmp_path)["total"]] == list(range(1, 8))
-
-
-def test_files_are_read_in_the_order_they_were_created(tmp_path):
-    """With more than ten files, whatever the clock says."""
-    for start in range(12):
-        write(tmp_path, range(start + 1, start + 2), after=start, shift=0.25)
-    assert read(tmp_path)["total"] == [(step, step + 0.25) for step in range(1, 13)]
-    assert len(list(tmp_path.iterdir())) == 12
-
-
-def test_log_without_rows_writes_no_file(tmp_path):
-    EventLog(tmp_path / "events", after=3)
-    assert not (tmp_path / "events").exists()
-
-
 def test_unwritable_path_is_named(tmp_path):
     (tmp_path / "events").write_text("in the way")
     with pytest.raises(StorageError, match=r"events cannot be written"):

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from segpl.errors import InputError
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings
-from segpl.networks.unet import UNet
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])
 
@@ -32,10 +31,6 @@ def input_of(layer: nn.Module, network: Network, image: Tensor) -> Tensor:
         network(image)
     handle.remove()
     return seen[0]
-
-
-def test_unet_without_dropout_has_no_dropout_layer():
-    assert not any("Dropout" in type(module).__name__ for module in make(2, 0.0).modules())
 
 
 def test_dropout_does_not_change_the_weights():
@@ -64,20 +59,6 @@ def test_whole_channels_are_dropped_at_the_deepest_level_and_before_the_last_lay
     ratio = (inputs[0] / inputs[1]).flatten(2)  # (B, F, voxels)
     assert torch.allclose(ratio, ratio[..., :1].expand_as(ratio))
     assert set(ratio[..., 0].round(decimals=3).flatten().tolist()) == {0.0, 2.0}
-
-
-def test_features_are_the_input_of_the_last_layer():
-    dims = 2
-    network = make(dims, 0.5)
-    with torch.random.fork_rng():
-        output = network(noise(dims))
-    assert torch.allclose(output.logits, network.body.last(output.features), atol=1e-5)
-
-
-def test_unet_of_one_block_has_one_dropout_layer():
-    unet = UNet(dims=2, channels=1, outputs=1, width=4, strides=[], dropout=0.5)
-    layers = [module for module in unet.modules() if "Dropout" in type(module).__name__]
-    assert len(layers) == 1
 
 
 @pytest.mark.parametrize("chance", [-0.1, 1.0, float("nan")])

@@ -24,18 +24,6 @@ def test_threshold_starts_at_one_half_with_the_std_of_the_prior(dims):
     assert posterior.std.item() == pytest.approx(0.2, rel=0.1)
 
 
-def test_whole_batch_shares_one_threshold():
-    posterior = ThresholdHead(2, 6, start_std=0.1)(features(2, images=3))
-    assert posterior.mean.shape == posterior.log_variance.shape == ()
-
-
-def test_threshold_depends_on_the_features():
-    head = ThresholdHead(2, 6, start_std=0.1)
-    first, second = head(features(2, seed=0)), head(features(2, seed=1))
-    assert first.mean != second.mean
-    assert first.log_variance != second.log_variance
-
-
 def test_axis_shorter_than_the_pooled_side_is_accepted():
     posterior = ThresholdHead(3, 6, start_std=0.1)(torch.randn(1, 6, 8, 8, 3))
     assert posterior.mean.isfinite()

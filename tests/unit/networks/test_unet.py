@@ -65,13 +65,6 @@ def test_network_without_downsampling_is_one_block():
     assert features.shape[1] == 4
 
 
-@both_dims
-def test_last_layer_is_linear_in_the_features(dims):
-    unet = make(dims)
-    logits, features, _ = unet(noise(dims))
-    assert torch.allclose(logits, unet.last(features), atol=1e-5)
-
-
 def test_kernel_of_one_voxel_keeps_slices_independent():
     """Slices interact only at the level whose kernel has 3 voxels."""
     flat, thick = (3, 3, 1), (3, 3, 3)

@@ -12,7 +12,6 @@ from segpl.threshold.histogram import (
     count_thresholds_below,
     histogram_copies,
     private_addresses,
-    scope_total,
     sums_above,
     sums_at_addresses,
     threshold_grid,
@@ -76,24 +75,6 @@ def test_values_next_to_a_threshold_fall_on_the_right_side(points):
     assert torch.equal(count_thresholds_below(probability, points), expected)
 
 
-def test_weights_broadcast_over_channels():
-    scope = "class"
-    probability, weight = some((2, 3, 5, 5))
-    one = weight[:, :1]
-    (narrow,) = sums_above(probability, one, scope=scope)
-    (wide,) = sums_above(probability, one.expand_as(probability), scope=scope)
-    assert torch.equal(narrow, wide)
-
-
-def test_voxels_of_weight_zero_do_not_count():
-    scope = "image"
-    probability, weight = some((2, 2, 6, 6))
-    other = torch.where(weight == 0, 1 - probability, probability)
-    (first,) = sums_above(probability, weight, scope=scope)
-    (second,) = sums_above(other, weight, scope=scope)
-    assert torch.equal(first, second)
-
-
 @pytest.mark.parametrize("copies", [2, 128])
 def test_private_histograms_give_the_same_bits(copies):
     _, weight = some((2, 1, 20, 20))
@@ -123,15 +104,6 @@ def test_private_histograms_on_a_gpu_are_no_larger_than_the_image():
     assert histogram_copies(cpu, voxels=10**6, cells=101) == 1
 
 
-@every_scope
-def test_total_is_the_sum_over_voxels_that_share_a_threshold(scope):
-    _, weight = some((2, 3, 4, 5))
-    expected = weight.double().flatten(2).sum(2, keepdim=True)
-    if AXES[scope]:
-        expected = expected.sum(AXES[scope], keepdim=True)
-    torch.testing.assert_close(scope_total(weight, scope).double(), expected, rtol=1e-5, atol=1e-5)
-
-
 def recorded_sums(side, points):
     probability, weight = some((2, 2, side, side))
     with Recorded() as recorded:
@@ -152,15 +124,6 @@ def test_cost_of_a_finer_grid_does_not_depend_on_the_image_size():
         recorded_sums(side, 1000).elements - recorded_sums(side, 100).elements for side in (64, 128)
     )
     assert small == large
-
-
-def test_half_precision_is_summed_in_float32():
-    probability = torch.rand((1, 1, 3000), generator=torch.Generator().manual_seed(0)).bfloat16()
-    weight = torch.ones_like(probability)
-    with torch.autocast("cpu", torch.bfloat16):
-        (count,) = sums_above(probability, weight, scope="batch")
-    assert count.dtype == torch.float32
-    assert torch.equal(count.double(), brute_force(probability.float(), weight, "batch", 100))
 
 
 def test_non_finite_probabilities_fall_into_some_cell():

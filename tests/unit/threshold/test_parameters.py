@@ -36,12 +36,6 @@ def test_clipped_moments_are_possible_on_the_unit_interval(mean, std):
     assert 0 < near_std.item() < 0.85 * (near_mean * (1 - near_mean)).sqrt().item()
 
 
-@pytest.mark.parametrize(("mean", "std"), [(0.5, 0.1), (0.95, 0.1)])
-def test_possible_moments_are_not_changed(mean, std):
-    near = clip_moments(torch.tensor(mean), torch.tensor(std))
-    assert [one.item() for one in near] == pytest.approx([mean, std])
-
-
 def test_largest_stds_are_the_documented_ones():
     mean = torch.tensor([0.5, 0.1, 0.9, 0.02, 0.98])
     widest = clip_moments(mean, torch.ones(5))[1]

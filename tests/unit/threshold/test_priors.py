@@ -86,13 +86,6 @@ def test_single_crop_gives_the_threshold_of_its_best_dice(outputs, sides):
     assert std == pytest.approx(MIN_LEARNED_STD)
 
 
-@pytest.mark.parametrize("best", [0.2, 0.8])
-def test_labeled_prior_finds_the_threshold_that_made_the_labels(best):
-    mean, std = feed(LabeledPrior(0.9, 0.2), *scene(1, (32, 32), images=8, best=best))
-    assert mean == pytest.approx(best, abs=0.03)
-    assert 0.999 * MIN_LEARNED_STD <= std < 0.05
-
-
 def test_bootstrap_agrees_with_resampling_in_numpy():
     """Ten crops of two kinds that disagree; standard errors are 0.01 to 0.02."""
     low = scene(1, (8, 8), images=5, best=0.3)
@@ -121,12 +114,6 @@ def test_resamples_draw_only_from_the_stored_crops():
     assert (counts.sum(1) == 10).all()
     assert (counts[:, 10:] == 0).all()
     assert (counts[:, :10].sum(0) > 0).all()
-
-
-def test_resamples_of_a_full_memory_draw_from_all_crops():
-    counts = resample_counts(16, torch.tensor(1000), generator())
-    assert (counts.sum(1) == 16).all()
-    assert (counts.sum(0) > 0).all()
 
 
 def test_ties_give_their_mean():
@@ -158,25 +145,6 @@ def test_resample_without_foreground_returns_the_given_mean():
     )
     assert best.unique().tolist() == pytest.approx([0.123, 0.75])
     assert 0.1 < (best < 0.2).float().mean().item() < 0.4
-
-
-def test_ignored_voxels_do_not_influence_the_labeled_prior():
-    probability, label = scene(1)
-    label[:, :4] = IGNORE
-    other = probability.clone()
-    other[:, :, :4] = 1 - other[:, :, :4]
-    assert feed(LabeledPrior(0.5, 0.1), probability, label) == feed(
-        LabeledPrior(0.5, 0.1), other, label
-    )
-
-
-def test_background_channel_does_not_influence_the_labeled_prior():
-    probability, label = scene(3)
-    other = probability.clone()
-    other[:, 0] = 0.99
-    assert feed(LabeledPrior(0.5, 0.1), probability, label) == feed(
-        LabeledPrior(0.5, 0.1), other, label
-    )
 
 
 def test_new_crops_replace_the_oldest():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.threshold.scopes import SCOPES, pool_to_scope, thresholds_per_location
+from segpl.threshold.scopes import pool_to_scope, thresholds_per_location
 
 
 def head_output(images: int = 2, channels: int = 1, dims: int = 2) -> torch.Tensor:
@@ -24,10 +24,6 @@ def head_output(images: int = 2, channels: int = 1, dims: int = 2) -> torch.Tens
 def test_scope_determines_the_shape(scope, shape):
     given = head_output(channels=thresholds_per_location(scope, 5))
     assert pool_to_scope(given, scope, (16, 12)).shape == shape
-
-
-def test_every_scope_is_tested():
-    assert set(SCOPES) == {"batch", "image", "class", "image-class", "voxel"}
 
 
 def test_batch_threshold_is_the_mean_over_locations_and_images():
@@ -52,17 +48,6 @@ def test_threshold_of_a_class_ignores_other_classes():
     assert torch.equal(ours[:, :, :2], theirs[:, :, :2])
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_thresholds_are_correlated_between_neighbors_but_not_over_distance(dims):
-    given = torch.randn((1, 400, 1, *[4] * dims), generator=torch.Generator().manual_seed(1))
-    row = pool_to_scope(given, "voxel", (32,) * dims)[0, :, 0].flatten(1)[
-        :, :32
-    ]  # along the last axis
-    correlation = torch.corrcoef(row.T)
-    assert correlation[12, 13] > 0.95
-    assert correlation[4, 28].abs() < 0.25
-
-
 @pytest.mark.parametrize(
     ("location", "voxels"), [(0, range(12)), (1, range(4, 20)), (3, range(20, 32))]
 )
@@ -72,7 +57,3 @@ def test_location_influences_only_nearby_voxels(location, voxels):
     other[..., location] = 1.0
     change = pool_to_scope(other, "voxel", (32, 32)) - pool_to_scope(given, "voxel", (32, 32))
     assert change[0, 0, 0, 7].abs().gt(1e-6).nonzero().flatten().tolist() == list(voxels)
-
-
-def test_constant_map_gives_all_voxels_the_same_threshold():
-    assert (pool_to_scope(torch.ones(2, 1, 1, 4, 4), "voxel", (9, 7)) - 1).abs().max() < 1e-5

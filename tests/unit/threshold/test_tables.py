@@ -24,11 +24,6 @@ def test_every_position_reads_the_table_of_its_image_and_class(leading):
     assert torch.allclose(interpolate_table(table, position), expected, atol=1e-5)
 
 
-def test_several_tables_are_read_at_one_position():
-    table = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
-    assert interpolate_table(table, torch.tensor(0.5)).tolist() == [0.5, 1]
-
-
 def test_gradients_agree_with_finite_differences():
     generator = torch.Generator().manual_seed(0)
     table = torch.rand((2, 1, 6), generator=generator, dtype=torch.float64)
@@ -42,9 +37,3 @@ def test_gradient_of_a_mean_over_many_voxels_is_accurate():
     table = torch.zeros(3, requires_grad=True)
     interpolate_table(table, torch.full((100_000,), 0.5)).mean().backward()
     assert table.grad.tolist() == pytest.approx([0.5, 0.5, 0], rel=1e-4)
-
-
-def test_zero_gradient_stays_zero():
-    table = torch.zeros(3, requires_grad=True)
-    (0 * interpolate_table(table, torch.tensor([0.5]))).sum().backward()
-    assert table.grad.tolist() == [0, 0, 0]

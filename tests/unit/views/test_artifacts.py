@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.errors import InputError
 from segpl.views.artifacts import (
     ARTIFACTS,
@@ -61,13 +60,6 @@ def test_higher_severity_changes_every_channel_more(name, sides):
     coarse = distances(name, image, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert (coarse.diff(dim=0) > 0).all()
     assert coarse[-1].min() > 0.1
-
-
-@every_artifact
-def test_higher_severity_changes_a_phantom_more(name):
-    scan = torch.from_numpy(vessel_phantom(3, PhantomSettings(shape=(32, 32)))[0].copy())[None]
-    image = (scan - scan.mean()) / scan.std()
-    assert (distances(name, image, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]).diff(dim=0) > 0).all()
 
 
 @every_artifact
@@ -167,14 +159,6 @@ def test_ghosts_change_only_every_nth_line_of_k_space():
     )
 
 
-def test_ghosts_do_not_change_the_mean():
-    image = image_of((32, 32))
-    change = motion_ghosts(image, 1.0, generator()) - image
-    shifted = motion_ghosts(image + 7, 1.0, generator()) - image - 7
-    torch.testing.assert_close(change, shifted, rtol=0, atol=1e-4)
-    assert change.mean().item() == pytest.approx(0, abs=1e-5)
-
-
 def test_spikes_are_three_points_of_k_space_and_their_conjugates():
     image = image_of((64, 64))[1:]
     change = spikes(image, 1.0, generator()) - image
@@ -201,14 +185,6 @@ def test_low_resolution_keeps_constants_and_thin_axes():
     stack[..., 1] = 1  # one bright slice
     coarse = truncate_kspace(stack, 1.0, generator())
     torch.testing.assert_close(coarse, stack, rtol=0, atol=1e-5)
-
-
-def test_blur_at_full_severity_is_a_gaussian_of_three_voxels():
-    point = torch.zeros((1, 41, 41))
-    point[0, 20, 20] = 1
-    spread = blur_artifact(point, 1.0, generator())[0].sum(0)
-    place = torch.arange(41.0) - 20
-    assert (spread * place**2).sum().sqrt().item() == pytest.approx(3, rel=0.03)
 
 
 def test_streaks_surround_a_bright_spot_and_fade():

@@ -74,11 +74,6 @@ def test_pgd_with_a_known_start_saves_one_evaluation(steps):
     assert [point.item() for point in objective.points] == points[1:]
 
 
-def test_pgd_with_zero_epsilon_changes_nothing():
-    image = torch.randn((1, 4), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(pgd(image, Bowl(image + 1), 0.0, steps=3), image)
-
-
 def test_pgd_without_steps_is_rejected():
     with pytest.raises(InputError, match="PGD with 0 steps: it needs at least 1"):
         pgd(torch.zeros((1, 1)), Bowl(torch.zeros((1, 1))), 0.1, steps=0)

@@ -74,13 +74,6 @@ def test_every_perturbation_uses_only_its_generator(kind):
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("kind", ["noise", "dropout", "channels", "cutouts"])
-def test_random_perturbations_differ_between_steps(kind):
-    generator = drawn()
-    views = [PERTURBATIONS[kind](make_trunk(2), half_object(2), generator) for _ in range(4)]
-    assert any(not torch.equal(views[0], view) for view in views[1:])
-
-
 def test_noise_changes_each_feature_by_up_to_30_percent():
     trunk = make_trunk(2)
     change = feature_noise(trunk, half_object(2), drawn()) / trunk - 1
@@ -108,17 +101,6 @@ def test_dropout_removes_voxels_near_the_strongest_activation():
         view = drop_strongest(trunk, torch.zeros(1, 1, 4, 1), drawn(seed))
         assert torch.equal(view[:, :, :2], trunk[:, :, :2])
         assert not view[:, :, 2:].any()
-
-
-def test_dropout_threshold_spans_60_to_90_percent_of_the_maximum():
-    trunk = strengths([step / 100 for step in range(101)])
-    empty = torch.zeros(1, 1, 101, 1)
-    kept = [
-        int((drop_strongest(trunk, empty, drawn(seed))[0, 0, 1:] > 0).sum()) / 100
-        for seed in range(200)
-    ]
-    assert min(kept) == pytest.approx(0.6, abs=0.02)
-    assert max(kept) == pytest.approx(0.9, abs=0.02)
 
 
 def test_dropout_uses_the_maximum_of_each_image():
@@ -167,11 +149,6 @@ def test_object_is_where_any_foreground_channel_exceeds_one_half():
     )
     found = objects_in(probability, torch.zeros(1, 2, 1, 5))
     assert found.tolist() == [[[[False, True, False, True, False]]]]
-
-
-def test_single_channel_of_a_binary_prediction_is_the_object():
-    found = objects_in(torch.tensor([[[[0.4, 0.5, 0.6]]]]), torch.zeros(1, 2, 1, 3))
-    assert found.tolist() == [[[[False, False, True]]]]
 
 
 @both_dims
@@ -228,11 +205,6 @@ def test_cutout_covers_an_object_of_one_voxel():
     probability[0, 0, 1, 2] = 0.9
     cut = cut_out_boxes(torch.ones(1, 1, 4, 4), probability, drawn()) == 0
     assert cut.nonzero().tolist() == [[0, 0, 1, 2]]
-
-
-def test_nothing_is_cut_without_an_object():
-    trunk = make_trunk(2)
-    assert torch.equal(cut_out_boxes(trunk, torch.zeros_like(trunk[:, :1]), drawn()), trunk)
 
 
 MUTATIONS = [

@@ -32,12 +32,6 @@ def test_operation_returns_finite_values_on_the_same_grid(name, sides, amount):
 
 
 @every_operation
-def test_full_amount_changes_the_image_unless_it_is_the_identity(name):
-    image = picture(12, 10)
-    assert torch.equal(changed(name, image, 1.0), image) == (name == "identity")
-
-
-@every_operation
 @both_dims
 def test_amount_of_zero_changes_nothing(name, sides):
     image = picture(*sides)
@@ -97,12 +91,6 @@ def test_gamma_keeps_the_range_and_bends_the_middle():
     assert changed("gamma", image, -1.0)[0, 0, 1] > 0
 
 
-def test_gamma_uses_the_range_of_each_channel():
-    image = torch.tensor([[[-2.0, 0.0, 2.0]], [[10.0, 11.0, 12.0]]])
-    answer = changed("gamma", image, 1.0)
-    assert torch.allclose((answer[0] + 2) / 4, (answer[1] - 10) / 2, atol=1e-5)
-
-
 def test_noise_has_a_standard_deviation_of_at_most_0_4():
     change = changed("noise", torch.zeros(1, 60, 60), -1.0)
     assert change.std().item() == pytest.approx(0.4, rel=0.05)
@@ -115,10 +103,6 @@ def test_gaussian_blur_turns_a_point_into_a_gaussian():
     assert answer.sum().item() == pytest.approx(1, abs=1e-4)
     assert (answer[0, 7, 8] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-0.5), rel=1e-4)
     assert (answer[0, 9, 7] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-2), rel=1e-4)
-
-
-def test_gaussian_blur_keeps_a_flat_image_flat_at_its_edge():
-    assert torch.allclose(gaussian_blur(torch.full((1, 8, 8), 2.5), 1.5), torch.tensor(2.5))
 
 
 @pytest.mark.parametrize("name", ["blur", "sharpen", "low-resolution"])
