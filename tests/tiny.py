@@ -37,7 +37,7 @@ WIDTH = 4
 
 
 def plain_crops(**changes: float) -> AugmentSettings:
-    """Crops as they are, but for what is asked for."""
+    """Augmentation that is off except for `changes`."""
     return AugmentSettings(**{"affine": 0.0, "scanner": 0.0, "mirror": 0.0, **changes})
 
 
@@ -99,9 +99,9 @@ def make_batch(
     patch: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Batch:
-    """Noise with bright boxes; every class appears in every image, and the rim is ignored.
+    """Noise with bright boxes; every class appears in every image, and one edge is ignored.
 
-    Validation crops have the labels of the labeled ones, and other noise.
+    Validation crops have the labels of the labeled crops, and other noise.
     """
     generator = torch.Generator().manual_seed(seed)
     sides = patch or (SIDE,) * dims
@@ -124,7 +124,7 @@ def make_batch(
 
 @cache
 def vessel_crop(dims: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The part of a generated scan where vessels are densest, normalized, and its label."""
+    """The crop of a generated scan with the most vessels, normalized, and its label."""
     settings = PhantomSettings(shape=(2 * SIDE,) * dims, root_radius=(3.0, 4.0))
     image, vessel = vessel_phantom(seed, settings)
     windows = np.lib.stride_tricks.sliding_window_view(vessel, (SIDE,) * dims)
@@ -163,7 +163,7 @@ def moved(value: Tensor, inputs: list[Tensor]) -> bool:
 
 
 class Table(nn.Module):
-    """A network body that answers from a table, so that a test decides what is predicted."""
+    """A network body that returns fixed logits, chosen by a test."""
 
     def __init__(self, logits: Tensor, features: Tensor | None = None) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def table_network(logits: Tensor, features: Tensor | None = None) -> Network:
 
 
 class Slope(nn.Module):
-    """Logits are a multiple of the image; every image is kept, and in which modes it was seen."""
+    """A network body whose logits are a multiple of the image; it records inputs and modes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Slope(nn.Module):
 def slope_method(
     name: str, student: float = 1.0, teacher: float = 1.0, **settings: object
 ) -> Method:
-    """A method with a teacher, both of whom answer with a multiple of the image."""
+    """A method whose student and teacher return multiples of the image."""
     method = build_with(
         name,
         lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
@@ -215,13 +215,13 @@ def slope_method(
 
 
 class Untouchable:
-    """What fails the test as soon as anybody looks at it: a label that nobody may know."""
+    """A label that must not be read: any access fails the test."""
 
     def __getattribute__(self, name: str) -> object:
-        raise AssertionError(f"somebody asked for '{name}' of what nobody may know")
+        raise AssertionError(f"'{name}' of hidden data was read")
 
     def __getitem__(self, key: object) -> object:
-        raise AssertionError("somebody opened what nobody may know")
+        raise AssertionError("hidden data was read")
 
     def __len__(self) -> int:
-        raise AssertionError("somebody counted what nobody may know")
+        raise AssertionError("the length of hidden data was read")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from marks import SynchronizationCounter, build_case, every_method, every_task, first_step
+from marks import (
+    SynchronizationCounter,
+    build_case,
+    every_method,
+    every_task,
+    first_step,
+    take_first_step,
+)
 from tiny import SIDE, make_batch, total_of, trainable
 
 
@@ -43,7 +50,7 @@ def test_method_predicts_a_threshold_only_if_it_declares_one(name):
 @every_method
 def test_equal_seeds_give_equal_steps_to_the_bit(name):
     first = first_step(name, 2, 3).output
-    second = build_case(name, 2, classes=3).step(make_batch(2, classes=3), 1.0)
+    second = take_first_step(name, 2, 3).output
     assert first.terms.keys() == second.terms.keys()
     for key in first.terms:
         assert torch.equal(first.terms[key].value, second.terms[key].value), key

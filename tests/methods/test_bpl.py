@@ -256,8 +256,8 @@ def test_temperature_depends_on_the_labels_of_validation_crops():
     batch = make_batch(2, validation=True)
     values = []
     for label in (batch.labeled.label, 1 - batch.labeled.label.clamp(min=0)):
-        held = Labeled(batch.labeled.image, label)
-        output = calibrated("all").step(replace(batch, validation=held), 1.0)
+        crops = Labeled(batch.labeled.image, label)
+        output = calibrated("all").step(replace(batch, validation=crops), 1.0)
         values.append(output.terms["calibration"].value)
     assert not torch.equal(*values)
 

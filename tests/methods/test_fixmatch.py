@@ -76,8 +76,8 @@ def randn(*shape: int, scale: float = 3.0) -> Tensor:
 def recipes_for(batch: Batch, **options: object) -> list[ViewRecipe]:
     rng = batch.choices("strong view")
     image = batch.unlabeled.image
-    asked = {"operations": 2, "magnitude": 1.0, "geometry": True, **options}
-    return [draw_recipe(image.shape[2:], rng, **asked) for _ in image]
+    settings = {"operations": 2, "magnitude": 1.0, "geometry": True, **options}
+    return [draw_recipe(image.shape[2:], rng, **settings) for _ in image]
 
 
 def test_pseudo_term_is_the_cross_entropy_of_confident_voxels_divided_by_all_voxels():

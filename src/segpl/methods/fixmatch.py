@@ -69,8 +69,8 @@ class FixMatch(Method):
         """E-step: the prediction for the weak view, where it is confident."""
         weak = add_noise(self.unlabeled(batch).image, self.settings.noise, batch.generator)
         probability = eval_logits(self.network, weak).sigmoid()
-        sure = torch.maximum(probability, 1 - probability) >= self.settings.confidence
-        return (PseudoLabels(binarize(probability, 0.5).target, sure.to(probability.dtype)),)
+        confident = torch.maximum(probability, 1 - probability) >= self.settings.confidence
+        return (PseudoLabels(binarize(probability, 0.5).target, confident.to(probability.dtype)),)
 
     def objective(
         self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float

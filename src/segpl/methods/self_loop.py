@@ -71,7 +71,7 @@ class SelfLoop(Method):
     def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
         """E-step: the mean prediction over the loop, weighted by its certainty.
 
-        Solving the first puzzle with the weights as they are is a term of the objective.
+        Solving the first puzzle with the current weights is a term of the objective.
         """
         unlabeled = self.unlabeled(batch)
         numbers = self.puzzle.draw(unlabeled.image, batch.generator)  # (B, P)

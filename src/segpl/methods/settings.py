@@ -25,7 +25,7 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class LinearRampSettings(MethodSettings):
-    """`alpha` rises in a straight line, from 0 at `ramp_begin`."""
+    """`alpha` rises linearly from 0 at `ramp_begin`."""
 
     alpha: float = 0.1  # weight of the unlabeled images
     ramp_begin: float = 0.3  # progress at which alpha starts to rise from 0
