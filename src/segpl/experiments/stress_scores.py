@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from segpl.data.cache import Volume
@@ -39,7 +37,6 @@ class StressScorer:
     tested: StressedRun
     settings: StressSettings
     volumes: list[Volume]
-    largest: tuple[str, ...]  # classes reduced to their largest component
 
     def __len__(self) -> int:
         """Number of predictions."""
@@ -83,17 +80,17 @@ class StressScorer:
 
     def _predictor(self, corruption: str, image: Tensor, volume: Volume) -> PredictCorrupted:
         """Random draws, and the first gradient of an attack, are shared by all severities."""
-        predict, overlap = self.tested.run.method.predict, self.settings.overlap
+        predict = self.tested.run.method.predict
         if corruption in ATTACKS:
             return self._attack(corruption, image, volume)
         if corruption not in ARTIFACTS:
-            return lambda level, plan: predict_windows(image, predict, plan, overlap=overlap)
+            return lambda level, plan: predict_windows(image, predict, plan)
         # independent of the run, so that all runs see the same corrupted image
         seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
 
         def predict_corrupted(level: float, plan: Plan) -> Tensor:
             corrupted = corrupt(image, corruption, level, torch.Generator().manual_seed(seed))
-            return predict_windows(corrupted, predict, plan, overlap=overlap)
+            return predict_windows(corrupted, predict, plan)
 
         return predict_corrupted
 
@@ -101,7 +98,7 @@ class StressScorer:
         run, bound, steps = self.tested.run, self.settings.epsilon, self.settings.steps
         assert volume.label is not None
         label = torch.from_numpy(np.array(volume.label)).long().to(run.device)
-        objective = PredictionLoss(run.method.predict, label, run.plan, self.settings.overlap)
+        objective = PredictionLoss(run.method.predict, label, run.plan)
         start = objective.loss_and_gradient(image)
         if attack == "fgsm":
             return lambda level, _: objective.answer(fgsm(image, start[1], bound * level))
@@ -119,16 +116,10 @@ class StressScorer:
                 f"{level:g}) are not finite. Use another checkpoint, or train again."
             )
         assert volume.label is not None
-        scores = scores_by_class(prediction.cpu().numpy(), volume.label, plan, self.largest)
+        masks = masks_by_class(prediction.cpu().numpy(), volume.label, plan, run.largest)
         return [
-            StressRow(self.tested.name, corruption, level, volume.name, name, *values)
-            for name, values in scores.items()
+            StressRow(
+                self.tested.name, corruption, level, volume.name, name, dice(*pair), iou(*pair)
+            )
+            for name, pair in masks.items()
         ]
-
-
-def scores_by_class(
-    probabilities: NDArray[np.float32], label: NDArray[Any], plan: Plan, largest: Sequence[str] = ()
-) -> dict[str, tuple[float, float]]:
-    """Dice and IoU of each foreground class."""
-    masks = masks_by_class(probabilities, label, plan, largest)
-    return {name: (dice(*pair), iou(*pair)) for name, pair in masks.items()}

@@ -23,7 +23,6 @@ class StressSettings:
     epsilon: float = 0.25  # bound of an attack of severity 1, in standard deviations of the image
     steps: int = 5  # PGD steps
     seed: int = 0  # of random artifacts
-    overlap: float = 0.5  # overlap of windows
 
     def __post_init__(self) -> None:
         for name in self.only:
@@ -64,5 +63,4 @@ class StressSettings:
             "epsilon": self.epsilon,
             "pgd_steps": self.steps,
             "seed": self.seed,
-            "overlap": self.overlap,
         }

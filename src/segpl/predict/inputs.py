@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.data.layouts import LAYOUTS, read_dataset
+from segpl.data.layouts import read_like
 from segpl.data.layouts.base import image_files
 from segpl.data.layouts.nnunet import CHANNEL
 from segpl.data.plan import Plan
@@ -56,8 +56,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
         return _file_jobs(files, plan, layout)
     if not any(folder.iterdir()):
         raise InputError(f"{folder} is empty. Give a folder of images.")
-    is_alike = layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(folder)
-    dataset = read_dataset(folder, layout if is_alike else None)
+    dataset = read_like(folder, layout)
     return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
 
 

@@ -96,7 +96,7 @@ def sampling_note(samplers: Sequence[RunSampler]) -> str:
 
 
 def require_same_task(plans: Sequence[Plan], names: Sequence[str]) -> None:
-    """Check that the runs of an ensemble are different runs with the same inputs and classes."""
+    """Check that these are different runs with the same inputs and classes."""
     first = plans[0]
     for plan, name in zip(plans[1:], names[1:], strict=True):
         for what in ("dims", "channels", "classes"):
@@ -104,12 +104,12 @@ def require_same_task(plans: Sequence[Plan], names: Sequence[str]) -> None:
             # the order of classes is that of the channels
             if one != other or (what == "classes" and list(one) != list(other)):
                 raise InputError(
-                    f"{name} has {what} {_listing(other)}, but {names[0]} has {_listing(one)}. The "
-                    "runs of an ensemble need the same channels and classes."
+                    f"{name} has {what} {_listing(other)}, but {names[0]} has {_listing(one)}. "
+                    "Runs that are used together need the same channels and classes."
                 )
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise InputError(f"{twice[0]} is given twice. An ensemble needs different runs.")
+        raise InputError(f"{twice[0]} is given twice. Give each run once.")
 
 
 def _listing(value: object) -> str:

@@ -60,21 +60,20 @@ def test_another_table_and_a_broken_row_are_refused(tmp_path):
 
 
 def test_curve_begins_with_the_clean_images_and_is_sorted():
-    curve = curve_of(ROWS, "a", "blur")
-    assert curve.severity.tolist() == [0, 0.5, 1]
-    assert curve.mean.tolist() == pytest.approx([0.8, 0.6, 0.2])
-    assert curve.std.tolist() == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
-    assert curve_of(ROWS, "a", "blur", "iou").mean.tolist() == pytest.approx([0.4, 0.3, 0.1])
+    severities, means, stds = curve_of(ROWS, "a", "blur")
+    assert severities == [0, 0.5, 1]
+    assert means == pytest.approx([0.8, 0.6, 0.2])
+    assert stds == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
 
 
 def test_classes_of_a_case_count_as_their_mean():
     rows = [*ROWS, *(replace(r, class_name="wall", dice=0.0) for r in ROWS)]
-    assert curve_of(rows, "a", "blur").mean.tolist() == pytest.approx([0.4, 0.3, 0.1])
+    assert curve_of(rows, "a", "blur")[1] == pytest.approx([0.4, 0.3, 0.1])
 
 
 def test_curve_of_windows_has_no_severity_of_zero_and_one_of_nothing_is_empty():
-    assert curve_of(ROWS, "a", PATCH_SIZE).severity.tolist() == [32]
-    assert curve_of(ROWS, "b", PATCH_SIZE).severity.tolist() == []
+    assert curve_of(ROWS, "a", PATCH_SIZE)[0] == [32]
+    assert curve_of(ROWS, "b", PATCH_SIZE)[0] == []
 
 
 def test_table_has_clean_mean_worst_and_relative_drop():
@@ -87,11 +86,6 @@ def test_table_has_clean_mean_worst_and_relative_drop():
     ]
     assert table.best == {(1, 3)}
     assert "2 cases" in table.note
-
-
-def test_a_run_that_finds_nothing_has_no_relative_drop():
-    rows = [replace(r, dice=0.0) for r in ROWS if r.run == "a"]
-    assert [cells[-1] for cells in stress_table(rows).rows] == ["-", "-"]
 
 
 def test_figure_has_a_panel_for_each_corruption_and_a_line_for_each_run():
@@ -113,7 +107,7 @@ def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
     assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 10])
+@pytest.mark.parametrize("count", [1, 6, 10])
 def test_every_number_of_panels_has_room(count):
     names = list(CORRUPTION_TITLES)[:count]
     rows = [ROWS[0], *(row("a", name, 0.5, "x", 0.5) for name in names)]

@@ -35,6 +35,12 @@ def read_dataset(root: Path, layout: str | None = None, *, subject: str | None =
     return replace(dataset, cases=_with_subjects(dataset.cases, subject))
 
 
+def read_like(root: Path, layout: str) -> Dataset:
+    """A dataset that probably has the layout of the training data; detected if it does not."""
+    is_alike = root.is_dir() and layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(root)
+    return read_dataset(root, layout if is_alike else None)
+
+
 def _requested(name: str, root: Path) -> Layout:
     layout = LAYOUTS.get(name)()
     if not layout.matches(root):

@@ -36,15 +36,10 @@ CORRUPTION_TITLES = {
 }
 
 
-def stress_figure(
-    rows: Sequence[StressRow], *, metric: str = "dice", notes: Mapping[str, str] | None = None
-) -> Figure:
-    """Mean over cases with a band of one standard deviation; one line per run.
+def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None = None) -> Figure:
+    """Mean Dice over cases with a band of one standard deviation; one line per run.
 
-    Args:
-        rows: what was measured.
-        metric: `dice` or `iou`.
-        notes: what severity 1 means, by corruption; shown in the title.
+    `notes` say what severity 1 of a corruption means; they are shown in the titles.
     """
     corruptions = corruptions_in(rows)
     runs = names_in(row.run for row in rows)
@@ -60,21 +55,20 @@ def stress_figure(
         axes.set_axis_off()
     for index, (axes, corruption) in enumerate(zip(grid.flat, corruptions, strict=False)):
         for number, run in enumerate(runs):
-            draw_curve(axes, rows, run, corruption, metric, number)
+            draw_curve(axes, rows, run, corruption, number)
         note = (notes or {}).get(corruption, "")
         title = CORRUPTION_TITLES.get(corruption, corruption) + (f" ({note})" if note else "")
         name_panel(axes, title, corruption)
         if index % across == 0:
-            axes.set_ylabel("Dice" if metric == "dice" else "IoU", color=INK, fontsize=9)
-    handles, names = grid.flat[0].get_legend_handles_labels()
-    for axes in grid.flat[1 : len(corruptions)]:  # a run may be missing from some panels
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
-            if name not in names:
-                handles.append(handle)
-                names.append(name)
+            axes.set_ylabel("Dice", color=INK, fontsize=9)
+    handles = {  # of all panels: a run may be missing from some
+        name: handle
+        for axes in grid.flat
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(
-        handles,
-        names,
+        list(handles.values()),
+        list(handles),
         loc="outside lower center",
         ncols=beside,
         frameon=False,
@@ -88,20 +82,18 @@ def stress_figure(
 
 
 def draw_curve(
-    axes: Axes, rows: Sequence[StressRow], run: str, corruption: str, metric: str, number: int
+    axes: Axes, rows: Sequence[StressRow], run: str, corruption: str, number: int
 ) -> None:
-    curve = curve_of(rows, run, corruption, metric)
-    if not len(curve.severity):
+    severities, means, stds = curve_of(rows, run, corruption)
+    if not severities:
         return
     color = run_color(number)
-    low, high = (
-        np.clip(curve.mean + sign * curve.std, 0, 1)  # the range of scores
-        for sign in (-1, 1)
-    )
-    axes.fill_between(curve.severity, low, high, color=color, alpha=0.13, linewidth=0)
+    # Dice is between 0 and 1
+    low, high = (np.clip(np.add(means, sign * np.array(stds)), 0, 1) for sign in (-1, 1))
+    axes.fill_between(severities, low, high, color=color, alpha=0.13, linewidth=0)
     axes.plot(
-        curve.severity,
-        curve.mean,
+        severities,
+        means,
         color=color,
         linestyle=dash(number),
         marker=MARKERS[number % len(MARKERS)],
@@ -109,7 +101,7 @@ def draw_curve(
         linewidth=1.7,
         label=run,
     )
-    if corruption == PATCH_SIZE and (clean := by_case(rows, run, CLEAN, metric).get(0.0)):
+    if corruption == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
 
 

@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.files import csv_text, write_text
@@ -71,24 +68,12 @@ def corruptions_in(rows: Sequence[StressRow]) -> list[str]:
     return [name for name in names_in(row.corruption for row in rows) if name != CLEAN]
 
 
-@dataclass(frozen=True, slots=True)
-class StressCurve:
-    """Mean and standard deviation over cases at each severity, of one run and corruption."""
-
-    severity: NDArray[np.float64]
-    mean: NDArray[np.float64]
-    std: NDArray[np.float64]  # 0 for a single case
-
-
-def by_case(
-    rows: Sequence[StressRow], run: str, corruption: str, metric: str = "dice"
-) -> dict[float, list[float]]:
-    """Severity -> scores of the cases, each averaged over classes."""
+def by_case(rows: Sequence[StressRow], run: str, corruption: str) -> dict[float, list[float]]:
+    """Severity -> Dice of the cases, each averaged over classes."""
     found: dict[float, dict[str, list[float]]] = {}
     for row in rows:
         if row.run == run and row.corruption == corruption:
-            cases = found.setdefault(row.severity, {})
-            cases.setdefault(row.case, []).append(getattr(row, metric))
+            found.setdefault(row.severity, {}).setdefault(row.case, []).append(row.dice)
     return {
         severity: [statistics.fmean(values) for values in cases.values()]
         for severity, cases in sorted(found.items())
@@ -96,17 +81,18 @@ def by_case(
 
 
 def curve_of(
-    rows: Sequence[StressRow], run: str, corruption: str, metric: str = "dice"
-) -> StressCurve:
-    """Starts at severity 0, the clean images; window sizes have no such point."""
-    found = by_case(rows, run, corruption, metric)
+    rows: Sequence[StressRow], run: str, corruption: str
+) -> tuple[list[float], list[float], list[float]]:
+    """Severities, and mean and standard deviation over cases (0 for one); empty if not measured.
+
+    Curves start at severity 0, the clean images; window sizes have no such point.
+    """
+    found = by_case(rows, run, corruption)
     if found and corruption != PATCH_SIZE:
-        found = {**by_case(rows, run, CLEAN, metric), **found}
-    return StressCurve(
-        np.array(list(found), np.float64),
-        np.array([statistics.fmean(values) for values in found.values()], np.float64),
-        np.array([statistics.stdev(v) if len(v) > 1 else 0.0 for v in found.values()], np.float64),
-    )
+        found = {**by_case(rows, run, CLEAN), **found}
+    means = [statistics.fmean(values) for values in found.values()]
+    stds = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in found.values()]
+    return list(found), means, stds
 
 
 def stress_table(rows: Sequence[StressRow]) -> Table:
