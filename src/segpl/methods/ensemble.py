@@ -39,7 +39,7 @@ class Ensemble(Method):
 
     @dataclass(frozen=True)
     class Settings(MethodSettings):
-        members: int = 5  # M
+        members: int = 5  # M, number of networks
 
         def __post_init__(self) -> None:
             super().__post_init__()

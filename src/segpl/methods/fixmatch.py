@@ -46,7 +46,7 @@ class FixMatch(Method):
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
-        confidence: float = 0.95  # tau
+        confidence: float = 0.95  # tau; probability above which a voxel is confident
         alpha: float = 1.0  # lambda_u; weight of the unlabeled images
         ramp_begin: float = 0.0  # progress at which alpha starts to rise from 0
         ramp_end: float = 0.0  # progress at which alpha reaches its full value; 0: no ramp

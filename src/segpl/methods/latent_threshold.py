@@ -30,14 +30,14 @@ MIN_MASS = 1e-30  # of a grid cell under the prior, to keep its logarithm finite
 
 @dataclass(frozen=True, slots=True)
 class ThresholdSettings:
-    family: str = "logit-normal"  # of prior and posterior: `segpl list families`
-    rule: str = "marginal-select"  # from probability and threshold to label: `segpl list rules`
+    family: str = "logit-normal"  # family of prior and posterior: `segpl list families`
+    rule: str = "marginal-select"  # how probability and threshold give a label: `segpl list rules`
     scope: str = "image"  # what shares a threshold: `segpl list scopes`
     e_step: str = "variational"  # a head predicts the posterior; `exact`: Bayes' rule on a grid
     prior: str = "fixed"  # or estimated during training: `labeled`, `confidence`
-    prior_mean: float = 0.5  # initial value if the prior is estimated
-    prior_std: float = 0.1  # initial value if the prior is estimated
-    temperature: float = 0.05  # of the likelihood exp(-loss / temperature)
+    prior_mean: float = 0.5  # mean of the prior; initial value if it is estimated
+    prior_std: float = 0.1  # standard deviation of the prior; initial value if it is estimated
+    temperature: float = 0.05  # temperature of the likelihood exp(-loss / temperature)
     yardstick: bool = False  # also log the exact posterior, for comparison with the head's
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ class SegPL(Method):
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
-        threshold: float = 0.5  # T
+        threshold: float = 0.5  # T; foreground where the probability exceeds it
         alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
 
         def __post_init__(self) -> None:

@@ -46,8 +46,8 @@ class SegPLVI(Method):
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
-        prior_mean: float = 0.5  # mu_beta; the paper uses 0.4 to 0.9
-        prior_std: float = 0.1  # sigma_beta
+        prior_mean: float = 0.5  # mu_beta, mean of the prior; the paper uses 0.4 to 0.9
+        prior_std: float = 0.1  # sigma_beta, standard deviation of the prior
         kl_weight: float = 1.0  # weight of the KL divergence
         alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
 

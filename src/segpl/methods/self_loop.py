@@ -46,11 +46,11 @@ class SelfLoop(Method):
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
-        rounds: int = 3  # Q
-        loop_lr: float = 0.01  # eta
-        tiles: int = 2  # along each axis that is long enough
-        permutations: int = 10  # P; fewer if the tiles have fewer orders
-        jigsaw_weight: float = 0.02  # lambda
+        rounds: int = 3  # Q, puzzles solved per E-step
+        loop_lr: float = 0.01  # eta, learning rate of the loop
+        tiles: int = 2  # tiles along each axis that is long enough
+        permutations: int = 10  # P, number of tile orders; fewer if the tiles have fewer
+        jigsaw_weight: float = 0.02  # lambda, weight of the puzzle
 
         def __post_init__(self) -> None:
             super().__post_init__()

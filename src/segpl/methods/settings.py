@@ -13,7 +13,9 @@ from segpl.schedules import linear_ramp, sigmoid_ramp
 class MethodSettings:
     """Base of every method's `Settings`."""
 
-    loss: str = "dice-cross-entropy"  # `dice`, `cross-entropy` or `dice-cross-entropy`
+    loss: str = (
+        "dice-cross-entropy"  # loss of labels: `dice`, `cross-entropy` or `dice-cross-entropy`
+    )
 
     def __post_init__(self) -> None:
         """Subclasses check their own fields here."""

@@ -46,7 +46,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
 
     @dataclass(frozen=True)
     class Settings(MeanTeacher.Settings):
-        draws: int = 8  # T
+        draws: int = 8  # T, draws of noise and dropout per image
         # h; entropy limit at the start, as a fraction of the maximum; rises to 1 with alpha
         entropy_share: float = 0.75
         predict_by: str = "student"  # or `teacher`; the authors' code tests the student
