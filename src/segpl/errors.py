@@ -7,6 +7,7 @@ Each error also derives from the built-in exception that a Python user would cat
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -48,3 +49,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"no {kind} named '{name}'. {did_you_mean(name, known)}")
+
+
+def require_range(
+    settings: object, low: float, high: float, *names: str, section: str = "method"
+) -> None:
+    """Reject settings that are not finite or lie outside [low, high], by name."""
+    for name in names:
+        value = getattr(settings, name)
+        if not low <= value <= high or value == math.inf:
+            allowed = (
+                f"{low:g} or more, and finite" if high == math.inf else f"from {low:g} to {high:g}"
+            )
+            raise InputError(f"{section}.{name} is {value}: it must be {allowed}.")

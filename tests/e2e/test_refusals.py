@@ -127,11 +127,11 @@ OPTIONS = {
         ["no setting 'method.alhpa'. Did you mean 'alpha'"],
     ),
     "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast', but it must be a number"]),
-    "no steps": (["--steps", "0"], ["train.steps is 0: it must be above 0"]),
-    "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must be between 0 and"]),
+    "no steps": (["--steps", "0"], ["train.steps is 0: it must be 1 or more"]),
+    "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must be from 0 to"]),
     "probability above one": (
         ["--set", "augment.mirror=7"],
-        [r"augment.mirror is 7.0: it must be between 0 \(off\) and 1"],
+        ["augment.mirror is 7.0: it must be from 0 to 1"],
     ),
     "uneven log": (
         ["--set", "train.checkpoint_every=3"],

@@ -16,7 +16,7 @@ from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network
 from segpl.threshold.base import FAMILIES
-from segpl.threshold.exact import dice_of_thresholds, exact_posterior
+from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.priors import PRIORS, StepPredictions
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, SELECTING_RULES
@@ -183,25 +183,12 @@ def test_exact_posterior_is_that_of_bayes_rule(rule, scope):
     normal = torch.distributions.Normal(*torch.tensor([0.7, 0.1], dtype=torch.float64))
     edges = torch.linspace(0, 1, 101, dtype=torch.float64)
     prior = normal.cdf(edges).diff().clamp(min=1e-30).log()
-    expected = exact_posterior(
-        probability,
-        torch.ones_like(probability),
-        prior,
-        scope=scope,
-        temperature=0.02,
-        selects=rule in ("select", "marginal-select"),
-    )
+    selects = rule in ("select", "marginal-select")
+    weight = torch.ones_like(probability)
+    dice = dice_of_thresholds(probability, weight, scope=scope, selects=selects)
+    expected = grid_posterior(dice, prior, temperature=0.02)
     mean = (expected.exp() * threshold_grid(100)).sum(-1).mean()
     assert output.monitors["threshold"].item() == pytest.approx(mean.item(), abs=1e-4)
-
-
-def test_yardstick_logs_the_exact_posterior_and_changes_nothing():
-    plain, measured = bpl().step(make_batch(2), 1.0), bpl(yardstick=True).step(make_batch(2), 1.0)
-    exact = bpl(e_step="exact").step(make_batch(2), 1.0)
-    assert {"exact_threshold", "exact_threshold_std"} == measured.monitors.keys() - plain.monitors
-    assert torch.equal(measured.monitors["exact_threshold"], exact.monitors["threshold"])
-    for key, term in plain.terms.items():
-        assert torch.equal(term.value, measured.terms[key].value), key
 
 
 @pytest.mark.parametrize("prior", list(PRIORS))
@@ -339,7 +326,6 @@ def test_calibration_without_validation_crops_is_rejected():
         ({"prior_std": 0.0}, "prior_std is 0.0"),
         ({"scope": "voxel", "e_step": "exact"}, "e_step 'variational'"),
         ({"scope": "voxel", "family": "categorical"}, "like 'beta'"),
-        ({"scope": "voxel", "yardstick": True}, "no yardstick"),
     ],
 )
 def test_invalid_threshold_setting_is_rejected(settings, words):

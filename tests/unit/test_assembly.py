@@ -103,7 +103,7 @@ def test_collapse_watch_expects_the_foreground_fraction_of_the_labeled_scans():
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_foreground_fraction_outside_0_to_1_is_refused(share):
-    with pytest.raises(InputError, match=rf"train\.foreground is {share}: it must be between"):
+    with pytest.raises(InputError, match=rf"train\.foreground is {share}: it must be from 0 to 1"):
         resolve({"train": {"foreground": share}})
 
 

@@ -72,14 +72,12 @@ class TestResolve:
 
     @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
     def test_learning_rate_must_be_finite_and_not_negative(self, value):
-        with pytest.raises(InputError, match=r"train.lr is .*: it must be finite and not negative"):
+        with pytest.raises(InputError, match=r"train.lr is .*: it must be 0 or more, and finite"):
             resolve({"train": {"lr": value}})
 
     @pytest.mark.parametrize("seed", [-1, 2**32])
     def test_seed_must_fit_every_generator(self, seed):
-        with pytest.raises(
-            InputError, match=r"train.seed is .*: it must be between 0 and 4294967295"
-        ):
+        with pytest.raises(InputError, match=r"train.seed is .*: it must be from 0 to"):
             resolve({"train": {"seed": seed}})
 
     @pytest.mark.parametrize("method", METHODS.names)

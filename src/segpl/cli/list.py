@@ -6,12 +6,21 @@ Families, rules, scopes and priors are parts of the threshold of bpl and bpl-mix
 from __future__ import annotations
 
 import argparse
+import importlib
 
-KINDS = ("methods", "layouts", "losses", "families", "rules", "scopes", "priors", "settings")
+TABLES = {  # module and name of the table of each kind
+    "methods": ("methods.base", "METHODS"),
+    "layouts": ("data.layouts", "LAYOUTS"),
+    "losses": ("losses", "LOSSES"),
+    "families": ("threshold.base", "FAMILIES"),
+    "rules": ("threshold.rules", "RULES"),
+    "scopes": ("threshold.scopes", "SUMMARIES"),
+    "priors": ("threshold.priors", "PRIORS"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=KINDS, help="what to list")
+    parser.add_argument("kind", choices=(*TABLES, "settings"), help="what to list")
     parser.add_argument(
         "--method", default=None, help="method whose settings to list (default: bpl-mix)"
     )
@@ -39,34 +48,14 @@ def lines_of(kind: str, method: str | None) -> list[str]:
 
 def summaries_of(kind: str) -> dict[str, str]:
     """A one-line summary of each name."""
-    if kind == "methods":
-        from segpl.methods.base import METHODS
-
-        return {name: entry.summary for name, entry in METHODS.classes.items()}
-    if kind == "layouts":
-        from segpl.data.layouts import LAYOUTS
-
-        return {name: first_line(entry) for name, entry in LAYOUTS.classes.items()}
-    if kind == "losses":
-        from segpl.losses import LOSSES
-
-        return {name: first_line(entry) for name, entry in LOSSES.items()}
-    if kind == "families":
-        from segpl.threshold.base import FAMILIES
-
-        return {name: entry.summary for name, entry in FAMILIES.classes.items()}
-    if kind == "rules":
-        from segpl.threshold.rules import RULES
-
-        return {name: first_line(entry) for name, entry in RULES.items()}
-    if kind == "scopes":
-        from segpl.threshold.scopes import SCOPES, SUMMARIES
-
-        return {name: SUMMARIES[name] for name in SCOPES}
-    from segpl.threshold.priors import PRIORS
-
-    return {name: entry.summary for name, entry in PRIORS.items()}
+    module, table = TABLES[kind]
+    entries = getattr(importlib.import_module(f"segpl.{module}"), table)
+    return {
+        name: getattr(entry, "summary", None) or first_line(entry)
+        for name, entry in getattr(entries, "classes", entries).items()
+    }
 
 
 def first_line(entry: object) -> str:
-    return (entry.__doc__ or "").splitlines()[0]
+    text = entry if isinstance(entry, str) else entry.__doc__ or ""
+    return text.splitlines()[0]

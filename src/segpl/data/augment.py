@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
+from segpl.errors import require_range
 from segpl.types import IGNORE
 from segpl.views.geometry import Matrix, affine_grids, rotate, sample_at, wide_axes
 from segpl.views.intensity import INTENSITY
@@ -34,11 +34,7 @@ class AugmentSettings:
     mirror: float = 0.5  # probability of a left-right mirror, or of one along each axis in 2D
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"augment.{name} is {getattr(self, name)}: it must be between 0 (off) and 1."
-                )
+        require_range(self, 0, 1, *(field.name for field in fields(self)), section="augment")
 
 
 def augment(

@@ -28,16 +28,11 @@ NO_CLASS = -2  # index of a number that no class has
 
 def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
     """(C, *S) with the plan's orientation and spacing, each channel normalized."""
-    channels, *shape = image.array.shape
+    channels = len(image.array)
     if channels != len(plan.channels):
         raise InputError(
             f"the image has {channels} channel(s), but the plan has {len(plan.channels)}: "
             f"{', '.join(plan.channels)}. Give one file with all channels, or one file per channel."
-        )
-    if len(shape) != plan.dims:
-        raise InputError(
-            f"the image has {len(shape)} spatial axes {tuple(shape)}, but the plan has "
-            f"{plan.dims}. Give images like the training images."
         )
     array = reorient(image.array, image.grid.affine, plan.orientation)
     target = _target_shape(image.grid, plan)
@@ -54,11 +49,6 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
 
 def prepare_label(label: Label, plan: Plan) -> NDArray[np.int8] | NDArray[np.int16]:
     """(*S) with the plan's orientation and spacing: class indices, or IGNORE."""
-    if len(label.array.shape) != plan.dims:
-        raise InputError(
-            f"the label has {label.array.ndim} axes {label.array.shape}, but the plan has "
-            f"{plan.dims}. Give a label with the axes of its image."
-        )
     array = _class_indices(label.array, plan)
     array = reorient(array[None], label.grid.affine, plan.orientation)[0]
     return np.ascontiguousarray(resize_label(array, _target_shape(label.grid, plan)))

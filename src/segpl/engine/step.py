@@ -8,15 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
 from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
 
 def optimizer_for(method: Method, lr: float) -> torch.optim.Adam:
     """Adam over all trainable parameters; teachers have none."""
-    if not lr:
-        raise InputError("the learning rate is 0. Set train.lr, or use the one from the plan.")
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
     return torch.optim.Adam(weights, lr=lr)
 

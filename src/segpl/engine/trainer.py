@@ -35,7 +35,7 @@ from segpl.engine.hidden import count_hidden, with_hidden_scores
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
-from segpl.errors import InputError, unknown
+from segpl.errors import InputError, require_range, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
 from segpl.types import Batch
@@ -65,19 +65,13 @@ class TrainSettings:
     track: bool = False  # write TensorBoard events; needs `segpl[track]`
 
     def __post_init__(self) -> None:
-        for name in ("steps", "log_every", "checkpoint_every"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"train.{name} is {getattr(self, name)}: it must be above 0.")
-        counts = ("batch", "ratio", "validate_every", "agreement")
-        for name in (*counts, "lr", "lr_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(
-                    f"train.{name} is {getattr(self, name)}: it must be finite and not negative."
-                )
-        if not 0 <= self.foreground <= 1:
-            raise InputError(f"train.foreground is {self.foreground}: it must be between 0 and 1.")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"train.seed is {self.seed}: it must be between 0 and {2**32 - 1}.")
+        for low, high, names in (
+            (1, math.inf, ("steps", "log_every", "checkpoint_every")),
+            (0, math.inf, ("batch", "ratio", "validate_every", "agreement", "lr", "lr_decay")),
+            (0, 1, ("foreground",)),
+            (0, 2**32 - 1, ("seed",)),
+        ):
+            require_range(self, low, high, *names, section="train")
         choices = {"precision": PRECISIONS, "compile": COMPILE_MODES, "guard": GUARDS}
         for name, known in choices.items():
             if getattr(self, name) not in known:

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from segpl.errors import require_range
 from segpl.losses import targets_of
 from segpl.methods.base import ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
-from segpl.methods.settings import LinearRampSettings, require_range
+from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import make_strong_view
 from segpl.methods.teacher import TeacherMethod, TeacherSettings
 from segpl.networks.network import Network

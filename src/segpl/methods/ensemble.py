@@ -10,8 +10,9 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from segpl.errors import require_range
 from segpl.methods.base import Method, labeled_foreground
-from segpl.methods.settings import MethodSettings, require_range
+from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 from segpl.types import Batch, PseudoLabels, StepOutput, Term
 

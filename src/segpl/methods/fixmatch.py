@@ -8,8 +8,9 @@ from typing import ClassVar
 
 import torch
 
+from segpl.errors import require_range
 from segpl.methods.base import Method, eval_logits, forward_together
-from segpl.methods.settings import LinearRampSettings, require_range
+from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import make_strong_view
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput

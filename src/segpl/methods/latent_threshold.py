@@ -18,7 +18,7 @@ from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import GRID_POINTS
-from segpl.threshold.priors import PRIORS, StepPredictions, get_prior
+from segpl.threshold.priors import PRIORS, StepPredictions
 from segpl.threshold.rules import RULES, SELECTING_RULES
 from segpl.threshold.scopes import SCOPES, CoarseDraws, pool_to_scope, thresholds_per_location
 from segpl.types import PseudoLabels, Term
@@ -38,7 +38,6 @@ class ThresholdSettings:
     prior_mean: float = 0.5  # mean of the prior; initial value if it is estimated
     prior_std: float = 0.1  # standard deviation of the prior; initial value if it is estimated
     temperature: float = 0.05  # temperature of the likelihood exp(-loss / temperature)
-    yardstick: bool = False  # also log the exact posterior, for comparison with the head's
 
     def __post_init__(self) -> None:
         choices = {
@@ -69,19 +68,14 @@ class ThresholdSettings:
         """Reject settings that would need a histogram for every voxel."""
         if self.scope != "voxel":
             return
-        for name, value in (("e_step", "exact"), ("family", "categorical"), ("yardstick", True)):
+        for name, value, other in (
+            ("e_step", "exact", "e_step 'variational'"),
+            ("family", "categorical", "a two-parameter family like 'beta'"),
+        ):
             if getattr(self, name) == value:
-                others = (
-                    "another scope, or "
-                    + {
-                        "e_step": "e_step 'variational'",
-                        "family": "a two-parameter family like 'beta'",
-                        "yardstick": "no yardstick",
-                    }[name]
-                )
                 raise InputError(
-                    f"method.threshold.{name} is {str(value).lower()!r} with scope 'voxel', which "
-                    f"would need a histogram for every voxel. Use {others}."
+                    f"method.threshold.{name} is '{value}' with scope 'voxel', which would need a "
+                    f"histogram for every voxel. Use another scope, or {other}."
                 )
 
 
@@ -103,7 +97,7 @@ class LatentThreshold(nn.Module):
         super().__init__()
         self.settings = settings
         self.family = FAMILIES.get(settings.family)()
-        self.prior = get_prior(settings.prior)(settings.prior_mean, settings.prior_std)
+        self.prior = PRIORS[settings.prior](settings.prior_mean, settings.prior_std)
         self.head: ThresholdMap | None = None
         if settings.e_step == "variational":
             self.head = ThresholdMap(
@@ -132,7 +126,7 @@ class LatentThreshold(nn.Module):
 
     def log_masses(self, mean: Tensor, std: Tensor) -> Tensor:
         """Log mass (G,) of the prior in each cell of an even grid on (0, 1)."""
-        if self.head is not None and not self.settings.yardstick:
+        if self.head is not None:
             return mean.new_empty(0)
         # double: near 1, float32 cannot represent small differences of the CDF
         edges = torch.linspace(0, 1, GRID_POINTS + 1, device=mean.device, dtype=torch.float64)
@@ -173,9 +167,6 @@ class LatentThreshold(nn.Module):
         cost = energy + found.divergence
         monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
         monitors |= {"free_energy": -cost.detach(), **moments(found.posterior, "threshold")}
-        if settings.yardstick:
-            exact = self.exact(answers.unlabeled, answers.weight)
-            monitors |= moments(exact.posterior, "exact_threshold")
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
         monitors |= label_fractions(pseudo.target, weight, answers.weight)
         # the M-step takes the labels as given: it must not move the threshold to suit the network

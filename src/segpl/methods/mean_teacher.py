@@ -8,9 +8,10 @@ from typing import ClassVar
 
 import torch
 
+from segpl.errors import require_range
 from segpl.losses import squared_error
 from segpl.methods.base import forward_together, mask_padding
-from segpl.methods.settings import SigmoidRampSettings, require_range
+from segpl.methods.settings import SigmoidRampSettings
 from segpl.methods.teacher import TeacherMethod, TeacherSettings
 from segpl.types import Batch, PseudoLabels, StepOutput
 from segpl.views.noise import add_clipped_noise

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from segpl.errors import require_range
 from segpl.methods.base import Method, forward_together, mask_padding
-from segpl.methods.settings import LinearRampSettings, require_range
+from segpl.methods.settings import LinearRampSettings
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput
 

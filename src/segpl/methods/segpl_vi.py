@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
+from segpl.errors import InputError, require_range
 from segpl.methods.base import Method, ThresholdPrediction, forward_together, mask_padding
-from segpl.methods.settings import LinearRampSettings, require_range
+from segpl.methods.settings import LinearRampSettings
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
 from segpl.threshold.normal import Normal, NormalFamily

@@ -13,9 +13,10 @@ from torch.func import functional_call
 from torch.nn import Parameter
 from torch.nn.functional import cross_entropy
 
+from segpl.errors import require_range
 from segpl.losses import voxelwise_entropy
 from segpl.methods.base import Method, forward_together, mask_padding
-from segpl.methods.settings import LinearRampSettings, require_range
+from segpl.methods.settings import LinearRampSettings
 from segpl.networks.jigsaw_head import JigsawHead
 from segpl.networks.network import Network
 from segpl.types import Batch, PseudoLabels, StepOutput, Term

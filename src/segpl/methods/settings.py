@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from segpl.errors import InputError
+from segpl.errors import InputError, require_range
 from segpl.schedules import linear_ramp, sigmoid_ramp
 
 
@@ -59,14 +59,3 @@ class SigmoidRampSettings(MethodSettings):
 
     def alpha_at(self, progress: float) -> float:
         return self.alpha * sigmoid_ramp(progress, end=self.ramp_end)
-
-
-def require_range(settings: MethodSettings, low: float, high: float, *names: str) -> None:
-    """Reject settings outside [low, high], by name."""
-    for name in names:
-        value = getattr(settings, name)
-        if not low <= value <= high or value == math.inf:
-            allowed = (
-                f"{low:g} or more, and finite" if high == math.inf else f"from {low:g} to {high:g}"
-            )
-            raise InputError(f"method.{name} is {value}: it must be {allowed}.")

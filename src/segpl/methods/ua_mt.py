@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from segpl.errors import require_range
 from segpl.losses import voxelwise_entropy
 from segpl.methods.mean_teacher import MeanTeacher
-from segpl.methods.settings import require_range
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
 from segpl.types import Batch, PseudoLabels

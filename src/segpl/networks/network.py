@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from segpl.errors import InputError
+from segpl.errors import InputError, require_range
 from segpl.types import NetOutput
 
 
@@ -21,11 +22,7 @@ class NetworkSettings:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:
-        if self.width < 0:
-            raise InputError(
-                f"network.width is {self.width}: it must not be negative. Use 0 for the planned "
-                "width, or a number of channels, for example 16."
-            )
+        require_range(self, 0, math.inf, "width", section="network")
         if not 0 <= self.dropout < 1:
             raise InputError(
                 f"network.dropout is {self.dropout}: it must be at least 0 and below 1, for "

@@ -7,7 +7,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from segpl.errors import InputError
 from segpl.losses import cross_entropy, supervised_loss
 from segpl.threshold.histogram import UNIT, bin_sums
 
@@ -34,12 +33,6 @@ class Temperature(nn.Module):
 
     def forward(self, logits: Tensor) -> Tensor:
         """Divide logits (B, K, *S); half precision becomes float32."""
-        temperatures = len(self.log_temperature)
-        if temperatures not in (1, logits.shape[1]):
-            raise InputError(
-                f"{temperatures} temperatures do not fit logits {tuple(logits.shape)}: "
-                f"use one for all channels, or one for each of the {logits.shape[1]} channels."
-            )
         return logits / self.value.view(1, -1, *[1] * (logits.dim() - 2))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
 from segpl.losses import EPSILON
-from segpl.threshold.histogram import GRID_POINTS, scope_axes, scope_total, sums_above
-
-TINY_TEMPERATURE = 1e-30  # its reciprocal is finite, and all mass is on the best threshold
+from segpl.threshold.histogram import GRID_POINTS, scope_total, sums_above
+from segpl.threshold.scopes import SCOPES
 
 
 @torch.no_grad()
@@ -49,7 +47,7 @@ def dice_of_thresholds(
         count, overlap = sums_above(probability, weight, mass, scope="image-class", points=points)
         total = scope_total(mass, "image-class") + count
     dice = (2 * overlap + EPSILON) / (total + EPSILON)  # (B, K, G)
-    axes = [axis for axis, is_separate in enumerate(scope_axes(scope)) if not is_separate]
+    axes = [axis for axis, is_separate in enumerate(SCOPES[scope]) if not is_separate]
     return dice.mean(axes, keepdim=True) if axes else dice
 
 
@@ -64,34 +62,9 @@ def grid_posterior(dice: Tensor, prior_log: Tensor, *, temperature: float) -> Te
     [Xu2024], which calls the posterior intractable: the threshold is one number, so a grid is
     enough.
     """
-    if not temperature > 0:
-        raise InputError(
-            f"the temperature of the exact E-step is {temperature}: it must be above 0. "
-            "A low temperature follows the Dice, a high one the prior."
-        )
-    if prior_log.shape[-1] != dice.shape[-1]:
-        raise InputError(
-            f"the prior has {prior_log.shape[-1]} thresholds and the grid {dice.shape[-1]}: "
-            "give one number per threshold of the grid."
-        )
     prior_log = prior_log.float()
     # relative to the best threshold: at a low temperature, distances from 1 would be so large that
     # float32 loses the prior, which decides between equally good thresholds
     allowed = dice.masked_fill(prior_log == -torch.inf, -torch.inf)  # (b, k, G)
-    likelihood = (allowed - allowed.amax(-1, keepdim=True)) / max(temperature, TINY_TEMPERATURE)
+    likelihood = (allowed - allowed.amax(-1, keepdim=True)) / temperature
     return (prior_log + likelihood).log_softmax(-1)
-
-
-def exact_posterior(
-    probability: Tensor,
-    weight: Tensor,
-    prior_log: Tensor,
-    *,
-    scope: str,
-    temperature: float,
-    selects: bool = False,
-    points: int = GRID_POINTS,
-) -> Tensor:
-    """Exact E-step: `grid_posterior` of `dice_of_thresholds`."""
-    dice = dice_of_thresholds(probability, weight, scope=scope, selects=selects, points=points)
-    return grid_posterior(dice, prior_log, temperature=temperature)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
 from segpl.threshold.scopes import SCOPES
 
 GRID_POINTS = 100  # thresholds in the grid, G
@@ -73,20 +72,10 @@ def bin_sums(quantity: Tensor, cell: Tensor, cells: int) -> Tensor:
     return sums_at_addresses(quantity, private_addresses(cell, copies), cells, copies)
 
 
-def scope_axes(scope: str) -> tuple[bool, bool]:
-    """Return whether images and whether classes have separate thresholds."""
-    if scope not in SCOPES or scope == "voxel":
-        known = ", ".join(name for name in SCOPES if name != "voxel")
-        raise InputError(
-            f"scope '{scope}' has no histogram: no voxels share a threshold. Use one of: {known}."
-        )
-    return SCOPES[scope]
-
-
 def scope_total(quantity: Tensor, scope: str) -> Tensor:
     """Sum over the voxels that share a threshold, (b, k, 1) with b in {B, 1} and k in {K, 1}."""
     by_channel = quantity.flatten(2).sum(2, keepdim=True)  # (B, K, 1)
-    axes = [axis for axis, is_separate in enumerate(scope_axes(scope)) if not is_separate]
+    axes = [axis for axis, is_separate in enumerate(SCOPES[scope]) if not is_separate]
     return by_channel.sum(axes, keepdim=True) if axes else by_channel
 
 
@@ -101,7 +90,7 @@ def sums_above(
     All tensors are (B, K, *S) or broadcast to it. Each result is (b, k, G), where the scope decides
     whether b is B or 1 and k is K or 1.
     """
-    per_image, per_class = scope_axes(scope)
+    per_image, per_class = SCOPES[scope]
     probability = probability.float()
     images, channels = probability.shape[:2]
     groups = (images if per_image else 1, channels if per_class else 1)

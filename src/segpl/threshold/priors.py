@@ -13,7 +13,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from segpl.errors import InputError, unknown
 from segpl.losses import EPSILON, targets_of
 from segpl.threshold.histogram import GRID_POINTS, scope_total, sums_above, threshold_grid
 
@@ -49,16 +48,6 @@ class ThresholdPrior(nn.Module, ABC):
     def __init__(self, mean: float, std: float) -> None:
         """Take the initial values; `fixed` never changes them."""
         super().__init__()
-        if not 0 < mean < 1:
-            raise InputError(
-                f"the prior mean of the threshold is {mean}: it must lie between 0 and 1, for "
-                "example 0.5."
-            )
-        if not 0 < std < 1:
-            raise InputError(
-                f"the prior std of the threshold is {std}: it must lie between 0 and 1, for "
-                "example 0.1."
-            )
         self.register_buffer("mean", torch.tensor(float(mean)))
         self.register_buffer("std", torch.tensor(float(std)))
 
@@ -189,11 +178,6 @@ class ConfidencePrior(ThresholdPrior):
 
     def __init__(self, mean: float, std: float, *, rate: float = 0.01) -> None:
         super().__init__(mean, std)
-        if not 0 < rate <= 1:
-            raise InputError(
-                f"the rate of the confidence prior is {rate}: it must be above 0 and at most 1, "
-                "for example 0.01."
-            )
         self.rate = rate  # gamma
         self.register_buffer("confidence", torch.tensor(float(mean)))
 
@@ -211,9 +195,3 @@ class ConfidencePrior(ThresholdPrior):
 PRIORS: dict[str, type[ThresholdPrior]] = {
     prior.name: prior for prior in (FixedPrior, LabeledPrior, ConfidencePrior)
 }
-
-
-def get_prior(name: str) -> type[ThresholdPrior]:
-    if name not in PRIORS:
-        raise unknown("threshold prior", name, PRIORS)
-    return PRIORS[name]

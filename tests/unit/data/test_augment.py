@@ -63,7 +63,7 @@ class TestSettings:
 
     @pytest.mark.parametrize(("name", "value"), [("mirror", 1.5), ("affine", -0.1)])
     def test_value_outside_0_to_1_is_refused_by_name(self, name, value):
-        with pytest.raises(InputError, match=rf"augment\.{name} is {value}: .* between 0 .* 1"):
+        with pytest.raises(InputError, match=rf"augment\.{name} is {value}: it must be from"):
             AugmentSettings(**{name: value})
 
     def test_all_off_changes_nothing_and_draws_nothing(self):

@@ -96,12 +96,6 @@ def test_wrong_number_of_channels_is_refused():
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
 
-def test_volume_is_refused_by_a_2d_plan():
-    image = Image(np.zeros((1, 2, 2, 2), np.float32), Grid((2, 2, 2), (1.0,) * 3, None))
-    with pytest.raises(InputError, match=r"3 spatial axes .* the plan has 2"):
-        prepare_image(image, PLAN)
-
-
 def test_image_is_resampled_to_the_spacing_of_the_plan():
     image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
     assert prepare_image(image, PLAN).shape == (1, 20, 3)

@@ -12,7 +12,7 @@ from segpl.engine.device import (
     peak_memory,
     should_compile,
 )
-from segpl.errors import InputError, UserError
+from segpl.errors import InputError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -91,21 +91,11 @@ def test_cpu_uses_float32_by_default(choice, expected):
         assert product() == expected
 
 
-def test_unknown_precision_is_refused():
-    with pytest.raises(UserError, match=r"train\.precision.*float16.*auto, bfloat16, float32"):
-        autocast(CPU, "float16")
-
-
 def test_auto_compiles_only_on_gpus():
     assert should_compile(GPU, "auto")
     assert not should_compile(CPU, "auto")
     assert should_compile(CPU, "on")
     assert not should_compile(GPU, "off")
-
-
-def test_unknown_compile_mode_is_refused():
-    with pytest.raises(UserError, match=r"train\.compile.*maybe.*auto, off, on"):
-        should_compile(CPU, "maybe")
 
 
 @pytest.mark.parametrize(("text", "most"), [("1048576\n", 1048576), ("max\n", None)])

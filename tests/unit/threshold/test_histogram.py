@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import Recorded
 
-from segpl.errors import InputError
 from segpl.threshold.histogram import (
     bin_sums,
     count_thresholds_below,
@@ -144,9 +143,3 @@ def test_any_probabilities_agree_with_brute_force(values, points, scope):
     (count,) = sums_above(probability, torch.ones_like(probability), scope=scope, points=points)
     expected = brute_force(probability, torch.ones_like(probability), scope, points)
     assert torch.equal(count.double(), expected)
-
-
-@pytest.mark.parametrize("scope", ["voxel", "slice"])
-def test_scope_without_shared_thresholds_is_rejected(scope):
-    with pytest.raises(InputError, match=rf"'{scope}' has no histogram.*Use one of: batch, image"):
-        sums_above(torch.rand(1, 1, 4), torch.ones(1, 1, 4), scope=scope)

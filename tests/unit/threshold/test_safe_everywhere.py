@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_exact import exact_posterior
 from torch import Tensor
 
 from segpl.losses import LOSSES, dice_loss
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
-from segpl.threshold.exact import exact_posterior
 from segpl.threshold.histogram import GRID_POINTS
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES
 from segpl.threshold.scopes import SCOPES, pool_to_scope, thresholds_per_location
