@@ -12,10 +12,10 @@ from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
 
-def optimizer_for(method: Method, lr: float) -> torch.optim.Adam:
+def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
     """Adam over all trainable parameters; teachers have none."""
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    return torch.optim.Adam(weights, lr=lr)
+    return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay)
 
 
 def take_step(

@@ -48,6 +48,7 @@ class TrainSettings:
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
     )
+    weight_decay: float = 0.0  # L2 penalty of Adam
     batch: int = 0  # labeled crops per step; 0: from the plan
     ratio: int = 2  # unlabeled crops per labeled crop
     foreground: float = 0.33  # fraction of labeled crops centered on foreground
@@ -67,7 +68,8 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for low, high, names in (
             (1, math.inf, ("steps", "log_every", "checkpoint_every")),
-            (0, math.inf, ("batch", "ratio", "validate_every", "agreement", "lr", "lr_decay")),
+            (0, math.inf, ("batch", "ratio", "validate_every", "agreement")),
+            (0, math.inf, ("lr", "lr_decay", "weight_decay")),
             (0, 1, ("foreground",)),
             (0, 2**32 - 1, ("seed",)),
         ):
@@ -124,7 +126,7 @@ class Trainer:
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # missing in torch's stubs
-        self.optimizer = optimizer_for(method, settings.lr)
+        self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None

@@ -55,7 +55,9 @@ class TrainingTrial:
         self.method = build_method(config, workload.plan)
         self.layout = memory_format(device, workload.plan.dims)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
-        self.optimizer = optimizer_for(self.method, config.learning_rate(workload.plan))
+        self.optimizer = optimizer_for(
+            self.method, config.learning_rate(workload.plan), config.train.weight_decay
+        )
         self.context = autocast(device, config.train.precision)
         self.device = device
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)
