@@ -53,17 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=5, help="number of timed steps (default 5)")
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the networks, as training on a GPU does; up to a minute per method",
-    )
-    parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.KEY=VALUE",
-        help="any setting, such as network.width=16 or train.precision=float32; a method setting "
-        "applies to all methods that have it",
+        help="any setting, such as network.width=16 or train.compile=on; a method setting applies "
+        "to all methods that have it",
     )
     parser.add_argument("--out", type=Path, metavar="CSV", help="also write the table to this file")
 
@@ -74,45 +69,44 @@ def run(args: argparse.Namespace) -> int:
     from segpl.data.plan import Plan
     from segpl.display import bar, say
     from segpl.errors import InputError
-    from segpl.experiments.cost import configs_for, count_measurements, measure, plan_for_patch
-    from segpl.experiments.cost_table import cost_table, write_costs
+    from segpl.experiments.cost import (
+        conditions,
+        configs_for,
+        cost_table,
+        measure,
+        plan_for_patch,
+        write_costs,
+    )
     from segpl.experiments.cost_trial import Workload
     from segpl.report.tables import print_table
     from segpl.settings import with_overrides
 
     if args.out and args.out.exists():
         raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
-    train: dict[str, Any] = {"compile": "on" if args.compile else "off"}
-    if args.device:
-        train["device"] = args.device
+    train = {"compile": "off"} | ({"device": args.device} if args.device else {})
     configs = configs_for(args.methods, with_overrides({"train": train}, args.set))
-    if args.plan:
-        names = ("patch", "channels", "classes")
-        given = [f"--{name}" for name in names if getattr(args, name) is not None]
-        if given:
-            raise InputError(
-                f"{' and '.join(given)} cannot be combined with --plan {args.plan}, which sets "
-                "them already. Edit a copy of the plan, or omit --plan."
-            )
-        plan = Plan.read(args.plan)
-    else:
-        plan = plan_for_patch(
-            args.patch or [32, 32, 32],
-            channels=1 if args.channels is None else args.channels,
-            classes=2 if args.classes is None else args.classes,
+    shape = {name: getattr(args, name) for name in ("patch", "channels", "classes")}
+    given = {name: value for name, value in shape.items() if value is not None}
+    if args.plan and given:
+        raise InputError(
+            f"--{' and --'.join(given)} cannot be combined with --plan {args.plan}. Edit a copy of "
+            "the plan, or omit --plan."
         )
+    default: dict[str, Any] = {"patch": [32, 32, 32], "channels": 1, "classes": 2}
+    plan = Plan.read(args.plan) if args.plan else plan_for_patch(**default | given)
     settings = configs[0].train
     labeled = args.labeled if args.labeled is not None else settings.batch or plan.batch
     unlabeled = args.unlabeled if args.unlabeled is not None else labeled * settings.ratio
     workload = Workload(plan, labeled, unlabeled)
-    with bar("measuring", count_measurements(configs, args.steps)) as advance:
-        report = measure(configs, workload, steps=args.steps, advance=advance)
+    with bar("measuring", len(configs) * (args.steps + 2)) as advance:
+        costs = measure(configs, workload, steps=args.steps, advance=advance)
 
+    facts = conditions(configs[0], workload, args.steps)
     # a table wrapped to a narrow terminal or a pipe is unreadable
     console = Console(highlight=False)
     console.width = max(console.width, 140)
-    print_table(cost_table(report), console)
+    print_table(cost_table(costs, facts), console)
     if args.out:
-        write_costs(args.out, report)
+        write_costs(args.out, costs, facts)
         say(f"Wrote {args.out}.")
     return 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,19 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import choose_strides
-from segpl.engine.device import (
-    autocast,
-    choose_device,
-    is_compiler_error,
-    is_out_of_memory,
-    peak_memory,
-    should_compile,
-)
+from segpl.engine.device import autocast, choose_device, peak_memory, should_compile
 from segpl.errors import InputError, did_you_mean
 from segpl.experiments.cost_trial import TrainingTrial, Workload
 from segpl.experiments.tensor_memory import TensorMemory
+from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.report.tables import count_noun
+from segpl.report.tables import Table, count_noun
 from segpl.settings import Config, resolve, select_known
 
 REFERENCE = "supervised"
@@ -48,37 +43,25 @@ class Cost:
     seconds: float  # of one step, median
 
 
-@dataclass(frozen=True, slots=True)
-class CostReport:
-    costs: list[Cost]  # the reference first
-    workload: Workload
-    network: str
-    width: int
-    device: str
-    precision: str
-    compiled: bool
-    steps: int
-    timing_noise: float  # largest ratio of median to fastest step of any method
-
-    def ratio(self, cost: Cost, name: str) -> float:
-        """Relative to supervised training on the same images, all of them labeled."""
-        value, reference = getattr(cost, name), getattr(self.costs[0], name)
-        return float(value / reference)
+# title in the table, field, unit, format, whether its ratio to the reference is shown
+COST_COLUMNS: tuple[tuple[str, str, float, str, bool], ...] = (
+    ("parameters", "parameters", 1, ",", True),
+    ("trainable", "trainable", 1, ",", False),
+    ("predicting", "predicting", 1, ",", False),
+    ("step\nGFLOPs", "step_flops", 1e9, ",.3f", True),
+    ("predict\nGFLOPs", "predict_flops", 1e9, ",.3f", True),
+    ("peak\nMB", "peak_bytes", 1e6, ",.1f", True),
+    ("seconds\n/step", "seconds", 1, ".4f", True),
+)
 
 
 def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan:
     """A plan with the paper's width, and the strides for isotropic voxels."""
     dims = len(patch)
-    if dims not in WIDTHS:
+    if dims not in WIDTHS or channels < 1 or classes < 2:
         raise InputError(
-            f"--patch {' '.join(map(str, patch))} has {count_noun(dims, 'number')}: a crop "
-            "has 2 or 3 sides. Write --patch 32 32 32, or --patch 256 256 for pictures."
-        )
-    if channels < 1:
-        raise InputError(f"--channels is {channels}: an image has at least 1 channel.")
-    if classes < 2:
-        raise InputError(
-            f"--classes is {classes}: background counts as one, so there are at least 2."
+            "a crop needs --patch with 2 or 3 numbers, at least 1 of --channels, and 2 of "
+            "--classes, because background counts as one."
         )
     spacing = (1.0,) * dims
     plan = Plan(
@@ -105,11 +88,6 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
     Method settings in `content` go to the methods that have them.
     """
     given = content.get("method", {})
-    if "name" in given:
-        raise InputError(
-            f"--set method.name={given['name']}: name methods as arguments instead: segpl cost "
-            f"{given['name']}."
-        )
     kinds: dict[str, Any] = {
         name: METHODS.get(name) for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)])
     }
@@ -133,90 +111,55 @@ def measure(
     *,
     steps: int,
     advance: Callable[[], None] = lambda: None,
-) -> CostReport:
-    """Measure every method; the first of `configs` is the reference.
+) -> list[Cost]:
+    """The cost of every method; the first of `configs` is the reference.
 
     Weights, FLOPs and memory are measured one method at a time. Times are measured in rounds over
     all methods, so that other work on the machine slows them all alike. `advance` is called
-    `count_measurements` times.
+    `steps + 2` times per method.
     """
-    if steps < 1:
-        raise InputError(f"--steps is {steps}, but must be at least 1.")
-    assert configs[0].method == REFERENCE
-    train, network = configs[0].train, configs[0].network
-    device = choose_device(train.device)
-    compiled = should_compile(device, train.compile)
-    with measuring(workload, device, compiled=compiled):
+    if min(steps, workload.labeled, workload.unlabeled) < 1:
+        raise InputError("--steps, --labeled and --unlabeled must be at least 1.")
+    device = choose_device(configs[0].train.device)
+    with measuring(device):
         alone: list[Cost] = []
         for config in configs:
-            alone.append(
-                cost_except_time(TrainingTrial(config, workload, device), compiled=compiled)
-            )
+            alone.append(cost_except_time(TrainingTrial(config, workload, device)))
             gc.collect()
             advance()
         trials = [TrainingTrial(config, workload, device) for config in configs]
-        seconds = time_steps(trials, steps=steps, compiled=compiled, advance=advance)
-    context = autocast(device, train.precision)
-    return CostReport(
-        costs=[
-            Cost(**asdict(cost) | {"seconds": statistics.median(spent)})
-            for cost, spent in zip(alone, seconds, strict=True)
-        ],
-        workload=workload,
-        network=network.name,
-        width=network.width or workload.plan.width,
-        device=describe_device(device),
-        precision="bfloat16" if isinstance(context, torch.autocast) else "float32",
-        compiled=compiled,
-        steps=steps,
-        timing_noise=max(statistics.median(spent) / min(spent) for spent in seconds),
-    )
-
-
-def count_measurements(configs: Sequence[Config], steps: int) -> int:
-    """How often `measure` advances: once alone, one warm-up step and all timed steps per method."""
-    return len(configs) * (1 + 1 + steps)
+        seconds = time_steps(trials, steps=steps, advance=advance)
+    return [
+        Cost(**asdict(cost) | {"seconds": statistics.median(spent)})
+        for cost, spent in zip(alone, seconds, strict=True)
+    ]
 
 
 @contextmanager
-def measuring(workload: Workload, device: torch.device, *, compiled: bool) -> Iterator[None]:
-    """Keep torch's random state, and explain failures."""
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
-            if not compiled:
-                yield
-                return
-            from torch import _dynamo
+def measuring(device: torch.device) -> Iterator[None]:
+    """Keep torch's random state, and let it compile a network for every method."""
+    from torch import _dynamo
 
-            settings: Any = _dynamo.config
-            # beyond its limit, torch runs a network uncompiled with only a warning
-            with settings.patch(
-                recompile_limit=MAX_RECOMPILATIONS, accumulated_recompile_limit=MAX_RECOMPILATIONS
-            ):
-                yield
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise InputError(
-                f"{device} is out of memory with {workload.describe()}. Use a smaller "
-                "--patch, fewer crops (--labeled, --unlabeled) or a smaller --set network.width."
-            ) from error
-        if not is_compiler_error(error):
-            raise
-        raise InputError(
-            f"the network could not be compiled: {str(error).splitlines()[0]} Leave out --compile."
-        ) from error
+    limits: Any = _dynamo.config
+    # beyond its limit, torch runs a network uncompiled with only a warning
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        limits.patch(
+            recompile_limit=MAX_RECOMPILATIONS, accumulated_recompile_limit=MAX_RECOMPILATIONS
+        ),
+    ):
+        torch.manual_seed(0)
+        yield
 
 
-def cost_except_time(trial: TrainingTrial, *, compiled: bool) -> Cost:
+def cost_except_time(trial: TrainingTrial) -> Cost:
     """Weights, FLOPs and peak memory, while no other method is in memory."""
     method = trial.method
     step_flops = count_flops(trial.step)  # also creates the state of the optimizer
     predict_flops = count_flops(trial.predict)
     if trial.device.type == "cuda":
-        if compiled:
-            trial.compile()
-            trial.step()
+        trial.compile()
+        trial.step()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(trial.device)
         trial.step()
@@ -251,37 +194,83 @@ def count_flops(work: Callable[[], None]) -> int:
 
 
 def time_steps(
-    trials: Sequence[TrainingTrial],
-    *,
-    steps: int,
-    compiled: bool,
-    advance: Callable[[], None] = lambda: None,
+    trials: Sequence[TrainingTrial], *, steps: int, advance: Callable[[], None] = lambda: None
 ) -> list[list[float]]:
     """Seconds of every step of each method, in rounds over all methods, after a warm-up step."""
     for trial in trials:
-        if compiled:
-            trial.compile()
+        trial.compile()
         trial.step()
         advance()
     seconds: list[list[float]] = [[] for _ in trials]
     for _ in range(steps):
         for trial, spent in zip(trials, seconds, strict=True):
-            synchronize(trial.device)
+            trial.synchronize()
             began = time.perf_counter()
             trial.step()
-            synchronize(trial.device)
+            trial.synchronize()
             spent.append(time.perf_counter() - began)
             advance()
     return seconds
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def conditions(config: Config, workload: Workload, steps: int) -> dict[str, object]:
+    """What the numbers depend on."""
+    device, plan = choose_device(config.train.device), workload.plan
+    is_cuda = device.type == "cuda"
+    context = autocast(device, config.train.precision)
+    return {
+        "patch": "x".join(map(str, plan.patch)),
+        "channels": len(plan.channels),
+        "classes": len(plan.classes),
+        "labeled": workload.labeled,
+        "unlabeled": workload.unlabeled,
+        "network": config.network.name,
+        "width": config.network.width or plan.width,
+        "steps": steps,
+        "device": torch.cuda.get_device_name(device) if is_cuda else "cpu",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "precision": "bfloat16" if isinstance(context, torch.autocast) else "float32",
+        "compiled": should_compile(device, config.train.compile),
+    }
 
 
-def describe_device(device: torch.device) -> str:
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return f"cpu with {count_noun(torch.get_num_threads(), 'thread')}"
+def cost_ratio(cost: Cost, name: str, reference: Cost) -> float:
+    """Relative to supervised training on the same images, all of them labeled."""
+    return float(getattr(cost, name) / getattr(reference, name))
+
+
+def cost_table(costs: Sequence[Cost], facts: Mapping[str, object]) -> Table:
+    columns, rows = ["method"], [[cost.method] for cost in costs]
+    for title, name, unit, form, has_ratio in COST_COLUMNS:
+        columns += [title, *(["x"] if has_ratio else [])]
+        for cost, row in zip(costs, rows, strict=True):
+            value = getattr(cost, name)
+            row.append(format(value if unit == 1 else value / unit, form))
+            if has_ratio:
+                row.append(f"{cost_ratio(cost, name, costs[0]):.3f}")
+    peak = "live tensors, less than the process takes"
+    peak = peak if facts["device"] == "cpu" else "memory allocated by torch"
+    return Table(
+        columns=columns,
+        rows=rows,
+        note=f"x: relative to {REFERENCE} training on the same images, all labeled. Predicting: "
+        "weights that prediction needs; its FLOPs are for one crop. FLOPs: of convolutions and "
+        f"matrix products, a multiply-add counts as 2. Peak: {peak}. Seconds: median of "
+        f"{count_noun(int(str(facts['steps'])), 'step')}; other programs on the machine distort "
+        f"it.\n{', '.join(f'{name} {value}' for name, value in facts.items())}.",
+    )
+
+
+def write_costs(path: Path, costs: Sequence[Cost], facts: Mapping[str, object]) -> None:
+    """One row per method, with its ratios and the conditions of the measurement."""
+    names = [name for _, name, _, _, has_ratio in COST_COLUMNS if has_ratio]
+    rows = [
+        {
+            **asdict(cost),
+            **{f"{name}_ratio": cost_ratio(cost, name, costs[0]) for name in names},
+            **facts,
+        }
+        for cost in costs
+    ]
+    write_text(path, csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from segpl.assembly import build_method
 from segpl.data.plan import Plan
-from segpl.engine.device import autocast, compile_in_place, memory_format
+from segpl.engine.device import autocast, compile_in_place, memory_format, should_compile
 from segpl.engine.step import optimizer_for, take_step
-from segpl.errors import InputError
 from segpl.methods.base import Method
-from segpl.report.tables import count_noun
 from segpl.settings import Config
 from segpl.types import Batch, Labeled, Unlabeled
 
@@ -29,24 +27,6 @@ class Workload:
     labeled: int  # crops
     unlabeled: int  # crops
 
-    def __post_init__(self) -> None:
-        for name in ("labeled", "unlabeled"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name} is {getattr(self, name)}: a step needs at least 1 {name} crop."
-                )
-
-    @property
-    def crops(self) -> int:
-        return self.labeled + self.unlabeled
-
-    def describe(self) -> str:
-        return (
-            f"{self.labeled} labeled and {self.unlabeled} unlabeled crops of "
-            f"{'x'.join(map(str, self.plan.patch))} voxels, "
-            f"{count_noun(len(self.plan.channels), 'channel')}, {len(self.plan.classes)} classes"
-        )
-
 
 class TrainingTrial:
     """A method that trains on the same random crops in every step."""
@@ -59,14 +39,23 @@ class TrainingTrial:
             self.method, config.learning_rate(workload.plan), config.train.weight_decay
         )
         self.context = autocast(device, config.train.precision)
-        self.device = device
+        self.device, self.compile_mode = device, config.train.compile
         self.labeled, self.unlabeled = random_crops(workload, self.method, device, self.layout)
-        self.validation = validation_crops(self.method, self.labeled)
+        # as many validation crops as labeled ones
+        crops = Labeled(self.labeled.image.clone(), self.labeled.label.clone())
+        self.validation = crops if self.method.needs_validation else None
         self.steps = 0
 
     def compile(self) -> None:
-        for network in self.method.networks():
-            compile_in_place(network.body)
+        """Compile the networks if the settings say so."""
+        if should_compile(self.device, self.compile_mode):
+            for network in self.method.networks():
+                compile_in_place(network.body)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def step(self) -> None:
         """One training step, without sampling and logging."""
@@ -90,20 +79,17 @@ class TrainingTrial:
         yield from self.method.buffers()
         for state in self.optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
-        yield from (self.labeled.image, self.labeled.label)
-        if self.unlabeled is not None:
-            yield self.unlabeled.image
-            if self.unlabeled.inside is not None:
-                yield self.unlabeled.inside
-        if self.validation is not None:
-            yield from (self.validation.image, self.validation.label)
+        for crops in (self.labeled, self.unlabeled, self.validation):
+            if crops is not None:
+                parts = (getattr(crops, field.name) for field in fields(crops))
+                yield from (part for part in parts if isinstance(part, Tensor))
 
 
 def random_crops(
     workload: Workload, method: Method, device: torch.device, layout: torch.memory_format
 ) -> tuple[Labeled, Unlabeled | None]:
     """The same images for all methods; all of them labeled for a method without unlabeled crops."""
-    plan, count = workload.plan, workload.crops
+    plan, count = workload.plan, workload.labeled + workload.unlabeled
     generator = torch.Generator().manual_seed(0)
     image = torch.randn((count, len(plan.channels), *plan.patch), generator=generator)
     label = torch.randint(len(plan.classes), (count, *plan.patch), generator=generator)
@@ -113,10 +99,3 @@ def random_crops(
     first = workload.labeled
     inside = torch.ones((workload.unlabeled, *plan.patch), dtype=torch.bool, device=device)
     return Labeled(image[:first], label[:first].clone()), Unlabeled(image[first:], inside)
-
-
-def validation_crops(method: Method, labeled: Labeled) -> Labeled | None:
-    """As many validation crops as labeled ones, for methods that need them."""
-    if not method.needs_validation:
-        return None
-    return Labeled(labeled.image.clone(), labeled.label.clone())
