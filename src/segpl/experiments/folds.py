@@ -1,15 +1,14 @@
 """Cross-validation over the labeled cases: an estimate of Dice without a held-out test set.
 
 runs/a/fold-0 ...   one run per fold, trained on the other labeled cases
-runs/a/folds.csv    fold, case, class, dice: each labeled case, scored by the run that held it out
-runs/a/folds.md     the same as a table, with a summary
+runs/a/folds.csv    each labeled case, scored by the run that held it out
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.report.tables import Table, as_markdown, count_noun
+from segpl.report.run_record import FOLD_COLUMNS, FoldScore
+from segpl.report.tables import Table, count_noun
 from segpl.run import Run, prepare_run, train
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 
@@ -31,21 +31,10 @@ NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOutScore:
-    """Dice of one class of a labeled case, from the fold that held the case out."""
-
-    step: int
-    fold: int
-    case: str
-    class_name: str
-    dice: float
-
-
-@dataclass(frozen=True, slots=True)
 class FoldEstimate:
     """Cross-validated Dice of the labeled cases."""
 
-    rows: tuple[HeldOutScore, ...]  # at the last step
+    rows: tuple[FoldScore, ...]  # at the last step
     by_step: dict[int, float]  # step -> mean Dice over cases and classes
     trained_on: tuple[int, ...]  # labeled cases of each fold
     subjects: int
@@ -116,11 +105,6 @@ class FoldEstimate:
             "the grid of the plan.",
         )
 
-    @property
-    def csv(self) -> str:
-        rows = [(row.fold, row.case, row.class_name, row.dice) for row in self.rows]
-        return csv_text([("fold", "case", "class", "dice"), *rows])
-
 
 def cross_validate(
     data: str | Path = "",
@@ -172,9 +156,7 @@ def cross_validate(
         for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
             train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", splits[number])
         estimate = collect_estimate(run, places, splits)
-        write_text(folder.folds, estimate.csv)
-        listing = "".join(f"\n- {line}" for line in estimate.words)
-        write_text(folder.path / "folds.md", f"{as_markdown(estimate.table)}{listing}\n")
+        write_text(folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, estimate.rows)]))
     return estimate
 
 
@@ -254,12 +236,12 @@ def collect_estimate(
     )
 
 
-def mean_by_step(rows: Sequence[HeldOutScore], folds: int) -> dict[int, float]:
+def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:
     """Mean Dice at each step that all folds have scored.
 
     A fold that was extended with --resume also has scores at its former last step.
     """
-    found: dict[int, list[HeldOutScore]] = {}
+    found: dict[int, list[FoldScore]] = {}
     for row in rows:
         found.setdefault(row.step, []).append(row)
     return {
@@ -269,7 +251,7 @@ def mean_by_step(rows: Sequence[HeldOutScore], folds: int) -> dict[int, float]:
     }
 
 
-def held_out_scores(folder: RunFolder, fold: int) -> list[HeldOutScore]:
+def held_out_scores(folder: RunFolder, fold: int) -> list[FoldScore]:
     path = folder.validation
     remedy = f"Delete {folder.path} and train the fold again with --resume."
     try:
@@ -278,4 +260,4 @@ def held_out_scores(folder: RunFolder, fold: int) -> list[HeldOutScore]:
         raise InputError(f"{error} {remedy}") from error
     if not rows:
         raise InputError(f"{path} is missing or empty. {remedy}")
-    return [HeldOutScore(row.step, fold, row.case, row.class_name, row.dice) for row in rows]
+    return [FoldScore(row.step, fold, row.case, row.class_name, row.dice) for row in rows]

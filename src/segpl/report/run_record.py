@@ -25,10 +25,14 @@ Value = TypeVar("Value")
 UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
 
 
+FOLD_COLUMNS = ("step", "fold", "case", "class", "dice")
+
+
 @dataclass(frozen=True, slots=True)
 class FoldScore:
-    """Dice of one class in a labeled case, by the fold that held the case out."""
+    """Dice of one class in a labeled case, by the fold that held it out; a row of `folds.csv`."""
 
+    step: int
     fold: int
     case: str
     class_name: str
@@ -191,30 +195,20 @@ def _scores(path: Path, split: Split | None) -> list[Score]:
 
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
-    """Cross-validation scores; empty without the file, refused if the folds trained otherwise."""
+    """Cross-validation scores; empty without the file, refused if it is of other steps."""
     if not folder.folds.is_file():
         return []
     with folder.folds.open(encoding="utf-8", newline="") as handle:
         rows = [
-            FoldScore(int(row["fold"]), row["case"], row["class"], float(row["dice"]))
-            for row in csv.DictReader(handle)
+            FoldScore(int(step), int(fold), case, name, float(dice))
+            for step, fold, case, name, dice in list(csv.reader(handle))[1:]
         ]
-    steps, folds = settings.get("train.steps"), sorted({row.fold for row in rows})
-    for fold in folds:
-        place = RunFolder(folder.path / f"fold-{fold}")
-        if not place.config.is_file():
-            continue  # deleted to save space: nothing to compare with
-        last = {
-            (row.case, row.class_name): row.dice
-            for row in read_validation(place.validation)
-            if row.step == steps
-        }
-        if last != {(row.case, row.class_name): row.dice for row in rows if row.fold == fold}:
-            raise InputError(
-                f"{folder.folds.name} does not match folds trained for {steps} steps like this "
-                f"run. Resume them with `segpl train --out {folder.path} --resume --folds "
-                f"{len(folds)}`."
-            )
+    steps = settings.get("train.steps")
+    if any(row.step != steps for row in rows):
+        raise InputError(
+            f"{folder.folds.name} is not of folds trained for {steps} steps like this run. Resume "
+            f"them with `segpl train --out {folder.path} --resume --folds N`."
+        )
     return rows
 
 

@@ -70,20 +70,6 @@ def calibration_summary(scores: list[Score]) -> Table:
     )
 
 
-def as_markdown(table: Table) -> str:
-    """The table for a Markdown page, with the best cells in bold."""
-    lines = [table.columns, ["---"] * len(table.columns)]
-    for index, row in enumerate(table.rows):
-        lines.append(
-            [
-                f"**{cell}**" if (index, column) in table.best else cell
-                for column, cell in enumerate(row)
-            ]
-        )
-    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{body}\n\n{table.note}\n"
-
-
 def print_table(table: Table, console: Console) -> None:
     from rich import box
     from rich.table import Table as RichTable

@@ -11,8 +11,9 @@ from records import collect, make_record
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.scores import Score
-from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note, volumes_of
+from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note
 from segpl.report.run_record import RunRecord
+from segpl.report.sections.volumes import volume_of
 from segpl.types import IGNORE
 
 PLAN = Plan(
@@ -113,15 +114,6 @@ def test_missing_prediction_is_named(run):
         RunCases(run).arrays("t0")
 
 
-def test_volume_is_counted_from_the_file_or_taken_from_the_scores(run):
-    """By hand: 4 voxels of 8 mm³ are 0.032 ml."""
-    known, unit, missing = volumes_of(collect(run), ["segpl"])
-    assert (known["segpl"][0], unit, missing) == ({"t0": pytest.approx(0.032)}, "ml", [])
-    scored = [Score("t0", name, "volume", size, "mm²") for name, size in (("a", 1.5), ("b", 2.0))]
-    known, unit, _ = volumes_of(collect(replace(run, scores=scored)), ["segpl"])
-    assert (known["segpl"][0], unit) == ({"t0": 3.5}, "mm²")
-
-
 def test_calibration_uses_only_voxels_with_a_known_label(run):
     probability = np.stack([number == LABEL for number in (0, 1, 4)], -1).astype(np.float32)
     write(run.path / "predictions" / "probabilities" / "t0.nii.gz", probability)
@@ -130,3 +122,8 @@ def test_calibration_uses_only_voxels_with_a_known_label(run):
     assert missing == []
     assert case.brier == 0
     assert case.reliability.count.sum() == 3 * 119
+
+
+def test_volume_of_a_case_is_the_sum_over_its_classes(run):
+    scored = [Score("t0", name, "volume", size, "ml") for name, size in (("a", 1.5), ("b", 2.0))]
+    assert volume_of(replace(run, scores=scored)) == {"t0": 3.5}

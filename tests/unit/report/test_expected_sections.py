@@ -33,7 +33,11 @@ def test_runs_without_these_files_have_neither_section():
 
 
 def test_cross_validation_has_mean_deviation_worst_and_best_over_cases():
-    rows = [FoldScore(0, "a", "x", 0.9), FoldScore(1, "b", "x", 0.7), FoldScore(1, "c", "x", 0.8)]
+    rows = [
+        FoldScore(9, 0, "a", "x", 0.9),
+        FoldScore(9, 1, "b", "x", 0.7),
+        FoldScore(9, 1, "c", "x", 0.8),
+    ]
     section = only(expected_sections(found({"folds": rows}, {})))
     assert section.tables[0].table.rows == [
         ["r0", "x", "2", "3", "0.800 ± 0.100", "0.700", "0.900"]
@@ -42,7 +46,7 @@ def test_cross_validation_has_mean_deviation_worst_and_best_over_cases():
 
 
 def test_a_case_of_several_classes_counts_by_their_mean():
-    rows = [FoldScore(n, case, name, dice) for n, case, name, dice in CLASSES]
+    rows = [FoldScore(9, n, case, name, dice) for n, case, name, dice in CLASSES]
     table = only(expected_sections(found({"folds": rows}))).tables[0].table
     assert [row[1] for row in table.rows] == ["x", "y", "mean over classes"]
     assert table.rows[2][4:] == ["0.600 ± 0.141", "0.500", "0.700"]

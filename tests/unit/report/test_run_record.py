@@ -110,52 +110,19 @@ def test_folds_and_agreement_are_read_if_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (found,) = collect_runs([run]).runs
     assert (found.folds, found.agreement) == ([], None)
-    (run / "folds.csv").write_text("fold,case,class,dice\n1,a,x,0.25\n")
+    (run / "folds.csv").write_text("step,fold,case,class,dice\n4,1,a,x,0.25\n")
     (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (found,) = collect_runs([run]).runs
-    assert found.folds == [FoldScore(1, "a", "x", 0.25)]
+    assert found.folds == [FoldScore(4, 1, "a", "x", 0.25)]
     assert found.agreement.cases == ("u0", "u1")
     assert found.agreement.classes["x"].agreement == 0.75
 
 
-def make_fold(run: Path, *, steps: int, **dice: float) -> None:
-    """A fold that was trained this far, with the Dice of its only case at each named step."""
-    fold = run / "fold-0"
-    fold.mkdir()
-    content = {"method": {"name": "segpl"}, "train": {"steps": steps}}
-    (fold / "config.toml").write_text(resolve(content).as_toml())
-    rows = [f"{step.removeprefix('step_')},a,x,{value},{value}" for step, value in dice.items()]
-    (fold / "validation.csv").write_text(
-        "\n".join(["step,case,class,dice,dice_largest", *rows, ""])
-    )
-
-
-@pytest.mark.parametrize(
-    ("steps", "dice"),
-    [
-        (2, {"step_2": 0.25}),
-        (4, {"step_2": 0.25}),  # its settings are written before the first of the new steps
-        (4, {"step_2": 0.25, "step_4": 0.5}),  # interrupted before the table was written
-    ],
-    ids=["shorter", "begun", "ended"],
-)
-def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path, steps, dice):
+def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
-    (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
-    make_fold(run, steps=steps, **dice)
+    (run / "folds.csv").write_text("step,fold,case,class,dice\n2,0,a,x,0.25\n")
     assert collect_runs([run]).runs[0].folds == []
-    assert "no cross-validation: folds.csv does not match folds trained for 4 steps" in problems(
-        run
-    )
-    assert "--resume --folds 1`" in problems(run)
-
-
-def test_cross_validation_of_trainings_as_long_as_the_run_is_shown(tmp_path):
-    run = make_run(tmp_path, "a", t0=0.5)
-    (run / "folds.csv").write_text("fold,case,class,dice\n0,a,x,0.25\n")
-    make_fold(run, steps=4, step_2=0.75, step_4=0.25)
-    assert collect_runs([run]).runs[0].folds == [FoldScore(0, "a", "x", 0.25)]
-    assert "cross-validation" not in problems(run)
+    assert "no cross-validation: folds.csv is not of folds trained for 4 steps" in problems(run)
 
 
 def test_agreement_of_older_weights_is_not_shown(tmp_path):

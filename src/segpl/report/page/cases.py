@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,8 +15,6 @@ from segpl.data.plan import Plan
 from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.evaluate.calibration import class_indices
-from segpl.evaluate.metrics import volume
-from segpl.evaluate.statistics import BySeed
 from segpl.report.collection import RunCollection, typical_cases
 from segpl.report.page.slices import AnyArray, CaseArrays, CaseRequest
 from segpl.report.run_record import RunRecord
@@ -132,35 +130,6 @@ class RunCases:
             found.append(calibration_of(image.array, truth))
         return found
 
-    def volumes(self) -> dict[str, float]:
-        """Foreground volume of each prediction, from the scores or else from the files."""
-        known = [score for score in self.run.scores if score.metric == "volume"]
-        totals: dict[str, float] = {}
-        for score in known:
-            totals[score.case] = totals.get(score.case, 0.0) + score.value
-        if known:
-            return totals
-        for name in self.names:
-            mask, grid = self.prediction(name)
-            totals[name] = volume(mask != 0, known_spacing(grid))
-        return totals
-
-    def volume_unit(self) -> str:
-        units = {score.unit for score in self.run.scores if score.metric == "volume"}
-        if units:
-            return units.pop()
-        grid = self.prediction(self.names[0])[1]
-        has_size = known_spacing(grid) is not None
-        if len(grid.shape) == 3:
-            return "ml" if has_size else "voxel"
-        return "mm²" if has_size else "px"
-
-
-def known_spacing(grid: Grid) -> tuple[float, ...] | None:
-    """The spacing in mm; None for pictures and arrays, which store none."""
-    is_stored = grid.affine is not None or any(size != 1 for size in grid.spacing)
-    return grid.spacing if is_stored else None
-
 
 def channel_note(found: RunCollection) -> str:
     """A note that only the first of several channels is shown."""
@@ -205,29 +174,3 @@ def calibrations(
         if not cases:
             missing.append(f"{run.name} has no probabilities of its test cases.")
     return known, missing
-
-
-def volumes_of(
-    found: RunCollection, labels: Sequence[str]
-) -> tuple[dict[str, BySeed], str, list[str]]:
-    """Foreground volumes of these methods by seed and case, their unit, and what is unreadable."""
-    if not found.is_comparable:
-        return {}, "", ["These runs use several datasets."]
-    volumes: dict[str, BySeed] = {}
-    missing: list[str] = []
-    unit = ""
-
-    def read(run: RunRecord) -> dict[str, float]:
-        nonlocal unit
-        cases = RunCases(run)
-        try:
-            unit = unit or (cases.volume_unit() if cases.names else "")
-            return cases.volumes()
-        except READ_ERRORS as error:
-            missing.append(f"{run.name}: {error}")
-            return {}
-
-    for label in labels:
-        if by_seed := found.by_seed(label, read):
-            volumes[label] = by_seed
-    return volumes, unit, missing

@@ -12,7 +12,7 @@ from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
-from segpl.report.page.cases import calibrations, case_requests, channel_note, volumes_of
+from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.html import svg, templates
 from segpl.report.page.slices import CLASS_COLORS, LAYERS, UNCERTAIN, Browser, browse
 from segpl.report.sections.answer import Answer, answers, estimates
@@ -98,7 +98,7 @@ def sections_of(
         *curve_sections(found),
         calibration_section(*calibrations(found, advance=advance)),
         stress_section(found, stress),
-        volume_section(*volumes_of(found, best)),
+        volume_section(found, best),
         cost_section(found),
         repeat_section(found),
     ]

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from segpl.evaluate.statistics import BlandAltman, BySeed, bland_altman, case_means
+from segpl.evaluate.statistics import BlandAltman, bland_altman, case_means
+from segpl.report.collection import RunCollection
 from segpl.report.figures import INK, make_plain, panel, run_color
+from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import Table, count_noun, interval, number
 
 
-def volume_section(
-    volumes: Mapping[str, BySeed], unit: str, missing: Sequence[str] = ()
-) -> Section:
-    """Compare the foreground volumes of the two methods in `volumes`."""
+def volume_section(found: RunCollection, labels: Sequence[str]) -> Section:
+    """Compare the foreground volumes that these two methods predict."""
     key, title = "volumes", "Volume agreement of the two best methods"
+    if not found.is_comparable:
+        return Section(key, title, missing=("These runs use several datasets.",))
+    volumes = {label: by_seed for label in labels if (by_seed := found.by_seed(label, volume_of))}
     if len(volumes) < 2:
-        reasons = tuple(missing) or ("This needs two methods with scores.",)
-        return Section(key, title, missing=reasons)
+        reason = "This needs two methods with volumes in their scores: `segpl report --fill`."
+        return Section(key, title, missing=(reason,))
+    units = {s.unit for run in found.runs for s in run.scores if s.metric == "volume"}
+    unit = units.pop()
     (first, ours), (second, theirs) = list(volumes.items())[:2]
-    found = bland_altman(case_means(ours), case_means(theirs))
-    if not found.differences:
-        reasons = (*missing, f"{first} and {second} have no predicted case in common.")
-        return Section(key, title, missing=reasons)
+    compared = bland_altman(case_means(ours), case_means(theirs))
+    if not compared.differences:
+        reason = f"{first} and {second} have no predicted case in common."
+        return Section(key, title, missing=(reason,))
     return Section(
         key,
         title,
@@ -34,16 +39,24 @@ def volume_section(
             "averaged over seeds. 95% of new differences are expected between the dashed lines. "
             "The bars on the right are 95% confidence intervals of the three lines.",
         ),
-        tables=(NamedTable("volumes", volume_table(found, unit)),),
+        tables=(NamedTable("volumes", volume_table(compared, unit)),),
         figures=(
             NamedFigure(
                 "bland-altman",
-                volume_figure(found, unit),
+                volume_figure(compared, unit),
                 f"difference in volume between {first} and {second}, over the mean volume",
             ),
         ),
-        missing=tuple(missing),
     )
+
+
+def volume_of(run: RunRecord) -> dict[str, float]:
+    """Foreground volume of each predicted case."""
+    totals: dict[str, float] = {}
+    for score in run.scores:
+        if score.metric == "volume":
+            totals[score.case] = totals.get(score.case, 0.0) + score.value
+    return totals
 
 
 def volume_table(found: BlandAltman, unit: str) -> Table:
