@@ -95,11 +95,10 @@ def test_calibration_is_logged(train, pictures, tmp_path):
     assert float(last["temperature"]) != 1
 
 
-@pytest.mark.parametrize("unlabeled", [1, 40])
-def test_default_learns_from_one_labeled_picture(train, tmp_path, unlabeled):
-    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=unlabeled, test=0)
+def test_default_learns_from_one_labeled_picture(train, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1, test=0)
     answer = train(data, "--set", "method.ramp_begin=0", "--out", tmp_path / "run")
-    assert f"bpl-mix: 1 labeled, {unlabeled} unlabeled" in answer.err
+    assert "bpl-mix: 1 labeled, 1 unlabeled" in answer.err
     rows = log_of(tmp_path / "run")
     assert all(math.isfinite(float(value)) for row in rows for value in row.values())
     assert float(rows[-1]["pseudo.weight"]) > 0

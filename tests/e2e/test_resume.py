@@ -136,11 +136,8 @@ class TestResume:
         [
             (("--steps", "4"), "has already been trained for 6 steps, more than the 4 requested"),
             (("--set", "method.alpha=0.875"), r"method.alpha \(.* -> 0.875\)"),
-            (("--labeled", "1"), r"split.labeled \(0 -> 1\)"),
-            (("--seed", "3"), r"train.seed \(0 -> 3\)"),
             (("--method", "segpl-vi"), "was trained with method 'segpl', not 'segpl-vi'"),
             (("--set", "train.lr=0.5"), r"train.lr \(0.01 -> 0.5\)"),
-            (("--set", "train.lrr=3"), "no setting 'train.lrr'. Did you mean 'lr'"),
             (("--set", "data.path=/elsewhere"), "was trained with other settings: data.path"),
         ],
     )

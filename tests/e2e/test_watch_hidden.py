@@ -12,7 +12,6 @@ from conftest import PLAIN, make_dataset, write_picture
 from PIL import Image
 from safetensors import safe_open
 
-from segpl.data import sampler
 from segpl.engine import trainer
 from segpl.engine.collapse import CollapseWatch
 
@@ -95,22 +94,6 @@ def test_all_foreground_pseudo_labels_have_the_dice_of_the_foreground_share(trai
     for value in columns_of(run)["hidden_dice"]:
         assert any(float(value) == pytest.approx(dice, rel=1e-5) for dice in wanted)
     assert set(columns_of(run)["hidden_kept"]) == {"1.0"}
-
-
-def test_cases_without_any_label_are_not_scored(train, tmp_path):
-    data = make_dataset(tmp_path / "mixed", dims=2, labeled=3, unlabeled=3, test=0)
-    options = ("--set", "train.log_every=1", "--set", "train.ratio=1")
-    train(data, *WATCHED, *options, "--steps", 12, "--out", tmp_path / "run")
-    values = columns_of(tmp_path / "run")["hidden_dice"]
-    assert "nan" in values  # a line whose only crop comes from such a case
-    assert any(value != "nan" for value in values)
-
-
-def test_volumes_too_large_for_memory_give_the_same_log(train, data, tmp_path, monkeypatch):
-    train(data, *WATCHED, "--out", tmp_path / "resident")
-    monkeypatch.setattr(sampler, "RESIDENT_SHARE", 0.0)
-    train(data, *WATCHED, "--out", tmp_path / "mapped")
-    assert columns_of(tmp_path / "resident") == columns_of(tmp_path / "mapped")
 
 
 def test_watching_without_hidden_labels_is_refused(segpl, shared_pictures, tmp_path):

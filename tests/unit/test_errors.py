@@ -35,7 +35,3 @@ def test_error_derives_from_the_matching_builtin(name, builtin):
     assert issubclass(kind, UserError)
     assert issubclass(kind, builtin)
     assert str(kind("a sentence.")) == "a sentence."
-
-
-def test_error_without_a_message_is_an_empty_string():
-    assert str(UserError()) == ""

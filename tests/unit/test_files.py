@@ -78,15 +78,6 @@ def test_interrupted_write_keeps_the_old_content_and_leaves_no_temporary_file(pa
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
-    def forbidden(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(Path, "mkdir", forbidden)
-    with pytest.raises(StorageError, match=r"no permission to write .*: Permission denied"):
-        write_text(tmp_path / "new" / "a.txt", "x")
-
-
 def test_full_disk_is_recognized_without_an_error_number(path):
     """numpy raises an OSError without one."""
     with pytest.raises(StorageError, match="no space left on the disk"):

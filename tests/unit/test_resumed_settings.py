@@ -45,11 +45,6 @@ def test_planned_rate_equals_the_saved_rate_of_that_plan(tmp_path, plan, is_plan
     assert changed_settings(folder, config(plan, 0), ignore=()) == []
 
 
-def test_other_planned_rate_is_a_change(tmp_path, plan):
-    folder = saved(tmp_path, config(plan, 0.3), is_planned=True)
-    assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.3 -> 0.004)"]
-
-
 def test_own_plan_is_used_if_the_shared_one_is_gone(tmp_path, plan):
     folder = saved(tmp_path, config(plan, 0.004), is_planned=True)
     plan.unlink()

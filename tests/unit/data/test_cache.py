@@ -103,11 +103,6 @@ class TestVolumes:
         found = label[tuple(load(case, root).foreground.T)]
         assert np.bincount(found).tolist() == [0, *counts]
 
-    def test_label_without_foreground_has_no_positions(self, case, root):
-        np.save(case.label, np.zeros((6, 7), int))
-        for _ in range(2):
-            assert load(case, root).foreground.shape == (0, 2)
-
 
 class TestFreshness:
     def test_second_call_reads_no_source(self, case, root, monkeypatch):

@@ -16,7 +16,6 @@ from segpl.data.check import has_errors, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import LAYOUTS
-from segpl.errors import InputError
 
 STATISTICS = ChannelStatistics(0.0, 200.0, 50.0, 99.0, 150.0, 0.25)
 
@@ -127,15 +126,6 @@ class TestCommand:
             np.save(folder / "test" / part / "t.npy", np.random.default_rng(0).normal(size=(8, 9)))
         assert self.check(folder) == 1
         assert "not integers" in capsys.readouterr().out
-
-    def test_subject_pattern_is_used(self, folder, capsys):
-        np.save(folder / "labels" / "p1-b.npy", np.eye(8, 9, dtype=np.uint8))
-        self.check(folder, "--subject", r"(p\d)")
-        assert "2 cases from 1 subject" in capsys.readouterr().out
-
-    def test_layout_can_be_forced(self, folder):
-        with pytest.raises(InputError, match="does not have the layout 'emssl'"):
-            self.check(folder, "--layout", "emssl")
 
     @pytest.mark.parametrize(
         ("modules", "heavy"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import label as components
 
-from segpl.data.fingerprint import channel_statistics, count_numbers, mean_chords
+from segpl.data.fingerprint import channel_statistics, mean_chords
 
 
 @pytest.mark.parametrize(
@@ -21,13 +21,6 @@ def test_mean_chords_by_hand(label, chords):
     assert mean_chords(np.array(label, np.int32)) == chords
 
 
-def test_chords_of_a_box_are_its_sides():
-    label = np.zeros((12, 12, 12), np.int32)
-    label[3:9, 2:4, 5:8] = 4
-    assert mean_chords(label) == {4: (6.0, 2.0, 3.0)}
-    assert count_numbers(label) == {0: 12**3 - 36, 4: 36}
-
-
 def test_runs_are_the_connected_components_of_each_line():
     """Scipy, with connectivity along a single axis."""
     label = np.random.default_rng(0).integers(0, 3, (7, 8, 9)).astype(np.int32)
@@ -37,13 +30,6 @@ def test_runs_are_the_connected_components_of_each_line():
             along[tuple(slice(None) if other == axis else 1 for other in range(3))] = True
             _, runs = components(label == number, along)
             assert chord == pytest.approx(np.count_nonzero(label == number) / runs)
-
-
-@pytest.mark.parametrize("number", [-3, 0, 70_000])
-def test_any_number_is_counted(number):
-    label = np.full((6, 6), 5, np.int32)
-    label[1:4, 2] = number
-    assert count_numbers(label) == {5: 33, number: 3}
 
 
 def test_percentiles_of_large_images_do_not_miss_columns():

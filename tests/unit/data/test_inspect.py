@@ -194,12 +194,6 @@ class TestFiles:
         found = problems(folder.inspect(), "short", fatal=True)
         assert "different grids: shape (8, 9, 10) and (8, 9, 9)" in found
 
-    def test_label_with_another_affine_is_an_error(self, folder):
-        folder.add("moved", label=mask(1))
-        save(folder.cases[1].label, mask(1), spacing=1.2)
-        found = problems(folder.inspect(), "moved", fatal=True)
-        assert "voxel spacing (1, 1, 1) and (1.2, 1.2, 1.2) mm" in found
-
     def test_constant_image_is_an_error_and_constant_channel_a_warning(self, empty):
         image = scan(0, *SHAPE, 2)
         image[..., 1] = 0

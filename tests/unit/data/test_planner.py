@@ -100,11 +100,6 @@ class TestKernels:
         strides = choose_strides(patch, spacing)
         assert {row[:2] for row in choose_kernels(strides, spacing, patch)} == {(3, 3)}
 
-    def test_axis_of_one_voxel_is_never_convolved_and_never_the_finest(self):
-        plan = plan_for(fingerprint((64, 64, 1), spacing=(1.0, 1.0, 0.1)))
-        assert plan.patch[2] == 1
-        assert set(plan.kernels) == {(3, 3, 1)}
-
 
 class TestPatch:
     @pytest.mark.parametrize("shape", [(35, 51, 37), (70, 33, 19), (565, 584), (20, 20, 3)])
@@ -196,12 +191,6 @@ class TestSlices:
         assert {row[:2] for row in plan.kernels} == {(3, 3)}
         assert plan.batch == (8 if resources.accelerated else 4)
         assert "a single slice, because slices are 20 times as far apart" in plan.reasons["patch"]
-
-    def test_few_voxels_do_not_make_slices(self):
-        """A volume of 8x8x6 voxels has two levels, and only the deeper one convolves slices."""
-        plan = plan_for(fingerprint((8, 8, 6), spacing=(1.0, 1.0, 3.0)))
-        assert [row[2] for row in plan.kernels] == [1, 3]
-        assert plan.patch[2] == 6
 
     def test_less_memory_means_fewer_slices(self):
         batches = [

@@ -96,11 +96,6 @@ def test_wrong_number_of_channels_is_refused():
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
 
-def test_image_is_resampled_to_the_spacing_of_the_plan():
-    image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
-    assert prepare_image(image, PLAN).shape == (1, 20, 3)
-
-
 def test_target_spacing_refers_to_the_reoriented_axes():
     affine = np.array([[0, 0, 1, 0], [1, 0, 0, 0], [0, 4, 0, 0], [0, 0, 0, 1]], float)  # A S R
     array = np.random.default_rng(0).random((1, 5, 6, 7), np.float32)

@@ -139,14 +139,6 @@ def test_missing_simpleitk_is_reported_with_the_install_command(tmp_path, monkey
         read_image([tmp_path / "a.nrrd"], dims=3)
 
 
-def test_picture_has_rows_columns_and_unit_spacing(tmp_path):
-    path = picture(tmp_path / "a.png", np.zeros((4, 7, 3), np.uint8))
-    image = read_image([path], dims=2)
-    assert image.array.shape == (3, 4, 7)
-    assert image.grid.spacing == (1, 1)
-    assert image.grid.affine is None
-
-
 @pytest.mark.parametrize(("mode", "channels"), [("RGBA", 3), ("LA", 1), ("L", 1), ("1", 1)])
 def test_alpha_is_dropped(tmp_path, mode, channels):
     values = np.random.default_rng(0).integers(0, 255, (4, 7, 3), dtype=np.uint8)

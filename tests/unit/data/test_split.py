@@ -151,10 +151,6 @@ class TestBenchmark:
         assert "All 20 cases are labeled: 4 are held out" in held_out
         assert "3 of 16 training cases keep their label, the other 13 labels are hidden" in hidden
 
-    def test_supervised_training_keeps_all_labels(self):
-        result = split(mixed(20, 0), needs_unlabeled=False)
-        assert (len(result.labeled), len(result.notes)) == (16, 1)
-
     def test_own_test_cases_are_the_only_ones(self):
         data = dataset(*(case(f"l{n:02}") for n in range(15)), case("t", test=True, label=False))
         result = split(data)
@@ -216,22 +212,18 @@ class TestFolds:
         (mixed(0, 4), {}, r"no labeled training case \(4 images"),
         (mixed(8), {"labeled": 9, "test": 2}, r"--labeled 9 exceeds the 6 .*Use 6 or fewer"),
         (mixed(8), {"labeled": -3}, "--labeled -3: it must be 0 or more"),
-        (mixed(8), {"validation": -1}, "--validation -1: it must be 0 or more"),
         (mixed(8), {"test": -2}, "--test -2: it must be 0 or more"),
         (mixed(8), {"test": 8}, r"none is left to train on\. Lower --validation or --test"),
         (mixed(8), {"test": 6, "validation": 3}, "cannot hold out 3 cases: only 2 labeled"),
         (mixed(8), {"labeled": 3, "unlabeled": 10}, r"split\.unlabeled is 10, but there are 9"),
-        (mixed(8), {"labeled": 3, "unlabeled": -1}, r"split\.unlabeled is -1, but there are 9"),
         (mixed(8, 0), {}, r"needs unlabeled cases\. Add images without a label"),
         (mixed(20, 0), {"test": 4, "labeled": 16}, "hide some labels with --labeled N"),
         (mixed(9), {"labeled": 5, "folds": 6}, r"--folds 6 exceeds .* 5\. Use 5 or fewer"),
         (visits(3), {"folds": 7}, r"6 with 18 cases\. Use 6 or fewer"),
         (mixed(9), {"labeled": 1, "folds": 2}, r"1\. Label more, or omit --folds"),
         (mixed(9), {"folds": 1}, "--folds 1: cross-validation needs 2 folds or more"),
-        (mixed(9), {"folds": -2}, "--folds -2"),
         (mixed(9), {"fold": 1}, "--folds 0"),
         (mixed(9), {"folds": 3, "fold": 3}, r"split\.fold is 3: it must be between 0 and 2"),
-        (mixed(9), {"folds": 3, "fold": -1}, r"split\.fold is -1"),
     ],
 )
 def test_impossible_split_is_refused_with_a_way_out(data, settings, words):

@@ -31,47 +31,14 @@ class Losing(Recorder):
         )
 
 
-class LosingOne(Recorder):
-    """Pseudo-labels lose the second of two classes for a while, and keep the first."""
-
-    def objective(self, batch: Batch, pseudo: object, progress: float) -> StepOutput:
-        super().objective(batch, pseudo, progress)
-        level = self.network(batch.labeled.image).logits.mean()
-        second = 0.0 if round(progress * 20) in LOST else 0.05
-        found = {"": 0.05 + second, "_1": 0.05, "_2": second}
-        return StepOutput(
-            {"supervised": Term(level**2), "pseudo": Term(-3 * level, 2.0)},
-            {f"pseudo_foreground{name}": torch.tensor(share) for name, share in found.items()},
-        )
-
-
-SHARES = {"Anterior": 0.05, "Posterior": 0.06}
-KINDS = {"foreground": (Losing, None), "class": (LosingOne, SHARES)}
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def trainer_in(
-    folder: Path,
-    guard: str,
-    *,
-    dies_at: int | None = None,
-    every: int = 5,
-    kind: str = "foreground",
-) -> Trainer:
+def trainer_in(folder: Path, guard: str, *, dies_at: int | None = None, every: int = 5) -> Trainer:
     folder.mkdir(exist_ok=True)
     settings = TrainSettings(
         steps=20, lr=0.01, log_every=1, checkpoint_every=every, guard=guard, compile="off"
     )
     # validates as well, so that the checkpoint stores both facts
-    method, shares = KINDS[kind]
     return Trainer(
-        method(),
-        Ones(dies_at),
-        settings,
-        RunFolder(folder),
-        Listener(),
-        lambda step: step / 20,
-        shares,
+        Losing(), Ones(dies_at), settings, RunFolder(folder), Listener(), lambda step: step / 20
     )
 
 
@@ -80,25 +47,13 @@ def weights_in_the_log(trainer: Trainer) -> list[float]:
         return [float(row["pseudo.weight"]) for row in csv.DictReader(handle)]
 
 
-@every_kind
-def test_pseudo_term_has_weight_0_during_the_pause(tmp_path, kind):
+def test_pseudo_term_has_weight_0_during_the_pause(tmp_path):
     """The fifth line without foreground is line 9; the first line back in range is line 13."""
-    trainer = trainer_in(tmp_path, "pause", kind=kind)
+    trainer = trainer_in(tmp_path, "pause")
     trainer.run()
     assert weights_in_the_log(trainer) == [2.0] * 9 + [0.0] * 4 + [2.0] * 7
     assert ["step 9" in words for words in trainer.observer.warnings] == [True, False]
     assert "step 13: the pseudo-labels are back in range" in trainer.observer.warnings[1]
-
-
-@pytest.mark.parametrize("guard", ["warn", "pause"])
-def test_observer_gets_the_name_of_the_lost_class(tmp_path, guard):
-    trainer = trainer_in(tmp_path, guard, kind="class")
-    trainer.run()
-    first, *later = trainer.observer.warnings
-    assert (
-        "step 9: the pseudo-labels have lost class 'Posterior' (0.00%, compared with 6.00%" in first
-    )
-    assert ["class 'Posterior' 5.00%" in words for words in later] == [True] * (guard == "pause")
 
 
 def test_pause_changes_the_weights_from_its_first_step_on(tmp_path):
@@ -128,13 +83,12 @@ def test_guard_warn_keeps_the_weight_and_stores_no_facts(tmp_path):
 
 @pytest.mark.parametrize("stop", [8, 11, 14], ids=["counting", "paused", "after the pause"])
 @pytest.mark.parametrize("every", [1, 5])
-@every_kind
-def test_resumed_run_pauses_at_the_same_steps(tmp_path, stop, every, kind):
-    whole = trainer_in(tmp_path / "whole", "pause", every=every, kind=kind)
+def test_resumed_run_pauses_at_the_same_steps(tmp_path, stop, every):
+    whole = trainer_in(tmp_path / "whole", "pause", every=every)
     whole.run()
     with pytest.raises(KeyboardInterrupt):
-        trainer_in(tmp_path / "cut", "pause", dies_at=stop, every=every, kind=kind).run()
-    cut = trainer_in(tmp_path / "cut", "pause", every=every, kind=kind)
+        trainer_in(tmp_path / "cut", "pause", dies_at=stop, every=every).run()
+    cut = trainer_in(tmp_path / "cut", "pause", every=every)
     cut.resume()
     assert cut.step == stop // every * every
     cut.run()

@@ -33,10 +33,3 @@ def test_images_of_all_parts_change_their_layout_and_nothing_else(dims):
     assert batch.unlabeled.inside is inside
     assert batch.validation.label is other
     assert batch.generator is plain.generator
-
-
-def test_missing_parts_stay_missing():
-    image, label = torch.ones(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.int64)
-    batch = with_layout(Batch(Labeled(image, label), None, torch.Generator()), LAYOUTS[2])
-    assert batch.unlabeled is None
-    assert batch.validation is None

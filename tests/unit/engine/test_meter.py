@@ -47,11 +47,6 @@ def test_row_resets_the_means():
     assert meter.row(lr=0.01)["supervised"] == 7
 
 
-def test_sums_keep_no_graph():
-    meter = filled(1.0, 2.0)
-    assert not any(value.requires_grad for value in meter.sums.values())
-
-
 def test_many_small_values_are_summed_in_double_precision():
     """A float32 sum would have drifted by now."""
     meter = Meter()

@@ -54,11 +54,3 @@ def test_logits_of_a_coarse_trunk_are_interpolated_linearly(dims):
     assert coarse.amin() <= fine.amin()
     assert fine.amax() <= coarse.amax()
     assert fine.unique().numel() > coarse.unique().numel()
-
-
-def test_logits_of_a_half_precision_trunk_are_float32():
-    dims = 2
-    _, branch = network_and_branch(dims)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = branch(torch.ones((1, 8, *[4] * dims), dtype=torch.bfloat16), [4] * dims)
-    assert logits.dtype == torch.float32

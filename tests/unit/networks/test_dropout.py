@@ -39,12 +39,6 @@ def test_dropout_does_not_change_the_weights():
     assert all(torch.equal(dropping[key], plain[key]) for key in plain)
 
 
-def test_dropout_is_inactive_in_evaluation():
-    image = noise(2)
-    dropping, plain = (make(2, chance).eval()(image).logits for chance in (0.5, 0.0))
-    assert torch.equal(dropping, plain)
-
-
 @both_dims
 @pytest.mark.parametrize("place", ["deepest", "last"])
 def test_whole_channels_are_dropped_at_the_deepest_level_and_before_the_last_layer(dims, place):

@@ -128,6 +128,15 @@ def test_draw_returns_a_random_permutation_of_all_orders_per_crop():
     assert len({tuple(row) for row in numbers.tolist()}) == 4
 
 
+def test_draw_depends_only_on_the_generator():
+    puzzle, image = Jigsaw(2, tiles=2, count=10), crops(4, 1, 8, 8)
+    first, same, other = (
+        puzzle.draw(image, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
 def test_draw_covers_only_the_existing_orders():
     assert Jigsaw(2, tiles=2, count=10).draw(crops(3, 1, 8, 3), seeded(1)[0]).shape == (3, 2)
 
