@@ -6,16 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny import PICTURES
 
-from segpl.data.plan import Normalization, Plan
 from segpl.engine.folder import RunFolder
 from segpl.settings import Config, changed_settings, resolve
 
-PLAN = Plan(
-    *(2, ("image",), {"background": 0, "x": 1}, None, None, (1.0, 1.0), (Normalization(),)),
-    *((32, 32), ((2, 2),), 32, 2, {}),
-    lr=0.004,
-)
+PLAN = replace(PICTURES, width=32, lr=0.004)
 
 
 @pytest.fixture

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from segpl.errors import require_range
 from segpl.types import IGNORE
-from segpl.views.geometry import Matrix, affine_grids, rotate, sample_at, wide_axes
+from segpl.views.geometry import (
+    Matrix,
+    affine_grids,
+    replace_entries,
+    rotate,
+    sample_at,
+    wide_axes,
+)
 from segpl.views.intensity import INTENSITY
 
 THICK = 2.0  # slices this many times as far apart as the finest voxels are not rotated across
@@ -112,14 +119,6 @@ def random_affine(
         views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
         label = replace_entries(label, views, list(motions))
     return image, label
-
-
-def replace_entries(values: Tensor, views: Tensor, indices: Sequence[int]) -> Tensor:
-    """A copy of `values` with the entries at `indices` replaced by `views`."""
-    parts = list(values)
-    for index, view in zip(indices, views.to(values.dtype), strict=True):
-        parts[index] = view
-    return torch.stack(parts)
 
 
 def rotation_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:

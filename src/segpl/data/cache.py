@@ -48,11 +48,7 @@ class Volume:
     foreground: NDArray[np.int32] | None  # (N, dims) positions, balanced over classes if possible
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    path: str
-    size: int
-    mtime_ns: int
+Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class StoredGrid:
 class CacheRecord:
     """What a prepared array was made from."""
 
-    sources: tuple[Source, ...]
+    sources: Sources
     grid: StoredGrid  # of the image; a label is reoriented with its image
 
 
@@ -228,7 +224,7 @@ def _file_name(name: str) -> str:
     return name if safe == name else f"{safe}-{_hash(name)}"
 
 
-def _sources(files: Sequence[Path]) -> tuple[Source, ...]:
+def _sources(files: Sequence[Path]) -> Sources:
     sources = []
     for path in files:
         if not path.is_file():
@@ -236,7 +232,7 @@ def _sources(files: Sequence[Path]) -> tuple[Source, ...]:
                 f"{path} does not exist. Restore it, or remove the case from the dataset."
             )
         status = path.stat()
-        sources.append(Source(str(path.resolve()), status.st_size, status.st_mtime_ns))
+        sources.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     return tuple(sources)
 
 

@@ -101,3 +101,11 @@ def sample_at(
 ) -> Tensor:
     """Interpolate values (B, C, *S) at positions (B, *S, D); `beyond` pads outside the image."""
     return F.grid_sample(values, grid, mode=mode, padding_mode=beyond, align_corners=False)
+
+
+def replace_entries(values: Tensor, views: Tensor, indices: Sequence[int]) -> Tensor:
+    """A copy of `values` with the entries at `indices` replaced by `views`."""
+    parts = list(values)
+    for index, view in zip(indices, views.to(values.dtype), strict=True):
+        parts[index] = view
+    return torch.stack(parts)

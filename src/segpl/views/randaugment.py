@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.views.geometry import GEOMETRY, Matrix, warp, wide_axes
+from segpl.views.geometry import GEOMETRY, Matrix, replace_entries, warp, wide_axes
 from segpl.views.intensity import INTENSITY
 
 
@@ -76,7 +76,4 @@ def apply_motions(
     if not chosen:
         return values
     views = warp(torch.stack([values[i] for i in chosen]), list(chosen.values()), mode=mode)
-    parts = list(values)
-    for place, index in enumerate(chosen):
-        parts[index] = views[place]
-    return torch.stack(parts)
+    return replace_entries(values, views, list(chosen))

@@ -6,27 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import PICTURES
 
 from segpl.data import cache, readers
 from segpl.data.cache import Volume, cache_root, load_volumes
 from segpl.data.case import Case
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
 from segpl.errors import InputError
 
-PLAN = Plan(
-    dims=2,
-    channels=("gray",),
-    classes={"background": 0, "vessel": 1, "organ": 2},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization("zscore"),),
-    patch=(8, 8),
-    strides=((2, 2),),
-    width=4,
-    batch=1,
-    reasons={},
-)
+PLAN = replace(PICTURES, classes={"background": 0, "vessel": 1, "organ": 2})
 
 
 @pytest.fixture

@@ -4,26 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tiny import PICTURES
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Normalization
 from segpl.data.prepare import prepare_image, prepare_label, restore
 from segpl.data.readers import Grid, Image, Label
 from segpl.errors import InputError, UnknownNameError
 
-PLAN = Plan(
-    dims=2,
-    channels=("T1",),
-    classes={"background": 0, "organ": 3},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization("zscore"),),
-    patch=(8, 8),
-    strides=((2, 2),),
-    width=4,
-    batch=1,
-    reasons={},
-)
+PLAN = replace(PICTURES, channels=("T1",), classes={"background": 0, "organ": 3})
 VOLUME_PLAN = replace(
     PLAN, dims=3, orientation="RAS", spacing=(1.0, 1.0, 2.0), patch=(8, 8, 8), strides=()
 )
