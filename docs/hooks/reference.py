@@ -133,11 +133,11 @@ def methods() -> Iterator[str]:
 
 
 def names() -> Iterator[str]:
-    from segpl.cli.list import KINDS, summaries_of
+    from segpl.cli.list import TABLES, summaries_of
 
     yield "# Names\n\nWhat a setting or an option accepts by name. `segpl list KIND` prints them.\n"
-    for kind in KINDS:
-        if kind not in ("settings", "methods"):
+    for kind in TABLES:
+        if kind != "methods":
             yield f"\n## {kind}\n"
             rows = {f"`{name}`": text for name, text in summaries_of(kind).items()}
             yield from table("name", "meaning", rows)
