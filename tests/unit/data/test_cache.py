@@ -200,10 +200,6 @@ class TestFolders:
 
 
 class TestRefusals:
-    def test_labeled_case_without_a_label(self, case, root):
-        with pytest.raises(InputError, match="case a: it has no label, but the split lists it"):
-            load(case.without_label(), root)
-
     def test_broken_case_is_named(self, tmp_path, root):
         good, bad = make_case(tmp_path / "d", "good"), make_case(tmp_path / "d", "bad")
         np.save(bad.images[0], np.full((6, 7), 3.0))

@@ -99,9 +99,6 @@ class TestCrops:
         assert batch.unlabeled.image.shape == (2, 2, *side)
         assert torch.equal(image[:, 0] + 1000, image[:, 1])
 
-    def test_batch_without_unlabeled_crops_has_none(self):
-        assert sampler([volume((9, 8))], unlabeled=[], unlabeled_crops=0).batch(0).unlabeled is None
-
     @both_dims
     @pytest.mark.parametrize("augment", [plain_crops(), plain_crops(mirror=0.5)])
     def test_image_and_label_are_cropped_together(self, shape, augment):

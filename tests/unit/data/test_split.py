@@ -157,10 +157,6 @@ class TestBenchmark:
         assert result.test == ("t",)
         assert "t" not in (*result.labeled, *result.unlabeled)
 
-    def test_dataset_with_unlabeled_cases_is_not_a_benchmark(self):
-        result = split(mixed(20, 1))
-        assert (result.test, result.notes) == ((), ())
-
 
 class TestFolds:
     def folds(self, data: Dataset, count: int, **settings: int) -> list[Split]:

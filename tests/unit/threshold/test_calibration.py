@@ -127,22 +127,6 @@ def test_calibration_does_not_synchronize_with_the_device():
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    values=st.lists(
-        st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0]), min_size=6, max_size=6
-    ),
-    answers=st.lists(st.sampled_from([0.0, 1.0]), min_size=6, max_size=6),
-    kept=st.sampled_from([0.0, 0.5, 1.0]),
-    bins=st.integers(1, 40),
-)
-def test_calibration_error_of_anything_is_between_zero_and_one(values, answers, kept, bins):
-    probability, target = (torch.tensor(x).view(1, 1, 6) for x in (values, answers))
-    weight = torch.full((1, 1, 6), kept)
-    error = batch_calibration_error(probability, target, weight, bins=bins)
-    assert 0 <= error.item() <= 1 + 1e-6
-
-
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
     logits=st.lists(st.floats(-(2.0**80), 2.0**80, width=32), min_size=4, max_size=4),
     labels=st.lists(st.sampled_from([IGNORE, 0, 1]), min_size=4, max_size=4),
     raw=st.floats(-1e4, 1e4),

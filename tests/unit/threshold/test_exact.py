@@ -129,14 +129,6 @@ def test_each_class_uses_its_own_prior():
     assert posterior.argmax(-1).tolist() == [[10, 50, 90]]
 
 
-def test_posterior_has_no_gradient():
-    probability = torch.rand(1, 1, 8, requires_grad=True)
-    posterior = exact_posterior(
-        probability, torch.ones(1, 1, 8), FLAT, scope="batch", temperature=1.0
-    )
-    assert not posterior.requires_grad
-
-
 @pytest.mark.parametrize("points", [100, 1000])
 def test_posterior_neither_synchronizes_nor_allocates_more_than_the_image(points):
     probability, weight = some((2, 2, 48, 48))

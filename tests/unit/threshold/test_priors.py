@@ -13,7 +13,6 @@ from segpl.threshold.priors import (
     MIN_LEARNED_STD,
     PRIORS,
     ConfidencePrior,
-    FixedPrior,
     LabeledPrior,
     StepPredictions,
     best_thresholds,
@@ -59,17 +58,6 @@ def dice_by_hand(probability, label, threshold):
         overlap += (predicted & truth).sum().item()
         total += predicted.sum().item() + truth.sum().item()
     return (2 * overlap + 1) / (total + 1)
-
-
-@every_prior
-def test_prior_starts_with_the_given_values(name):
-    prior = PRIORS[name](0.7, 0.2)
-    assert (prior.mean.item(), prior.std.item()) == pytest.approx((0.7, 0.2))
-    assert prior.mean.shape == prior.std.shape == ()
-
-
-def test_fixed_prior_never_changes():
-    assert feed(FixedPrior(0.7, 0.2), *scene(1)) == pytest.approx((0.7, 0.2))
 
 
 @pytest.mark.parametrize(("outputs", "sides"), [(1, (12, 12)), (3, (6, 5, 4))])
