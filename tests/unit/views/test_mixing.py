@@ -49,6 +49,13 @@ def test_volume_of_a_box_is_uniform_for_any_crop_shape(sides):
     assert np.quantile(volumes, 0.75) == pytest.approx(high - (high - low) / 4, abs=0.025)
 
 
+def test_boxes_cover_the_crop_symmetrically():
+    covered = box_mask(boxes_in(12, 12), (12, 12), CPU).float().mean(0)
+    assert 0.02 < covered.min() < covered.max() < 0.7
+    torch.testing.assert_close(covered, covered.flip(1), atol=0.06, rtol=0)
+    torch.testing.assert_close(covered, covered.flip(2), atol=0.06, rtol=0)
+
+
 def test_mask_is_true_inside_the_box_of_each_image():
     mask = box_mask([(slice(0, 1), slice(1, 3)), (slice(1, 3), slice(0, 4))], (3, 4), CPU)
     assert mask.dtype == torch.bool
