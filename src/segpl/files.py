@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
@@ -98,6 +99,15 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid JSON: {error}.") from error
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise MissingFileError(f"{path} does not exist.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:

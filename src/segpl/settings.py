@@ -18,7 +18,8 @@ from segpl.data.split import SplitSettings
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
-from segpl.errors import InputError, MissingFileError, did_you_mean
+from segpl.errors import InputError, did_you_mean
+from segpl.files import read_toml
 from segpl.methods.base import METHODS
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
@@ -170,12 +171,7 @@ def select_known(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise MissingFileError(f"config {path} does not exist.")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"config {path} is not valid TOML: {error}.") from error
+    content = read_toml(path)
     check_sections(content, str(path))
     return content
 

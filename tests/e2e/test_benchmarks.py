@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from segpl.experiments.experiment import make_experiment, read_experiment_file
+from segpl.experiments.experiment import make_experiment
+from segpl.files import read_toml
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EXPERIMENTS = sorted({*BENCHMARKS.glob("*.toml")} - {BENCHMARKS / "plain.toml"})
@@ -16,7 +17,7 @@ EXPERIMENTS = sorted({*BENCHMARKS.glob("*.toml")} - {BENCHMARKS / "plain.toml"})
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_can_be_read_and_its_plans_exist(path):
-    experiment = make_experiment(read_experiment_file(path), path.name)
+    experiment = make_experiment(read_toml(path), path.name)
     assert experiment.questions
     for dataset in experiment.datasets:
         plan = dataset.sections.get("data", {}).get("plan")

@@ -70,30 +70,11 @@ def test_a_run_without_test_cases_needs_inputs(segpl, made, tmp_path):
     assert "has no test cases to predict. Name images or folders" in answer.err
 
 
-def test_options_may_come_before_between_and_after_the_images(segpl, made, tmp_path):
-    image, run = made / "pictures" / "test" / "imgs" / "t0.png", made / "flat"
-    for number, order in enumerate([("--out", run, image), (run, "--out", image)]):
-        place = order.index("--out") + 1
-        answer = segpl("predict", *order[:place], tmp_path / f"masks{number}", *order[place:])
-        assert answer.code == 0, answer.err
-
-
 def test_inputs_with_the_name_of_a_training_case_are_reported(segpl, made, tmp_path):
     images = made / "pictures" / "labeled" / "imgs"
     answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
     assert answer.code == 0
     assert "2 of 3 inputs share their name with a labeled training case" in answer.err
-
-
-def test_finished_masks_are_skipped_or_overwritten(segpl, made, masks):
-    command = ("predict", made / "flat", "--out", masks, "--probabilities")
-    (masks / "t0.png").write_bytes(b"edited")
-    answer = segpl(*command)
-    assert answer.code == 0
-    assert "Nothing to do" in answer.out
-    assert (masks / "t0.png").read_bytes() == b"edited"
-    assert segpl(*command, "--overwrite").code == 0
-    assert (masks / "t0.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):
@@ -112,15 +93,6 @@ def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):
         assert answer.code == 1
         assert "predictions of another run or of other weights" in answer.err
         assert segpl("predict", run, "--out", out, *options, "--overwrite").code == 0
-
-
-def test_a_broken_image_does_not_stop_the_others(segpl, made, tmp_path):
-    images = Path(shutil.copytree(made / "pictures" / "unlabeled" / "imgs", tmp_path / "images"))
-    (images / "u0.png").write_bytes(b"broken")
-    answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
-    assert answer.code == 1
-    assert "1 of 2 image(s) could not be predicted; the other predictions are in" in answer.err
-    assert sorted(path.name for path in (tmp_path / "masks").glob("*.png")) == ["u1.png"]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +124,3 @@ def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):
         ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
     ]
     assert "Empty masks: both empty scores 1" in answer.out
-
-
-def test_a_folder_of_labels_gives_the_scores_of_its_dataset(segpl, made, masks, tmp_path):
-    data = made / "pictures"
-    for name, labels in (("one", data), ("two", data / "test" / "lbls")):
-        assert segpl("evaluate", masks, labels, "--out", tmp_path / f"{name}.csv").code == 0
-    assert (tmp_path / "one.csv").read_text() == (tmp_path / "two.csv").read_text()
-
-
-def test_labels_score_perfectly_against_themselves(segpl, made, tmp_path):
-    labels, out = made / "pictures" / "test" / "lbls", tmp_path / "new folder" / "scores.csv"
-    assert segpl("evaluate", labels, labels, "--out", out).code == 0
-    perfect = {"hd95": 0.0, "assd": 0.0, "volume_error": 0.0}
-    with out.open(newline="") as handle:
-        for row in csv.DictReader(handle):
-            if row["metric"] not in ("volume", "label_volume"):
-                assert float(row["value"]) == perfect.get(row["metric"], 1.0), row

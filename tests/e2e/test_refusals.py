@@ -161,7 +161,7 @@ OPTIONS = {
     "network without channels": (["--set", "network.width=-4"], ["network.width is -4"]),
     "unknown device": (["--device", "gpu"], ["no device named 'gpu'. Use auto, cpu or cuda"]),
     "no such plan": (["--plan", "nothere.json"], ["nothere.json does not exist"]),
-    "no such config": (["--config", "nothere.toml"], ["config nothere.toml does not exist"]),
+    "no such config": (["--config", "nothere.toml"], ["nothere.toml does not exist"]),
 }
 
 

@@ -165,13 +165,6 @@ def test_broken_runs_are_named_and_the_others_shown(segpl, runs, tmp_path):
     assert "<strong>supervised</strong>" in section(page, "cases")
 
 
-def test_no_readable_run_is_an_error(segpl, tmp_path):
-    answer = segpl("report", tmp_path / "nowhere", "--out", tmp_path / "report.html")
-    assert answer.code == 1
-    assert "none of the runs can be read" in answer.err
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_other_suffixes_than_html_are_refused(segpl, runs, tmp_path):
     answer = segpl("report", *runs, "--out", tmp_path / "report.pdf")
     assert answer.code == 1

@@ -11,7 +11,7 @@ import pytest
 from conftest import edited, make_dataset, read_volume, train_runs
 
 from segpl.data.masks import voxel_entropy
-from segpl.evaluate.calibration import calibration_scores
+from segpl.evaluate.calibration import pair_probabilities, score_probabilities
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_several_classes_have_maps_of_several_channels(segpl, made, tmp_path):
     with np.load(out / "uncertainty" / "t0_std.npz") as stored:
         (name,) = stored.files
         assert stored[name].shape == (3, 32, 32)
-    scores = calibration_scores(out, made / "flat")
+    scores = score_probabilities(pair_probabilities(out, made / "flat"))
     assert {score.class_name for score in scores} == {"class-1", "class-2"}
     assert all(np.isfinite(score.value) for score in scores)
 
@@ -129,14 +129,6 @@ def test_an_ensemble_is_the_mean_of_its_runs_whatever_their_grids(segpl, made, t
     assert manifest(tmp_path / "all")["run"].count(" + ") == 2
 
 
-def test_equal_runs_give_the_plain_prediction_without_spread(segpl, made, tmp_path):
-    twin = shutil.copytree(made / "one", tmp_path / "twin")
-    plain = predict(segpl, tmp_path / "plain", made / "one")
-    both = predict(segpl, tmp_path / "both", made / "one", "--ensemble", twin)
-    assert np.array_equal(both, plain)
-    assert not read_volume(tmp_path / "both" / "uncertainty" / "t0_std.nii.gz").any()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -146,7 +138,7 @@ def test_equal_runs_give_the_plain_prediction_without_spread(segpl, made, tmp_pa
         (("--samples", 0), "--samples is 0, but must be at least 1"),
         (("--by", "flips"), "Add --samples 5"),
         (("--ensemble", "one"), "is given twice"),
-        (("--ensemble", "three"), "runs of an ensemble need the same channels and classes"),
+        (("--ensemble", "three"), "need the same channels and classes"),
         (("--ensemble", "nowhere"), "nowhere does not exist"),
     ],
 )

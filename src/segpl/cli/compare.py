@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.errors import InputError
     from segpl.experiments.compare import run_experiment
-    from segpl.experiments.experiment import make_experiment, read_experiment_file
+    from segpl.experiments.experiment import make_experiment
+    from segpl.files import read_toml
     from segpl.report.tables import print_table
     from segpl.settings import with_overrides
 
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     if args.phantom:
         content, source = {"datasets": {"": {"phantom": True}}}, "--phantom"
     elif args.source.suffix.lower() == ".toml":
-        content, source = read_experiment_file(args.source), args.source.name
+        content, source = read_toml(args.source), args.source.name
     else:
         content, source = {"datasets": {"": {"path": str(args.source)}}}, str(args.source)
     experiment = make_experiment(

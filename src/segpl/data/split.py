@@ -42,6 +42,10 @@ class Split:
     hidden: tuple[str, ...]  # the part of `unlabeled` that has a label
     notes: tuple[str, ...] = ()  # choices made for the user
 
+    def has_same_cases(self, other: Split) -> bool:
+        parts = ("labeled", "unlabeled", "validation", "test")
+        return all(getattr(self, part) == getattr(other, part) for part in parts)
+
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
 

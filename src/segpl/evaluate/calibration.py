@@ -19,7 +19,6 @@ from segpl.evaluate.pairing import (
     read_class_numbers,
     require_same_grid,
     unknown_number,
-    warn_without_label,
 )
 from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
@@ -45,29 +44,6 @@ TITLES = {"brier": "Brier", "ece": "ECE", "ace": "ACE", "nll": "NLL"}
 UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
 UNKNOWN = -2  # index of a number that is not a class
-
-
-def calibration_scores(
-    predictions: str | Path,
-    labels: str | Path,
-    *,
-    region: str | Path | None = None,
-    advance: Callable[[], object] | None = None,
-) -> list[Score]:
-    """All calibration measures for each labeled case and foreground class.
-
-    Each class is a binary question: does a voxel belong to it? Voxels of unknown truth are left
-    out; a case without any known voxel scores nan.
-
-    Args:
-        predictions: folder written by `segpl predict --probabilities`, or its `probabilities`.
-        labels: folder of labels, or a dataset.
-        region: as in `evaluate_folders`.
-        advance: called once per case.
-    """
-    pairing = pair_probabilities(Path(predictions), Path(labels), region=region)
-    warn_without_label(pairing, labels)
-    return score_probabilities(pairing, advance=advance)
 
 
 def pair_probabilities(
@@ -107,7 +83,11 @@ def _refuse_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
 def score_probabilities(
     pairing: Pairing, *, advance: Callable[[], object] | None = None
 ) -> list[Score]:
-    """All measures for each pair of `pair_probabilities`."""
+    """All measures for each labeled case and foreground class, paired by `pair_probabilities`.
+
+    Each class is a binary question: does a voxel belong to it? Voxels of unknown truth are left
+    out; a case without any known voxel scores nan. `advance` is called once per case.
+    """
     assert pairing.classes is not None, "pair_probabilities sets the classes"
     scores: list[Score] = []
     for case, (probability_file, label_file) in pairing.pairs.items():

@@ -230,20 +230,12 @@ def refuse_changed_settings(jobs: Sequence[TrainingJob]) -> None:
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
                 "another --out, or use the same settings."
             )
-        if (
-            job.split
-            and folder.split.exists()
-            and not same_cases(Split.read(folder.split), job.split)
-        ):
+        saved = Split.read(folder.split) if folder.split.exists() else None
+        if saved and job.split and not saved.has_same_cases(job.split):
             raise InputError(
                 f"{job.folder} was trained on other cases: {config.data.path} has changed. Choose "
                 "another --out."
             )
-
-
-def same_cases(one: Split, other: Split) -> bool:
-    parts = ("labeled", "unlabeled", "validation", "test")
-    return all(getattr(one, part) == getattr(other, part) for part in parts)
 
 
 def run_jobs(

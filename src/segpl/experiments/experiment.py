@@ -31,15 +31,13 @@ Without [[questions]], every method is compared with supervised training on the 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from segpl.errors import InputError, MissingFileError, did_you_mean
+from segpl.errors import InputError, did_you_mean
 from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE
 from segpl.report.sections.questions import Question
@@ -110,15 +108,6 @@ class Experiment:
 def known_labels(variants: Mapping[str, Any]) -> list[str]:
     """All methods, then the variants."""
     return [*METHODS.names, *(label for label in variants if label not in METHODS.classes)]
-
-
-def read_experiment_file(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise MissingFileError(f"{path} does not exist.")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 
 def make_experiment(

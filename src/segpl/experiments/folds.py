@@ -196,9 +196,7 @@ def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[S
             and split.test == run.split.test
         )
         if place.split.exists():
-            saved = Split.read(place.split)
-            parts = ("labeled", "unlabeled", "validation", "test")
-            is_same &= all(getattr(saved, part) == getattr(split, part) for part in parts)
+            is_same &= split.has_same_cases(Split.read(place.split))
         if not is_same:
             raise InputError(
                 f"the cases in {run.config.data.path} have changed since {run.path} was started. "

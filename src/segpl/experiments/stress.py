@@ -104,7 +104,11 @@ def open_table(
         shared = replace(known, runs=record.runs)
         other = {name for name, run in known.runs.items() if record.runs[name] != run}
         if other or shared != record:
-            what = f"of other weights of {other.pop()}" if other else "of other cases or settings"
+            what = (
+                f"of other weights or masks of {other.pop()}"
+                if other
+                else "of other cases or settings"
+            )
             raise InputError(f"{out} contains a stress test {what}. Choose another --out.")
     elif (out / TABLE).exists():
         raise InputError(f"{out} contains {TABLE} but no {RECORD}. Choose another --out.")

@@ -14,22 +14,6 @@ from segpl.errors import InputError
 FEWEST_WINDOWS = 3  # along an axis that one window does not cover
 
 
-@torch.no_grad()
-def predict_windows(
-    image: Tensor,
-    predict: Callable[[Tensor], Tensor],
-    plan: Plan,
-    *,
-    overlap: float = 0.5,
-    window_batch: int = 4,
-    outputs: int = 0,
-) -> Tensor:
-    """`blend_windows` without gradients."""
-    return blend_windows(
-        image, predict, plan, overlap=overlap, window_batch=window_batch, outputs=outputs
-    )
-
-
 def blend_windows(
     image: Tensor,
     predict: Callable[[Tensor], Tensor],
@@ -70,6 +54,9 @@ def blend_windows(
         device=_blending_device(image, outputs or plan.outputs),
     )
     return whole[0]
+
+
+predict_windows = torch.no_grad()(blend_windows)
 
 
 def window_steps(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[int]:

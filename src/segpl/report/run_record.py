@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.scores import Score, read_scores
 from segpl.evaluate.validation_file import ValidationRow, read_validation
-from segpl.files import read_json
+from segpl.files import read_json, read_toml
 
 Value = TypeVar("Value")
 # what reading a truncated, edited or replaced file can raise
@@ -147,11 +146,7 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
     path = folder.config
     if not path.is_file():
         raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}.") from error
-    settings = dict(_flatten(content))
+    settings = dict(_flatten(read_toml(path)))
     if "method.name" not in settings:
         raise InputError(f"{path} does not name a method. Restore the file that training wrote.")
     return settings

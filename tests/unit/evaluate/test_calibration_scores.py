@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from segpl.errors import InputError
-from segpl.evaluate.calibration import calibration_scores, case_scores
+from segpl.evaluate.calibration import case_scores, pair_probabilities, score_probabilities
 from segpl.predict.writers import probabilities_name, write_labels, write_probabilities
 
 TWO = {"background": 0, "organ": 4}
@@ -53,6 +53,10 @@ def write_like(path: Path, shape: tuple[int, ...]) -> None:
         nibabel.Nifti1Image(np.zeros(shape, np.float32), np.eye(4)).to_filename(path)
 
 
+def calibration_scores(predictions: Path, labels: Path, region: Path | None = None):
+    return score_probabilities(pair_probabilities(predictions, labels, region=region))
+
+
 def values(scores) -> dict[tuple[str, str], float]:
     return {(score.class_name, score.metric): score.value for score in scores}
 
@@ -81,14 +85,6 @@ def test_either_folder_may_be_given(tmp_path):
         for part in ("", "probabilities")
     )
     assert outer == inner
-
-
-def test_each_case_has_its_own_rows(tmp_path):
-    for number, name in enumerate("ab"):
-        write_case(tmp_path, ".npy", TWO, seed=number, name=name)
-    scores = calibration_scores(tmp_path / "out", tmp_path / "labels")
-    assert [score.case for score in scores] == ["a"] * 4 + ["b"] * 4
-    assert scores[0].value != scores[4].value
 
 
 def test_ignored_voxels_and_voxels_outside_the_region_do_not_count(tmp_path):
@@ -136,15 +132,6 @@ def test_another_grid_is_an_error(tmp_path):
     np.save(tmp_path / "labels" / "a.npy", np.zeros((3, 4, 6), np.uint8))
     with pytest.raises(InputError, match="on different grids"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
-
-
-def test_predictions_without_a_label_are_reported(tmp_path):
-    for name in "ab":
-        write_case(tmp_path, ".npy", TWO, name=name)
-    (tmp_path / "labels" / "b.npy").unlink()
-    with pytest.warns(UserWarning, match="1 prediction.* have no label .*: b"):
-        scores = calibration_scores(tmp_path / "out", tmp_path / "labels")
-    assert {score.case for score in scores} == {"a"}
 
 
 def test_masks_do_not_count_as_probabilities(tmp_path):

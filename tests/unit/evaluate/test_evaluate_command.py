@@ -93,13 +93,6 @@ def test_an_unknown_metric_fails_before_reading_files(tmp_path):
         evaluate(tmp_path / "absent", tmp_path / "absent", "--metrics", "dise")
 
 
-def test_help_lists_every_metric():
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    words = parser.format_help().replace(",", " ").split()
-    assert [name for name in METRICS if name not in words] == []
-
-
 def test_predictions_without_a_label_are_listed(folders, capsys):
     picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
     evaluate(*folders)

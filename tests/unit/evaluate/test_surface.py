@@ -110,8 +110,3 @@ def test_a_flat_mask_in_a_volume_is_all_surface():
 
 def test_voxels_at_the_border_of_the_image_are_surface():
     assert surface(np.ones((3, 3, 3), bool)).sum() == 26
-
-
-def test_an_image_of_one_voxel_works():
-    mask = np.ones((1, 1, 1), bool)
-    assert hd95(surface_distances(mask, mask, (1.0, 1.0, 1.0))) == 0.0

@@ -65,27 +65,11 @@ class TestByHand:
         found = negative_log_likelihood(array(1.0), yes(0))
         assert found == pytest.approx(-math.log(1e-7))
 
-    def test_calibration_error_of_two_bins(self):
-        """Below half: 0.1 and 0.3 with one yes; above: 0.9 with a no."""
-        found = expected_calibration_error(array(0.1, 0.3, 0.9), yes(0, 1, 0), bins=2)
-        assert found == pytest.approx(2 / 3 * abs(0.5 - 0.2) + 1 / 3 * 0.9)
-
-    def test_adaptive_bins_hold_equal_numbers_of_voxels(self):
-        p, y = array(0.9, 0.1, 0.2, 0.3), yes(0, 0, 0, 1)
-        found = adaptive_calibration_error(p, y, bins=2)
-        assert found == pytest.approx((abs(0 - 0.15) + abs(0.5 - 0.6)) / 2)
-
     def test_ties_are_divided_at_a_bin_edge(self):
         """Three of 0.2 with one yes, one of 0.6 with yes: the second bin has half of each."""
         p, y = array(0.2, 0.2, 0.2, 0.6), yes(1, 0, 0, 1)
         first, second = abs(1 / 3 - 0.2), abs((1 / 3 + 1) / 2 - 0.4)
         assert adaptive_calibration_error(p, y, bins=2) == pytest.approx((first + second) / 2)
-
-    def test_a_voxel_at_a_bin_edge_is_divided(self):
-        """Four voxels in three bins: excesses 0.1, -0.8, 0.7, -0.1 in parts of 4/3."""
-        found = adaptive_calibration_error(array(0.1, 0.2, 0.7, 0.9), yes(0, 1, 0, 1), bins=3)
-        parts = (0.1 - 0.8 / 3, -0.8 * 2 / 3 + 0.7 * 2 / 3, 0.7 / 3 - 0.1)
-        assert found == pytest.approx(sum(map(abs, parts)) / 4)
 
     def test_reliability_diagram_of_two_bins(self):
         bars = reliability(array(0.1, 0.3, 1.0), yes(0, 1, 1), bins=2)
@@ -180,11 +164,6 @@ class TestAlways:
     def test_measures_without_voxels_are_nan(self, measure):
         assert math.isnan(measure(array(), yes()))
 
-    def test_retention_without_voxels_is_nan(self):
-        curve = error_retention(array(), yes(), points=3)
-        assert np.isnan(curve.error).all()
-        assert math.isnan(curve.area)
-
     def test_retention_area_ranks_informative_below_uninformative_uncertainty(self):
         p, y = some(8)
         wrong = (p > 0.5) != y
@@ -192,12 +171,6 @@ class TestAlways:
         assert areas == sorted(areas)
         assert areas[1] == pytest.approx(wrong.mean())
         assert areas[0] < areas[1] < areas[2]
-
-    @pytest.mark.parametrize("kind", [np.float32, np.float64])
-    def test_entropy_is_symmetric_and_at_most_log_2(self, kind):
-        found = voxel_entropy(np.linspace(0, 1, 101).astype(kind))
-        assert ((found >= 0) & (found <= math.log(2) + 1e-6)).all()
-        assert found == pytest.approx(found[::-1], abs=1e-6)
 
 
 class TestQuestions:

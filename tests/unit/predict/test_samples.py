@@ -136,17 +136,8 @@ class TestEveryWay:
         assert torch.equal(torch.random.get_rng_state(), before)
         assert not any(module.training for module in sampler.method.modules())
 
-    def test_without_sampling_the_prediction_is_the_only_sample(self):
-        method = method_for("flips")
-        (only,) = arrays(RunSampler(method, PLAN))
-        assert np.array_equal(only, windows(IMAGE, method.predict, PLAN))
-
 
 class TestThresholds:
-    def test_masks_are_hard_even_where_windows_overlap(self):
-        for mask in arrays(sampler_for("thresholds", 5)):
-            assert set(np.unique(mask)) <= {0, 1}
-
     def test_one_draw_applies_to_the_whole_image(self):
         """Brighter than the darkest voxel of a mask is in the mask, whatever window it is in."""
         bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
@@ -171,17 +162,6 @@ class TestThresholds:
             cut = posterior.sample(generator).item()
             is_clear = np.abs(probability - cut) > 1e-4
             assert np.array_equal(mask[is_clear], (probability > cut)[is_clear])
-
-    def test_spread_of_masks_follows_from_their_mean(self):
-        sampler = RunSampler(vi(std=0.05), PLAN, Sampling("thresholds", 5))
-        found = average_samples([sampler], [IMAGE], "a", windows)
-        expected = np.sqrt(found.probability * (1 - found.probability))
-        assert found.std == pytest.approx(expected, abs=1e-3)
-
-    def test_a_certain_threshold_of_one_half_gives_the_plain_mask(self):
-        method = vi(std=1e-9)
-        for mask in arrays(RunSampler(method, PLAN, Sampling("thresholds", 3))):
-            assert np.array_equal(mask, windows(IMAGE, method.predict, PLAN) > 0.5)
 
     def test_each_window_has_its_own_posterior(self):
         """A head that reads the window: the batch it travels in must not change its threshold."""
@@ -326,14 +306,6 @@ class TestAveraging:
         assert maps.mean == pytest.approx(samples.mean(0), abs=1e-5)
         assert maps.std == pytest.approx(samples.std(0), abs=1e-5)
 
-    def test_equal_samples_have_no_spread(self):
-        sample = np.random.default_rng(7).random(50).astype(np.float32)
-        maps = SampleMaps()
-        for _ in range(5):
-            maps.add(sample)
-        assert np.array_equal(maps.mean, sample)
-        assert not maps.std.any()
-
 
 class TestChoice:
     @pytest.mark.parametrize(
@@ -408,10 +380,3 @@ class TestChoice:
         assert sampling_note([sampler_for("flips")]) == " (3 samples by flips)"
         assert sampling_note([RunSampler(vi(), PLAN)]) == ""
         assert sampling_note([]) == ""
-
-    def test_seeds_fit_a_generator_and_differ(self):
-        seeds = {
-            sample_seed(s, n, c, i) for s in (0, 1) for n in (0, 1) for c in "ab" for i in (0, 1)
-        }
-        assert len(seeds) == 16
-        assert all(0 <= seed < 2**63 for seed in seeds)

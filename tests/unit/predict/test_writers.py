@@ -95,12 +95,6 @@ def test_large_class_numbers_get_two_bytes(tmp_path):
     assert np.asarray(written.dataobj).max() == 400
 
 
-def test_labels_of_a_nifti_with_channels_have_no_channels(tmp_path):
-    like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 6, 2))
-    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
-    assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 6)
-
-
 def test_a_slice_stored_as_a_volume_stays_a_volume(tmp_path):
     like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 1))
     write_labels(tmp_path / "labels.nii.gz", asymmetric((4, 5)), like)
@@ -196,12 +190,6 @@ def test_picture_probabilities_of_several_classes_are_arrays(tmp_path):
     values = np.random.default_rng(0).random((3, 4, 5), np.float32)
     write_probabilities(tmp_path / "p.npz", values, tmp_path / "image.png")
     assert np.array_equal(read_image([tmp_path / "p.npz"], 2).array, values)
-
-
-def test_npy_labels_are_npy(tmp_path):
-    np.save(tmp_path / "image.npy", np.zeros((4, 5, 6)))
-    write_labels(tmp_path / "labels.npy", asymmetric(), tmp_path / "image.npy")
-    assert np.array_equal(np.load(tmp_path / "labels.npy"), asymmetric())
 
 
 def test_npz_labels_keep_the_spacing(tmp_path):

@@ -83,12 +83,3 @@ def test_skipped_cases_of_several_seeds_are_not_added_up():
     several = [{"agreement": replace(record(0.8), too_large=count)} for count in (2, 3, 0)]
     section = only(expected_sections(found(*several)))
     assert section.missing[0].startswith("Up to 3 cases per run skipped")
-
-
-def test_no_note_if_no_case_was_skipped():
-    assert only(expected_sections(found({"agreement": record(0.8)}))).missing == ()
-
-
-def test_unreadable_files_are_reported():
-    section = only(expected_sections(found({"problems": ("no cross-validation: why",)})))
-    assert section.missing == ("r0: no cross-validation: why",)

@@ -24,19 +24,6 @@ def test_each_kind_of_voxel_gets_its_own_color():
         assert voxel / 255 == pytest.approx(to_rgb(color), abs=0.01)
 
 
-def test_background_stays_gray():
-    image = np.random.default_rng(0).normal(size=(6, 6))
-    nothing = np.zeros((6, 6), int)
-    picture = overlay(image, nothing, nothing)
-    assert (picture == picture[..., :1]).all()
-    assert picture.std() > 0
-
-
-def test_a_constant_image_is_drawn_without_a_warning():
-    nothing = np.zeros((4, 4), int)
-    assert overlay(np.full((4, 4), 7.0), nothing, nothing).shape == (4, 4, 3)
-
-
 def test_the_three_colors_differ_in_lightness():
     """So that they can be told apart without seeing any color."""
     weights = np.array([0.2126, 0.7152, 0.0722])

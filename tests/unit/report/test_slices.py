@@ -17,8 +17,6 @@ from segpl.report.page.slices import (
     CaseArrays,
     CaseRequest,
     browse,
-    evenly_spaced,
-    fit_size,
     planes,
 )
 from segpl.report.sections.section import NamedTable, Section
@@ -166,16 +164,6 @@ def test_case_that_cannot_be_read_hides_no_other():
     browsers, _, _ = browse([request(broken, rank="worst"), request(case)], budget=BUDGET)
     assert [shown.rank for shown in browsers[0].cases] == ["best"]
     assert browsers[0].missing == ("worst case: a.nii.gz does not exist.",)
-
-
-def test_places_are_evenly_spaced_with_both_ends():
-    assert evenly_spaced(5, 32) == [0, 1, 2, 3, 4]
-    assert evenly_spaced(100, 4) == [0, 33, 66, 99]
-
-
-def test_sizes_are_as_stored_or_smaller():
-    assert fit_size((100, 50), 192) == (100, 50)
-    assert fit_size((384, 192), 192) == (192, 96)
 
 
 TABLE = Table(
