@@ -16,8 +16,8 @@ from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK
-from segpl.report.stress.figures import CORRUPTION_TITLES
-from segpl.views.artifacts import ARTIFACTS, corrupt
+from segpl.report.stress.figures import DEGRADATION_TITLES
+from segpl.views.artifacts import ARTIFACTS, degrade
 
 SIDE = 96
 SEVERITIES = (0.2, 0.6, 1.0)
@@ -38,7 +38,7 @@ def phantom_slice() -> Tensor:
 def examples(image: Tensor, name: str) -> list[Tensor]:
     """The image at each severity of one and the same artifact."""
     seed = crc32(name.encode())
-    return [corrupt(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
+    return [degrade(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
 
 
 def artifact_figure() -> Figure:
@@ -58,7 +58,7 @@ def artifact_figure() -> Figure:
         for row, shown in enumerate(examples(image, name)):
             show(grid[row, column], shown)
         grid[0, column].set_title(
-            TITLES.get(name, CORRUPTION_TITLES[name]), fontsize=7.5, color=INK
+            TITLES.get(name, DEGRADATION_TITLES[name]), fontsize=7.5, color=INK
         )
     for row, severity in enumerate(SEVERITIES):
         grid[row, 1].set_ylabel(f"severity {severity:g}", fontsize=7.5, color=INK)

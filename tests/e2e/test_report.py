@@ -93,9 +93,9 @@ def filled(runs_by_dims, tmp_path_factory) -> Filled:
     copies = [shutil.copytree(run, root / run.name) for run in runs_by_dims[2]]
     out, assets, stress = root / "report.html", root / "assets", root / "stress.csv"
     rows = [
-        StressRow(run.name, corruption, severity, "t", "x", 0.9 - severity, 0.8 - severity)
+        StressRow(run.name, degradation, severity, "t", "x", 0.9 - severity, 0.8 - severity)
         for run in copies
-        for corruption, severity in (("clean", 0.0), ("blur", 0.5), ("blur", 1.0))
+        for degradation, severity in (("clean", 0.0), ("blur", 0.5), ("blur", 1.0))
     ]
     write_stress(stress, rows)
     options = ["--fill", "--stress", stress, "--assets", assets, "--out", out]

@@ -36,19 +36,19 @@ def test_two_runs_share_one_table_and_one_figure(segpl, runs, tmp_path):
     answer = segpl("stress", runs / "a", runs / "b", *FEW, "--patches", 16, 32, "--out", out)
     assert answer.code == 0, answer.err
     rows = rows_of(out)
-    assert list(dict.fromkeys(row["corruption"] for row in rows)) == [
+    assert list(dict.fromkeys(row["degradation"] for row in rows)) == [
         *("clean", "gamma", "fgsm", "bias-field", "ghosts", "spikes", "blur"),
         *("low-resolution", "streaks", "pgd", "patch"),
     ]
-    # two runs, two cases, two classes: clean, nine corruptions, two window sizes
+    # two runs, two cases, two classes: clean, nine degradations, two window sizes
     assert len(rows) == 2 * 2 * 2 * (1 + 9 + 2)
     assert all(0 <= float(row["iou"]) <= float(row["dice"]) <= 1 for row in rows)
-    scores = {name: [r["dice"] for r in rows if r["corruption"] == name] for name in ("clean",)}
-    same = [r["dice"] for r in rows if (r["corruption"], r["severity"]) == ("patch", "32")]
+    scores = {name: [r["dice"] for r in rows if r["degradation"] == name] for name in ("clean",)}
+    same = [r["dice"] for r in rows if (r["degradation"], r["severity"]) == ("patch", "32")]
     assert same == scores["clean"]  # 32 is the patch of the plan
     assert (out / "stress.png").stat().st_size > 10_000
     assert "<svg" in (out / "stress.svg").read_text()
-    for word in ("corruption", "Dice, clean", "low-resolution", "drop"):
+    for word in ("degradation", "Dice, clean", "low-resolution", "drop"):
         assert word in answer.out
 
 
@@ -64,7 +64,7 @@ def test_existing_rows_are_kept_and_others_added(segpl, runs, tmp_path):
     assert {row["run"] for row in rows_of(out)} == {"a", "b"}
 
 
-def test_an_interruption_keeps_the_finished_corruptions(segpl, runs, tmp_path, monkeypatch):
+def test_an_interruption_keeps_the_finished_degradations(segpl, runs, tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -75,7 +75,7 @@ def test_an_interruption_keeps_the_finished_corruptions(segpl, runs, tmp_path, m
         answer = segpl(*command, "--out", broken)
     assert answer.code == 130
     assert "interrupted. The same command resumes where it stopped" in answer.err
-    assert {row["corruption"] for row in rows_of(broken)} == {"clean", "ghosts"}
+    assert {row["degradation"] for row in rows_of(broken)} == {"clean", "ghosts"}
     assert segpl(*command, "--out", broken).code == 0
     assert segpl(*command, "--out", whole).code == 0
     assert rows_of(broken) == rows_of(whole)

@@ -44,12 +44,12 @@ def stress(
     checkpoint: str = "last",
     quiet: bool = False,
 ) -> list[StressRow]:
-    """Score runs on corrupted images; rows that already exist in `out` are kept.
+    """Score runs on degraded images; rows that already exist in `out` are kept.
 
     Args:
         runs: folders of trained runs, all of one dataset.
         out: folder for `stress.csv`, `stress.png` and `stress.svg`.
-        settings: which corruptions, how severe.
+        settings: which degradations, how severe.
         data: dataset to score on; by default the test cases of the runs.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         checkpoint: `last` or `best`.

@@ -1,4 +1,4 @@
-"""Scores of one run on corrupted images."""
+"""Scores of one run on degraded images."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from segpl.experiments.stress_inputs import StressedRun
 from segpl.experiments.stress_settings import ATTACKS, StressSettings
 from segpl.predict.window import predict_windows
 from segpl.report.stress.rows import CLEAN, PATCH_SIZE, StressRow, write_stress
-from segpl.views.artifacts import ARTIFACTS, corrupt
+from segpl.views.artifacts import ARTIFACTS, degrade
 from segpl.views.attacks import fgsm, pgd
 
-# severity and plan (which sets the window) -> prediction (K, *S) of the corrupted image
-PredictCorrupted = Callable[[float, Plan], Tensor]
+# severity and plan (which sets the window) -> prediction (K, *S) of the degraded image
+PredictDegraded = Callable[[float, Plan], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class StressScorer:
-    """Measures one run and writes the table after each corruption."""
+    """Measures one run and writes the table after each degradation."""
 
     path: Path  # stress.csv
     rows: list[StressRow]  # of all runs; grows
@@ -40,7 +40,7 @@ class StressScorer:
 
     def __len__(self) -> int:
         """Number of predictions."""
-        levels = len(self.settings.corruptions) * len(self.settings.levels)
+        levels = len(self.settings.degradations) * len(self.settings.levels)
         return len(self.volumes) * (1 + levels + len(self.settings.patches))
 
     def measure(self, window_plans: Sequence[Plan], advance: Callable[[], None]) -> None:
@@ -48,18 +48,18 @@ class StressScorer:
         run = self.tested.run
         run.method.eval()
         self._measure(CLEAN, {0.0: run.plan}, advance)
-        for corruption in self.settings.corruptions:
-            self._measure(corruption, dict.fromkeys(self.settings.levels, run.plan), advance)
+        for degradation in self.settings.degradations:
+            self._measure(degradation, dict.fromkeys(self.settings.levels, run.plan), advance)
         self._measure(PATCH_SIZE, {float(max(plan.patch)): plan for plan in window_plans}, advance)
 
     def _measure(
-        self, corruption: str, plans: dict[float, Plan], advance: Callable[[], None]
+        self, degradation: str, plans: dict[float, Plan], advance: Callable[[], None]
     ) -> None:
-        """Add the rows of one corruption, at each severity with its plan."""
+        """Add the rows of one degradation, at each severity with its plan."""
         done = {
             (row.severity, row.case)
             for row in self.rows
-            if row.run == self.tested.name and row.corruption == corruption
+            if row.run == self.tested.name and row.degradation == degradation
         }
         found: list[StressRow] = []
         for volume in self.volumes:
@@ -69,32 +69,32 @@ class StressScorer:
             if not missing:
                 continue
             image = torch.from_numpy(np.array(volume.image)).to(self.tested.run.device)
-            predict = self._predictor(corruption, image, volume)
+            predict = self._predictor(degradation, image, volume)
             for level in missing:
                 prediction = predict(level, plans[level])
-                found += self._score(prediction, volume, plans[level], corruption, level)
+                found += self._score(prediction, volume, plans[level], degradation, level)
                 advance()
         if found:
             self.rows.extend(found)
             write_stress(self.path, self.rows)
 
-    def _predictor(self, corruption: str, image: Tensor, volume: Volume) -> PredictCorrupted:
+    def _predictor(self, degradation: str, image: Tensor, volume: Volume) -> PredictDegraded:
         """Random draws, and the first gradient of an attack, are shared by all severities."""
         predict = self.tested.run.method.predict
-        if corruption in ATTACKS:
-            return self._attack(corruption, image, volume)
-        if corruption not in ARTIFACTS:
+        if degradation in ATTACKS:
+            return self._attack(degradation, image, volume)
+        if degradation not in ARTIFACTS:
             return lambda level, plan: predict_windows(image, predict, plan)
-        # independent of the run, so that all runs see the same corrupted image
-        seed = crc32(f"{self.settings.seed}/{corruption}/{volume.name}".encode())
+        # independent of the run, so that all runs see the same degraded image
+        seed = crc32(f"{self.settings.seed}/{degradation}/{volume.name}".encode())
 
-        def predict_corrupted(level: float, plan: Plan) -> Tensor:
-            corrupted = corrupt(image, corruption, level, torch.Generator().manual_seed(seed))
-            return predict_windows(corrupted, predict, plan)
+        def predict_degraded(level: float, plan: Plan) -> Tensor:
+            degraded = degrade(image, degradation, level, torch.Generator().manual_seed(seed))
+            return predict_windows(degraded, predict, plan)
 
-        return predict_corrupted
+        return predict_degraded
 
-    def _attack(self, attack: str, image: Tensor, volume: Volume) -> PredictCorrupted:
+    def _attack(self, attack: str, image: Tensor, volume: Volume) -> PredictDegraded:
         run, bound, steps = self.tested.run, self.settings.epsilon, self.settings.steps
         assert volume.label is not None
         label = torch.from_numpy(np.array(volume.label)).long().to(run.device)
@@ -107,19 +107,19 @@ class StressScorer:
         )
 
     def _score(
-        self, prediction: Tensor, volume: Volume, plan: Plan, corruption: str, level: float
+        self, prediction: Tensor, volume: Volume, plan: Plan, degradation: str, level: float
     ) -> list[StressRow]:
         run = self.tested.run
         if not bool(prediction.isfinite().all()):
             raise DivergedError(
-                f"the predictions of {run.path} for case {volume.name} ({corruption}, severity "
+                f"the predictions of {run.path} for case {volume.name} ({degradation}, severity "
                 f"{level:g}) are not finite. Use another checkpoint, or train again."
             )
         assert volume.label is not None
         masks = masks_by_class(prediction.cpu().numpy(), volume.label, plan, run.largest)
         return [
             StressRow(
-                self.tested.name, corruption, level, volume.name, name, dice(*pair), iou(*pair)
+                self.tested.name, degradation, level, volume.name, name, dice(*pair), iou(*pair)
             )
             for name, pair in masks.items()
         ]

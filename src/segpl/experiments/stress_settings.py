@@ -1,4 +1,4 @@
-"""Settings of a stress test: which corruptions, how severe."""
+"""Settings of a stress test: which degradations, how severe."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from segpl.report.stress.rows import PATCH_SIZE
 from segpl.views.artifacts import ARTIFACTS, require_severity
 
 ATTACKS = ("fgsm", "pgd")
-# the slowest last, because finished corruptions survive an interruption
-CORRUPTIONS = ("gamma", "fgsm", *(name for name in ARTIFACTS if name != "gamma"), "pgd")
+# the slowest last, because finished degradations survive an interruption
+DEGRADATIONS = ("gamma", "fgsm", *(name for name in ARTIFACTS if name != "gamma"), "pgd")
 
 
 @dataclass(frozen=True, slots=True)
 class StressSettings:
-    only: tuple[str, ...] = ()  # names of corruptions; none: all
+    only: tuple[str, ...] = ()  # names of degradations; none: all
     severities: tuple[float, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
     patches: tuple[tuple[int, ...], ...] = ()  # other window sizes, one number or one per axis
     epsilon: float = 0.25  # bound of an attack of severity 1, in standard deviations of the image
@@ -26,8 +26,8 @@ class StressSettings:
 
     def __post_init__(self) -> None:
         for name in self.only:
-            if name not in (*CORRUPTIONS, PATCH_SIZE):
-                raise unknown("corruption", name, (*CORRUPTIONS, PATCH_SIZE))
+            if name not in (*DEGRADATIONS, PATCH_SIZE):
+                raise unknown("degradation", name, (*DEGRADATIONS, PATCH_SIZE))
         for severity in self.severities:
             require_severity(severity)
         if not any(self.severities):
@@ -52,9 +52,9 @@ class StressSettings:
         return tuple(sorted({severity for severity in self.severities if severity > 0}))
 
     @property
-    def corruptions(self) -> tuple[str, ...]:
-        """The corruptions to measure, without window sizes."""
-        return tuple(name for name in CORRUPTIONS if not self.only or name in self.only)
+    def degradations(self) -> tuple[str, ...]:
+        """The degradations to measure, without window sizes."""
+        return tuple(name for name in DEGRADATIONS if not self.only or name in self.only)
 
     def facts(self) -> dict[str, Any]:
         """Settings that all rows of one table must share."""

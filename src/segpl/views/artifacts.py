@@ -208,7 +208,7 @@ ARTIFACTS: dict[str, Artifact] = {
 }
 
 
-def corrupt(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
+def degrade(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
     """Apply the named artifact to `image` (C, *S)."""
     if name not in ARTIFACTS:
         raise unknown("artifact", name, ARTIFACTS)

@@ -4,20 +4,20 @@ import pytest
 
 from segpl.errors import InputError
 from segpl.experiments.stress_inputs import parse_patch
-from segpl.experiments.stress_settings import CORRUPTIONS, StressSettings
-from segpl.report.stress.figures import CORRUPTION_TITLES
+from segpl.experiments.stress_settings import DEGRADATIONS, StressSettings
+from segpl.report.stress.figures import DEGRADATION_TITLES
 from segpl.views.artifacts import ARTIFACTS
 
 
-def test_all_corruptions_are_measured_by_default():
-    assert StressSettings().corruptions == CORRUPTIONS
-    assert set(CORRUPTIONS) == {*ARTIFACTS, "fgsm", "pgd"}
-    assert StressSettings(only=("pgd", "gamma")).corruptions == ("gamma", "pgd")
-    assert StressSettings(only=("patch",), patches=((16,),)).corruptions == ()
+def test_all_degradations_are_measured_by_default():
+    assert StressSettings().degradations == DEGRADATIONS
+    assert set(DEGRADATIONS) == {*ARTIFACTS, "fgsm", "pgd"}
+    assert StressSettings(only=("pgd", "gamma")).degradations == ("gamma", "pgd")
+    assert StressSettings(only=("patch",), patches=((16,),)).degradations == ()
 
 
-def test_every_corruption_has_a_panel_title():
-    assert set(CORRUPTION_TITLES) == {*CORRUPTIONS, "patch"}
+def test_every_degradation_has_a_panel_title():
+    assert set(DEGRADATION_TITLES) == {*DEGRADATIONS, "patch"}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_invalid_settings_are_errors(change, words):
         StressSettings(**change)
 
 
-def test_an_unknown_corruption_suggests_the_nearest():
+def test_an_unknown_degradation_suggests_the_nearest():
     with pytest.raises(KeyError, match="Did you mean 'fgsm'"):
         StressSettings(only=("fgms",))
 

@@ -212,9 +212,9 @@ class TestReproduction:
 def test_stress_rows_are_grouped_by_method_and_foreign_runs_are_named():
     found = collect(make_record("segpl", 0), make_record("segpl", 1))
     rows = [
-        StressRow(run, corruption, level, "a", "x", dice, dice)
+        StressRow(run, degradation, level, "a", "x", dice, dice)
         for run, dice in (("segpl-0", 0.4), ("segpl-1", 0.6), ("other", 0.1))
-        for corruption, level in (("clean", 0.0), ("blur", 1.0))
+        for degradation, level in (("clean", 0.0), ("blur", 1.0))
     ]
     section = stress_section(found, rows)
     assert section.tables[0].table.rows[0][:4] == ["blur", "segpl", "0.500", "0.500"]

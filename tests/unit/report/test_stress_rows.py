@@ -5,21 +5,21 @@ from dataclasses import replace
 import pytest
 
 from segpl.errors import InputError, MissingFileError
-from segpl.report.stress.figures import CORRUPTION_TITLES, stress_figure
+from segpl.report.stress.figures import DEGRADATION_TITLES, stress_figure
 from segpl.report.stress.rows import (
     CLEAN,
     PATCH_SIZE,
     StressRow,
-    corruptions_in,
     curve_of,
+    degradations_in,
     read_stress,
     stress_table,
     write_stress,
 )
 
 
-def row(run: str, corruption: str, severity: float, case: str, dice: float) -> StressRow:
-    return StressRow(run, corruption, severity, case, "vessel", dice, dice / 2)
+def row(run: str, degradation: str, severity: float, case: str, dice: float) -> StressRow:
+    return StressRow(run, degradation, severity, case, "vessel", dice, dice / 2)
 
 
 ROWS = [
@@ -88,7 +88,7 @@ def test_table_has_clean_mean_worst_and_relative_drop():
     assert "2 cases" in table.note
 
 
-def test_figure_has_a_panel_for_each_corruption_and_a_line_for_each_run():
+def test_figure_has_a_panel_for_each_degradation_and_a_line_for_each_run():
     figure = stress_figure(ROWS, notes={"blur": "3 voxels at 1"})
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["blur (3 voxels at 1)", "window size"]
@@ -102,18 +102,18 @@ def test_figure_has_a_panel_for_each_corruption_and_a_line_for_each_run():
 
 
 def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
-    rows = [r for r in ROWS if r.run == "b" or r.corruption != "blur"]
+    rows = [r for r in ROWS if r.run == "b" or r.degradation != "blur"]
     figure = stress_figure(rows)
     assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("count", [1, 6, 10])
 def test_every_number_of_panels_has_room(count):
-    names = list(CORRUPTION_TITLES)[:count]
+    names = list(DEGRADATION_TITLES)[:count]
     rows = [ROWS[0], *(row("a", name, 0.5, "x", 0.5) for name in names)]
     figure = stress_figure(rows)
     assert [axes.get_visible() and axes.axison for axes in figure.axes].count(True) == count
-    assert corruptions_in(rows) == names
+    assert degradations_in(rows) == names
 
 
 def test_bands_stay_between_zero_and_one():

@@ -1,4 +1,4 @@
-"""Scores on corrupted images: one curve per method."""
+"""Scores on degraded images: one curve per method."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from segpl.report.collection import RunCollection
 from segpl.report.figures import INK, safe_name
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.stress.figures import stress_figure
-from segpl.report.stress.rows import StressRow, corruptions_in, stress_table
+from segpl.report.stress.rows import StressRow, degradations_in, stress_table
 
 
 def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Section:
-    key, title = "stress", "Corrupted images"
+    key, title = "stress", "Degraded images"
     if rows is None:
         reason = "Not measured. Run `segpl stress RUN...`, then pass its table with --stress."
         return Section(key, title, missing=(reason,))
@@ -30,7 +30,7 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
         *(f"{name} is in the table but not in this report." for name in foreign),
         *(f"{label} was not measured." for label in unmeasured),
     )
-    if not corruptions_in(shown):
+    if not degradations_in(shown):
         return Section(key, title, missing=missing or ("The table has no rows.",))
     figure = stress_figure([replace(row, run=safe_name(row.run)) for row in shown])
     for text in figure.findobj(Text):
@@ -39,7 +39,9 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
         key,
         title,
         text=("Mean Dice over cases and seeds, with a band of one standard deviation over cases.",),
-        tables=(NamedTable("stress", stress_table(shown), "By corruption", True),),
-        figures=(NamedFigure("stress-curves", figure, "Dice over the severity of corruptions"),),
+        tables=(NamedTable("stress", stress_table(shown), "By degradation", True),),
+        figures=(
+            NamedFigure("stress-curves", figure, "Dice over the severity of each degradation"),
+        ),
         missing=missing,
     )

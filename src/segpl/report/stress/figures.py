@@ -1,4 +1,4 @@
-"""Curves over the severity of corruptions: one panel per corruption."""
+"""Curves over the severity of degradations: one panel per degradation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from segpl.report.stress.rows import (
     PATCH_SIZE,
     StressRow,
     by_case,
-    corruptions_in,
     curve_of,
+    degradations_in,
     names_in,
 )
 
 MAX_ACROSS = 5  # panels
 STRESS_PANEL = (2.6, 2.4)  # inches
 MARKERS = ("o", "s", "^", "D", "v", "P")
-CORRUPTION_TITLES = {
+DEGRADATION_TITLES = {
     "gamma": "contrast and noise, $\\gamma$",
     "fgsm": "FGSM",
     "pgd": "PGD",
@@ -39,26 +39,26 @@ CORRUPTION_TITLES = {
 def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None = None) -> Figure:
     """Mean Dice over cases with a band of one standard deviation; one line per run.
 
-    `notes` say what severity 1 of a corruption means; they are shown in the titles.
+    `notes` say what severity 1 of a degradation means; they are shown in the titles.
     """
-    corruptions = corruptions_in(rows)
+    degradations = degradations_in(rows)
     runs = names_in(row.run for row in rows)
-    down = max(1, -(-len(corruptions) // MAX_ACROSS))
-    across = max(1, -(-len(corruptions) // down))
+    down = max(1, -(-len(degradations) // MAX_ACROSS))
+    across = max(1, -(-len(degradations) // down))
     width = STRESS_PANEL[0] * max(across, 1.5)
     entry = 0.75 + 0.08 * max(map(len, runs), default=1)  # inches of a line and its name
     beside = max(1, min(len(runs), int(width / entry)))
     height = STRESS_PANEL[1] * down + 0.25 * -(-len(runs) // beside) + 0.4
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
     grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    for axes in grid.flat[len(corruptions) :]:
+    for axes in grid.flat[len(degradations) :]:
         axes.set_axis_off()
-    for index, (axes, corruption) in enumerate(zip(grid.flat, corruptions, strict=False)):
+    for index, (axes, degradation) in enumerate(zip(grid.flat, degradations, strict=False)):
         for number, run in enumerate(runs):
-            draw_curve(axes, rows, run, corruption, number)
-        note = (notes or {}).get(corruption, "")
-        title = CORRUPTION_TITLES.get(corruption, corruption) + (f" ({note})" if note else "")
-        name_panel(axes, title, corruption)
+            draw_curve(axes, rows, run, degradation, number)
+        note = (notes or {}).get(degradation, "")
+        title = DEGRADATION_TITLES.get(degradation, degradation) + (f" ({note})" if note else "")
+        name_panel(axes, title, degradation)
         if index % across == 0:
             axes.set_ylabel("Dice", color=INK, fontsize=9)
     handles = {  # of all panels: a run may be missing from some
@@ -82,9 +82,9 @@ def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None 
 
 
 def draw_curve(
-    axes: Axes, rows: Sequence[StressRow], run: str, corruption: str, number: int
+    axes: Axes, rows: Sequence[StressRow], run: str, degradation: str, number: int
 ) -> None:
-    severities, means, stds = curve_of(rows, run, corruption)
+    severities, means, stds = curve_of(rows, run, degradation)
     if not severities:
         return
     color = run_color(number)
@@ -101,15 +101,15 @@ def draw_curve(
         linewidth=1.7,
         label=run,
     )
-    if corruption == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
+    if degradation == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
 
 
-def name_panel(axes: Axes, title: str, corruption: str) -> None:
+def name_panel(axes: Axes, title: str, degradation: str) -> None:
     make_plain(axes)
     axes.set_title(title, loc="left", fontsize=9, color=INK)
     axes.set_ylim(0, 1)
-    if corruption == PATCH_SIZE:
+    if degradation == PATCH_SIZE:
         axes.set_xlabel("longest side (voxels)", color=INK, fontsize=8.5)
         sides = sorted({float(x) for line in axes.lines[:1] for x in np.ravel(line.get_xdata())})
         axes.set_xticks(sides, labels=[f"{side:g}" for side in sides])

@@ -1,4 +1,4 @@
-"""`stress.csv`: scores on corrupted images, their curves and their table."""
+"""`stress.csv`: scores on degraded images, their curves and their table."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.files import csv_text, write_text
 from segpl.report.tables import Table, count_noun
 
-CLEAN = "clean"  # unchanged images; severity 0 of every corruption
+CLEAN = "clean"  # unchanged images; severity 0 of every degradation
 PATCH_SIZE = "patch"  # other window sizes; the severity is the longest side in voxels
-STRESS_COLUMNS = ("run", "corruption", "severity", "case", "class", "dice", "iou")
+STRESS_COLUMNS = ("run", "degradation", "severity", "case", "class", "dice", "iou")
 
 
 @dataclass(frozen=True, slots=True)
 class StressRow:
     run: str
-    corruption: str
+    degradation: str
     severity: float
     case: str
     class_name: str
@@ -42,8 +42,8 @@ def read_stress(path: Path) -> list[StressRow]:
         )
     try:
         return [
-            StressRow(run, corruption, float(severity), case, name, float(dice), float(iou))
-            for run, corruption, severity, case, name, dice, iou in lines[1:]
+            StressRow(run, degradation, float(severity), case, name, float(dice), float(iou))
+            for run, degradation, severity, case, name, dice, iou in lines[1:]
         ]
     except ValueError as error:
         raise InputError(
@@ -53,7 +53,7 @@ def read_stress(path: Path) -> list[StressRow]:
 
 def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
     lines = (
-        (r.run, r.corruption, f"{r.severity:g}", r.case, r.class_name, repr(r.dice), repr(r.iou))
+        (r.run, r.degradation, f"{r.severity:g}", r.case, r.class_name, repr(r.dice), repr(r.iou))
         for r in rows
     )
     write_text(path, csv_text([STRESS_COLUMNS, *lines]))
@@ -64,15 +64,15 @@ def names_in(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def corruptions_in(rows: Sequence[StressRow]) -> list[str]:
-    return [name for name in names_in(row.corruption for row in rows) if name != CLEAN]
+def degradations_in(rows: Sequence[StressRow]) -> list[str]:
+    return [name for name in names_in(row.degradation for row in rows) if name != CLEAN]
 
 
-def by_case(rows: Sequence[StressRow], run: str, corruption: str) -> dict[float, list[float]]:
+def by_case(rows: Sequence[StressRow], run: str, degradation: str) -> dict[float, list[float]]:
     """Severity -> Dice of the cases, each averaged over classes."""
     found: dict[float, dict[str, list[float]]] = {}
     for row in rows:
-        if row.run == run and row.corruption == corruption:
+        if row.run == run and row.degradation == degradation:
             found.setdefault(row.severity, {}).setdefault(row.case, []).append(row.dice)
     return {
         severity: [statistics.fmean(values) for values in cases.values()]
@@ -81,14 +81,14 @@ def by_case(rows: Sequence[StressRow], run: str, corruption: str) -> dict[float,
 
 
 def curve_of(
-    rows: Sequence[StressRow], run: str, corruption: str
+    rows: Sequence[StressRow], run: str, degradation: str
 ) -> tuple[list[float], list[float], list[float]]:
     """Severities, and mean and standard deviation over cases (0 for one); empty if not measured.
 
     Curves start at severity 0, the clean images; window sizes have no such point.
     """
-    found = by_case(rows, run, corruption)
-    if found and corruption != PATCH_SIZE:
+    found = by_case(rows, run, degradation)
+    if found and degradation != PATCH_SIZE:
         found = {**by_case(rows, run, CLEAN), **found}
     means = [statistics.fmean(values) for values in found.values()]
     stds = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in found.values()]
@@ -96,28 +96,28 @@ def curve_of(
 
 
 def stress_table(rows: Sequence[StressRow]) -> Table:
-    """One row per corruption and run: Dice on clean and corrupted images, and the drop."""
+    """One row per degradation and run: Dice on clean and degraded images, and the drop."""
     shown: list[list[str]] = []
     best: set[tuple[int, int]] = set()
     runs = names_in(row.run for row in rows)
-    for corruption in corruptions_in(rows):
+    for degradation in degradations_in(rows):
         means: dict[int, float] = {}
         for run in runs:
-            corrupted = by_case(rows, run, corruption)
+            degraded = by_case(rows, run, degradation)
             clean = by_case(rows, run, CLEAN).get(0.0)
-            if not corrupted or not clean:
+            if not degraded or not clean:
                 continue
             clean_mean = statistics.fmean(clean)
-            levels = [statistics.fmean(values) for values in corrupted.values()]
+            levels = [statistics.fmean(values) for values in degraded.values()]
             mean = statistics.fmean(levels)
             means[len(shown)] = mean
             drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}%" if clean_mean > 0 else "-"
             worst = f"{min(levels):.3f}"
-            shown.append([corruption, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
+            shown.append([degradation, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
         if len(means) > 1:
             best |= {(row, 3) for row, mean in means.items() if mean == max(means.values())}
     return Table(
-        columns=["corruption", "run", "Dice, clean", "mean", "worst", "drop"],
+        columns=["degradation", "run", "Dice, clean", "mean", "worst", "drop"],
         rows=shown,
         note=stress_note(rows),
         best=frozenset(best),
@@ -127,7 +127,7 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
 def stress_note(rows: Sequence[StressRow]) -> str:
     cases = len({row.case for row in rows})
     classes = " over classes" if len({row.class_name for row in rows}) > 1 else ""
-    has_patch = PATCH_SIZE in {row.corruption for row in rows}
+    has_patch = PATCH_SIZE in {row.degradation for row in rows}
     patch = f" For {PATCH_SIZE}, clean is the window of the plan." if has_patch else ""
     return (
         f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's voxel grid. Mean and "
