@@ -130,3 +130,28 @@ def test_planned_rate_follows_the_width(network, rate):
     assert resolve({"network": network}).learning_rate(plan) == pytest.approx(rate)
     given = resolve({"network": network, "train": {"lr": 0.3}})
     assert given.learning_rate(plan) == 0.3
+
+
+def test_mirror_axes_and_spacing_come_from_the_plan():
+    assert (sampler([]).mirror_axes, sampler([]).spacing) == ((1,), (1.0, 2.0))
+
+
+def test_unlabeled_cases_have_no_label():
+    built = sampler([volume("w", 7, labeled=True), volume("u", 5, labeled=True)])
+    assert all(entry.label is None for entry in built.unlabeled)
+
+
+def test_without_hidden_volumes_nothing_is_monitored():
+    assert sampler([]).hidden == []
+
+
+def test_validation_cases_are_in_no_batch_by_default():
+    built = sampler([])
+    assert len(built.validation) == 0
+    assert built.batch(0).validation is None
+
+
+def test_high_rate_of_an_edited_plan_is_kept():
+    plan = SimpleNamespace(width=8, lr=0.05)
+    assert resolve({}).learning_rate(plan) == 0.05
+    assert resolve({"network": {"width": 4}}).learning_rate(plan) == 0.05

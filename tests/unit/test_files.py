@@ -105,3 +105,9 @@ def test_files_are_as_readable_as_their_folder(tmp_path):
     tmp_path.chmod(0o755)
     write_atomically(tmp_path / "last.safetensors", write)
     assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_new_content_replaces_the_old(path):
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(path.parent.iterdir()) == [path]

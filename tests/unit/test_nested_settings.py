@@ -19,6 +19,7 @@ from segpl.settings import (
     resumed_config,
     select_known,
     setting_changes,
+    with_overrides,
 )
 
 
@@ -130,3 +131,24 @@ def folder(tmp_path) -> RunFolder:
 def test_resumed_run_refuses_another_nested_setting_by_its_name(folder):
     with pytest.raises(InputError, match=r"other settings: method.threshold.mean \(0.25 -> 0.5\)"):
         resumed_config(folder, {"method": {"threshold": {"mean": 0.5}}})
+
+
+def test_set_reaches_a_nested_setting():
+    content = with_overrides(
+        {"method": {"name": "nested", "threshold": {"mean": 0.25}}},
+        ["method.threshold.family=beta", "method.threshold.grid.points=7"],
+    )
+    assert resolve(content).settings.threshold == Threshold("beta", 0.25, Grid(7))
+
+
+def test_toml_table_reaches_a_nested_setting():
+    text = '[method]\nname = "nested"\n[method.threshold]\nfamily = "beta"\nmean = 1\n'
+    threshold = resolve(tomllib.loads(text)).settings.threshold
+    assert threshold == Threshold("beta", 1.0)
+    assert isinstance(threshold.mean, float)
+
+
+def test_resumed_run_keeps_its_nested_settings(folder):
+    for content in ({}, {"method": {"threshold": {"family": "beta"}}}):
+        resumed = resumed_config(folder, {**content, "train": {"steps": 9}})
+        assert resumed.settings.threshold == Threshold("beta", 0.25)

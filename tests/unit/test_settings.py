@@ -86,6 +86,15 @@ class TestResolve:
         config = resolve(content)
         assert resolve(tomllib.loads(config.as_toml())) == config
 
+    def test_integer_is_accepted_as_a_float(self):
+        config = resolve({"train": {"lr": 1}})
+        assert config.train.lr == 1.0
+        assert isinstance(config.train.lr, float)
+
+    def test_error_names_the_source(self):
+        with pytest.raises(InputError, match=r"^mine.toml: no section"):
+            resolve({"x": {}}, "mine.toml")
+
 
 class TestOverrides:
     @pytest.mark.parametrize(

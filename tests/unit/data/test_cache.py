@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from segpl.data import cache, readers
 from segpl.data.cache import Volume, cache_root, load_volumes
 from segpl.data.case import Case
 from segpl.data.plan import Plan
-from segpl.errors import InputError
+from segpl.errors import InputError, MissingFileError, StorageError
 
 PLAN = replace(PICTURES, classes={"background": 0, "vessel": 1, "organ": 2})
 
@@ -210,4 +211,17 @@ class TestRefusals:
         np.save(case.label, np.zeros((6, 8), int))
         words = r"case a: the label .* different grid .* shape \(6, 7\) and \(6, 8\)"
         with pytest.raises(InputError, match=words):
+            load(case, root)
+
+    def test_full_disk(self, case, root, monkeypatch):
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(np, "save", full)
+        with pytest.raises(StorageError, match="case a: no space left"):
+            load(case, root)
+
+    def test_missing_source(self, case, root):
+        case.images[0].unlink()
+        with pytest.raises(MissingFileError, match=r"case a: .*a\.npy does not exist"):
             load(case, root)

@@ -87,6 +87,13 @@ class TestResize:
         stripes[:, :, ::2] = 1
         assert resize(stripes, (32, 10))[0, :, 2:-2].std() < 0.1
 
+    def test_probabilities_stay_probabilities(self):
+        array = np.random.default_rng(0).random((2, 7, 11, 13), np.float32)
+        back = resize(resize(array, (5, 23, 4)), (7, 11, 13))
+        assert back.shape == array.shape
+        assert back.min() > -1e-5
+        assert back.max() < 1 + 1e-5
+
 
 class TestResizeLabel:
     @pytest.mark.parametrize("shape", [(3, 9, 20), (31, 5, 7)])

@@ -87,3 +87,26 @@ def test_the_most_likely_of_several_classes_wins():
     plan = replace(PICTURES, classes={"background": 0, "b": 9, "a": 400})
     probabilities = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)
     assert label_values(probabilities[:, None], plan).tolist() == [[0, 9, 400]]
+
+
+def test_components_connect_at_corners_of_a_volume():
+    """Three diagonal voxels, and two adjacent ones."""
+    volume = np.zeros((5, 5, 5), bool)
+    volume[[0, 1, 2], [0, 1, 2], [0, 1, 2]] = True
+    volume[4, 4, 3:] = True
+    assert np.argwhere(largest_component(volume)).tolist() == [[0, 0, 0], [1, 1, 1], [2, 2, 2]]
+
+
+def test_the_first_of_equal_components_is_kept():
+    assert np.array_equal(largest_component(mask("x.x", "x.x")), mask("x..", "x.."))
+
+
+def test_the_input_is_not_modified():
+    given = mask("x.xx")
+    largest_component(given)
+    assert np.array_equal(given, mask("x.xx"))
+
+
+def test_background_need_not_be_zero():
+    labels = np.array([[1, 3, 1, 3, 3]], np.int32)
+    assert keep_largest(labels, {"rest": 1, "organ": 3}, ["organ"]).tolist() == [[1, 1, 1, 3, 3]]

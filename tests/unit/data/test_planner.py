@@ -20,6 +20,7 @@ from segpl.data.planner import (
     shrink_box,
     thick_slice_axis,
 )
+from segpl.data.spacing import median_spacing, reorient_fingerprint
 from segpl.errors import InputError
 
 CPU = Resources(2**36, accelerated=False)
@@ -160,6 +161,11 @@ class TestPatch:
         with pytest.raises(InputError, match=expected):
             check_sizes(plan, [fingerprint((40, 40, 10), case="tiny")])
 
+    def test_almost_no_memory_still_gives_a_plan(self):
+        plan = plan_for(fingerprint((100, 100, 100)), resources=Resources(1, accelerated=False))
+        assert plan.batch == 1
+        assert math.prod(plan.patch) <= 16**3
+
 
 class TestSlices:
     @pytest.mark.parametrize(
@@ -215,6 +221,10 @@ class TestSlices:
         assert derive_plan(found, CPU).patch[2] == 1
         assert derive_plan(found, CPU, slices=False).patch[2] > 1
 
+    def test_any_axis_can_be_the_slice_axis(self):
+        plan = plan_for(fingerprint((64, 9, 64), spacing=(0.4, 8.0, 0.4)))
+        assert plan.patch == (64, 1, 64)
+
 
 class TestGrid:
     def test_plan_refers_to_reoriented_images_if_every_orientation_is_known(self):
@@ -236,6 +246,21 @@ class TestGrid:
         vessel = plan_for(fingerprint(**scan, chords={1: (27.0, 2.0, 2.0)}), resources=resources)
         assert vessel.spacing == (0.7, 0.7, 3.0)
         assert "coarsened" not in vessel.reasons["spacing"]
+
+    def test_spacing_is_the_median(self):
+        prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
+        assert median_spacing(prints) == (0.7, 1.4)
+
+    @pytest.mark.parametrize(
+        ("stored", "shape"),
+        [("RAS", (10, 20, 30)), ("LPI", (10, 20, 30)), ("PIR", (30, 10, 20))],
+    )
+    def test_fingerprints_are_reoriented(self, stored, shape):
+        """The size along R or L comes first, then A or P, then S or I."""
+        item = fingerprint((10, 20, 30), spacing=(10.0, 20.0, 30.0), orientation=stored)
+        result = reorient_fingerprint(item, "RAS")
+        assert result.shape == shape
+        assert result.spacing == tuple(map(float, shape))
 
 
 class TestNormalization:

@@ -135,3 +135,27 @@ def test_restored_probabilities_are_interpolated():
     plan = replace(PLAN, spacing=(1.0, 2.0))
     back = restore(np.array([[[0.2, 0.6]]], np.float32), Grid((1, 4), (1.0, 1.0), None), plan)
     assert back[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.6])
+
+
+def test_preparing_does_not_modify_the_image():
+    image = picture([[1, 2], [3, 6]])
+    prepare_image(image, PLAN)
+    assert image.array.ravel().tolist() == [1, 2, 3, 6]
+
+
+def test_class_indices_follow_the_order_of_the_plan():
+    plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 4})
+    assert prepare_label(label_picture([[9, 4, 0]]), plan).tolist() == [[1, 2, 0]]
+
+
+def test_many_classes_need_two_bytes():
+    plan = replace(PLAN, classes={str(number): number for number in range(200)})
+    assert prepare_label(label_picture([[199]]), plan).tolist() == [[199]]
+
+
+def test_restore_undoes_the_resampling():
+    grid = Grid((6, 8), (3.0, 0.4), None)
+    shape = prepare_image(
+        Image(np.random.default_rng(0).random((1, 6, 8), np.float32), grid), PLAN
+    ).shape
+    assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)

@@ -379,3 +379,20 @@ def test_axes_rotated_by_a_degree_differ():
 def test_file_without_geometry_is_compared_by_shape_only():
     assert grid_difference(grid(), Grid((8, 9, 10), (1, 1, 1), None)) is None
     assert "shape" in (grid_difference(grid(), Grid((8, 9, 9), (1, 1, 1), None)) or "")
+
+
+def test_last_axis_of_a_3d_nifti_is_channels_in_a_2d_dataset(tmp_path):
+    path = nifti(tmp_path / "a.nii", volume(4, 5, 3))
+    assert read_image([path], dims=2).array.shape == (3, 4, 5)
+
+
+def test_mask_of_0_and_255_keeps_its_numbers(tmp_path):
+    values = np.array([[0, 255], [255, 0]], dtype=np.uint8)
+    label = read_label(picture(tmp_path / "a.png", values))
+    assert label.array.dtype == np.int32
+    np.testing.assert_array_equal(label.array, values)
+
+
+def test_npz_gives_its_only_array_under_any_name(tmp_path):
+    np.savez_compressed(tmp_path / "a.npz", arr_0=volume(4, 5))
+    assert read_image([tmp_path / "a.npz"], dims=2).array.shape == (1, 4, 5)

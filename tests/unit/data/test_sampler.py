@@ -87,6 +87,12 @@ class TestRandomness:
             assert batch.labeled.image[:, 0, 0, 0].tolist() == [12 * y + x for y, x in labeled]
             assert batch.unlabeled.image[:, 0, 0, 0].tolist() == [12 * y + x for y, x in unlabeled]
 
+    def test_global_random_state_is_left_alone(self):
+        torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()
+        sampler([volume((9, 8))], augment=plain_crops(mirror=1, affine=1, scanner=1)).batch(0)
+        assert torch.equal(torch_state, torch.get_rng_state())
+        assert np.array_equal(numpy_state, np.random.get_state()[1])
+
 
 class TestCrops:
     @both_dims
@@ -147,6 +153,11 @@ class TestCrops:
         assert batches[0].labeled.image.shape == (3, 1, 16, 8, 1)
         assert set(unlabeled.unique().tolist()) == {0, 1, 2, 3, 4}
         assert set(labeled.unique().tolist()) == ({3} if foreground else {0, 1, 2, 3, 4})
+
+    def test_crops_cover_every_voxel_of_every_case(self):
+        plain = sampler([volume((6, 6)), volume((6, 6), first=36)], foreground=0.0)
+        labels = [plain.batch(step).labeled.label for step in range(100)]
+        assert set(torch.cat(labels).unique().tolist()) == set(range(72))
 
 
 class TestMemory:
@@ -210,6 +221,15 @@ class TestForeground:
         assert share_of_rare(balance=False) < 0.1
         assert share_of_rare(balance=True) == pytest.approx(0.5, abs=0.15)
 
+    @pytest.mark.parametrize("memory", [PLENTY, 0])
+    def test_balance_groups_positions_by_the_classes_of_the_case(self, memory):
+        labeled, bare = place_volumes(
+            [self.uneven(), replace(self.uneven(), label=None)], CPU, memory, balance=True
+        )
+        assert [len(positions) for positions in labeled.by_class] == [192, 1]
+        assert labeled.by_class[1].tolist() == [[12, 23]]
+        assert bare.by_class == ()
+
 
 class TestAugmentation:
     @both_dims
@@ -258,6 +278,13 @@ class TestAugmentation:
         assert noise.std() > 0.01
         assert abs(correlation.item()) < 0.2
 
+    def test_mirror_applies_to_labeled_and_unlabeled_crops(self):
+        plain = sampler([volume((4, 4, 4))], mirror_axes=(0,))
+        before = plain.batch(3)
+        after = replace(plain, augment=plain_crops(mirror=1.0)).batch(3)
+        assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
+        assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
+
 
 class TestHiddenLabels:
     def watched(self, cases: list[Volume], **changes: object) -> Sampler:
@@ -298,6 +325,13 @@ class TestHiddenLabels:
         watched = self.watched([volume((9, 8))], validation=[Untouchable()])
         assert watched.hidden_labels(0).shape == (2, 4, 4)
 
+    def test_watching_changes_no_batch(self):
+        cases = [volume((9, 8)), volume((12, 6), first=500)]
+        plain, watched = sampler(cases, augment=EVERYTHING), self.watched(cases, augment=EVERYTHING)
+        for step in range(4):
+            watched.hidden_labels(step)
+            assert equal(plain.batch(step), watched.batch(step))
+
 
 class TestValidation:
     def validated(self, shape: tuple[int, ...], **changes: object) -> Sampler:
@@ -332,3 +366,19 @@ class TestValidation:
         drawn = sampler([case], validation=place_volumes([case], CPU, PLENTY), foreground=1.0)
         hits = [drawn.batch(s).validation.label.flatten(1).any(1).float().mean() for s in range(20)]
         assert torch.stack(hits).mean() < 0.1
+
+    def test_validation_crops_are_padded_and_ignored(self):
+        crops = self.validated((9, 3)).batch(0).validation
+        padding = crops.label == IGNORE
+        assert padding.sum() == 3 * 4
+        assert (crops.image[:, 0][padding] == 0).all()
+
+    def test_validation_crops_have_their_own_random_stream(self):
+        drawn = self.validated((20, 20))
+        for step in range(4):
+            shared = np.random.default_rng([drawn.seed, step])
+            repeated = drawn.labeled_batch(drawn.validation, shared, 0.0)
+            assert not torch.equal(drawn.batch(step).validation.label, repeated.label)
+            assert torch.equal(
+                drawn.batch(step).validation.label, drawn.batch(step).validation.label
+            )

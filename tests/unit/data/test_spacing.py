@@ -85,3 +85,8 @@ def test_fingerprint_is_reoriented_with_its_chords():
     result = reorient_fingerprint(case, "RAS")
     assert (result.shape, result.spacing) == ((1, 2, 3), (1.0, 2.0, 3.0))
     assert result.chords == {5: (10.0, 20.0, 30.0)}
+
+
+def test_rare_class_counts():
+    cases = [item(chords=ORGAN), item(chords=ORGAN), item(chords=ORGAN | {2: (3.0, 3.0, 3.0)})]
+    assert thinnest_chords(cases) == (3.0, 3.0, 3.0)

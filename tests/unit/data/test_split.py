@@ -85,6 +85,10 @@ class TestParts:
         with pytest.raises(InputError, match=r"split\.json .*missing required field `unlabeled`"):
             Split.read(path)
 
+    def test_all_labels_are_kept_by_default(self):
+        result = split(mixed(8, 4))
+        assert (len(result.labeled), result.hidden) == (8, ())
+
 
 class TestDraws:
     @pytest.mark.parametrize("draw", [0, 3])
@@ -157,6 +161,14 @@ class TestBenchmark:
         assert result.test == ("t",)
         assert "t" not in (*result.labeled, *result.unlabeled)
 
+    def test_dataset_with_unlabeled_cases_is_not_a_benchmark(self):
+        result = split(mixed(20, 1))
+        assert (result.test, result.notes) == ((), ())
+
+    def test_explicit_numbers_are_used(self):
+        result = split(mixed(20, 0), test=0, labeled=5)
+        assert (result.test, len(result.labeled), result.notes) == ((), 5, ())
+
 
 class TestFolds:
     def folds(self, data: Dataset, count: int, **settings: int) -> list[Split]:
@@ -200,6 +212,21 @@ class TestFolds:
         empty = next(n for n, part in enumerate(parts) if not part.unlabeled)
         with pytest.raises(InputError, match="all 1 unlabeled cases of scans belong to"):
             split(data, folds=2, fold=empty)
+
+    def test_validation_cases_of_the_run_are_in_no_fold(self):
+        whole = split(mixed(9), labeled=5, validation=2)
+        for part in self.folds(mixed(9), 5, labeled=5, validation=2):
+            training = {*part.labeled, *part.validation, *part.unlabeled}
+            assert not set(whole.validation) & training
+
+    def test_another_draw_gives_other_folds(self):
+        draws = [self.folds(mixed(9), 2, labeled=4, draw=draw) for draw in (0, 1)]
+        assert draws[0][0].validation != draws[1][0].validation
+
+    def test_folds_of_a_benchmark_share_its_label_budget(self):
+        whole = split(mixed(20, 0))
+        for part in self.folds(mixed(20, 0), 3):
+            assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,59 @@ def test_restored_watch_repeats_the_uninterrupted_one(cut):
     later = list(enumerate(rows))[cut:]
     assert [again.check(*line) for line in later] == [watch.check(*line) for line in later]
     assert again.state() == watch.state()
+
+
+def test_healthy_foreground_gives_no_warning():
+    assert warned_at(*[HEALTHY] * 10) == []
+
+
+def test_method_without_pseudo_labels_gives_no_warning():
+    assert warned_at(*[{"supervised": 0.3, "labeled_foreground": 0.1}] * 10) == []
+
+
+def test_labels_without_foreground_give_no_warning():
+    assert (
+        warned_at(*[{**COLLAPSED, "pseudo_foreground": 0.0, "labeled_foreground": 0.0}] * 10) == []
+    )
+
+
+def test_warning_mentions_the_threshold_only_if_there_is_one():
+    watch = CollapseWatch(0)
+    words = [watch.check(n, COLLAPSED) for n in range(5)][-1]
+    assert words is not None
+    assert "Lower method.alpha, or ramp it up later." in words
+    assert "the threshold" not in words
+
+
+def test_guard_warn_never_pauses():
+    watch = CollapseWatch(0)
+    for number in range(10):
+        watch.check(number, COLLAPSED)
+    assert not watch.is_paused
+
+
+def test_guard_pauses_again_after_five_more_lines():
+    back = {**HEALTHY, "pseudo.weight": 0.0}
+    rows = [*[COLLAPSED] * 5, back, *[COLLAPSED] * 5, back]
+    assert pauses(*rows) == [False] * 4 + [True] + [False] * 5 + [True, False]
+
+
+def test_pause_lasts_while_the_background_is_flooded_instead():
+    flooded = {**PAUSED, "pseudo_foreground": 0.9}
+    assert pauses(*[COLLAPSED] * 5, flooded, flooded)[-2:] == [True, True]
+
+
+def test_pseudo_labels_with_few_voxels_can_collapse():
+    watch = CollapseWatch(0)
+    assert any(watch.check(step, {**COLLAPSED, "kept": 0.1}) for step in range(10))
+
+
+def test_warning_names_a_flooding_class():
+    flooded = {**FINE, "pseudo_foreground_1": 0.9}
+    said = words_of(*[flooded] * 5)[-1]
+    assert "flooded with class 'Anterior' (90.00%, compared with 2.70% in the labels)" in said
+    assert "find it everywhere" in said
+
+
+def test_classes_are_ignored_if_their_expected_shares_are_unknown():
+    assert not any(words_of(*[{**HALF, "labeled_foreground": 0.05}] * 10, classes=None))

@@ -111,3 +111,12 @@ def test_out_of_memory_on_a_cpu_is_recognized():
         torch.empty(2**60)
     assert is_out_of_memory(caught.value)
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_autocast_context_is_reusable():
+    """All steps of a run share one context."""
+    context = autocast(CPU, "bfloat16")
+    for _ in range(2):
+        with context:
+            assert product() == torch.bfloat16
+        assert product() == torch.float32

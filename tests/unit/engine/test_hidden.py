@@ -80,3 +80,18 @@ def test_every_method_says_whether_its_pseudo_labels_are_aligned_with_the_crops(
     label = torch.zeros(batch.unlabeled.image.shape[:1] + batch.unlabeled.image.shape[2:]).long()
     is_scored = "hidden_known" in count_hidden(output, label).monitors
     assert is_scored == bool(output.pseudo and output.pseudo[0].on_grid)
+
+
+def test_soft_labels_are_thresholded_at_half():
+    assert score(pseudo([0.6, 0.4], [1, 1]), [1, 0])["hidden_dice"] == 1
+
+
+def test_step_without_pseudo_labels_is_skipped():
+    assert count_hidden(StepOutput({}), torch.ones(1, 1, 1)).monitors == {}
+
+
+def test_terms_and_other_monitors_stay():
+    output = StepOutput({}, {"kept": torch.tensor(1.0)}, (pseudo([1], [1]),))
+    after = count_hidden(output, torch.ones(1, 1, 1, dtype=torch.int64))
+    assert after.terms is output.terms
+    assert after.monitors["kept"] == 1

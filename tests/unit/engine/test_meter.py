@@ -75,3 +75,15 @@ def test_non_finite_monitor_is_allowed():
     terms = {"a": Term(torch.tensor(1.0))}
     meter.add(StepOutput(terms, {"m": torch.tensor(math.nan)}), torch.tensor(1.0), 1)
     assert math.isnan(meter.row(lr=0.1)["m"])
+
+
+def test_changing_weight_is_averaged():
+    meter = Meter()
+    for step, weight in enumerate((0.0, 0.1, 0.2)):
+        meter.add(output(1.0, weight=weight), torch.tensor(1.0), step)
+    assert meter.row(lr=0.01)["pseudo.weight"] == pytest.approx(0.1)
+
+
+def test_error_suggests_a_remedy():
+    with pytest.raises(DivergedError, match=r"Lower train\.lr.*train\.precision=float32"):
+        filled(math.nan).row(lr=0.01)

@@ -338,3 +338,36 @@ def test_non_finite_weight_is_never_the_best_checkpoint(tmp_path):
     with pytest.raises(DivergedError, match="no checkpoint is saved"):
         trainer.run()
     assert not trainer.folder.best.exists()
+
+
+def test_each_step_gets_its_own_batch(tmp_path):
+    assert trained(tmp_path, steps=4).sampler.asked == [0, 1, 2, 3]
+
+
+def test_step_runs_without_autocast_in_float32(tmp_path):
+    assert trained(tmp_path, steps=3).method.autocast == [False] * 3
+
+
+def test_healthy_run_gives_no_warning(tmp_path):
+    assert trained(tmp_path, steps=60, log_every=10).observer.warnings == []
+
+
+def test_every_step_draws_different_numbers(tmp_path):
+    draws = trained(tmp_path).method.draws
+    assert len(set(draws)) == len(draws)
+
+
+def test_another_seed_draws_different_numbers(tmp_path):
+    first, second = (trained(tmp_path / str(seed), seed=seed).method.draws for seed in (0, 1))
+    assert not set(first) & set(second)
+
+
+def test_term_weights_scale_the_gradient(tmp_path):
+    def terms(level):
+        return StepOutput({"down": Term(level, 0.5), "up": Term(-level, 2.0)})
+
+    assert trained(tmp_path, Recorder(terms)).method.weight.item() > START
+
+
+def test_run_without_validation_has_no_best_checkpoint(tmp_path):
+    assert not trained(tmp_path).folder.best.exists()

@@ -54,3 +54,26 @@ def test_logits_of_a_coarse_trunk_are_interpolated_linearly(dims):
     assert coarse.amin() <= fine.amin()
     assert fine.amax() <= coarse.amax()
     assert fine.unique().numel() > coarse.unique().numel()
+
+
+def test_logits_of_a_half_precision_trunk_are_float32():
+    dims = 2
+    _, branch = network_and_branch(dims)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = branch(torch.ones((1, 8, *[4] * dims), dtype=torch.bfloat16), [4] * dims)
+    assert logits.dtype == torch.float32
+
+
+def test_branch_has_its_own_weights():
+    dims = 2
+    network, branch = network_and_branch(dims)
+    output = network(make_batch(dims).labeled.image)
+    assert not torch.allclose(branch(output.trunk, [SIDE] * dims), output.logits, atol=1e-2)
+
+
+def test_images_do_not_influence_each_other():
+    dims = 2
+    _, branch = network_and_branch(dims)
+    trunk = torch.randn((2, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
+    together, alone = branch(trunk, [4] * dims)[:1], branch(trunk[:1], [4] * dims)
+    assert torch.allclose(together, alone, atol=1e-5)

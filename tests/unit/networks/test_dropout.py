@@ -65,3 +65,11 @@ def test_dropout_of_a_monai_network_is_rejected_with_its_section():
     settings = NetworkSettings("DynUNet", dropout=0.5)
     with pytest.raises(InputError, match=r"network\.dropout is 0\.5.*'DynUNet'.*\[network\.opt"):
         build_network(settings, shape_for(2))
+
+
+def test_features_are_the_input_of_the_last_layer():
+    dims = 2
+    network = make(dims, 0.5)
+    with torch.random.fork_rng():
+        output = network(noise(dims))
+    assert torch.allclose(output.logits, network.body.last(output.features), atol=1e-5)

@@ -36,3 +36,15 @@ def test_threshold_is_computed_in_float32_under_bfloat16_autocast():
         posterior = head(features(2).bfloat16())
     assert posterior.mean.dtype == torch.float32
     torch.testing.assert_close(posterior.mean, plain.mean, rtol=1e-5, atol=1e-6)
+
+
+def test_whole_batch_shares_one_threshold():
+    posterior = ThresholdHead(2, 6, start_std=0.1)(features(2, images=3))
+    assert posterior.mean.shape == posterior.log_variance.shape == ()
+
+
+def test_threshold_depends_on_the_features():
+    head = ThresholdHead(2, 6, start_std=0.1)
+    first, second = head(features(2, seed=0)), head(features(2, seed=1))
+    assert first.mean != second.mean
+    assert first.log_variance != second.log_variance

@@ -46,3 +46,8 @@ MUTATIONS = [
         file="networks/jigsaw_head.py",
     ),
 ]
+
+
+def test_images_do_not_influence_each_other():
+    head, given = make(2), features(16, 16)
+    assert torch.allclose(head(given)[:1], head(given[:1]), atol=1e-5)

@@ -118,3 +118,21 @@ MUTATIONS = [
         file="networks/unet.py",
     ),
 ]
+
+
+def test_block_does_not_modify_its_input():
+    """The skip connections read it again."""
+    dims = 2
+    features = noise(2, 4, *[6] * dims)
+    before = features.clone()
+    ResidualBlock(dims, 4, 4, norm="instance")(features)
+    assert torch.equal(features, before)
+
+
+def test_unequal_strides_train_under_bfloat16_autocast():
+    network = make(3, patch=(4, 16, 16), strides=((1, 2, 2), (2, 2, 2)))
+    with torch.autocast("cpu", torch.bfloat16):
+        output = network(noise(1, 1, 4, 16, 16))
+    output.logits.square().mean().backward()
+    assert output.logits.shape == (1, 1, 4, 16, 16)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())

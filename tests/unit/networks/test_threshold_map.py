@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny import trainable
 
 from segpl.networks.threshold_map import ThresholdMap
 
@@ -44,3 +45,14 @@ def test_features_receive_no_gradient():
 def test_output_is_float32_under_bfloat16_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert head(2)(features(2).bfloat16()).dtype == torch.float32
+
+
+def test_images_do_not_influence_each_other():
+    given, image = head(2), features(2)
+    assert torch.allclose(given(image)[:, :1], given(image[:1]), atol=1e-5)
+
+
+def test_every_weight_of_the_head_receives_a_gradient():
+    given = head(3)
+    given(features(3)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trainable(given))

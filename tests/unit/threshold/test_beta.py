@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from segpl.threshold.beta import BetaFamily
+from segpl.threshold.beta import BetaFamily, kumaraswamy_with_median
 from segpl.threshold.beta_prior import Beta
 from segpl.threshold.kumaraswamy import Kumaraswamy, complement
 
@@ -93,3 +93,48 @@ def test_posterior_samples_are_differentiable_and_prior_samples_are_not():
     assert log_a.grad.item() != 0
     alpha = torch.tensor(2.0, requires_grad=True)
     assert not Beta(alpha, torch.tensor(2.0)).sample(generator).requires_grad
+
+
+def quantiles(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log T and log(1 - T) of a Kumaraswamy at 24,000 quantiles, and their weights."""
+    logit = np.linspace(-60, 60, 24_001)
+    rest = np.logaddexp(0, logit) / b  # -log(1 - x^a)
+    log_value = np.log(-np.expm1(-np.minimum(rest, 600)))
+    log_value = np.where(rest < 1, log_value, np.log1p(-np.exp(-np.maximum(rest, 1)))) / a
+    minus = np.maximum(-log_value, 1e-300)
+    weight = np.exp(-np.logaddexp(0, logit) - np.logaddexp(0, -logit))
+    return log_value, np.log(-np.expm1(-minus)), weight / weight.sum()
+
+
+@pytest.mark.parametrize("loglog", [-1e4, -15.0, 0.0, math.log(15), 1e4])
+def test_complement_has_a_finite_gradient_everywhere(loglog):
+    at = torch.tensor(loglog, requires_grad=True)
+    complement(at).backward()
+    assert at.grad.isfinite()
+
+
+@some_shapes
+@pytest.mark.parametrize(("alpha", "other"), SHAPES)
+def test_kl_agrees_with_a_sum_over_quantiles(a, b, alpha, other):
+    log_value, log_rest, weight = quantiles(a, b)
+    log_q = math.log(a * b) + (a - 1) * log_value - (b - 1) / b
+    log_p = (alpha - 1) * log_value + (other - 1) * log_rest - special.betaln(alpha, other)
+    expected = float((weight * (log_q - log_p)).sum())
+    ours = kumaraswamy(a, b).kl(beta(alpha, other)).item()
+    assert ours == pytest.approx(expected, rel=1e-4, abs=1e-3)
+
+
+@pytest.mark.parametrize(("logit", "log_a"), [(-5.0, -1.0), (0.0, 0.0), (4.0, 3.0)])
+def test_half_of_the_mass_is_below_the_median(logit, log_a):
+    distribution = kumaraswamy_with_median(
+        torch.tensor(logit).double(), torch.tensor(log_a).double()
+    )
+    median = torch.tensor(logit).double().sigmoid()
+    assert distribution.cdf(median).item() == pytest.approx(0.5, abs=1e-6)
+
+
+def test_prior_matches_its_moments():
+    """By hand: mean 0.5 and std 0.1 give alpha + beta = 0.25 / 0.01 - 1 = 24."""
+    prior = BetaFamily().prior(torch.tensor(0.5), torch.tensor(0.1))
+    assert prior.alpha.item() == pytest.approx(12, rel=1e-4)
+    assert prior.beta.item() == pytest.approx(12, rel=1e-4)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded import Recorded
 
+from segpl.errors import InputError
 from segpl.losses import targets_of
 from segpl.threshold.calibration import Temperature, batch_calibration_error
 from segpl.types import IGNORE
@@ -139,3 +140,63 @@ def test_loss_and_gradient_of_any_logits_are_finite(logits, labels, raw):
     loss.backward()
     assert loss.isfinite()
     assert temperature.log_temperature.grad.isfinite().all()
+
+
+def brute_force(probability, target, weight, bins):
+    """The definition, bin by bin and voxel by voxel."""
+    triples = list(
+        zip(
+            probability.flatten().tolist(),
+            target.flatten().tolist(),
+            weight.flatten().tolist(),
+            strict=True,
+        )
+    )
+    whole = sum(w for _, _, w in triples)
+    error = 0.0
+    for number in range(bins):
+        inside = [t for t in triples if min(int(t[0] * bins), bins - 1) == number]
+        share = sum(w for _, _, w in inside)
+        if share > 0:
+            confidence = sum(w * p for p, _, w in inside) / share
+            frequency = sum(w * y for _, y, w in inside) / share
+            error += share / whole * abs(confidence - frequency)
+    return error
+
+
+def test_fresh_temperature_changes_nothing():
+    logits = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Temperature()(logits), logits)
+    assert torch.equal(Temperature(3)(logits), logits)
+
+
+def test_each_class_finds_its_own_temperature():
+    """Only the second channel is overconfident."""
+    logits, _ = overconfident(2, 1.0, shape=(2, 60, 60))
+    draw = torch.rand((2, 60, 60), generator=torch.Generator().manual_seed(5))
+    logits[:, 0] = -logits[:, 1]
+    label = (draw < logits[:, 1].sigmoid()).long()
+    logits[:, 1] *= 3
+    value = fitted(Temperature(2), logits, label)
+    assert value.tolist() == pytest.approx([1.0, 3.0], rel=0.25)
+
+
+def test_label_with_a_channel_axis_is_rejected():
+    with pytest.raises(InputError, match=r"drop it with label\.squeeze"):
+        Temperature().loss(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 4, 4, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("shape", "bins"), [((2, 1, 9, 9), 15), ((1, 3, 4, 5, 6), 10)])
+def test_calibration_error_agrees_with_a_loop_over_bins(shape, bins):
+    draw = torch.Generator().manual_seed(0)
+    probability = torch.rand(shape, generator=draw).double()
+    target = (torch.rand(shape, generator=draw) < probability**2).double()
+    weight = torch.rand(shape, generator=draw).double()
+    probability.view(-1)[:4] = torch.tensor([0.0, 1.0, 0.0, 1.0])
+    error = batch_calibration_error(probability, target, weight, bins=bins)
+    assert error.item() == pytest.approx(brute_force(probability, target, weight, bins), abs=1e-5)
+
+
+def test_calibration_error_without_any_weight_is_zero():
+    some = torch.rand(1, 1, 9, generator=torch.Generator().manual_seed(0))
+    assert batch_calibration_error(some, some.round(), torch.zeros(1, 1, 9)).item() == 0

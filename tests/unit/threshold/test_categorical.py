@@ -53,3 +53,13 @@ def test_std_is_at_least_the_width_of_a_cell():
     prior = CategoricalFamily().prior(torch.tensor(0.503), torch.tensor(0.0001))
     assert prior.std.item() == pytest.approx(0.01, rel=0.01)
     assert prior.mean.item() == pytest.approx(0.503, abs=1e-3)
+
+
+def test_cells_are_sampled_in_proportion_to_their_weights():
+    """The standard error is below 0.005."""
+    weights = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    distribution = Categorical(weights.log().expand(10_000, 4))
+    draws = distribution.sample(torch.Generator().manual_seed(0))
+    frequencies = torch.histc(draws, 4, 0, 1) / 10_000
+    assert frequencies.tolist() == pytest.approx(weights.tolist(), abs=0.03)
+    assert draws.unique().numel() > 9_000  # uniform within the cell

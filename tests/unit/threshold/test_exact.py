@@ -182,3 +182,31 @@ MUTATIONS = [
         file="threshold/exact.py",
     ),
 ]
+
+
+@both_kinds
+@pytest.mark.parametrize("fill", [0.0, 1.0, 1e-9, 0.005, 1 - 2**-24])
+def test_dice_of_a_uniform_image_agrees_with_brute_force(fill, selects):
+    probability, weight = torch.full((1, 1, 30, 30), fill), torch.ones(1, 1, 30, 30)
+    ours = dice_of_thresholds(probability, weight, scope="batch", selects=selects)
+    expected = brute_force(probability, weight, "batch", selects=selects)
+    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-4)
+
+
+def test_dice_worked_out_by_hand():
+    """Thresholds 1/4 and 3/4 of p = 0.5, 1, 0: overlap 1.5 and 1, labels 2 and 1, mass 1.5."""
+    probability = torch.tensor([[[0.5, 1.0, 0.0]]])
+    dice = dice_of_thresholds(probability, torch.ones(1, 1, 3), scope="batch", points=2)
+    assert dice.flatten().tolist() == pytest.approx([4 / 4.5, 3 / 3.5])
+
+
+def test_posterior_at_a_low_temperature_respects_the_prior():
+    """The prior excludes the best threshold of all."""
+    probability, weight = some((1, 1, 9, 9))
+    dice = brute_force(probability, weight, "batch").flatten()
+    prior_log = torch.where(dice > dice.max() - 0.02, -math.inf, FLAT.double())
+    posterior = exact_posterior(probability, weight, prior_log, scope="batch", temperature=1e-30)
+    allowed = torch.where(prior_log.isinf(), -1, dice)
+    assert posterior.isfinite().any()
+    assert allowed[posterior.argmax()] > allowed.max() - 1e-5
+    assert posterior.exp().sum().item() == pytest.approx(1)

@@ -11,6 +11,7 @@ from segpl.threshold.histogram import (
     count_thresholds_below,
     histogram_copies,
     private_addresses,
+    scope_total,
     sums_above,
     sums_at_addresses,
     threshold_grid,
@@ -143,3 +144,30 @@ def test_any_probabilities_agree_with_brute_force(values, points, scope):
     (count,) = sums_above(probability, torch.ones_like(probability), scope=scope, points=points)
     expected = brute_force(probability, torch.ones_like(probability), scope, points)
     assert torch.equal(count.double(), expected)
+
+
+def test_voxels_of_weight_zero_do_not_count():
+    scope = "image"
+    probability, weight = some((2, 2, 6, 6))
+    other = torch.where(weight == 0, 1 - probability, probability)
+    (first,) = sums_above(probability, weight, scope=scope)
+    (second,) = sums_above(other, weight, scope=scope)
+    assert torch.equal(first, second)
+
+
+def test_half_precision_is_summed_in_float32():
+    probability = torch.rand((1, 1, 3000), generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = torch.ones_like(probability)
+    with torch.autocast("cpu", torch.bfloat16):
+        (count,) = sums_above(probability, weight, scope="batch")
+    assert count.dtype == torch.float32
+    assert torch.equal(count.double(), brute_force(probability.float(), weight, "batch", 100))
+
+
+@every_scope
+def test_total_is_the_sum_over_voxels_that_share_a_threshold(scope):
+    _, weight = some((2, 3, 4, 5))
+    expected = weight.double().flatten(2).sum(2, keepdim=True)
+    if AXES[scope]:
+        expected = expected.sum(AXES[scope], keepdim=True)
+    torch.testing.assert_close(scope_total(weight, scope).double(), expected, rtol=1e-5, atol=1e-5)

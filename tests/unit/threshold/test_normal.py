@@ -41,3 +41,10 @@ def test_kl_to_a_float64_prior_is_float32():
     divergence = prior(0.6).kl(NormalFamily().prior(*moments))
     assert divergence.dtype == torch.float32
     assert divergence.item() == pytest.approx(0.5, rel=1e-5)
+
+
+def test_std_changes_at_most_by_a_factor_of_e_cubed():
+    offsets = torch.tensor([[0.0, 0.0], [1e4, -1e4]])
+    posterior = NormalFamily().posterior(offsets, torch.tensor(0.5), torch.tensor(0.1))
+    expected = [0.1 * math.exp(3), 0.1 * math.exp(-3)]
+    assert posterior.std.tolist() == pytest.approx(expected, rel=1e-3)

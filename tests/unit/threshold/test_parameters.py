@@ -52,3 +52,9 @@ def test_solver_finds_parameters_with_the_given_moments():
     found = solve_moments(moments, (torch.zeros(2), torch.zeros(2)), mean, std)
     for found_moment, expected in zip(moments(*found), (mean, std), strict=True):
         assert torch.allclose(found_moment, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.5, 0.1), (0.95, 0.1)])
+def test_possible_moments_are_not_changed(mean, std):
+    near = clip_moments(torch.tensor(mean), torch.tensor(std))
+    assert [one.item() for one in near] == pytest.approx([mean, std])

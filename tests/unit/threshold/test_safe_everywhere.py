@@ -147,3 +147,21 @@ def test_exact_posterior_is_a_distribution_with_finite_labels(
         assert value.isfinite().all()
     for rule in RULES:
         check_labels(rule, logits, posterior, kept)
+
+
+@every_family
+@pytest.mark.parametrize(
+    ("mean", "std", "corner"),
+    [
+        pytest.param(0.9, 0.1, -1e4, id="no foreground"),
+        pytest.param(0.9, 0.1, 1e4, id="no background"),
+        pytest.param(0.0, 0.0, -8.0, id="threshold at 0"),
+        pytest.param(1.0, 0.0, 8.0, id="threshold at 1"),
+        pytest.param(0.5, 0.0, 0.0, id="probability equal to a threshold of std 0"),
+    ],
+)
+def test_edge_cases_are_finite_in_half_precision(family, mean, std, corner):
+    scope = "image-class"
+    offsets = some_offsets(family, scope, 0, 0.0)
+    moments = torch.tensor(mean), torch.tensor(std)
+    check_e_step(family, offsets, scope, moments, some_logits([corner], torch.bfloat16), 1.0)

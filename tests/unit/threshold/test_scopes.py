@@ -57,3 +57,7 @@ def test_location_influences_only_nearby_voxels(location, voxels):
     other[..., location] = 1.0
     change = pool_to_scope(other, "voxel", (32, 32)) - pool_to_scope(given, "voxel", (32, 32))
     assert change[0, 0, 0, 7].abs().gt(1e-6).nonzero().flatten().tolist() == list(voxels)
+
+
+def test_constant_map_gives_all_voxels_the_same_threshold():
+    assert (pool_to_scope(torch.ones(2, 1, 1, 4, 4), "voxel", (9, 7)) - 1).abs().max() < 1e-5

@@ -208,3 +208,11 @@ def test_streaks_are_confined_to_slices_near_the_metal():
     by_slice = change[0].square().mean((0, 1))
     assert 8 < int(by_slice.argmax()) < 22
     assert max(by_slice[0], by_slice[-1]) < 0.5 * by_slice.max()
+
+
+def test_blur_at_full_severity_is_a_gaussian_of_three_voxels():
+    point = torch.zeros((1, 41, 41))
+    point[0, 20, 20] = 1
+    spread = blur_artifact(point, 1.0, generator())[0].sum(0)
+    place = torch.arange(41.0) - 20
+    assert (spread * place**2).sum().sqrt().item() == pytest.approx(3, rel=0.03)

@@ -214,3 +214,26 @@ MUTATIONS = [
         file="views/features.py",
     ),
 ]
+
+
+@pytest.mark.parametrize("kind", ["noise", "dropout", "channels", "cutouts"])
+def test_random_perturbations_differ_between_steps(kind):
+    generator = drawn()
+    views = [PERTURBATIONS[kind](make_trunk(2), half_object(2), generator) for _ in range(4)]
+    assert any(not torch.equal(views[0], view) for view in views[1:])
+
+
+def test_dropout_threshold_spans_60_to_90_percent_of_the_maximum():
+    trunk = strengths([step / 100 for step in range(101)])
+    empty = torch.zeros(1, 1, 101, 1)
+    kept = [
+        int((drop_strongest(trunk, empty, drawn(seed))[0, 0, 1:] > 0).sum()) / 100
+        for seed in range(200)
+    ]
+    assert min(kept) == pytest.approx(0.6, abs=0.02)
+    assert max(kept) == pytest.approx(0.9, abs=0.02)
+
+
+def test_nothing_is_cut_without_an_object():
+    trunk = make_trunk(2)
+    assert torch.equal(cut_out_boxes(trunk, torch.zeros_like(trunk[:, :1]), drawn()), trunk)

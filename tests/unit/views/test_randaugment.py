@@ -140,3 +140,23 @@ def test_views_are_computed_in_float32_under_bfloat16_autocast():
         seen, labels = view(image, image, recipe)
     assert seen.dtype == labels.dtype == torch.float32
     assert torch.equal(seen, expected)
+
+
+def test_labels_stay_binary():
+    image = blocks(1, 12, 12)
+    seen, labels = view(image, image, ViewRecipe(rotate(0.7, [0, 1], (12, 12)), ()))
+    assert set(labels.unique().tolist()) == {0.0, 1.0}
+    assert len(seen.unique()) > 2
+
+
+def test_same_seed_gives_the_same_recipe():
+    first, same, other = drawn(3), drawn(3), drawn(4)
+    assert first.changes == same.changes
+    assert first.changes != other.changes
+
+
+def test_zero_magnitude_gives_identity_motions():
+    motions = [drawn(seed, magnitude=0.0).motion for seed in range(30)]
+    given = [motion for motion in motions if motion is not None]
+    assert given
+    assert all(np.array_equal(motion, np.eye(3)) for motion in given)

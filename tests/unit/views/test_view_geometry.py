@@ -122,3 +122,27 @@ MUTATIONS = [
         file="views/geometry.py",
     ),
 ]
+
+
+@every_motion
+def test_other_axes_keep_their_slices(name):
+    sides = (8, 8, 3)
+    image = torch.arange(3.0).expand(1, 1, *sides) + 1
+    view = warp(image, [GEOMETRY[name](1.0, [1, 0], sides)], mode="nearest")
+    assert ((view == image) | (view == 0)).all()
+    assert (view == image).any()
+
+
+@every_motion
+def test_opposite_amounts_undo_each_other(name):
+    sides = (9, 8, 7)
+    there, back = (GEOMETRY[name](amount, [2, 0, 1], sides) for amount in (0.7, -0.7))
+    assert np.allclose(there @ back, np.eye(4))
+
+
+def test_every_image_uses_its_own_matrix():
+    images = numbered(8, 8).expand(2, 1, 8, 8)
+    still, shifted = np.eye(3), translate(1.0, [0], (8, 8))
+    view = warp(images, [still, shifted], mode="nearest")
+    assert torch.equal(view[0], images[0])
+    assert torch.equal(view[1, :, :6], images[1, :, 2:])
