@@ -1,4 +1,4 @@
-# Everything happens in .venv; nothing outside this folder is touched but pip's own cache.
+# Everything is installed into .venv; outside this folder, only pip's cache changes.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
@@ -40,7 +40,7 @@ clean:
 	$(PYTHON) -m venv .venv
 
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
-	@echo "installing segpl at the pinned versions into .venv (minutes the first time)"
+	@echo "installing segpl at the pinned versions into .venv (takes minutes the first time)"
 	$(PIP) --editable .
 	@touch $@
 

@@ -85,7 +85,7 @@ def settings_table(kind: Any, prefix: str) -> Iterator[str]:
 
 
 def settings_of(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
-    """Name, default and comment of each setting of a dataclass, and of those inside of it."""
+    """Name, default and comment of each setting of a dataclass, including nested ones."""
     comments = comments_of(kind)
     values = kind()
     for entry in dataclasses.fields(kind):
@@ -97,7 +97,7 @@ def settings_of(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def comments_of(kind: type) -> dict[str, str]:
-    """The comment of each field: on its lines, or on lines of its own above."""
+    """The comment of each field, on its own lines or on the lines above."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(base))
@@ -122,7 +122,7 @@ def methods() -> Iterator[str]:
     yield "[Pseudo-labeling as EM](../explanation/em.md). How they compare:"
     yield "[Evidence](../explanation/evidence.md).\n"
     summaries = {f"[`{n}`](#{n})": kind.summary for n, kind in METHODS.classes.items()}
-    yield from table("method", "in one line", summaries)
+    yield from table("method", "summary", summaries)
     for name, kind in METHODS.classes.items():
         yield f"\n## {name}\n\n{docstring(kind)}\n"
         if source := getattr(kind, "reference", ""):
@@ -135,7 +135,7 @@ def methods() -> Iterator[str]:
 def names() -> Iterator[str]:
     from segpl.cli.list import TABLES, summaries_of
 
-    yield "# Names\n\nWhat a setting or an option accepts by name. `segpl list KIND` prints them.\n"
+    yield "# Names\n\nNames that settings and options accept. `segpl list KIND` prints them.\n"
     for kind in TABLES:
         if kind != "methods":
             yield f"\n## {kind}\n"
@@ -147,8 +147,9 @@ def metrics() -> Iterator[str]:
     from segpl.evaluate import metrics, surface
 
     yield "# Metrics\n"
-    yield "`segpl evaluate --metrics NAME ...` chooses. $P$ is the predicted mask of a class,"
-    yield "$T$ the true one. How to use them: [Evaluate](../how-to/evaluate.md).\n"
+    yield "Choose metrics with `segpl evaluate --metrics NAME ...`."
+    yield "$P$ is the predicted mask of a class, $T$ the true one."
+    yield "How to use them: [Evaluate](../how-to/evaluate.md).\n"
     yield "| name | what it measures | best | empty masks |\n| --- | --- | --- | --- |"
     for name, metric in metrics.METRICS.items():
         function = getattr(metrics, name, None) or getattr(surface, name, None) or metrics.volume
@@ -161,16 +162,16 @@ def api() -> Iterator[str]:
 
     yield "# Python API\n\nA worked example: [Use segpl from Python](../how-to/python.md).\n"
     for name in sorted(segpl.__all__, key=str.lower):
-        yield from described(getattr(segpl, name), f"segpl.{name}", "##")
+        yield from describe(getattr(segpl, name), f"segpl.{name}", "##")
     for name in MODULES:
         module = importlib.import_module(name)
         yield f"\n## {name}\n\n{docstring(module)}\n"
         for key, value in vars(module).items():
             if getattr(value, "__module__", "") == name and not key.startswith("_"):
-                yield from described(value, key, "###")
+                yield from describe(value, key, "###")
 
 
-def described(value: Any, name: str, heading: str) -> Iterator[str]:
+def describe(value: Any, name: str, heading: str) -> Iterator[str]:
     if not callable(value):
         return
     yield f"\n{heading} {name}\n"
@@ -190,7 +191,7 @@ def described(value: Any, name: str, heading: str) -> Iterator[str]:
 
 
 def signature(function: Callable[..., Any], name: str) -> str:
-    """A call with one argument a line, annotations without the quotes of postponed ones."""
+    """The signature, with one argument per line if it is long, and unquoted annotations."""
     plain = inspect.signature(function)
     arguments = [str(p) for p in plain.parameters.values() if p.name != "self"]
     kinds = [p.kind for p in plain.parameters.values() if p.name != "self"]

@@ -62,7 +62,7 @@ def open_dataset(config: Config) -> Dataset:
 def prepare_inputs(
     config: Config, folder: RunFolder | None, *, quiet: bool = False
 ) -> TrainingInputs:
-    """Split the dataset, inspect its training cases and plan. A resumed run reads both files."""
+    """Split the dataset and plan. A resumed run reads its saved split and plan."""
     dataset = open_dataset(config)
     if folder and folder.split.exists():
         split = Split.read(folder.split)

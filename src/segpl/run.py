@@ -112,9 +112,9 @@ class Run:
             samples: number of sampled predictions to average; also writes uncertainty maps.
             by: how to draw samples; by default the first way this run supports.
             seed: seed of the samples.
-            ensemble: further runs to average with; also writes uncertainty maps.
-            largest: classes of which only the largest component is kept, or "all" or "none"; by
-                default what the validation cases of the run advise.
+            ensemble: other runs to average with; also writes uncertainty maps.
+            largest: classes that keep only their largest component, or "all" or "none"; by default
+                those that validation recommends.
         """
         runs = [self, *ensemble]
         samplers = samplers_for(runs, samples, by, seed)
@@ -186,7 +186,7 @@ def load_run(
     """Load a trained run for prediction. Loading executes no code from the folder."""
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
-        raise MissingFileError(f"{path} does not exist. Give the folder of a run.")
+        raise MissingFileError(f"{path} does not exist. Pass a run folder.")
     folder.require_run()
     config = resolve(read_config(folder.config), str(folder.config))
     plan = Plan.read(folder.plan)

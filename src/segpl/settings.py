@@ -39,7 +39,7 @@ class DataSettings:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All settings of one run. It is passed on whole; each part reads the section it owns."""
+    """All settings of one run. Every part receives all of them and reads its own section."""
 
     method: str
     settings: MethodSettings

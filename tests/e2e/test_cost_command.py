@@ -57,7 +57,7 @@ def test_plan_gives_crop_classes_and_number_of_crops(segpl, pictures, tmp_path):
     [
         (["segpl-v"], "no method named 'segpl-v'. Did you mean 'segpl-vi'"),
         (["--patch", "30", "32"], "axis 0 has 30 voxels.* Use 32"),
-        (["--classes", "1"], "background counts as one"),
+        (["--classes", "1"], "the background is a class"),
         (["--steps", "0"], "--steps, --labeled and --unlabeled must be at least 1"),
         (["--set", "network.widht=4"], "no setting 'network.widht'. Did you mean 'width'"),
         (["--device", "tpu"], "no device named 'tpu'"),

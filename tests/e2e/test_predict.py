@@ -98,7 +98,7 @@ def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nothere.nii.gz"], "nothere.nii.gz does not exist. Give an image or a folder"),
+        (["nothere.nii.gz"], "nothere.nii.gz does not exist. Pass an image or a folder"),
         (["--overlap", "1"], "overlap is 1.0"),
         (["--device", "gpu"], "no device named 'gpu'"),
     ],
@@ -123,4 +123,4 @@ def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):
     assert [tuple(row[:3]) for row in rows[1:]] == [
         ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
     ]
-    assert "Empty masks: both empty scores 1" in answer.out
+    assert "Empty masks: overlaps are 1 if both are empty" in answer.out

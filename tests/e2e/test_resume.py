@@ -109,7 +109,7 @@ def test_control_c_says_how_to_resume(shared_pictures, tmp_path):
     assert process.returncode == 130
     assert "Traceback" not in err
     assert re.search(r"The checkpoint of step \d+ is kept\.", err)
-    assert err.endswith("interrupted. Add --resume to the same command to resume.\n")
+    assert err.endswith("interrupted. To continue, add --resume to the same command.\n")
 
 
 class TestResume:

@@ -133,8 +133,8 @@ def test_a_folder_of_another_test_is_an_error(segpl, runs, tmp_path):
     before = (out / "stress.csv").read_text()
     copied = Path(shutil.copytree(run, tmp_path / "elsewhere" / "a"))
     for arguments, words in (
-        ((run, "--seed", 1, "--out", out), "a stress test of other cases or settings"),
-        ((copied, "--out", out), "a stress test of other weights or masks of a"),
+        ((run, "--seed", 1, "--out", out), "a stress test with other cases or settings"),
+        ((copied, "--out", out), "a stress test with other weights or masks of a"),
         ((run, "--out", run), "is the folder of a run"),
     ):
         answer = segpl("stress", *arguments, "--only", "blur", *FEW)

@@ -594,7 +594,7 @@ MUTATIONS = [
     ),
     Mutation(
         "never estimates the prior",
-        "        self.prior.update(answers, generator)\n",
+        "        self.prior.update(predictions, generator)\n",
         "",
         "test_prior_is_estimated_unless_it_is_fixed",
         {"prior": "labeled"},

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--subject",
         metavar="REGEX",
-        help="pattern whose group is the subject in a case name, such as '(patient[0-9]+)'; cases "
+        help="regular expression whose group is the subject, such as '(patient[0-9]+)'; cases "
         "of one subject are never split",
     )
 

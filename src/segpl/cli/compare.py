@@ -1,9 +1,9 @@
-"""Compare methods on the same cases over several seeds, with tests of significance.
+"""Compare methods on the same cases over several seeds, with significance tests.
 
-Every seed draws its own labeled cases, weights and crops. Test and validation cases stay the same,
-and all methods of a seed share labels, plan and network. Give a dataset to compare methods with
-supervised training on its test cases, or a TOML file with datasets, variants and questions. The
-result is OUT/report.html. An interrupted comparison resumes where it stopped.
+The seed determines labeled cases, initial weights and crops. Test and validation cases stay the
+same, and all methods with one seed share labels, plan and network. Pass a dataset to compare
+methods with supervised training on its test cases, or a TOML file with datasets, variants and
+questions. The result is OUT/report.html. An interrupted comparison resumes where it stopped.
 
 Examples:
   segpl compare data --labeled 8 --test 20 --steps 1000 --out comparison
@@ -25,10 +25,13 @@ from typing import Any
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "source", type=Path, nargs="?", help="folder of a dataset, or a TOML file of an experiment"
+        "source",
+        type=Path,
+        nargs="?",
+        help="dataset folder, or TOML file that describes an experiment",
     )
     parser.add_argument("--phantom", action="store_true", help="use generated lung vessels as data")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the comparison")
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
     parser.add_argument(
         "--methods",
         nargs="+",
@@ -50,13 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--test", type=int, metavar="N", help="hold out N labeled cases for testing"
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs to train in parallel (default 1)")
     parser.add_argument(
         "--data",
         type=Path,
         default=Path(),
         metavar="ROOT",
-        help="folder of the datasets of a TOML file (default: the current folder)",
+        help="folder that contains the datasets of a TOML file (default: the current folder)",
     )
     parser.add_argument(
         "--only",

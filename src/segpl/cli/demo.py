@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path(f"segpl-demo-{args.seed}" if args.seed else "segpl-demo")
     methods = tuple(dict.fromkeys(args.methods or DemoSettings().methods))
     for method in methods:
-        METHODS.get(method)  # refuse an unknown name before anything slow
+        METHODS.get(method)  # reject unknown names before anything slow
     found = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed, methods=methods))
     console = Console(highlight=False, soft_wrap=True)
     print_table(methods_table(found), console)
     for answer in answers(found):
         console.print(answer.headline, *answer.sentences, markup=False)
     console.print(
-        f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} is a picture of test scans.",
+        f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans.",
         markup=False,
     )
     return 0

@@ -61,42 +61,44 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.scores import write_scores
     from segpl.report.tables import calibration_summary, count_noun, print_table, summary_table
 
-    # names and paths are shown as they are, on one line, for copying
+    # names and paths stay on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     out: Path = args.out or args.predictions / "scores.csv"
-    believed_out = out.with_name("calibration.csv")
-    if args.calibration and out == believed_out:
+    calibration_out = out.with_name("calibration.csv")
+    if args.calibration and out == calibration_out:
         raise InputError(
             f"--out {out} is where --calibration writes its own table. Choose another name."
         )
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
-    probable = None
-    if args.calibration:  # refused before anything long
-        probable = pair_probabilities(args.predictions, args.labels, region=args.region)
+    probabilities = None
+    if args.calibration:  # fails before anything slow
+        probabilities = pair_probabilities(args.predictions, args.labels, region=args.region)
     with bar("scoring", len(pairing.pairs)) as advance:
         scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
     print_table(summary_table(scores), Console())
-    if probable is not None:
-        with bar("calibration", len(probable.pairs)) as advance:
-            believed = score_probabilities(probable, advance=advance)
-        write_scores(believed_out, believed)
-        print_table(calibration_summary(believed), Console())
-        if unsaid := sorted(pairing.pairs.keys() - probable.pairs.keys()):
-            notes.print(f"Without probabilities: {', '.join(unsaid)}", style="yellow")
+    if probabilities is not None:
+        with bar("calibration", len(probabilities.pairs)) as advance:
+            calibration = score_probabilities(probabilities, advance=advance)
+        write_scores(calibration_out, calibration)
+        print_table(calibration_summary(calibration), Console())
+        if missing := sorted(pairing.pairs.keys() - probabilities.pairs.keys()):
+            notes.print(f"Without probabilities: {', '.join(missing)}", style="yellow")
     if pairing.without_label:
         names = ", ".join(pairing.without_label)
-        notes.print(f"Not scored, for want of a label: {names}", style="yellow")
+        notes.print(f"Not scored, because they have no label: {names}", style="yellow")
     if pairing.without_prediction:
         count = count_noun(len(pairing.without_prediction), "case")
         notes.print(f"Labeled but not predicted: {count}.")
-    beside = regions_beside(label for _, label in pairing.pairs.values())
+    region_folder = regions_beside(label for _, label in pairing.pairs.values())
     if args.region:
-        notes.print(f"Scored inside of {args.region} only.")
-    elif beside:
-        notes.print(f"Scored everywhere; `--region {beside}` keeps to the {beside} masks.")
+        notes.print(f"Scored only inside the {args.region} masks.")
+    elif region_folder:
+        notes.print(
+            f"Scored the whole image; `--region {region_folder}` scores only inside its masks."
+        )
     notes.print(f"Scores of each case: {out}")
-    if probable is not None:
-        notes.print(f"Calibration of each case: {believed_out}")
+    if probabilities is not None:
+        notes.print(f"Calibration of each case: {calibration_out}")
     return 0

@@ -27,7 +27,7 @@ COMMANDS = {
 
 # printed after an interruption, for commands that keep their work
 RESUME_ADVICE = {
-    "train": "Add --resume to the same command to resume.",
+    "train": "To continue, add --resume to the same command.",
     "predict": "The same command without --overwrite resumes where it stopped.",
     "report": "Finished predictions are kept. The same command resumes where it stopped.",
     **dict.fromkeys(("compare", "demo", "stress"), "The same command resumes where it stopped."),

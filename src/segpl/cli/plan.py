@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_for(resolve(with_overrides(content, args.set)))
     plan.write(args.out)
     say(
-        f"{args.out}: patch {'x'.join(map(str, plan.patch))}, {len(plan.strides)} halvings, "
+        f"{args.out}: patch {'x'.join(map(str, plan.patch))}, "
+        f"{len(plan.strides)} downsampling steps, "
         f"spacing {' x '.join(f'{value:g}' for value in plan.spacing)}. Edit it, then: "
         f"segpl train {shlex.quote(str(args.data))} --plan {shlex.quote(str(args.out))} "
         "--out runs/first"

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--largest",
         nargs="+",
         metavar="CLASS",
-        help="classes of which only the largest component is kept, or all or none (default: what "
+        help="keep only the largest component of these classes, or of all or none (default: what "
         "improved the validation scores of the run)",
     )
 

@@ -1,8 +1,8 @@
-"""Write one page about runs: the best method, its lead, whether it is significant, and all scores.
+"""Write an HTML report: the best method, its lead, whether it is significant, and all scores.
 
-The page is a single file that opens offline: tables, curves, slices of the worst, median and best
+The report is a single file that opens offline: tables, curves, slices of the worst, median and best
 case of each run, and how to reproduce it. Runs that differ only in their seed count as one method.
-The page says what a run lacks.
+The report lists what is missing.
 
 Examples:
   segpl report runs/a runs/b --out report.html
@@ -19,9 +19,11 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
-    parser.add_argument("--out", type=Path, required=True, help="the page, for example report.html")
     parser.add_argument(
-        "--stress", type=Path, metavar="CSV", help="table that `segpl stress` wrote for these runs"
+        "--out", type=Path, required=True, help="file to write, such as report.html"
+    )
+    parser.add_argument(
+        "--stress", type=Path, metavar="CSV", help="stress.csv that `segpl stress` wrote"
     )
     parser.add_argument(
         "--assets",

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epsilon",
         type=float,
         default=0.25,
-        help="bound of an attack of severity 1, in standard deviations of the image (default 0.25)",
+        help="bound of an attack at severity 1, in standard deviations of the image (default 0.25)",
     )
     parser.add_argument(
         "--pgd-steps", type=int, default=5, help="steps of the PGD attack (default 5)"

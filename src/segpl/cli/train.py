@@ -9,7 +9,7 @@ Examples:
   segpl train data --method segpl --steps 5000 --set method.alpha=0.5 --out runs/c
   segpl train data --out runs/a --resume                           resume an interrupted run
   segpl train runs/a/config.toml --out runs/d                      repeat a run
-  segpl train data --labeled 5 --folds 5 --out runs/e              also estimate the Dice to expect
+  segpl train data --labeled 5 --folds 5 --out runs/e              also estimate the expected Dice
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="run folder to create")
     parser.add_argument("--steps", type=int, help="optimizer steps (default 2000)")
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="file of settings")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
     parser.add_argument(
         "--plan", type=Path, metavar="JSON", help="use this plan instead of deriving one"
     )
@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--folds",
         type=int,
         metavar="N",
-        help="run N-fold cross-validation on the labeled cases first, to estimate the Dice to "
-        "expect (OUT/folds.csv; runs in OUT/fold-0, ...)",
+        help="run N-fold cross-validation on the labeled cases first, to estimate the expected "
+        "Dice (OUT/folds.csv; runs in OUT/fold-0, ...)",
     )
     parser.add_argument(
         "--estimate-only",
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that the plan depends on."""
+    """Add the options that the plan depends on."""
     parser.add_argument(
         "--method", help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`"
     )
@@ -144,10 +144,10 @@ def run(args: argparse.Namespace) -> int:
     )
     split = trained.split
     if args.folds is not None:
-        say(estimate.words[0])
+        say(estimate.sentences[0])
     elif not split.validation and not split.test and (subjects := labeled_subjects(trained)) > 1:
         count = min(SUGGESTED_FOLDS, subjects)
-        say(f"To estimate the Dice to expect: segpl train --out {folder} --resume --folds {count}")
+        say(f"To estimate the expected Dice: segpl train --out {folder} --resume --folds {count}")
     return 0
 
 
@@ -167,6 +167,6 @@ def show_estimate(estimate: FoldEstimate, out: Path) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     print_table(estimate.table, console)
-    for line in estimate.words:
+    for line in estimate.sentences:
         console.print(line, markup=False)
     console.print(f"Scores by case and class: {shlex.quote(str(out / 'folds.csv'))}")

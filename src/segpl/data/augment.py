@@ -24,7 +24,7 @@ from segpl.views.geometry import (
 )
 from segpl.views.intensity import INTENSITY
 
-THICK = 2.0  # slices this many times as far apart as the finest voxels are not rotated across
+THICK = 2.0  # no rotation across slices this many times as far apart as the finest voxels
 SCALES = (0.7, 1.4)  # range of the random scaling
 # tissue contrast first, then the scanner: blur after noise would remove the noise
 SCANNER = ("gamma", "contrast", "brightness", "blur", "low-resolution", "noise")
@@ -38,7 +38,7 @@ class AugmentSettings:
     affine: float = 0.5  # probability of a random rotation (up to 30 degrees) and scaling
     scanner: float = 0.3  # probability of each intensity change of labeled crops (see `SCANNER`)
     blur: float = 1.0  # strength of blur and low resolution in `scanner`; 0 disables both
-    mirror: float = 0.5  # probability of a left-right mirror, or of one along each axis in 2D
+    mirror: float = 0.5  # probability of mirroring left and right, or each axis in 2D
 
     def __post_init__(self) -> None:
         require_range(self, 0, 1, *(field.name for field in fields(self)), section="augment")
@@ -122,7 +122,7 @@ def random_affine(
 
 
 def rotation_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:
-    """Wide axes without thick slices: rotating across these would mix distant tissue."""
+    """Wide axes, except those across thick slices: rotation would mix distant tissue there."""
     axes = wide_axes(sides)
     if not spacing:
         return axes

@@ -1,4 +1,4 @@
-"""Prepared cases on disk, prepared again when a source file or the plan changes.
+"""Cache of prepared cases on disk, renewed when a source file or the plan changes.
 
     <root>/<dataset>-<hash of its folder>/<hash of the plan's preprocessing>/<case>.image.npy ...
 
@@ -69,7 +69,7 @@ class StoredGrid:
 
 @dataclass(frozen=True, slots=True)
 class CacheRecord:
-    """What a prepared array was made from."""
+    """Sources of a prepared array."""
 
     sources: Sources
     grid: StoredGrid  # of the image; a label is reoriented with its image
@@ -190,7 +190,7 @@ def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
 
 
 def _folder(case: Case, plan: Plan, root: Path) -> Path:
-    # named after the case's own folder, so that a part of the dataset finds the same entries
+    # named after the folder of the case, so that a subset of the dataset shares the entries
     source = case.images[0].resolve().parent
     readable = _safe(source.parent.name) or "data"
     return root / f"{readable}-{_hash(str(source))}" / _plan_hash(plan)
@@ -219,7 +219,7 @@ def _safe(name: str) -> str:
 
 
 def _file_name(name: str) -> str:
-    """A file name for a case, different for every case."""
+    """A unique file name for a case."""
     safe = _safe(name)
     return name if safe == name else f"{safe}-{_hash(name)}"
 

@@ -1,4 +1,4 @@
-"""What a layout finds: cases, and the meaning of the numbers in their labels."""
+"""Cases of a dataset, and the meaning of the numbers in their labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Case:
     images: tuple[Path, ...]  # one file per channel, or one file with all channels
     label: Path | None = None
     is_test: bool = False  # a test case of the dataset itself
-    subject: str = ""  # cases of one subject are never split up; the name by default
+    subject: str = ""  # cases of one subject stay together in a split; the name by default
 
     def __post_init__(self) -> None:
         if not self.subject:

@@ -17,7 +17,7 @@ from segpl.data.case import Case
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 
-MOST_CASES = 20  # cases with problems that are shown in full
+MOST_CASES = 20  # maximum number of cases whose problems are listed
 NO_LABEL = Problem(
     "", "no training case has a label", "Add labels for a few cases: training needs at least one."
 )
@@ -203,5 +203,5 @@ def _next_step(inspection: Inspection) -> list[RenderableType]:
         options = " --method supervised"
     data = shlex.quote(str(inspection.dataset.root))
     command = f"  segpl train {data}{options} --out runs/first"
-    # a single line, however long, can be copied
+    # one line, however long, so that it can be copied
     return [Text(text, style="bold green"), Text(command, no_wrap=True, overflow="ignore")]

@@ -1,4 +1,4 @@
-"""What one case contains: its grid, its intensities, and the size of the classes in its label."""
+"""Fingerprint of a case: its grid, its intensities, and the size of the classes in its label."""
 
 from __future__ import annotations
 

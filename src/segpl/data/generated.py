@@ -29,10 +29,10 @@ def write_generated_dataset(
 
     Args:
         root: folder of the dataset.
-        generate: makes an image (*S) and its mask from a seed.
+        generate: function of a seed that returns an image (*S) and its mask.
         counts: number of cases of each group; the group `unlabeled` gets no masks.
-        seed: of the dataset.
-        spacing: edge of a voxel in mm, written to NIfTI files.
+        seed: seed of the dataset.
+        spacing: voxel size in mm, written to NIfTI files.
         advance: called after each case.
     """
     for number, (group, count) in enumerate(counts.items()):

@@ -24,7 +24,7 @@ from segpl.data.spacing import (
 from segpl.errors import InputError
 
 SMALLEST_SIDE = 4  # voxels that the deepest level keeps along a downsampled axis
-DEEPEST = 4  # downsampling steps at most
+DEEPEST = 4  # maximum number of downsampling steps
 COARSE = 2.0  # an axis this many times coarser than the finest is not downsampled yet
 # per channel of the first encoder; measured for the backward pass: 59 in 3D, 82 in 2D
 BYTES_PER_VOXEL = 100
@@ -42,7 +42,7 @@ CT_LOW = -500  # a channel whose 0.5th percentile is below this contains Hounsfi
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a plan needs to know about the machine."""
+    """Resources of the machine that the plan depends on."""
 
     memory: int  # bytes available for training
     accelerated: bool
@@ -58,7 +58,7 @@ def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = 
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     prints = [reorient_fingerprint(p, orientation) for p in prints]
     stored = median_spacing(prints)
-    # by the stored spacing: coarsening brings distant slices no closer
+    # from the stored spacing: resampling brings distant slices no closer
     slice_axis = thick_slice_axis(stored) if slices else None
     voxels = VOXELS[dims if slice_axis is None else 2, resources.accelerated]
     spacing = coarsen(prints, stored, voxels, slice_axis=slice_axis)

@@ -91,16 +91,16 @@ class Sampler:
         rng = np.random.default_rng([self.seed, step])
         generator = torch.Generator(self.device)
         generator.manual_seed(int(rng.integers(2**62)))
-        labeled = self.augmented(self.labeled_batch(self.labeled, rng, self.foreground), rng)
+        labeled = self.augment_crops(self.labeled_batch(self.labeled, rng, self.foreground), rng)
         if self.augment.scanner:
-            # methods that need harder views of unlabeled crops make their own
+            # methods that need stronger views of unlabeled crops create their own
             changes = np.random.default_rng([self.seed, step, SCANNER_STREAM])
             image = simulate_scanner(labeled.image, self.augment, changes, generator)
             labeled = replace(labeled, image=image)
         unlabeled = self.unlabeled_batch(rng) if self.unlabeled_crops else None
         validation = None
         if self.validation:
-            # anywhere, like unlabeled crops: methods calibrate probabilities for those
+            # random positions, as for the unlabeled crops whose probabilities are calibrated
             stream = np.random.default_rng([self.seed, step, VALIDATION_STREAM])
             validation = self.labeled_batch(self.validation, stream, 0.0)
         return Batch(labeled, unlabeled, generator, validation)
@@ -109,7 +109,7 @@ class Sampler:
         """Hidden labels (B, *S) of the unlabeled crops of a step, for monitoring only.
 
         The label maps take the place of the unlabeled images, so the same random numbers crop and
-        move them. Intensity changes have a random stream of their own.
+        transform them. Intensity changes have their own random stream.
         """
         geometry = replace(self.augment, scanner=0.0)
         crops = replace(self, unlabeled=self.hidden, validation=(), augment=geometry)
@@ -131,7 +131,7 @@ class Sampler:
             labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
         return Labeled(torch.stack(images), torch.stack(labels).long())
 
-    def augmented(self, crops: Labeled, rng: np.random.Generator) -> Labeled:
+    def augment_crops(self, crops: Labeled, rng: np.random.Generator) -> Labeled:
         image, label = augment(
             crops.image, crops.label, self.augment, rng, self.mirror_axes, self.spacing
         )
@@ -161,8 +161,8 @@ class Sampler:
     ) -> tuple[int, ...]:
         """First voxel of a crop, negative where the crop begins outside the volume.
 
-        A volume smaller than the patch lies anywhere in it. If it were always centered, the
-        network would never learn the margins, where larger volumes have voxels.
+        A volume smaller than the patch is placed at random in it. If it were always centered,
+        the network would never learn the margins, where larger volumes have voxels.
         """
         gaps = [size - side for size, side in zip(volume.shape, self.patch, strict=True)]
         bounds = [(min(gap, 0), max(gap, 0)) for gap in gaps]
@@ -177,7 +177,7 @@ class Sampler:
 
     def crop(self, array: Tensor | NDArray[Any], start: tuple[int, ...], *, fill: float) -> Tensor:
         """A patch of (C, *S) on the device, padded with `fill` outside the volume."""
-        covered = self.covered(array.shape[1:], start)
+        covered = self.covered_slices(array.shape[1:], start)
         box = tuple(
             slice(first + own.start, first + own.stop)
             for first, own in zip(start, covered, strict=True)
@@ -195,10 +195,10 @@ class Sampler:
     def inside(self, volume: Resident, start: tuple[int, ...]) -> Tensor:
         """(*patch) bool: which voxels of the crop lie inside the volume."""
         mask = torch.zeros(self.patch, dtype=torch.bool, device=self.device)
-        mask[self.covered(volume.shape, start)] = True
+        mask[self.covered_slices(volume.shape, start)] = True
         return mask
 
-    def covered(self, sizes: Sequence[int], start: tuple[int, ...]) -> tuple[slice, ...]:
+    def covered_slices(self, sizes: Sequence[int], start: tuple[int, ...]) -> tuple[slice, ...]:
         """The part of a crop that a volume with these sides covers."""
         return tuple(
             slice(max(-first, 0), min(size - first, side))

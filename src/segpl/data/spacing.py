@@ -1,4 +1,4 @@
-"""The target spacing of all images, and what becomes of their shapes."""
+"""The target spacing of all images, and their shapes after resampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cases are trained on, with or without their label, and which are held out."""
+"""Which cases are used for training, with or without their label, and which are held out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LABELED_SHARE = 0.2  # of a benchmark's training cases, if the method needs unla
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
     labeled: int = 0  # cases that keep their label; 0: all
-    unlabeled: int = 0  # unlabeled cases to train on, including hidden labels; 0: all
+    unlabeled: int = 0  # unlabeled cases to train on, including those with hidden labels; 0: all
     validation: int = 0  # labeled cases held out for validation
     test: int = -1  # labeled cases held out for testing; -1: the dataset's own, or 20 %
-    seed: int = 0  # of the draw of held-out and labeled cases
-    draw: int = 0  # another draw of the labeled cases with the same held-out cases
+    seed: int = 0  # seed of the held-out and labeled cases
+    draw: int = 0  # number of the draw of labeled cases, for the same held-out cases
     folds: int = 0  # cross-validation folds of the labeled cases; 0: none
     fold: int = 0  # the fold to validate on, from 0
 
@@ -165,7 +165,7 @@ def reduced_labeled_count(
 
 
 def limit_unlabeled(unlabeled: Sequence[Case], settings: SplitSettings) -> Sequence[Case]:
-    """The first `settings.unlabeled` cases in random order; a smaller set is part of a larger."""
+    """The first `settings.unlabeled` cases in random order; smaller sets are nested in larger."""
     if not 0 <= settings.unlabeled <= len(unlabeled):
         raise InputError(
             f"split.unlabeled is {settings.unlabeled}, but there are {len(unlabeled)} unlabeled "
@@ -187,7 +187,7 @@ def split_fold(
 ) -> Split:
     """`split` with one fold of its labeled cases for validation, replacing its validation cases.
 
-    Subjects are dealt to the folds in the order of the draw. No case of the fold's subjects is
+    Subjects are assigned to folds in the order of the draw. No case of the fold's subjects is
     trained on, not even without its label.
     """
     subjects = list(dict.fromkeys(case.subject for case in labeled))

@@ -80,7 +80,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         content = json.loads(metadata["segpl"])
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise InputError(
-            f"{path} is not a segpl checkpoint ({error}). Only checkpoints written by segpl load."
+            f"{path} is not a segpl checkpoint ({error}). Only checkpoints written by segpl can be "
+            "loaded."
         ) from error
     if content.get("format") != FORMAT:
         raise InputError(

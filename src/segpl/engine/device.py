@@ -90,12 +90,12 @@ def should_compile(device: torch.device, choice: str) -> bool:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Torch has no exception class for running out of memory on a CPU."""
+    """Whether memory ran out. Torch has no exception class for this on a CPU."""
     return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def is_compiler_error(error: Exception) -> bool:
-    """Decides by module name, since importing the compiler takes a second."""
+    """Whether the compiler failed, judged by module name: importing it takes a second."""
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
 
 

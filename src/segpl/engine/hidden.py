@@ -19,7 +19,7 @@ COUNTS = ("hidden_overlap", "hidden_both", "hidden_counted", "hidden_known")
 def count_hidden(output: StepOutput, label: Tensor) -> StepOutput:
     """Add voxel counts to the monitors; `label` (B, *S) is the hidden label of the unlabeled crops.
 
-    Outputs without pseudo-labels, or whose pseudo-labels a view has moved, stay as they are.
+    Outputs without pseudo-labels, or with spatially transformed ones, stay unchanged.
     """
     if not output.pseudo or not output.pseudo[0].on_grid:
         return output
@@ -45,7 +45,7 @@ def hidden_counts(pseudo: PseudoLabels, label: Tensor) -> dict[str, Tensor]:
 
 
 def with_hidden_scores(row: Mapping[str, float]) -> dict[str, float]:
-    r"""Replace the counts in a log line by `hidden_dice` and `hidden_kept`.
+    r"""Replace the counts in a log line with `hidden_dice` and `hidden_kept`.
 
     $$\text{dice} = \frac{2 \sum w\, y\, \hat y}{\sum w\, (y + \hat y)}, \qquad
       \text{kept} = \frac{\sum w}{\sum 1}$$

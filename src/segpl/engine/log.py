@@ -1,4 +1,4 @@
-"""`log.csv` and the other tables a run appends to. Same seed and machine: same `log.csv`."""
+"""`log.csv` and other tables of a run. The same seed and machine give the same `log.csv`."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class Trainer:
 
 
 class StepClock:
-    """Measures the time of the steps after `first`; `spent` seconds precede them."""
+    """Measures the time of the steps after `first`; earlier steps took `spent` seconds."""
 
     def __init__(self, first: int, spent: float) -> None:
         self.first = first

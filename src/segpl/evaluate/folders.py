@@ -48,7 +48,7 @@ def evaluate_folders(
         labels: folder of labels, or a dataset.
         metrics: names of `METRICS`.
         tolerance: tolerance of surface Dice, in mm.
-        region: folder of masks of where to score, or its name beside the folder of labels.
+        region: folder of masks to score inside of, or its name next to the folder of labels.
         advance: called once per case.
     """
     pairing = pair_cases(Path(predictions), Path(labels), region=region)

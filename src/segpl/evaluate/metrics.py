@@ -20,8 +20,8 @@ Empty = Literal["no", "both", "prediction", "label"]  # which of the two masks i
 TOLERANCE = 1.0  # of surface Dice, in mm
 # values for empty masks, for which the formulas have none
 POLICIES: dict[Kind, str] = {
-    "share": "both empty scores 1, only one empty scores 0",
-    "distance": "distances are 0 if both are empty, the diagonal of the image if one is",
+    "share": "overlaps are 1 if both are empty, 0 if only one is",
+    "distance": "distances are 0 if both are empty, the diagonal of the image if only one is",
     "error": "the volume error is 0 if both are empty, +1 if only the label is",
 }
 
@@ -45,7 +45,7 @@ def iou(prediction: Mask, truth: Mask) -> float:
 def precision(prediction: Mask, truth: Mask) -> float:
     r"""Fraction of the prediction that is correct, $|P \cap T| / |P|$.
 
-    Two empty masks give 1; only an empty prediction gives 0.
+    Two empty masks give 1; an empty prediction alone gives 0.
     """
     predicted = int(np.count_nonzero(prediction))
     if predicted == 0:
@@ -56,7 +56,7 @@ def precision(prediction: Mask, truth: Mask) -> float:
 def recall(prediction: Mask, truth: Mask) -> float:
     r"""Fraction of the truth that is found, $|P \cap T| / |T|$; also called sensitivity.
 
-    Two empty masks give 1; only an empty truth gives 0, so that a false alarm scores badly.
+    Two empty masks give 1; an empty truth alone gives 0, so that a false alarm scores badly.
     """
     return precision(truth, prediction)
 
@@ -64,7 +64,7 @@ def recall(prediction: Mask, truth: Mask) -> float:
 def volume_error(prediction: Mask, truth: Mask) -> float:
     r"""Signed error relative to the truth, $(|P| - |T|) / |T|$; positive for over-segmentation.
 
-    Two empty masks give 0; only an empty truth gives +1, just as only an empty prediction gives -1.
+    Two empty masks give 0; an empty truth alone gives +1, and an empty prediction alone -1.
     """
     predicted, true = int(np.count_nonzero(prediction)), int(np.count_nonzero(truth))
     if true == 0:

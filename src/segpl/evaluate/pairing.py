@@ -24,7 +24,7 @@ class Pairing:
     without_prediction: list[str]  # labeled cases
     classes: dict[str, int] | None  # name -> number; None: take the numbers in the labels
     ignore: int | None  # number of unknown voxels
-    regions: dict[str, Path] = field(default_factory=dict)  # case -> mask of where to score
+    regions: dict[str, Path] = field(default_factory=dict)  # case -> mask to score inside of
 
 
 def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = None) -> Pairing:

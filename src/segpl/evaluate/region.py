@@ -1,4 +1,4 @@
-"""Masks of where to score, for example the field of view of a retina image."""
+"""Masks that limit where to score, for example to the field of view of a retinal image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGION_FOLDERS = ("fov",)  # folders beside the labels that are known to hold re
 
 
 def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Path]:
-    """The region mask of each case, in the folder `region` or in one of that name beside its label.
+    """The region mask of each case, in the folder `region` or in one of that name near its label.
 
     With two parts, `training/fov` and `test/fov`, the name `fov` finds both. Masks are named like
     the case or its label, with or without additions such as '_mask'.
@@ -27,7 +27,7 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
         if folder is None:
             raise MissingFileError(
                 f"{region} is not a folder, and there is no folder of that name beside "
-                f"{label.parent}. Give a folder with one mask per case."
+                f"{label.parent}. Pass a folder with one mask per case."
             )
         files = image_files(folder)
         mask = _mask_named(files, (case, stem_of(label)))
@@ -61,8 +61,8 @@ def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
     inside: NDArray[np.bool_] = region.array != 0
     if not inside.any():
         raise InputError(
-            f"case {case}: the region {path} is empty, so there is nothing to score. Check that it "
-            "is a mask of where to score."
+            f"case {case}: the region {path} is empty, so there is nothing to score. Check that "
+            "it marks the voxels to score."
         )
     return inside
 

@@ -20,7 +20,7 @@ from scipy import stats
 
 BySeed = Mapping[int, Mapping[Any, float]]  # seed -> case -> value
 BOOTSTRAP_SAMPLES = 10_000
-EXACT_UP_TO = 50  # pairs; the normal approximation is as good beyond
+EXACT_UP_TO = 50  # pairs; for more, the normal approximation is as good
 SIGNIFICANCE = 0.05
 
 
@@ -102,9 +102,9 @@ def bootstrap_means(
     each resampled seed resamples among its own.
 
     Percentile intervals of few values are too narrow. In 1,000 simulations with 20 cases, nominal
-    95% intervals covered the truth in 91% with 2 seeds, 92% with 3 and 95% with 10 when cases vary
-    more than seeds (standard deviations 0.03 and 0.01), but in 55%, 75% and 90% when only seeds
-    vary.
+    95% intervals covered the truth 91% of the time with 2 seeds, 92% with 3 and 95% with 10 when
+    cases vary more than seeds (standard deviations 0.03 and 0.01), but 55%, 75% and 90% when only
+    seeds vary.
     """
     # sorted: the order of rows in a file must not matter
     seeds = sorted(values)
@@ -181,8 +181,9 @@ def wilcoxon(differences: Sequence[float]) -> float:
     $$W = \sum_{d_i > 0} \operatorname{rank} |d_i|$$
 
     Ties share the mean of their ranks. Zeros are ranked and then left out of the sum [Pratt1959];
-    if all differences are 0, p is 1. Up to 50 pairs p is exact, also with ties: the distribution of
-    $W$ under random signs is built up rank by rank. Beyond, scipy's normal approximation is used.
+    if all differences are 0, p is 1. Up to 50 pairs, p is exact, also with ties: the distribution
+    of $W$ under random signs is built up rank by rank. For more pairs, scipy's normal approximation
+    is used.
     """
     sizes = np.asarray(differences, np.float64)
     if not sizes.size:

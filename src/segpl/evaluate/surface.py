@@ -71,7 +71,7 @@ def hd95(distances: SurfaceDistances) -> float:
     $$\max\{P_{95}\, d(a, \partial T)_{a \in \partial P},\;
     P_{95}\, d(b, \partial P)_{b \in \partial T}\}$$
 
-    Some programs take one percentile of both lists together, which gives different numbers and
+    Some programs take one percentile over both directions, which gives different numbers and
     hides errors of the smaller surface. Two empty masks give 0.
     """
     ways = (distances.to_truth, distances.to_prediction)

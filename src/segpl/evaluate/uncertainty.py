@@ -27,8 +27,8 @@ def questions(
 ) -> tuple[FloatArray, Answers]:
     """Probabilities (K, N) and answers (K, N) of the N voxels with a known label.
 
-    `probability` is (K, *S); `label` (*S) holds class indices or IGNORE. A single channel asks for
-    class 1; with several, each asks for the class of its index.
+    `probability` is (K, *S); `label` (*S) holds class indices or IGNORE. A single channel is class
+    1; with several, each channel is the class of its index.
     """
     if probability.shape[1:] != label.shape:
         raise InputError(
@@ -134,7 +134,7 @@ def adaptive_calibration_error(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retention:
-    """Error that remains when the most uncertain voxels are left to an expert."""
+    """Error that remains when an expert takes over the most uncertain voxels."""
 
     retained: NDArray[np.float64]  # (points + 1,) fractions from 0 to 1
     error: NDArray[np.float64]  # (points + 1,) mean over the retained voxels

@@ -33,31 +33,31 @@ class PredictionLoss:
     overlap: float = 0.5
     _last: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
 
-    def answer(self, image: Tensor) -> Tensor:
+    def prediction(self, image: Tensor) -> Tensor:
         """Prediction (K, *S) of an image (C, *S); the last one is cached."""
         if self._last is None or self._last[0] is not image:
-            answer = predict_windows(image, self.predict, self.plan, overlap=self.overlap)
-            self._last = image, answer.to(image.device)
+            prediction = predict_windows(image, self.predict, self.plan, overlap=self.overlap)
+            self._last = image, prediction.to(image.device)
         return self._last[1]
 
     def loss(self, image: Tensor) -> float:
-        return self._loss(self.answer(image)).item()
+        return self._loss(self.prediction(image)).item()
 
     def loss_and_gradient(self, image: Tensor) -> tuple[float, Tensor]:
         """The loss of an image (C, *S) and its gradient (C, *S)."""
         leaf = image.detach().float().requires_grad_()
         with torch.enable_grad():
-            answer = blend_windows(leaf, self._recomputed, self.plan, overlap=self.overlap)
-            loss = self._loss(answer.to(image.device))
+            prediction = blend_windows(leaf, self._recomputed, self.plan, overlap=self.overlap)
+            loss = self._loss(prediction.to(image.device))
             (gradient,) = torch.autograd.grad(loss, leaf)
         return loss.item(), gradient
 
-    def _loss(self, answer: Tensor) -> Tensor:
-        logits = torch.logit(answer.unsqueeze(0), eps=CERTAIN)
+    def _loss(self, prediction: Tensor) -> Tensor:
+        logits = torch.logit(prediction.unsqueeze(0), eps=CERTAIN)
         return supervised_loss(logits, self.label.unsqueeze(0), dice_cross_entropy)
 
     def _recomputed(self, windows: Tensor) -> Tensor:
-        answer: Tensor = checkpoint(
+        prediction: Tensor = checkpoint(
             self.predict, windows, use_reentrant=False, preserve_rng_state=False
         )
-        return answer
+        return prediction

@@ -35,7 +35,7 @@ from segpl.report.tables import mean_of
 from segpl.run import train
 from segpl.settings import Config, changed_settings, merge_settings, resolve
 
-# settings that a run fills in, and that may differ when a comparison is repeated
+# settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")
 FILLED_BY_PLAN = ("data.path", "data.plan", "split.draw")
 
@@ -178,7 +178,7 @@ def data_folder(dataset: ExperimentDataset, root: Path) -> Path:
     if not place.is_dir():
         name = f"dataset '{dataset.name}': " if dataset.name else ""
         raise MissingFileError(
-            f"{name}{place} is not a folder. Give the folder of the datasets with --data, or skip "
+            f"{name}{place} is not a folder. Set the folder of the datasets with --data, or skip "
             "this one with --only."
         )
     return place
@@ -284,7 +284,7 @@ def run_job(job: TrainingJob, *, quiet: bool) -> str:
 
 
 def error_of(finished: Future[str]) -> str:
-    """The error of a job, also if its process was killed (which takes the other jobs along)."""
+    """The error of a job, also if its process was killed (which ends the other jobs too)."""
     try:
         return finished.result()
     except BrokenExecutor:

@@ -60,8 +60,8 @@ def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan
     dims = len(patch)
     if dims not in WIDTHS or channels < 1 or classes < 2:
         raise InputError(
-            "a crop needs --patch with 2 or 3 numbers, at least 1 of --channels, and 2 of "
-            "--classes, because background counts as one."
+            "--patch needs 2 or 3 numbers, --channels at least 1, and --classes at least 2, "
+            "because the background is a class."
         )
     spacing = (1.0,) * dims
     plan = Plan(
@@ -214,7 +214,7 @@ def time_steps(
 
 
 def conditions(config: Config, workload: Workload, steps: int) -> dict[str, object]:
-    """What the numbers depend on."""
+    """Conditions of the measurement."""
     device, plan = choose_device(config.train.device), workload.plan
     is_cuda = device.type == "cuda"
     context = autocast(device, config.train.precision)

@@ -47,7 +47,7 @@ Entry = TypeVar("Entry")
 KEYS = ("title", "datasets", "methods", "questions")
 # labels and dataset names become folder names
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-# given by the seeds and the path of a dataset, so that paired runs share cases and first weights
+# determined by the seeds and path of a dataset, so that runs of a seed share cases and weights
 DRAWN = (("train", "seed"), ("split", "draw"), ("data", "path"))
 
 
@@ -64,7 +64,9 @@ class ExperimentDataset:
         if self.phantom == bool(self.path):
             raise InputError("give either a path, below --data, or phantom = true")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise InputError(f"seeds is {list(self.seeds)}: give one or more, from 0, each once")
+            raise InputError(
+                f"seeds is {list(self.seeds)}: give one or more different numbers, 0 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)

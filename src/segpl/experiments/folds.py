@@ -57,26 +57,26 @@ class FoldEstimate:
         return statistics.stdev(self.cases.values())
 
     @property
-    def words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """The estimate in one sentence, then its limits."""
         values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)
         cases = count_noun(len(values), "case")
         of = "" if self.subjects == len(values) else f" of {count_noun(self.subjects, 'subject')}"
         on = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-        words = [
+        sentences = [
             f"Expected Dice on similar scans: {self.mean:.2f} (range {min(values):.2f} to "
             f"{max(values):.2f} over {cases}{of}; each fold trained on {on} labels).",
-            f"This rests on {cases}. New scans can fall outside this range, and scans of another "
-            "scanner or hospital may differ more. Scores are on the grid of the plan, which can be "
-            "coarser than that of the files.",
+            f"This estimate uses {cases}. New scans can fall outside this range, and scans "
+            "of another scanner or hospital may differ more. Scores are on the grid of the plan, "
+            "which can be coarser than that of the files.",
         ]
         last, best = max(self.by_step), max(self.by_step, key=lambda step: self.by_step[step])
         if self.by_step[best] > self.by_step[last] + NOTABLE:
-            words.append(
+            sentences.append(
                 f"The mean was higher at step {best} ({self.by_step[best]:.2f}) than at the last "
                 f"step, {last} ({self.by_step[last]:.2f}). Fewer --steps may be enough."
             )
-        return words
+        return sentences
 
     @property
     def table(self) -> Table:

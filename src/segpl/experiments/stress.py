@@ -105,9 +105,9 @@ def open_table(
         other = {name for name, run in known.runs.items() if record.runs[name] != run}
         if other or shared != record:
             what = (
-                f"of other weights or masks of {other.pop()}"
+                f"with other weights or masks of {other.pop()}"
                 if other
-                else "of other cases or settings"
+                else "with other cases or settings"
             )
             raise InputError(f"{out} contains a stress test {what}. Choose another --out.")
     elif (out / TABLE).exists():

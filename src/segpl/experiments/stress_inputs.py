@@ -87,7 +87,7 @@ def parse_patch(text: str) -> tuple[int, ...]:
 def plan_with_patch(tested: StressedRun, sides: tuple[int, ...]) -> Plan:
     """The plan with another window; a single number sets the wide axes and keeps thin ones.
 
-    A window that the network cannot take is an error.
+    A window that the network cannot process is an error.
     """
     run, source = tested.run, f"--patches {'x'.join(map(str, sides))} for {tested.name}"
     plan = run.plan

@@ -101,8 +101,8 @@ class StressScorer:
         objective = PredictionLoss(run.method.predict, label, run.plan)
         start = objective.loss_and_gradient(image)
         if attack == "fgsm":
-            return lambda level, _: objective.answer(fgsm(image, start[1], bound * level))
-        return lambda level, _: objective.answer(
+            return lambda level, _: objective.prediction(fgsm(image, start[1], bound * level))
+        return lambda level, _: objective.prediction(
             pgd(image, objective, bound * level, steps=steps, start=start)
         )
 

@@ -180,7 +180,7 @@ def labeled_foreground(label: Tensor, outputs: int) -> Tensor:
 
 
 def foreground_monitors(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
-    """Foreground fractions of given labels and of pseudo-labels, averaged over the labelers.
+    """Foreground fractions of given labels and of pseudo-labels, averaged over networks.
 
     With several channels, also per class; the first channel is background.
     """

@@ -1,4 +1,4 @@
-"""BPL: Bayesian pseudo-labels, with a threshold that the data can move."""
+"""BPL: Bayesian pseudo-labels, with a threshold that can learn from the data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BPL(Method):
     $F$ is the free energy of `LatentThreshold`. One forward pass serves both steps.
 
     Differs from [Xu2024]: the E-step trains only the threshold head and the M-step only the
-    network; labels may be averages over the threshold, so that the images can move it.
+    network; labels may be averages over the threshold, so that it can learn from the images.
     """
 
     name: ClassVar[str] = "bpl"
@@ -80,14 +80,14 @@ class BPL(Method):
         fitted = self.fit_temperature(batch.validation)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
         on_labeled, on_unlabeled = (self.calibrate(output.logits) for output in outputs)
-        answers = StepPredictions(
+        predictions = StepPredictions(
             on_labeled.sigmoid(),
             batch.labeled.label,
             on_unlabeled.sigmoid(),
             mask_padding(unlabeled, torch.ones_like(on_unlabeled[:, :1])),  # (U, 1, *S)
         )
         made: PseudoLabels = self.latent(
-            answers, on_unlabeled, outputs[1].features, batch.generator
+            predictions, on_unlabeled, outputs[1].features, batch.generator
         )
         terms, monitors = {**made.terms, **fitted.terms}, {**made.monitors, **fitted.monitors}
         return (replace(made, terms=terms, monitors=monitors, outputs=outputs),)

@@ -85,13 +85,15 @@ class BPLMix(TeacherMethod):
                 self.teacher, labeled.image[:known], unlabeled.image
             )
         logits = on_unlabeled.logits  # (U, K, *S)
-        answers = StepPredictions(
+        predictions = StepPredictions(
             on_labeled.logits.sigmoid(),
             labeled.label[:known],
             logits.sigmoid(),
             mask_padding(unlabeled, torch.ones_like(logits[:, :1])),  # (U, 1, *S)
         )
-        made: PseudoLabels = self.latent(answers, logits, on_unlabeled.features, batch.generator)
+        made: PseudoLabels = self.latent(
+            predictions, logits, on_unlabeled.features, batch.generator
+        )
         return (made,)
 
     def objective(
@@ -122,7 +124,8 @@ class BPLMix(TeacherMethod):
         sources, boxes = [], []
         for index in range(second):
             boxes.append(draw_box(sides, rng))
-            chance, _ = rng.random(2)  # two numbers: the random stream of earlier experiments
+            # two numbers, to keep the random stream of earlier experiments
+            chance, _ = rng.random(2)
             # pasting a crop into itself changes nothing
             sources.append(int(rng.integers(first)) if chance < paste else first + index)
         contents = labeled.concat(unlabeled).select(sources)

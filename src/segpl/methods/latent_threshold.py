@@ -134,41 +134,49 @@ class LatentThreshold(nn.Module):
         return masses.clamp(min=MIN_MASS).log().float()
 
     def forward(
-        self, answers: StepPredictions, logits: Tensor, features: Tensor, generator: torch.Generator
+        self,
+        predictions: StepPredictions,
+        logits: Tensor,
+        features: Tensor,
+        generator: torch.Generator,
     ) -> PseudoLabels:
         """Label unlabeled images.
 
         Args:
-            answers: probabilities of labeled and unlabeled images.
+            predictions: probabilities of labeled and unlabeled images.
             logits: (U, K, *S) of the unlabeled images, without gradient.
             features: (U, F, *S) of the unlabeled images.
             generator: randomness of the step.
 
         Returns:
             Labels without gradient, the term that trains the head, and monitors. Voxels with
-            weight 0 in `answers.weight` have weight 0.
+            weight 0 in `predictions.weight` have weight 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
-            return self.infer(answers, logits, features, generator)
+            return self.infer(predictions, logits, features, generator)
 
     def infer(
-        self, answers: StepPredictions, logits: Tensor, features: Tensor, generator: torch.Generator
+        self,
+        predictions: StepPredictions,
+        logits: Tensor,
+        features: Tensor,
+        generator: torch.Generator,
     ) -> PseudoLabels:
         settings = self.settings
-        self.prior.update(answers, generator)
+        self.prior.update(predictions, generator)
         if self.head is None:
-            found = self.exact(answers.unlabeled, answers.weight)
+            found = self.exact(predictions.unlabeled, predictions.weight)
         else:
             found = self.variational(self.head(features), logits.shape[2:])
-        pseudo = RULES[settings.rule](answers.unlabeled, found.posterior, generator)
-        weight = pseudo.weight * answers.weight
+        pseudo = RULES[settings.rule](predictions.unlabeled, found.posterior, generator)
+        weight = pseudo.weight * predictions.weight
         loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
         energy = loss / settings.temperature
         cost = energy + found.divergence
         monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
         monitors |= {"free_energy": -cost.detach(), **moments(found.posterior, "threshold")}
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
-        monitors |= label_fractions(pseudo.target, weight, answers.weight)
+        monitors |= label_fractions(pseudo.target, weight, predictions.weight)
         # the M-step takes the labels as given: it must not move the threshold to suit the network
         return PseudoLabels(pseudo.target.detach(), weight.detach(), terms, monitors)
 

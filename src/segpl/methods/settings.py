@@ -14,7 +14,7 @@ class MethodSettings:
     """Base of every method's `Settings`."""
 
     loss: str = (
-        "dice-cross-entropy"  # loss of labels: `dice`, `cross-entropy` or `dice-cross-entropy`
+        "dice-cross-entropy"  # loss function: `dice`, `cross-entropy` or `dice-cross-entropy`
     )
 
     def __post_init__(self) -> None:

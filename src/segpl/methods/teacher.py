@@ -40,7 +40,7 @@ class TeacherSettings(MethodSettings):
 
 
 class TeacherMethod(Method):
-    """A method whose E-step asks a teacher, and whose M-step trains `network`, the student."""
+    """A method whose E-step uses a teacher, and whose M-step trains `network`, the student."""
 
     settings: TeacherSettings
 
@@ -69,7 +69,7 @@ def make_teacher(network: Network) -> Network:
 
 @torch.no_grad()
 def update_teacher(teacher: Network, student: Network, decay: float, steps: int) -> None:
-    r"""Move the teacher towards the student by an exponential moving average (EMA).
+    r"""Move the teacher toward the student by an exponential moving average (EMA).
 
     $$\theta' \leftarrow a\,\theta' + (1 - a)\,\theta, \quad a = \min(1 - 1/(n + 1), \alpha)$$
 

@@ -37,7 +37,7 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
         if path.is_dir():
             jobs += _folder_jobs(path, plan, layout)
         elif not path.exists():
-            raise MissingFileError(f"{path} does not exist. Give an image or a folder of images.")
+            raise MissingFileError(f"{path} does not exist. Pass an image or a folder of images.")
         elif not suffix_of(path):
             raise InputError(
                 f"{path} has an unknown image format. Known suffixes: {', '.join(SUFFIXES)}."
@@ -46,7 +46,7 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
             files.append(path)
     jobs += _file_jobs(files, plan, layout)
     if not jobs:
-        raise InputError("there is nothing to predict. Give an image or a folder of images.")
+        raise InputError("there is nothing to predict. Pass an image or a folder of images.")
     _refuse_duplicates(jobs)
     return jobs
 
@@ -55,7 +55,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
     if files := image_files(folder):
         return _file_jobs(files, plan, layout)
     if not any(folder.iterdir()):
-        raise InputError(f"{folder} is empty. Give a folder of images.")
+        raise InputError(f"{folder} is empty. Pass a folder of images.")
     dataset = read_like(folder, layout)
     return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
 

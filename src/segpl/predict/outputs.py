@@ -120,7 +120,7 @@ class OutputFolder:
     def _remove(
         self, jobs: Sequence[Job], kinds: Sequence[str], foreign: Mapping[str, PredictedCase]
     ) -> None:
-        """Remove the files to replace: after an interruption they would pass for this run's.
+        """Remove the files to replace: after an interruption they would look like this run's.
 
         Maps of another run go too, even if they are not predicted now.
         """

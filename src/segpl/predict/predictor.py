@@ -60,14 +60,14 @@ def predict_jobs(
         plan: plan of the run.
         out: output folder.
         device: device of the network.
-        run: identity of the run; masks of another run are never skipped as one's own.
+        run: identity of the run; masks of other runs are never skipped.
         probabilities: also write probabilities, into `out/probabilities`.
         overwrite: replace existing outputs.
         overlap: overlap of neighboring windows, as a fraction of their size.
         window_batch: windows per forward pass.
         samplers: average their samples instead of calling `predict`, and write maps of entropy and
             standard deviation into `out/uncertainty`.
-        largest: classes of which the masks keep only the largest component.
+        largest: classes that keep only their largest component.
         advance: called once per finished job.
     """
     folder = OutputFolder(out, plan, run + largest_note(largest))

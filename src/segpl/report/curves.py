@@ -27,7 +27,7 @@ COLUMN_TITLES = {
     "pseudo_foreground": "pseudo-labeled foreground",
     "labeled_foreground": "labeled foreground",
     "predicted_foreground": "predicted foreground",
-    "hidden_dice": "Dice with hidden labels",
+    "hidden_dice": "Dice against hidden labels",
     "hidden_kept": "fraction of voxels kept",
     "kept": "fraction of voxels kept",
     "threshold_std": "standard deviation of the threshold",

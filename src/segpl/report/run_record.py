@@ -190,7 +190,7 @@ def _scores(path: Path, split: Split | None) -> list[Score]:
 
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
-    """Cross-validation scores; empty without the file, refused if it is of other steps."""
+    """Cross-validation scores; empty without the file. Folds with other steps are an error."""
     if not folder.folds.is_file():
         return []
     with folder.folds.open(encoding="utf-8", newline="") as handle:
@@ -201,7 +201,7 @@ def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
     steps = settings.get("train.steps")
     if any(row.step != steps for row in rows):
         raise InputError(
-            f"{folder.folds.name} is not of folds trained for {steps} steps like this run. Resume "
+            f"{folder.folds.name} is from folds with other --steps than this run ({steps}). Resume "
             f"them with `segpl train --out {folder.path} --resume --folds N`."
         )
     return rows

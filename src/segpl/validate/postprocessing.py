@@ -2,8 +2,8 @@
 
     postprocessing.json   {"last": {"weights": ..., "largest": ["liver"], "classes": ...}, ...}
 
-The advice is per checkpoint and valid for its weights only. Everything that makes masks of a run
-asks `advised_classes`.
+The advice is per checkpoint and valid for its weights only. All code that writes masks of a run
+calls `advised_classes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_record, write_json
 
 MARGIN = 0.001  # smallest gain in mean Dice that justifies removing part of a prediction
-STRAY = 0.05  # largest fraction of a label outside its largest component that may be a slip
+STRAY = (
+    0.05  # largest fraction of a label outside its largest component that may be a labeling error
+)
 
 
 @dataclass(frozen=True, slots=True)

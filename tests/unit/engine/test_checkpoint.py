@@ -120,7 +120,7 @@ def test_truncated_checkpoint_is_refused(path, share):
 
 def test_weights_of_another_program_are_refused(path):
     save_file({"a": torch.zeros(3)}, path)
-    with pytest.raises(InputError, match="Only checkpoints written by segpl load"):
+    with pytest.raises(InputError, match="Only checkpoints written by segpl can be loaded"):
         read_checkpoint(path)
 
 

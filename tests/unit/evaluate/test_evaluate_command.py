@@ -64,7 +64,10 @@ def test_the_table_fits_100_columns_without_truncation(folders, capsys, monkeypa
 def test_the_footnote_says_how_empty_masks_score_and_how_often(folders, capsys):
     evaluate(*folders, "--metrics", "dice", "hd95")
     printed = " ".join(capsys.readouterr().out.split())
-    assert "3 cases scored. Empty masks: both empty scores 1, only one empty scores 0;" in printed
+    assert (
+        "3 cases scored. Empty masks: overlaps are 1 if both are empty, 0 if only one is;"
+        in printed
+    )
     assert "applies to 1 of 3 pairs of case and class (both 0, only the prediction 1" in (printed)
 
 
@@ -96,7 +99,7 @@ def test_an_unknown_metric_fails_before_reading_files(tmp_path):
 def test_predictions_without_a_label_are_listed(folders, capsys):
     picture(folders[0] / "stray.png", [[0, 0], [0, 0]])
     evaluate(*folders)
-    assert "for want of a label: stray" in capsys.readouterr().err
+    assert "because they have no label: stray" in capsys.readouterr().err
 
 
 def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
@@ -105,7 +108,7 @@ def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
     evaluate(*folders, "--metrics", "dice", "--region", tmp_path / "left")
     scores = {score.case: score.value for score in read_scores(folders[0] / "scores.csv")}
     assert scores == {"a": 1.0, "b": 1.0, "c": 0.0}
-    assert "left only" in " ".join(capsys.readouterr().err.split())
+    assert "left masks." in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_region_folder_beside_the_labels_is_suggested(folders, tmp_path, capsys):

@@ -265,9 +265,9 @@ def test_footnote_counts_pairs_with_empty_masks():
         for metric in ("dice", "hd95")
     ]
     assert empty_note(scores) == (
-        "Empty masks: both empty scores 1, only one empty scores 0; distances are 0 if both "
-        "are empty, the diagonal of the image if one is. This applies to 3 of 5 pairs of case and "
-        "class (both 1, only the prediction 2, only the label 0)."
+        "Empty masks: overlaps are 1 if both are empty, 0 if only one is; distances are 0 if both "
+        "are empty, the diagonal of the image if only one is. This applies to 3 of 5 pairs of "
+        "case and class (both 1, only the prediction 2, only the label 0)."
     )
 
 

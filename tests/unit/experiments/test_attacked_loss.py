@@ -86,10 +86,10 @@ def test_the_last_prediction_is_cached():
 
     objective = PredictionLoss(predict, label, plan_for(2))
     objective.loss(image)
-    answer = objective.answer(image)
+    answer = objective.prediction(image)
     assert len(seen) == 1
     assert torch.equal(answer, predict_windows(image, torch.sigmoid, plan_for(2)))
-    assert not torch.equal(objective.answer(image + 1), answer)
+    assert not torch.equal(objective.prediction(image + 1), answer)
     assert len(seen) == 2
 
 

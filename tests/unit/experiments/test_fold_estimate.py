@@ -33,23 +33,23 @@ def test_a_case_counts_with_the_mean_of_its_classes():
 
 
 def test_first_sentence_has_mean_range_and_labels_per_fold():
-    assert estimate().words[0] == (
+    assert estimate().sentences[0] == (
         "Expected Dice on similar scans: 0.80 (range 0.70 to 0.90 over 3 cases; each fold trained "
         "on 2 labels)."
     )
 
 
 def test_subjects_are_shown_if_they_differ_from_cases():
-    assert "over 3 cases of 2 subjects; each" in estimate(subjects=2).words[0]
+    assert "over 3 cases of 2 subjects; each" in estimate(subjects=2).sentences[0]
 
 
 @pytest.mark.parametrize("by_step", [{3: 0.7, 9: 0.8}, {3: 0.805, 9: 0.8}])
 def test_last_step_within_the_margin_needs_no_note(by_step):
-    assert len(estimate(by_step=by_step).words) == 2
+    assert len(estimate(by_step=by_step).sentences) == 2
 
 
 def test_a_better_earlier_step_is_noted():
-    said = estimate(by_step={3: 0.78, 6: 0.86, 9: 0.8}).words[2]
+    said = estimate(by_step={3: 0.78, 6: 0.86, 9: 0.8}).sentences[2]
     assert "higher at step 6 (0.86) than at the last step, 9 (0.80). Fewer --steps may" in said
 
 

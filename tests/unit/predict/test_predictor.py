@@ -357,5 +357,5 @@ def test_an_unknown_format_is_an_error(tmp_path):
 
 
 def test_an_empty_folder_is_an_error(tmp_path):
-    with pytest.raises(InputError, match=r"is empty\. Give a folder"):
+    with pytest.raises(InputError, match=r"is empty\. Pass a folder"):
         find(names(tmp_path / "empty"))

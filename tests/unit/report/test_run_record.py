@@ -122,7 +122,10 @@ def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
     (run / "folds.csv").write_text("step,fold,case,class,dice\n2,0,a,x,0.25\n")
     assert collect_runs([run]).runs[0].folds == []
-    assert "no cross-validation: folds.csv is not of folds trained for 4 steps" in problems(run)
+    assert (
+        "no cross-validation: folds.csv is from folds with other --steps than this run (4)"
+        in problems(run)
+    )
 
 
 def test_agreement_of_older_weights_is_not_shown(tmp_path):

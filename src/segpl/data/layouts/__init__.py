@@ -1,4 +1,4 @@
-"""Where the files of a dataset are: one module per layout.
+"""Dataset layouts, one module each: where the files are.
 
 `read_dataset` detects the layout; `LAYOUTS` contains all of them by name.
 """
@@ -28,9 +28,9 @@ def read_dataset(root: Path, layout: str | None = None, *, subject: str | None =
             that scans of one person stay together; by default common endings are removed.
     """
     if not root.exists():
-        raise MissingFileError(f"{root} does not exist. Give the folder of the dataset.")
+        raise MissingFileError(f"{root} does not exist. Pass the dataset folder.")
     if not root.is_dir():
-        raise InputError(f"{root} is a file. Give the folder of the dataset.")
+        raise InputError(f"{root} is a file. Pass the dataset folder.")
     dataset = (_requested(layout, root) if layout else _detected(root)).read(root)
     return replace(dataset, cases=_with_subjects(dataset.cases, subject))
 

@@ -46,7 +46,7 @@ def image_files(folder: Path) -> list[Path]:
     """Files of a known format, sorted; none if the folder does not exist."""
     if not folder.is_dir():
         return []
-    # macOS leaves hidden files such as "._case.nii.gz" on foreign disks
+    # macOS leaves hidden files such as "._case.nii.gz" on external disks
     return sorted(
         path
         for path in folder.iterdir()
@@ -110,7 +110,7 @@ def refuse_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
 
 
 def merge_parts(parts: Sequence[tuple[str, Sequence[Case]]]) -> tuple[Case, ...]:
-    """Cases of several folders. Names that are taken get the folder's name as a prefix."""
+    """Cases of several folders. Duplicate names get the folder's name as a prefix."""
     merged: list[Case] = []
     for part, cases in parts:
         taken = {case.name for case in merged}

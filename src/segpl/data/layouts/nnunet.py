@@ -24,8 +24,8 @@ CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
 class NnUnet(Layout):
     """`imagesTr/CASE_0000.nii.gz`, `labelsTr/CASE.nii.gz`, `imagesTs`, `dataset.json`.
 
-    Images without a label are unlabeled training cases, including those in `imagesTs`. A label in
-    `labelsTs` makes a test case. Version 1, with `modality` in dataset.json, works too.
+    Images without a label are unlabeled training cases, including those in `imagesTs`. Images with
+    a label in `labelsTs` are test cases. Version 1, with `modality` in dataset.json, works too.
     """
 
     name: ClassVar[str] = "nnunet"

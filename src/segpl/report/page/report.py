@@ -32,7 +32,7 @@ MAX_PAGE = 15_000_000  # bytes, so that the page can be sent by mail
 
 @dataclass(frozen=True, slots=True)
 class Preface:
-    """What a page says before its sections; empty parts are derived from the runs."""
+    """Content above the sections of a page; empty parts are derived from the runs."""
 
     title: str = ""
     paragraphs: Sequence[str] = ()  # below the answer
@@ -180,7 +180,7 @@ def warnings_of(found: RunCollection) -> list[str]:
 
 
 def dataset_name(path: str) -> str:
-    """The last part of its path, with its parent if that part says nothing."""
+    """The last part of its path, with its parent if that part is a generic name."""
     parts = Path(path).parts
     return "/".join(parts[-2:]) if parts[-1:] in (("data",), ("dataset",)) else Path(path).name
 

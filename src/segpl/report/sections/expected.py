@@ -1,4 +1,4 @@
-"""What runs without validation cases can say: cross-validation, and agreement of their networks."""
+"""Estimates for runs without validation cases: cross-validation and agreement of networks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def agreement_section(found: RunCollection) -> Section:
     return Section(
         "agreement",
         "Agreement on unlabeled cases",
-        text=(f"Measured when no validation case can judge a run. {NOTE}",),
+        text=(f"Measured for runs without validation cases. {NOTE}",),
         tables=(NamedTable("agreement", agreement_table(found)),) if is_measured else (),
         missing=(*found.problems("no agreement"), *((too_large,) if skipped else ())),
     )
