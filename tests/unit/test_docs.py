@@ -36,7 +36,10 @@ REMOVED = {
     "method.cutmix",
     "method.views",
     "network.deep",
+    "network.max_width",
     "train.pretrain",
+    "train.trust",
+    "train.unlabeled_foreground",
 }
 
 
