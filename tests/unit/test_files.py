@@ -111,3 +111,12 @@ def test_new_content_replaces_the_old(path):
     write_text(path, "new")
     assert path.read_text() == "new"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", forbidden)
+    with pytest.raises(StorageError, match=r"no permission to write .*: Permission denied"):
+        write_text(tmp_path / "new" / "a.txt", "x")

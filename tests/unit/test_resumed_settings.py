@@ -58,3 +58,8 @@ def test_only_ignored_settings_may_differ(tmp_path, plan):
     wanted = config(plan, 0.004, steps=7, balance=True)
     changed = changed_settings(folder, wanted, ignore=("train.steps",))
     assert changed == ["train.balance (False -> True)"]
+
+
+def test_other_planned_rate_is_a_change(tmp_path, plan):
+    folder = saved(tmp_path, config(plan, 0.3), is_planned=True)
+    assert changed_settings(folder, config(plan, 0), ignore=()) == ["train.lr (0.3 -> 0.004)"]

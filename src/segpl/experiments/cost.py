@@ -17,7 +17,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import choose_strides
-from segpl.engine.device import autocast, choose_device, peak_memory, should_compile
+from segpl.engine.device import (
+    autocast,
+    choose_device,
+    is_out_of_memory,
+    peak_memory,
+    should_compile,
+)
 from segpl.errors import InputError, did_you_mean
 from segpl.experiments.cost_trial import TrainingTrial, Workload
 from segpl.experiments.tensor_memory import TensorMemory
@@ -149,7 +155,15 @@ def measuring(device: torch.device) -> Iterator[None]:
         ),
     ):
         torch.manual_seed(0)
-        yield
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise InputError(
+                f"out of memory on {device}. Use a smaller --patch, fewer crops or a narrower "
+                "network (--set network.width=N)."
+            ) from error
 
 
 def cost_except_time(trial: TrainingTrial) -> Cost:

@@ -92,6 +92,11 @@ class TestVolumes:
         found = label[tuple(load(case, root).foreground.T)]
         assert np.bincount(found).tolist() == [0, *counts]
 
+    def test_label_without_foreground_has_no_positions(self, case, root):
+        np.save(case.label, np.zeros((6, 7), int))
+        for _ in range(2):
+            assert load(case, root).foreground.shape == (0, 2)
+
 
 class TestFreshness:
     def test_second_call_reads_no_source(self, case, root, monkeypatch):
@@ -225,3 +230,7 @@ class TestRefusals:
         case.images[0].unlink()
         with pytest.raises(MissingFileError, match=r"case a: .*a\.npy does not exist"):
             load(case, root)
+
+    def test_labeled_case_without_a_label(self, case, root):
+        with pytest.raises(InputError, match="case a: it has no label, but the split lists it"):
+            load(case.without_label(), root)

@@ -233,3 +233,9 @@ class TestFiles:
         assert "a 3D image is expected" in problems(inspection, "picture", fatal=True)
         assert "gone.nii does not exist" in problems(inspection, "gone", fatal=True)
         assert all(problem.remedy for problem in inspection.problems)
+
+    def test_label_with_another_affine_is_an_error(self, folder):
+        folder.add("moved", label=mask(1))
+        save(folder.cases[1].label, mask(1), spacing=1.2)
+        found = problems(folder.inspect(), "moved", fatal=True)
+        assert "voxel spacing (1, 1, 1) and (1.2, 1.2, 1.2) mm" in found

@@ -159,3 +159,8 @@ def test_restore_undoes_the_resampling():
         Image(np.random.default_rng(0).random((1, 6, 8), np.float32), grid), PLAN
     ).shape
     assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)
+
+
+def test_image_is_resampled_to_the_spacing_of_the_plan():
+    image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
+    assert prepare_image(image, PLAN).shape == (1, 20, 3)

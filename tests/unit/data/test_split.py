@@ -169,6 +169,10 @@ class TestBenchmark:
         result = split(mixed(20, 0), test=0, labeled=5)
         assert (result.test, len(result.labeled), result.notes) == ((), 5, ())
 
+    def test_supervised_training_keeps_all_labels(self):
+        result = split(mixed(20, 0), needs_unlabeled=False)
+        assert (len(result.labeled), len(result.notes)) == (16, 1)
+
 
 class TestFolds:
     def folds(self, data: Dataset, count: int, **settings: int) -> list[Split]:

@@ -87,3 +87,8 @@ def test_changing_weight_is_averaged():
 def test_error_suggests_a_remedy():
     with pytest.raises(DivergedError, match=r"Lower train\.lr.*train\.precision=float32"):
         filled(math.nan).row(lr=0.01)
+
+
+def test_sums_keep_no_graph():
+    meter = filled(1.0, 2.0)
+    assert not any(value.requires_grad for value in meter.sums.values())

@@ -156,3 +156,11 @@ def test_probabilities_older_than_their_masks_are_an_error(tmp_path):
     content["files"]["a"]["maps"] = {"probabilities": "probabilities/a.npy"}
     manifest.write_text(json.dumps(content))
     assert calibration_scores(tmp_path / "out", tmp_path / "labels")
+
+
+def test_each_case_has_its_own_rows(tmp_path):
+    for number, name in enumerate("ab"):
+        write_case(tmp_path, ".npy", TWO, seed=number, name=name)
+    scores = calibration_scores(tmp_path / "out", tmp_path / "labels")
+    assert [score.case for score in scores] == ["a"] * 4 + ["b"] * 4
+    assert scores[0].value != scores[4].value

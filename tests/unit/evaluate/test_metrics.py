@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from segpl.evaluate.metrics import (
+    DEFAULT_METRICS,
+    EMPTY_POLICY,
     METRICS,
     Masks,
     empty_policy,
@@ -110,3 +112,19 @@ def test_surface_distances_are_computed_once_for_all_metrics(monkeypatch):
     for name in ("hd95", "assd", "surface_dice", "dice"):
         METRICS[name].score(masks)
     assert len(calls) == 1
+
+
+@every_metric
+def test_empty_masks_give_finite_values(name):
+    for pair in ((EMPTY, EMPTY), (EMPTY, CORNER), (CORNER, EMPTY)):
+        assert np.isfinite(METRICS[name](*pair))
+
+
+def test_label_volume_is_that_of_the_label():
+    assert METRICS["volume"](CORNER, FULL) == 1.0
+    assert METRICS["label_volume"](CORNER, FULL) == 16.0
+
+
+def test_empty_policy_of_dice_and_iou():
+    assert empty_policy(DEFAULT_METRICS) == EMPTY_POLICY
+    assert EMPTY_POLICY == "Empty masks: both empty scores 1, only one empty scores 0."

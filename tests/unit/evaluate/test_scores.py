@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from segpl.errors import InputError
+from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
+from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.evaluate.pairing import pair_cases
 from segpl.evaluate.scores import Score, empty_note, read_scores, summarize, write_scores
 
@@ -274,3 +275,35 @@ def test_footnote_counts_pairs_with_empty_masks():
 def test_footnote_says_that_no_mask_was_empty():
     note = empty_note([Score("a", "left", "dice", 0.5, "", "no")])
     assert note.endswith("This applies to none of 1 pair of case and class.")
+
+
+def test_the_background_is_never_scored():
+    truth = np.array([0, 1])
+    names = {s.class_name for s in evaluate_case(truth, truth, BINARY, None, case="a")}
+    assert names == {"vessel"}
+
+
+def test_predictions_json_names_the_classes(folders):
+    predictions, labels = folders
+    content = {"classes": {"background": 0, "vessel": 255}, "ignore": None}
+    (predictions / "predictions.json").write_text(json.dumps(content))
+    assert {s.class_name for s in evaluate_folders(predictions, labels)} == {"vessel"}
+
+
+def test_missing_scores_name_the_command_that_writes_them(tmp_path):
+    with pytest.raises(MissingFileError, match="segpl evaluate PREDICTIONS LABELS --out"):
+        read_scores(tmp_path / "scores.csv")
+
+
+def test_one_case_has_no_deviation():
+    (row,) = summarize([Score("a", "left", "dice", 0.5)])
+    assert np.isnan(row.std)
+
+
+def test_an_unknown_metric_suggests_the_nearest_name(folders):
+    with pytest.raises(KeyError, match=r"no metric named 'hd59'\. Did you mean 'hd95'"):
+        evaluate_folders(*folders, metrics=["hd59"])
+
+
+def test_footnote_counts_nothing_if_empty_masks_were_not_recorded():
+    assert empty_note([Score("a", "left", "dice", 0.5)]) == EMPTY_POLICY

@@ -95,6 +95,22 @@ class TestByHand:
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
         assert voxel_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
 
+    def test_calibration_error_of_two_bins(self):
+        """Below half: 0.1 and 0.3 with one yes; above: 0.9 with a no."""
+        found = expected_calibration_error(array(0.1, 0.3, 0.9), yes(0, 1, 0), bins=2)
+        assert found == pytest.approx(2 / 3 * abs(0.5 - 0.2) + 1 / 3 * 0.9)
+
+    def test_adaptive_bins_hold_equal_numbers_of_voxels(self):
+        p, y = array(0.9, 0.1, 0.2, 0.3), yes(0, 0, 0, 1)
+        found = adaptive_calibration_error(p, y, bins=2)
+        assert found == pytest.approx((abs(0 - 0.15) + abs(0.5 - 0.6)) / 2)
+
+    def test_a_voxel_at_a_bin_edge_is_divided(self):
+        """Four voxels in three bins: excesses 0.1, -0.8, 0.7, -0.1 in parts of 4/3."""
+        found = adaptive_calibration_error(array(0.1, 0.2, 0.7, 0.9), yes(0, 1, 0, 1), bins=3)
+        parts = (0.1 - 0.8 / 3, -0.8 * 2 / 3 + 0.7 * 2 / 3, 0.7 / 3 - 0.1)
+        assert found == pytest.approx(sum(map(abs, parts)) / 4)
+
 
 class TestBySecondSource:
     def test_calibration_error_equals_that_of_a_loop(self):

@@ -222,3 +222,27 @@ def test_table_and_file_have_ratios_and_conditions(tmp_path):
     with (tmp_path / "cost.csv").open(encoding="utf-8", newline="") as handle:
         row = list(csv.DictReader(handle))[1]
     assert (row["parameters"], row["seconds_ratio"], row["patch"]) == ("2000", "2.0", "16x16")
+
+
+def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
+    def greedy(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(TrainingTrial, "step", greedy)
+    with pytest.raises(InputError, match=r"out of memory on cpu\. Use a smaller --patch"):
+        measure(configs_for(["supervised"], SMALL), workload(), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("patch", "channels", "classes", "words"),
+    [
+        ((30, 32, 32), 1, 2, "--patch: patch .* axis 0 has 30 .* Use 32"),
+        ((32,), 1, 2, "--patch with 2 or 3 numbers"),
+        ((0, 32), 1, 2, "must be positive"),
+        ((32, 32), 0, 2, "at least 1 of --channels"),
+        ((32, 32), 1, 1, "background counts as one"),
+    ],
+)
+def test_invalid_shape_is_refused(patch, channels, classes, words):
+    with pytest.raises(InputError, match=words):
+        plan_for_patch(patch, channels=channels, classes=classes)

@@ -79,3 +79,8 @@ def test_steps_that_not_all_folds_have_scored_are_left_out():
     rows = [FoldScore(3, 0, "a", "x", 1.0)]
     rows += [FoldScore(step, fold, "ab"[fold], "x", 0.6) for step in (6, 9) for fold in (0, 1)]
     assert mean_by_step(rows, 2) == pytest.approx({6: 0.6, 9: 0.6})
+
+
+def test_mean_and_deviation_are_over_cases():
+    assert estimate().mean == pytest.approx(0.8)
+    assert estimate().std == pytest.approx(0.1)

@@ -55,3 +55,24 @@ def test_gradients_of_the_backward_pass_are_counted():
     assert weight.grad is not None
     # the weight, the total and its gradient of 4 bytes each, and the gradient of the weight
     assert memory.peak == KILO + 4 + 4 + KILO
+
+
+def test_freed_memory_is_counted_again_only_when_it_is_used_again():
+    with TensorMemory([]) as memory:
+        for _ in range(10):
+            torch.zeros(256)
+    assert memory.peak == KILO
+
+
+def test_tensors_held_before_count_from_the_start():
+    held = torch.zeros(256)
+    with TensorMemory([held]) as memory:
+        kept = torch.zeros(256)
+    assert memory.peak == 2 * KILO
+    del kept
+
+
+def test_operation_in_place_takes_nothing():
+    with TensorMemory([]) as memory:
+        torch.zeros(256).add_(1).mul_(2)
+    assert memory.peak == KILO

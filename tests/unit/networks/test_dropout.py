@@ -73,3 +73,9 @@ def test_features_are_the_input_of_the_last_layer():
     with torch.random.fork_rng():
         output = network(noise(dims))
     assert torch.allclose(output.logits, network.body.last(output.features), atol=1e-5)
+
+
+def test_dropout_is_inactive_in_evaluation():
+    image = noise(2)
+    dropping, plain = (make(2, chance).eval()(image).logits for chance in (0.5, 0.0))
+    assert torch.equal(dropping, plain)

@@ -108,3 +108,13 @@ def test_normalization_keeps_the_dtype_of_its_input(monkeypatch):
     coarse = InstanceNorm(3)(features.bfloat16())
     assert coarse.dtype == torch.bfloat16
     torch.testing.assert_close(coarse.float(), InstanceNorm(3)(features), rtol=0.02, atol=0.02)
+
+
+@both_dims
+def test_context_reaches_the_output_through_the_deeper_levels(dims):
+    """With the weights of the skip connection at 0."""
+    unet = make(dims)
+    with torch.no_grad():
+        unet.merge[-1][0].weight[:, 4:] = 0
+    logits = unet(noise(dims))[0]
+    assert logits[0, 0].std() > 0.01

@@ -359,3 +359,30 @@ def test_an_unknown_format_is_an_error(tmp_path):
 def test_an_empty_folder_is_an_error(tmp_path):
     with pytest.raises(InputError, match=r"is empty\. Pass a folder"):
         find(names(tmp_path / "empty"))
+
+
+def test_overwrite_replaces_a_prediction(tmp_path):
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    (written,) = predict([source], PLAN, tmp_path / "out")
+    written.write_bytes(b"mine")
+    assert predict([source], PLAN, tmp_path / "out", overwrite=True) == [written]
+    assert nibabel.load(written).shape == SHAPE
+
+
+def test_one_channel_in_two_formats_is_an_error(tmp_path):
+    folder = names(tmp_path, "x_0000.nii.gz", "x_0000.npy")
+    with pytest.raises(InputError, match="two inputs are named 'x_0000'"):
+        find(folder)
+
+
+def test_no_input_is_an_error():
+    with pytest.raises(InputError, match="nothing to predict"):
+        find()
+
+
+def test_a_folder_holds_the_masks_of_one_run(tmp_path):
+    first = write_nifti(tmp_path / "first.nii.gz", blob())
+    second = write_nifti(tmp_path / "second.nii.gz", blob())
+    predict([first], PLAN, tmp_path / "out", run="runs/a")
+    with pytest.raises(InputError, match=r"another run or of other weights .runs/a"):
+        predict([second], PLAN, tmp_path / "out", run="runs/b")

@@ -231,6 +231,21 @@ class TestThresholds:
         )
         assert np.array_equal(np.load(written), 2 * np.eye(16))
 
+    def test_masks_are_hard_even_where_windows_overlap(self):
+        for mask in arrays(sampler_for("thresholds", 5)):
+            assert set(np.unique(mask)) <= {0, 1}
+
+    def test_spread_of_masks_follows_from_their_mean(self):
+        sampler = RunSampler(vi(std=0.05), PLAN, Sampling("thresholds", 5))
+        found = average_samples([sampler], [IMAGE], "a", windows)
+        expected = np.sqrt(found.probability * (1 - found.probability))
+        assert found.std == pytest.approx(expected, abs=1e-3)
+
+    def test_a_certain_threshold_of_one_half_gives_the_plain_mask(self):
+        method = vi(std=1e-9)
+        for mask in arrays(RunSampler(method, PLAN, Sampling("thresholds", 3))):
+            assert np.array_equal(mask, windows(IMAGE, method.predict, PLAN) > 0.5)
+
 
 class TestOthers:
     def test_mean_of_networks_is_the_prediction(self):

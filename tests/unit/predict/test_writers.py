@@ -211,3 +211,9 @@ def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="no space left on the disk"):
         write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
     assert [path.name for path in tmp_path.iterdir()] == ["image.nii.gz"]
+
+
+def test_labels_of_a_nifti_with_channels_have_no_channels(tmp_path):
+    like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 6, 2))
+    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
+    assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 6)

@@ -97,6 +97,10 @@ class TestAnswer:
         assert "no other method to compare with" in alone.headline
         assert alone.sentences == ()
 
+    def test_difference_within_the_noise_is_not(self):
+        runs = (make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE))
+        assert answer(collect(*runs)).headline.startswith("No method is significantly best.")
+
 
 class TestScores:
     def test_best_method_comes_first_and_is_bold(self):

@@ -210,3 +210,11 @@ def test_posterior_at_a_low_temperature_respects_the_prior():
     assert posterior.isfinite().any()
     assert allowed[posterior.argmax()] > allowed.max() - 1e-5
     assert posterior.exp().sum().item() == pytest.approx(1)
+
+
+def test_posterior_has_no_gradient():
+    probability = torch.rand(1, 1, 8, requires_grad=True)
+    posterior = exact_posterior(
+        probability, torch.ones(1, 1, 8), FLAT, scope="batch", temperature=1.0
+    )
+    assert not posterior.requires_grad

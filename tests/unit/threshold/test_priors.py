@@ -13,6 +13,7 @@ from segpl.threshold.priors import (
     MIN_LEARNED_STD,
     PRIORS,
     ConfidencePrior,
+    FixedPrior,
     LabeledPrior,
     StepPredictions,
     best_thresholds,
@@ -272,3 +273,7 @@ def test_background_channel_does_not_influence_the_labeled_prior():
     assert feed(LabeledPrior(0.5, 0.1), probability, label) == feed(
         LabeledPrior(0.5, 0.1), other, label
     )
+
+
+def test_fixed_prior_never_changes():
+    assert feed(FixedPrior(0.7, 0.2), *scene(1)) == pytest.approx((0.7, 0.2))

@@ -160,3 +160,10 @@ def test_zero_magnitude_gives_identity_motions():
     given = [motion for motion in motions if motion is not None]
     assert given
     assert all(np.array_equal(motion, np.eye(3)) for motion in given)
+
+
+def test_changes_are_applied_in_order():
+    image = torch.tensor([[[[-1.0, 3.0]]]])
+    seen, _ = view(image, image, ViewRecipe(None, (("brightness", 1.0), ("contrast", 1.0))))
+    factor = np.exp(0.5)
+    assert seen.flatten().tolist() == pytest.approx([1.5 - 2 * factor, 1.5 + 2 * factor])
