@@ -1,4 +1,4 @@
-"""A page in a real Chromium, spoken to by the DevTools protocol over two pipes."""
+"""A page in a real Chromium, controlled by the DevTools protocol over two pipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE = 30.0  # seconds
 
 
 class Page:
-    """One page: what it says to the console, what it asks the network for, and its own answers."""
+    """One page, with its console messages and network requests."""
 
     def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
         self.process, self.to, self.back = process, to, back
@@ -96,7 +96,7 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """Addresses that were asked for; data addresses are part of the page."""
+        """Requested URLs, without data URLs."""
         asked = [
             event["params"]["request"]["url"]
             for event in self.events

@@ -138,7 +138,7 @@ def read_edited_record(path: Path, kind: type[Record], remedy: str) -> Record:
 
     content = read_json(path)
     if isinstance(content, dict):
-        _refuse_unknown_keys(path, content, dict.fromkeys(_field_names(kind)))
+        _reject_unknown_keys(path, content, dict.fromkeys(_field_names(kind)))
     try:
         value = msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
@@ -147,7 +147,7 @@ def read_edited_record(path: Path, kind: type[Record], remedy: str) -> Record:
         raise InputError(
             f"{path} cannot be used: {what[0].lower()}{what[1:]}{field}. {remedy}"
         ) from error
-    _refuse_unknown_keys(path, content, asdict(value))  # type: ignore[call-overload]  # a dataclass
+    _reject_unknown_keys(path, content, asdict(value))  # type: ignore[call-overload]  # a dataclass
     return value
 
 
@@ -155,13 +155,13 @@ def _field_names(kind: Any) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def _refuse_unknown_keys(path: Path, content: Any, known: Any) -> None:
+def _reject_unknown_keys(path: Path, content: Any, known: Any) -> None:
     """Compare the keys of nested tables with those of the decoded value."""
     if isinstance(content, dict) and isinstance(known, dict):
         for name, value in content.items():
             if name not in known:
                 raise InputError(f"{path} has an unknown key '{name}'. {did_you_mean(name, known)}")
-            _refuse_unknown_keys(path, value, known[name])
+            _reject_unknown_keys(path, value, known[name])
     elif isinstance(content, list) and isinstance(known, list | tuple):
         for value, decoded in zip(content, known, strict=True):
-            _refuse_unknown_keys(path, value, decoded)
+            _reject_unknown_keys(path, value, decoded)

@@ -26,7 +26,7 @@ def logits_for(classes: int) -> Tensor:
 def step_of_table(
     name: str, logits: Tensor, batch: Batch, progress: float = 1.0, **settings: object
 ):
-    """A step of a method whose networks answer from a table."""
+    """A step of a method whose networks return logits from a table."""
     method = build_with(name, lambda: table_network(logits), settings=settings)
     return method.step(replace(batch, generator=torch.Generator().manual_seed(0)), progress)
 

@@ -190,7 +190,7 @@ def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path
     assert len(split_of(tmp_path / "all", "supervised-0")["labeled"]) == 10
 
 
-def test_variant_with_other_test_cases_is_refused(segpl, many, tmp_path):
+def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
     own = ("--set", "methods.segpl.split.test=3", "--labeled", 3, "--test", 2)
     answer = segpl("compare", many, *BASIC, *own, "--out", tmp_path / "out")
     assert answer.code == 1
@@ -254,14 +254,14 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
         (("--phantom", "--set", "data.plan=a.json"), "generated scans have their own plan"),
     ],
 )
-def test_invalid_options_are_refused(segpl, pictures, tmp_path, arguments, words):
+def test_invalid_options_are_rejected(segpl, pictures, tmp_path, arguments, words):
     given = [pictures if argument == "DATA" else argument for argument in arguments]
     answer = segpl("compare", *given, "--out", tmp_path / "out")
     assert answer.code == 1
     assert words in answer.err
 
 
-def test_dataset_without_test_cases_and_folder_of_a_run_are_refused(segpl, train, tmp_path):
+def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, train, tmp_path):
     data = make_dataset(tmp_path / "data", dims=2, test=0)
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
     assert answer.code == 1

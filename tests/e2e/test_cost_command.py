@@ -18,7 +18,7 @@ def rows_of(out: str) -> dict[str, list[str]]:
     }
 
 
-def test_reference_is_shown_unasked_with_ratios_of_one(segpl):
+def test_reference_is_always_shown_with_ratios_of_one(segpl):
     answer = segpl("cost", "segpl", "--patch", 32, 32, *SMALL)
     rows = rows_of(answer.out)
     assert list(rows) == ["supervised", "segpl"]
@@ -28,7 +28,7 @@ def test_reference_is_shown_unasked_with_ratios_of_one(segpl):
     assert rows["segpl"][5] == "1.000"
 
 
-def test_methods_may_stand_before_or_after_options(segpl):
+def test_methods_may_come_before_or_after_options(segpl):
     answer = segpl("cost", *SMALL, "segpl", "--patch", 16, 16, "--classes", 3, "segpl-vi")
     assert answer.code == 0, answer.err
     assert list(rows_of(answer.out)) == ["supervised", "segpl", "segpl-vi"]
@@ -69,7 +69,7 @@ def test_plan_gives_crop_classes_and_number_of_crops(segpl, pictures, tmp_path):
         (["--out", "{exists}"], "already exists. Choose another --out"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence(segpl, tmp_path, arguments, words):
+def test_bad_input_is_rejected_in_one_sentence(segpl, tmp_path, arguments, words):
     (tmp_path / "cost.csv").touch()
     given = [argument.format(exists=tmp_path / "cost.csv") for argument in arguments]
     answer = segpl("cost", *given)

@@ -41,7 +41,7 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
     assert (out / "demo.png").stat().st_size > 10_000
 
 
-def test_longer_demo_trains_on_and_replaces_the_scores(segpl, tmp_path):
+def test_longer_demo_continues_training_and_replaces_the_scores(segpl, tmp_path):
     command = ("demo", "--out", tmp_path, "--methods", "segpl", "segpl-vi")
     segpl(*command, "--steps", 2)
     stale = tmp_path / "runs" / "segpl" / "scores.csv"
@@ -53,7 +53,7 @@ def test_longer_demo_trains_on_and_replaces_the_scores(segpl, tmp_path):
     assert "--steps 4 --seed 0 --methods segpl segpl-vi" in (tmp_path / "demo.html").read_text()
 
 
-def test_unknown_method_is_refused_before_scans_are_generated(segpl, tmp_path):
+def test_unknown_method_is_rejected_before_scans_are_generated(segpl, tmp_path):
     answer = segpl("demo", "--out", tmp_path / "demo", "--methods", "bpl-mixed")
     assert answer.code != 0
     assert "bpl-mix" in answer.err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ANY, SHORT, Answer
-from test_refusals import check_words
+from test_rejections import check_words
 
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.methods.supervised import Supervised
@@ -30,13 +30,13 @@ def test_broken_validation_label_leaves_no_run_behind(segpl, finished, tmp_path)
 
 
 class TestFolders:
-    def test_folder_of_another_run_is_refused(self, segpl, finished, tmp_path):
+    def test_folder_of_another_run_is_rejected(self, segpl, finished, tmp_path):
         log = (finished / "log.csv").read_bytes()
         answer = segpl("train", tmp_path / "data", "--out", finished, *SHORT)
         check_words(answer, "run already contains a run. Resume it with --resume, or choose")
         assert (finished / "log.csv").read_bytes() == log
 
-    def test_folder_with_other_files_is_refused(self, segpl, shared_pictures, tmp_path):
+    def test_folder_with_other_files_is_rejected(self, segpl, shared_pictures, tmp_path):
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "thesis.txt").write_text("years of work")
         answer = segpl("train", shared_pictures, "--out", tmp_path / "run", *SHORT)
@@ -47,7 +47,7 @@ class TestFolders:
         train(shared_pictures, *ANY, "--out", tmp_path / "run")
         assert (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
 
-    def test_path_through_a_file_is_refused(self, segpl, finished, tmp_path):
+    def test_path_through_a_file_is_rejected(self, segpl, finished, tmp_path):
         (tmp_path / "file").write_text("")
         data = tmp_path / "data"
         assert segpl("predict", finished, "--out", tmp_path / "masks").code == 0
@@ -60,27 +60,27 @@ class TestFolders:
             answer = segpl(*command, "--out", tmp_path / "file" / "x")
             check_words(answer, "file/x", "Choose another --out")
 
-    def test_read_only_folder_is_refused(self, segpl, shared_pictures, tmp_path, monkeypatch):
+    def test_read_only_folder_is_rejected(self, segpl, shared_pictures, tmp_path, monkeypatch):
         mkdir = Path.mkdir
 
-        def refuse(self, *args, **kwargs):
+        def reject(self, *args, **kwargs):
             if self.name == "run":
                 raise PermissionError(13, "Permission denied")
             mkdir(self, *args, **kwargs)
 
-        monkeypatch.setattr(Path, "mkdir", refuse)
+        monkeypatch.setattr(Path, "mkdir", reject)
         answer = segpl("train", shared_pictures, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "run.*: Permission denied", "--out")
 
-    def test_unreadable_data_is_refused(self, segpl, pictures, tmp_path, monkeypatch):
+    def test_unreadable_data_is_rejected(self, segpl, pictures, tmp_path, monkeypatch):
         iterdir = Path.iterdir
 
-        def refuse(self):
+        def reject(self):
             if self == pictures / "labeled" / "imgs":
                 raise PermissionError(13, "Permission denied", str(self))
             return iterdir(self)
 
-        monkeypatch.setattr(Path, "iterdir", refuse)
+        monkeypatch.setattr(Path, "iterdir", reject)
         for command in (("check", pictures), ("train", pictures, "--out", tmp_path / "run")):
             check_words(segpl(*command), "cannot open .*labeled/imgs: Permission denied")
 
@@ -159,12 +159,12 @@ class TestCheckpoints:
         return segpl("train", "--out", run, "--resume", "--steps", 8)
 
     @pytest.mark.parametrize("command", ["predict", "train"])
-    def test_truncated_file_is_refused(self, segpl, finished, last, tmp_path, command):
+    def test_truncated_file_is_rejected(self, segpl, finished, last, tmp_path, command):
         last.write_bytes(last.read_bytes()[:5000])
         answer = self.use(segpl, finished, tmp_path, command)
         check_words(answer, "last.safetensors is not a segpl checkpoint")
 
-    def test_missing_best_checkpoint_is_refused(self, segpl, finished, tmp_path):
+    def test_missing_best_checkpoint_is_rejected(self, segpl, finished, tmp_path):
         (finished / "checkpoints" / "best.safetensors").unlink()
         answer = segpl("predict", finished, "--checkpoint", "best", "--out", tmp_path / "masks")
         check_words(answer, "has no best checkpoint: only runs with validation cases keep one")

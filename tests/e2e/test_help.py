@@ -84,7 +84,7 @@ def test_missing_command_prints_the_usage(segpl):
     assert "usage: segpl" in answer.err
 
 
-def test_unknown_option_is_refused(segpl):
+def test_unknown_option_is_rejected(segpl):
     answer = segpl("--fast", "list", "methods")
     assert answer.code == 2
     assert "--fast" in answer.err

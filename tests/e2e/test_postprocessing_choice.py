@@ -85,7 +85,7 @@ def masks(segpl, run: Path, out: Path, *options: object) -> tuple[np.ndarray, st
     return np.asarray(Image.open(out / "t0.png")), answer.err
 
 
-def test_advice_rests_on_the_validation_scores(run):
+def test_advice_is_based_on_the_validation_scores(run):
     advice = advice_of(run)
     assert list(advice) == ["last", "best"]
     assert advice["last"]["step"] == 2

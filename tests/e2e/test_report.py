@@ -165,7 +165,7 @@ def test_broken_runs_are_named_and_the_others_shown(segpl, runs, tmp_path):
     assert "<strong>supervised</strong>" in section(page, "cases")
 
 
-def test_other_suffixes_than_html_are_refused(segpl, runs, tmp_path):
+def test_other_suffixes_than_html_are_rejected(segpl, runs, tmp_path):
     answer = segpl("report", *runs, "--out", tmp_path / "report.pdf")
     assert answer.code == 1
     assert "must end with .html" in answer.err

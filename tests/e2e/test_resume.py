@@ -141,7 +141,7 @@ class TestResume:
             (("--set", "data.path=/elsewhere"), "was trained with other settings: data.path"),
         ],
     )
-    def test_other_settings_are_refused_by_name(self, segpl, finished, option, words):
+    def test_other_settings_are_rejected_by_name(self, segpl, finished, option, words):
         config = (finished / "config.toml").read_bytes()
         answer = segpl("train", "--out", finished, "--resume", *option)
         assert answer.code == 1

@@ -94,7 +94,7 @@ def test_events_do_not_change_the_log(train, pictures, tmp_path):
     assert not (tmp_path / "without" / "tensorboard").exists()
 
 
-def test_missing_tensorboard_is_refused_before_training(segpl, pictures, tmp_path, monkeypatch):
+def test_missing_tensorboard_is_rejected_before_training(segpl, pictures, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     answer = segpl("train", pictures, *TRACK, "--out", tmp_path / "run")
     assert answer.code == 1

@@ -52,7 +52,7 @@ def test_watching_only_adds_its_own_columns(train, data, tmp_path, method):
 
 
 def test_hidden_labels_affect_only_the_monitor(train, data, tmp_path, monkeypatch):
-    """Not even the foreground share that the collapse watch expects."""
+    """They do not even change the foreground share that the collapse watch expects."""
     expected: list[dict[str, float]] = []
 
     def watch(steps, foreground, guard):
@@ -96,7 +96,7 @@ def test_all_foreground_pseudo_labels_have_the_dice_of_the_foreground_share(trai
     assert set(columns_of(run)["hidden_kept"]) == {"1.0"}
 
 
-def test_watching_without_hidden_labels_is_refused(segpl, shared_pictures, tmp_path):
+def test_watching_without_hidden_labels_is_rejected(segpl, shared_pictures, tmp_path):
     options = ("--set", "train.watch_hidden=true", "--out", tmp_path / "run")
     answer = segpl("train", shared_pictures, *options)
     assert answer.code == 1

@@ -55,7 +55,7 @@ def table(outputs: int = 1) -> Tensor:
 
 
 def tabled(decoders: str, *, features: Tensor | None = None, **settings: Any) -> CCT:
-    """A method whose main decoder answers from the table."""
+    """A method whose main decoder returns logits from a table."""
     method = build_with(
         "cct",
         lambda: table_network(table(), features),

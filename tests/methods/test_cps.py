@@ -29,7 +29,7 @@ def table(seed: int) -> torch.Tensor:
 
 
 def twins(first: torch.Tensor, second: torch.Tensor, **settings: Any) -> Method:
-    """A method whose networks answer from one table each."""
+    """A method whose networks return logits from one table each."""
     tables = iter([first, second])
     return build_with(
         "cps",

@@ -26,7 +26,7 @@ def table(seed: int) -> torch.Tensor:
 
 
 def with_tables(members: int) -> Method:
-    """An ensemble whose members answer from one table each."""
+    """An ensemble whose members return logits from one table each."""
     tables = (table(seed) for seed in range(members))
     settings = {"members": members, "loss": "cross-entropy"}
     return build_with("ensemble", lambda: table_network(next(tables)), settings=settings)

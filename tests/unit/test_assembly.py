@@ -102,12 +102,12 @@ def test_collapse_watch_expects_the_foreground_fraction_of_the_labeled_scans():
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
-def test_foreground_fraction_outside_0_to_1_is_refused(share):
+def test_foreground_fraction_outside_0_to_1_is_rejected(share):
     with pytest.raises(InputError, match=rf"train\.foreground is {share}: it must be from 0 to 1"):
         resolve({"train": {"foreground": share}})
 
 
-def test_method_that_needs_validation_is_refused_without_it():
+def test_method_that_needs_validation_is_rejected_without_it():
     bare = replace(SPLIT, validation=())
     with pytest.raises(InputError, match=r"calibrates on validation cases.* --validation N"):
         require_validation(SimpleNamespace(name="bpl", needs_validation=True), bare)

@@ -119,7 +119,7 @@ def test_threshold_page_has_a_picture_of_every_family(name):
     assert f"](../images/threshold-{name}.png)" in read("explanation/threshold.md")
 
 
-def test_threshold_page_says_for_which_rules_the_data_move_the_threshold():
+def test_threshold_page_says_which_rules_are_data_driven():
     page = read("explanation/threshold.md")
     answers = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (yes|no) \|$", page, re.MULTILINE))
     assert answers == {rule: "yes" if rule in DATA_DRIVEN_RULES else "no" for rule in RULES}

@@ -128,7 +128,7 @@ def folder(tmp_path) -> RunFolder:
     return run
 
 
-def test_resumed_run_refuses_another_nested_setting_by_its_name(folder):
+def test_resumed_run_rejects_another_nested_setting_by_its_name(folder):
     with pytest.raises(InputError, match=r"other settings: method.threshold.mean \(0.25 -> 0.5\)"):
         resumed_config(folder, {"method": {"threshold": {"mean": 0.5}}})
 

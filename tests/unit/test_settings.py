@@ -46,7 +46,7 @@ class TestResolve:
             ("network", "options", 3, "network.options is 3, but it must be a table of settings"),
         ],
     )
-    def test_value_of_the_wrong_type_is_refused_by_name(self, section, key, value, words):
+    def test_value_of_the_wrong_type_is_rejected_by_name(self, section, key, value, words):
         with pytest.raises(InputError, match=words):
             resolve({section: {key: value}})
 
@@ -66,7 +66,7 @@ class TestResolve:
         with pytest.raises(UnknownNameError, match=r"no method named 'segpl-v'. Did you mean"):
             resolve({"method": {"name": "segpl-v"}})
 
-    def test_value_in_place_of_a_section_is_refused(self):
+    def test_value_in_place_of_a_section_is_rejected(self):
         with pytest.raises(InputError, match="'method' is 'segpl', but it must be a section"):
             resolve({"method": "segpl"})
 
@@ -126,11 +126,11 @@ class TestOverrides:
         assert content == {"network": {"options": {"features": 1}}}
 
     @pytest.mark.parametrize("text", ["train.steps", "steps=5", "=5", ".steps=5", "train.=5", ""])
-    def test_malformed_override_is_refused(self, text):
+    def test_malformed_override_is_rejected(self, text):
         with pytest.raises(InputError, match=r"cannot read .*Write section.key=value"):
             with_overrides({}, [text])
 
-    def test_key_below_a_value_is_refused(self):
+    def test_key_below_a_value_is_rejected(self):
         with pytest.raises(InputError, match="'steps' is a value, not a section"):
             with_overrides({"train": {"steps": 5}}, ["train.steps.more=5"])
 

@@ -3,8 +3,8 @@
     <root>/<dataset>-<hash of its folder>/<hash of the plan's preprocessing>/<case>.image.npy ...
 
 Image and label of a case are fresh while the sizes and modification times of their source files
-match the `.json` beside them. The `.json` is written last, so that an interrupted preparation is
-repeated.
+match the `.json` file next to them. That file is written last, so that an interrupted preparation
+is repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`predictions.json`: which run wrote the masks beside it, and what their numbers mean."""
+"""`predictions.json`: which run wrote the masks next to it, and what their numbers mean."""
 
 from __future__ import annotations
 

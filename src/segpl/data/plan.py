@@ -90,7 +90,7 @@ class Plan:
         return plan
 
     def check(self, source: str) -> None:
-        """Refuse a plan that cannot be trained."""
+        """Reject a plan that cannot be trained."""
         for problem in self._problems():
             raise InputError(f"{source}: {problem}")
 

@@ -265,7 +265,7 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 
 
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
-    """Refuse images that would be mostly padding."""
+    """Reject images that would be mostly padding."""
     for item in prints:
         stored = reorient_fingerprint(item, plan.orientation)
         shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)

@@ -1,6 +1,6 @@
 """Read scans and labels of any supported format into arrays on a grid.
 
-Unusable files are refused here, with their path, so that later stages can rely on the arrays.
+Unusable files are rejected here, with their path, so that later stages can rely on the arrays.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def _channels_first(opened: OpenFile, grid: Grid) -> NDArray[Any]:
 
 
 def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
-    _refuse_non_numeric(path, values)
-    with np.errstate(over="ignore"):  # overflow of float32 gives infinity, which is refused
+    _reject_non_numeric(path, values)
+    with np.errstate(over="ignore"):  # overflow of float32 gives infinity, which is rejected
         array = np.ascontiguousarray(values, dtype=np.float32)
     finite = np.isfinite(array)
     if not finite.all():
@@ -236,7 +236,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
-    _refuse_non_numeric(path, values)
+    _reject_non_numeric(path, values)
     if values.dtype.kind == "f":
         rounded = np.round(values)
         is_fraction = ~(np.abs(values - rounded) <= INTEGER_TOLERANCE)
@@ -256,7 +256,7 @@ def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-def _refuse_non_numeric(path: Path, values: NDArray[Any]) -> None:
+def _reject_non_numeric(path: Path, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "buif":
         raise UnusableFileError(
             f"{path} contains values of type {values.dtype}, but each voxel needs one real number",

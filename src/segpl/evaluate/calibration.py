@@ -60,14 +60,14 @@ def pair_probabilities(
     manifest = read_class_numbers(folder.parent) or read_class_numbers(folder)
     if manifest is None or len(manifest.classes) < 2:
         raise InputError(
-            f"no {MANIFEST} beside {folder} says which channel is which class. Write it with "
+            f"no {MANIFEST} next to {folder} says which channel is which class. Write it with "
             "`segpl predict RUN --probabilities --out DIR`, and evaluate DIR."
         )
-    _refuse_stale(pairing, manifest, folder)
+    _reject_stale(pairing, manifest, folder)
     return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
 
 
-def _refuse_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
+def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
     files = manifest.files
     stale = [
         case for case in pairing.pairs if case in files and PROBABILITIES not in files[case].maps

@@ -82,7 +82,7 @@ def unknown_number(where: str, number: int, classes: Mapping[str, int]) -> Input
     known = ", ".join(f"{name} = {number}" for name, number in classes.items())
     return InputError(
         f"{where} contains the number {number}, which is not a class ({known}). Predictions and "
-        f"labels must use the same numbers, those of {MANIFEST} beside the predictions."
+        f"labels must use the same numbers, those of {MANIFEST} next to the predictions."
     )
 
 

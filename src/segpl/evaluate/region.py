@@ -12,7 +12,7 @@ from segpl.data.layouts.base import bare_stem, image_files, subfolder
 from segpl.data.readers import Grid, grid_difference, read_label, stem_of
 from segpl.errors import InputError, MissingFileError
 
-REGION_FOLDERS = ("fov",)  # folders beside the labels that are known to hold regions
+REGION_FOLDERS = ("fov",)  # names of folders next to the labels that contain regions
 
 
 def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Path]:
@@ -26,7 +26,7 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
         folder = Path(region) if Path(region).is_dir() else _folder_beside(label, str(region))
         if folder is None:
             raise MissingFileError(
-                f"{region} is not a folder, and there is no folder of that name beside "
+                f"{region} is not a folder, and there is no folder of that name next to "
                 f"{label.parent}. Pass a folder with one mask per case."
             )
         files = image_files(folder)
@@ -42,7 +42,7 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
 
 
 def regions_beside(labels: Iterable[Path]) -> str | None:
-    """The name of a known region folder, if there is one beside every label."""
+    """The name of a known region folder, if there is one next to every label."""
     folders = {label.parent for label in labels}
     for name in REGION_FOLDERS:
         if folders and all(subfolder(folder.parent, (name,)) for folder in folders):

@@ -16,7 +16,7 @@ from segpl.data.split import Split, make_split
 from segpl.display import bar, say
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.experiments.experiment import Experiment, ExperimentDataset, refuse_unknown
+from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
 from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.experiments.workers import is_stopped, workers
@@ -94,7 +94,7 @@ def run_experiment(
     if RunFolder(out).config.exists():
         raise InputError(f"{out} is the folder of a run. Choose another --out.")
     names = [dataset.name for dataset in experiment.datasets]
-    refuse_unknown(only, names, "--only: no dataset named")
+    reject_unknown(only, names, "--only: no dataset named")
     jobs: list[TrainingJob] = []
     for dataset in experiment.datasets:
         folder = out / dataset.name
@@ -102,7 +102,7 @@ def run_experiment(
             jobs += finished_jobs(experiment, dataset, folder)
         else:
             jobs += plan_jobs(experiment, dataset, folder, root=root, quiet=quiet)
-    refuse_changed_settings(jobs)
+    reject_changed_settings(jobs)
 
     errors: dict[Path, str] = {}
 
@@ -158,7 +158,7 @@ def plan_jobs(
 def finished_jobs(
     experiment: Experiment, dataset: ExperimentDataset, folder: Path
 ) -> Iterator[TrainingJob]:
-    """Runs of a dataset that is not trained on now; none if it never was."""
+    """Finished runs on a dataset that this call does not train on."""
     jobs = [
         TrainingJob(
             dataset.name,
@@ -215,7 +215,7 @@ def split_of(content: Mapping[str, Any], data: Dataset) -> Split:
     return make_split(data, config.split, needs_unlabeled=needs_unlabeled)
 
 
-def refuse_changed_settings(jobs: Sequence[TrainingJob]) -> None:
+def reject_changed_settings(jobs: Sequence[TrainingJob]) -> None:
     """Settings and cases of a repeated comparison must match the runs that exist."""
     wanted = [resolve(job.content) for job in jobs]  # all of them, before any run starts
     for job, config in zip(jobs, wanted, strict=True):

@@ -130,7 +130,7 @@ def make_experiment(
         overrides: sections, and `methods`, that take precedence over all others.
     """
     given = dict(overrides or {})
-    refuse_unknown([*content, *given], (*KEYS, *SECTIONS), f"{source}: no setting")
+    reject_unknown([*content, *given], (*KEYS, *SECTIONS), f"{source}: no setting")
     variants = merge_settings(
         _tables(content, "methods", source), _tables(given, "methods", "--set")
     )
@@ -204,7 +204,7 @@ def decode(kind: type[Entry], table: Any, where: str) -> Entry:
     """A table as a dataclass; unknown keys and wrong types are errors that name the key."""
     known = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     if isinstance(table, Mapping):
-        refuse_unknown(table, known, f"{where}: no setting")
+        reject_unknown(table, known, f"{where}: no setting")
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
@@ -213,7 +213,7 @@ def decode(kind: type[Entry], table: Any, where: str) -> Entry:
 
 
 def check_experiment(experiment: Experiment, source: str) -> None:
-    """Refuse names that do not exist, and settings that cannot be trained or compared."""
+    """Reject names that do not exist, and settings that cannot be trained or compared."""
     names = [dataset.name for dataset in experiment.datasets]
     ids = [question.id for question in experiment.questions]
     labels = known_labels(experiment.variants)
@@ -221,18 +221,18 @@ def check_experiment(experiment: Experiment, source: str) -> None:
         check_variant(label, values, f"{source}: [methods.{label}]")
     for question in experiment.questions:
         where = f"{source}: question '{question.id}'"
-        refuse_bad_label(question.id, where)
+        reject_bad_label(question.id, where)
         if ids.count(question.id) > 1:
             raise InputError(f"{where}: this id is used twice. Rename one.")
-        refuse_unknown(question.only, names, f"{where}: no dataset named")
-        refuse_unknown(question.labels, labels, f"{where}: no method named")
+        reject_unknown(question.only, names, f"{where}: no dataset named")
+        reject_unknown(question.labels, labels, f"{where}: no method named")
     for dataset in experiment.datasets:
         check_dataset(experiment, dataset, f"{source}: [datasets.{dataset.name}]")
 
 
 def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
-    refuse_bad_label(label, where)
-    refuse_drawn(values, where)
+    reject_bad_label(label, where)
+    reject_drawn(values, where)
     if "name" in values:
         raise InputError(f"{where}: remove 'name'; use 'method' for the method of a variant.")
     method = values.get("method", label)
@@ -248,12 +248,12 @@ def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
 
 def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str) -> None:
     if dataset.name:
-        refuse_bad_label(dataset.name, where)
+        reject_bad_label(dataset.name, where)
     if "method" in dataset.sections:
         raise InputError(
             f"{where}: set a method's own settings with [methods.NAME], or --set methods.NAME.KEY."
         )
-    refuse_drawn(dataset.sections, where)
+    reject_drawn(dataset.sections, where)
     split = resolve(dataset.sections, where).split
     kinds = {question.cases for question in experiment.questions_on(dataset)}
     if "validation" in kinds and split.validation < 1:
@@ -268,18 +268,18 @@ def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str
         resolve(experiment.settings(dataset, label), f"[methods.{label}]")
 
 
-def refuse_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
+def reject_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
     for name in names:
         if name not in known:
             raise InputError(f"{what} '{name}'. {did_you_mean(name, known)}")
 
 
-def refuse_bad_label(name: str, where: str) -> None:
+def reject_bad_label(name: str, where: str) -> None:
     if not LABEL.fullmatch(name):
         raise InputError(f"{where}: '{name}' may contain only letters, digits, - and _.")
 
 
-def refuse_drawn(sections: Mapping[str, Any], where: str) -> None:
+def reject_drawn(sections: Mapping[str, Any], where: str) -> None:
     for section, key in DRAWN:
         table = sections.get(section, {})
         if isinstance(table, Mapping) and key in table:

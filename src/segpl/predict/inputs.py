@@ -47,7 +47,7 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
     jobs += _file_jobs(files, plan, layout)
     if not jobs:
         raise InputError("there is nothing to predict. Pass an image or a folder of images.")
-    _refuse_duplicates(jobs)
+    _reject_duplicates(jobs)
     return jobs
 
 
@@ -63,7 +63,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
 def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
     """One job per file, or per group `case_0000`, `case_0001`, ... of single channels."""
     alone = [Job(stem_of(path), (path,)) for path in files]
-    _refuse_duplicates(alone)
+    _reject_duplicates(alone)
     groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
     for path in files:
         match = CHANNEL.fullmatch(stem_of(path))
@@ -89,7 +89,7 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
     ]
 
 
-def _refuse_duplicates(jobs: Sequence[Job]) -> None:
+def _reject_duplicates(jobs: Sequence[Job]) -> None:
     seen: dict[str, Job] = {}
     for job in jobs:
         if job.name in seen:

@@ -128,7 +128,7 @@ def predict_with_each(
     predictors = run.method.predictors()
     labels, members = [], []
     for network in run.method.named_networks().values():
-        # no overlap: nobody keeps these masks, so seams do not matter
+        # no overlap: these masks are not kept, so seams do not matter
         own = (
             predict_windows(image, network_probability(network), run.plan, overlap=0).cpu().numpy()
         )

@@ -114,7 +114,7 @@ def write_advice(
 
 
 def advised_classes(folder: RunFolder, checkpoint: str) -> tuple[str, ...]:
-    """Classes of which predictions with this checkpoint keep only the largest component.
+    """Classes that keep only their largest component in predictions with this checkpoint.
 
     None without validation cases, or if the weights have changed since.
     """

@@ -62,7 +62,7 @@ class TestSettings:
         assert asdict(AugmentSettings()) == on
 
     @pytest.mark.parametrize(("name", "value"), [("mirror", 1.5), ("affine", -0.1)])
-    def test_value_outside_0_to_1_is_refused_by_name(self, name, value):
+    def test_value_outside_0_to_1_is_rejected_by_name(self, name, value):
         with pytest.raises(InputError, match=rf"augment\.{name} is {value}: it must be from"):
             AugmentSettings(**{name: value})
 

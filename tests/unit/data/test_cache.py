@@ -42,11 +42,11 @@ def load(case: Case, root: Path, *, labeled: bool = True, plan: Plan = PLAN) -> 
 
 
 def forbid_reading(monkeypatch, *names: str) -> None:
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise AssertionError("a source file was read")
 
     for name in names:
-        monkeypatch.setattr(readers, name, refuse)
+        monkeypatch.setattr(readers, name, reject)
 
 
 def overwrite(path: Path, array: np.ndarray) -> None:
@@ -205,7 +205,7 @@ class TestFolders:
         assert cache_root() == Path.home() / ".cache" / "segpl"
 
 
-class TestRefusals:
+class TestRejections:
     def test_broken_case_is_named(self, tmp_path, root):
         good, bad = make_case(tmp_path / "d", "good"), make_case(tmp_path / "d", "bad")
         np.save(bad.images[0], np.full((6, 7), 3.0))

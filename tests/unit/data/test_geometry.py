@@ -59,7 +59,7 @@ class TestReorient:
         assert reorient(volume, None, "RAS") is volume
         assert reorient(picture, RAS, "LPS") is picture
 
-    def test_affine_without_a_direction_is_refused(self):
+    def test_affine_without_a_direction_is_rejected(self):
         with pytest.raises(InputError, match="has an axis without a direction"):
             reorient(np.zeros((1, 2, 2, 2)), np.diag([1.0, 0.0, 1.0, 1.0]), "RAS")
 

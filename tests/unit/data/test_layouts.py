@@ -31,38 +31,38 @@ def names(cases) -> list[str]:
     return [case.name for case in cases]
 
 
-def refusal(root: Path, *, error: type[Exception] = InputError, **arguments: str) -> str:
+def rejection(root: Path, *, error: type[Exception] = InputError, **arguments: str) -> str:
     with pytest.raises(error) as caught:
         read_dataset(root, **arguments)
     return str(caught.value)
 
 
 class TestDetection:
-    def test_path_that_is_not_a_folder_is_refused(self, tmp_path):
-        assert "nowhere does not exist" in refusal(tmp_path / "nowhere", error=MissingFileError)
-        assert "a.png is a file" in refusal(touch(tmp_path, "a.png") / "a.png")
+    def test_path_that_is_not_a_folder_is_rejected(self, tmp_path):
+        assert "nowhere does not exist" in rejection(tmp_path / "nowhere", error=MissingFileError)
+        assert "a.png is a file" in rejection(touch(tmp_path, "a.png") / "a.png")
 
-    def test_unknown_folder_is_refused_with_its_content_and_a_layout_that_works(self, tmp_path):
-        message = refusal(touch(tmp_path, "notes.txt", "scans/a.nii.gz"))
+    def test_unknown_folder_is_rejected_with_its_content_and_a_layout_that_works(self, tmp_path):
+        message = rejection(touch(tmp_path, "notes.txt", "scans/a.nii.gz"))
         assert "Looked for: labelled/imgs" in message
         assert "contains notes.txt, scans/." in message
         assert "images/a.nii.gz" in message
 
-    def test_parent_folder_is_refused_with_the_dataset_below(self, tmp_path):
+    def test_parent_folder_is_rejected_with_the_dataset_below(self, tmp_path):
         touch(tmp_path, "inner/images/a.png", "inner/labels/a.png")
-        assert f"Did you mean {tmp_path / 'inner'}?" in refusal(tmp_path)
+        assert f"Did you mean {tmp_path / 'inner'}?" in rejection(tmp_path)
 
-    def test_wrong_layout_name_is_refused(self, tmp_path):
+    def test_wrong_layout_name_is_rejected(self, tmp_path):
         touch(tmp_path, "images/a.png")
-        message = refusal(tmp_path, error=UnknownNameError, layout="nnunett")
+        message = rejection(tmp_path, error=UnknownNameError, layout="nnunett")
         assert "Did you mean 'nnunet'" in message
-        assert "does not have the layout 'nnunet'" in refusal(tmp_path, layout="nnunet")
+        assert "does not have the layout 'nnunet'" in rejection(tmp_path, layout="nnunet")
 
-    def test_broken_json_is_refused_by_name(self, tmp_path):
+    def test_broken_json_is_rejected_by_name(self, tmp_path):
         touch(tmp_path, "imagesTr/a_0000.nii.gz")
         for content, words in (("{", "not valid JSON"), ("[]", "contains a list instead")):
             (tmp_path / "dataset.json").write_text(content)
-            message = refusal(tmp_path)
+            message = rejection(tmp_path)
             assert "dataset.json" in message
             assert words in message
 
@@ -133,7 +133,7 @@ class TestFolders:
             (("images/a.png", "images/a.npy"), r"2 cases named 'a': .*a\.npy and .*a\.png"),
         ],
     )
-    def test_ambiguous_files_are_refused(self, tmp_path, files, words):
+    def test_ambiguous_files_are_rejected(self, tmp_path, files, words):
         touch(tmp_path, *files)
         with pytest.raises(InputError, match=words):
             read_dataset(tmp_path)
@@ -237,7 +237,7 @@ class TestDecathlon:
         with pytest.raises(MissingFileError, match=words):
             read_dataset(root)
 
-    def test_entry_without_an_image_is_refused(self, root):
+    def test_entry_without_an_image_is_rejected(self, root):
         describe(root, training=[{"label": "labelsTr/a.nii.gz"}])
         with pytest.raises(InputError, match=r"of 'training' names no image"):
             read_dataset(root)
@@ -298,7 +298,7 @@ class TestNnUnet:
             ("labelsTr/z.nii.gz", r"z\.nii\.gz has no image of the same name"),
         ],
     )
-    def test_surplus_file_is_refused(self, root, extra, words):
+    def test_surplus_file_is_rejected(self, root, extra, words):
         with pytest.raises(InputError, match=words):
             read_dataset(touch(root, extra))
 
@@ -312,7 +312,7 @@ class TestNnUnet:
             ({"background": 0, "whole": [1, 2]}, "class 'whole' in "),
         ],
     )
-    def test_classes_without_their_own_number_are_refused(self, root, labels, words):
+    def test_classes_without_their_own_number_are_rejected(self, root, labels, words):
         with pytest.raises(InputError, match=rf"dataset\.json.*{words}|{words}.*dataset\.json"):
             read_dataset(self.described(root, labels=labels))
 
@@ -348,5 +348,5 @@ class TestSubjects:
             ("(z)", "matches none of the 1 case names, for example 'a'"),
         ],
     )
-    def test_invalid_pattern_is_refused(self, tmp_path, pattern, words):
-        assert words in refusal(touch(tmp_path, "images/a.png"), subject=pattern)
+    def test_invalid_pattern_is_rejected(self, tmp_path, pattern, words):
+        assert words in rejection(touch(tmp_path, "images/a.png"), subject=pattern)

@@ -88,7 +88,7 @@ def test_two_axes_give_a_2d_image():
 
 
 @pytest.mark.parametrize("shape", [(64,), (64, 64, 8), (32, 32, 32, 32)])
-def test_bad_shape_is_refused(shape):
+def test_bad_shape_is_rejected(shape):
     with pytest.raises(InputError, match="two or three axes of at least 16 voxels"):
         vessel_phantom(0, PhantomSettings(shape=shape))
 

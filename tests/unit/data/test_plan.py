@@ -96,14 +96,14 @@ def test_missing_file_and_missing_key_are_named(path, tmp_path):
         ({"strides": [2, 2, 2]}, r"in 'strides\[0\]'"),
     ],
 )
-def test_value_of_the_wrong_type_is_refused_by_name(path, changes, words):
+def test_value_of_the_wrong_type_is_rejected_by_name(path, changes, words):
     edit(path, **changes)
     with pytest.raises(InputError, match=rf"plan\.json.*{words}"):
         Plan.read(path)
 
 
 @pytest.mark.parametrize("content", ["[]", "3", "null"])
-def test_json_without_a_table_is_refused(path, content):
+def test_json_without_a_table_is_rejected(path, content):
     path.write_text(content)
     with pytest.raises(InputError, match=r"plan\.json cannot be used: expected 'object'"):
         Plan.read(path)
@@ -126,7 +126,7 @@ def test_json_without_a_table_is_refused(path, content):
         ({"kernels": [[3, 3, 3], [3, 1, 3], [3, 3, 3]]}, "smaller than its stride"),
     ],
 )
-def test_plan_that_cannot_be_trained_is_refused(path, changes, words):
+def test_plan_that_cannot_be_trained_is_rejected(path, changes, words):
     edit(path, **changes)
     with pytest.raises(InputError, match=rf"plan\.json: .*{words}"):
         Plan.read(path)

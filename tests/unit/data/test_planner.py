@@ -155,7 +155,7 @@ class TestPatch:
         prints = [fingerprint((40, 40, smallest)), *[fingerprint((40, 40, 40))] * 2]
         check_sizes(plan_for(*prints), prints)
 
-    def test_image_smaller_than_half_the_patch_is_refused(self):
+    def test_image_smaller_than_half_the_patch_is_rejected(self):
         plan = plan_for(fingerprint((40, 40, 40)))
         expected = r"case tiny: the image is smaller than half the patch: 40x40x10.*Use 20 or less"
         with pytest.raises(InputError, match=expected):

@@ -61,25 +61,25 @@ def test_each_channel_has_its_own_normalization():
 
 @pytest.mark.parametrize("kind", ["zscore", "zscore-nonzero"])
 @pytest.mark.parametrize("value", [0, 7.3])
-def test_constant_image_is_refused(kind, value):
+def test_constant_image_is_rejected(kind, value):
     plan = replace(PLAN, normalization=(Normalization(kind),))
     with pytest.raises(InputError, match="channel 'T1' is constant"):
         prepare_image(picture(np.full((4, 4), value)), plan)
 
 
-def test_unknown_normalization_is_refused_with_the_nearest_name():
+def test_unknown_normalization_is_rejected_with_the_nearest_name():
     plan = replace(PLAN, normalization=(Normalization("zscor"),))
     with pytest.raises(UnknownNameError, match="Did you mean 'zscore'"):
         prepare_image(picture([[1, 2], [3, 6]]), plan)
 
 
-def test_ct_rule_without_a_range_is_refused():
+def test_ct_rule_without_a_range_is_rejected():
     plan = replace(PLAN, normalization=(Normalization("ct", mean=3, std=0),))
     with pytest.raises(InputError, match=r"std must be positive.*plan\.json"):
         prepare_image(picture([[1, 2], [3, 6]]), plan)
 
 
-def test_wrong_number_of_channels_is_refused():
+def test_wrong_number_of_channels_is_rejected():
     with pytest.raises(InputError, match=r"2 channel\(s\), but the plan has 1: T1"):
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
@@ -103,7 +103,7 @@ def test_ignore_number_becomes_minus_one():
 
 
 @pytest.mark.parametrize("stranger", [2, -5, 70_000])
-def test_number_without_a_class_is_refused(stranger):
+def test_number_without_a_class_is_rejected(stranger):
     with pytest.raises(
         InputError, match=rf"the label contains {stranger}, .* 0 background, 3 organ"
     ):

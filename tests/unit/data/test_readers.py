@@ -171,13 +171,13 @@ def test_gray_mask_saved_as_rgb_is_one_mask(tmp_path):
     )
 
 
-def test_colored_mask_is_refused(tmp_path):
+def test_colored_mask_is_rejected(tmp_path):
     values = np.array([[[255, 0, 0], [0, 0, 0]]], np.uint8)
     with pytest.raises(InputError, match="is a color picture"):
         read_label(picture(tmp_path / "a.png", values))
 
 
-def test_tiff_of_several_pages_is_refused_by_name(tmp_path):
+def test_tiff_of_several_pages_is_rejected_by_name(tmp_path):
     pages = [PIL.Image.new("L", (4, 4)) for _ in range(3)]
     pages[0].save(tmp_path / "stack.tif", save_all=True, append_images=pages[1:])
     with pytest.raises(InputError, match=r"stack\.tif has 3 pages"):
@@ -199,7 +199,7 @@ def test_npz_gives_the_named_array_and_its_spacing(tmp_path):
     np.testing.assert_array_equal(read_label(tmp_path / "a.npz").array, mask)
 
 
-def test_npz_with_several_unnamed_arrays_is_refused(tmp_path):
+def test_npz_with_several_unnamed_arrays_is_rejected(tmp_path):
     np.savez(tmp_path / "a.npz", first=volume(4, 5), second=volume(4, 5))
     with pytest.raises(InputError, match="contains the arrays first, second"):
         read_image([tmp_path / "a.npz"], dims=2)
@@ -238,7 +238,7 @@ def damaged(folder: Path, name: str) -> Path:
 @pytest.mark.parametrize(
     "name", ["a.nii.gz", "a.nii", "a.png", "a.jpg", "a.tif", "a.npy", "a.npz", "a.mha"]
 )
-def test_truncated_file_is_refused_by_name(tmp_path, name):
+def test_truncated_file_is_rejected_by_name(tmp_path, name):
     path = damaged(tmp_path, name)
     dims = 2 if name.endswith((".png", ".jpg", ".tif")) else 3
     with pytest.raises(InputError, match=rf"{name} is corrupt or truncated"):
@@ -247,7 +247,7 @@ def test_truncated_file_is_refused_by_name(tmp_path, name):
 
 @pytest.mark.parametrize("suffix", [s for s in SUFFIXES if s not in (".nrrd", ".mha", ".mhd")])
 @pytest.mark.parametrize("content", [b"", b"this is not an image, whatever its name says" * 20])
-def test_file_with_other_content_is_refused_by_name(tmp_path, suffix, content):
+def test_file_with_other_content_is_rejected_by_name(tmp_path, suffix, content):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
     with pytest.raises(InputError, match="is corrupt or truncated"):
@@ -298,7 +298,7 @@ def with_values(*values: float) -> np.ndarray:
         (lambda d: store(d / "a.npy", np.zeros((0, 5))), 2, "is empty"),
     ],
 )
-def test_unusable_image_is_refused(tmp_path, make, dims, words):
+def test_unusable_image_is_rejected(tmp_path, make, dims, words):
     with pytest.raises(InputError, match=words):
         read_image([make(tmp_path)], dims)
 
@@ -316,7 +316,7 @@ def test_channel_files_must_be_alike(tmp_path, second, words):
         read_image(files, dims=3)
 
 
-def test_spacing_of_zero_is_refused(tmp_path):
+def test_spacing_of_zero_is_rejected(tmp_path):
     np.savez(tmp_path / "a.npz", image=volume(4, 5), spacing=[1, 0])
     with pytest.raises(InputError, match=r"voxel spacing of \(1, 0\)"):
         read_image([tmp_path / "a.npz"], dims=2)
@@ -330,7 +330,7 @@ def test_spacing_of_zero_is_refused(tmp_path):
         (np.full((4, 5, 6), 2.0**40), "class numbers beyond 2147483647"),
     ],
 )
-def test_unusable_label_is_refused(tmp_path, values, words):
+def test_unusable_label_is_rejected(tmp_path, values, words):
     with pytest.raises(InputError, match=words):
         read_label(nifti(tmp_path / "a.nii", values))
 

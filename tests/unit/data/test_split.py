@@ -77,7 +77,7 @@ class TestParts:
         result.write(tmp_path / "split.json")
         assert Split.read(tmp_path / "split.json") == result
 
-    def test_file_without_a_split_is_refused(self, tmp_path):
+    def test_file_without_a_split_is_rejected(self, tmp_path):
         path = tmp_path / "split.json"
         with pytest.raises(MissingFileError, match=r"split\.json does not exist"):
             Split.read(path)
@@ -131,7 +131,7 @@ class TestSubjects:
         assert not subjects(result.validation) & subjects(result.test)
         assert any("unlabeled cases belong to held-out subjects" in note for note in result.notes)
 
-    def test_method_is_refused_if_every_unlabeled_case_belongs_to_a_held_out_subject(self):
+    def test_method_is_rejected_if_every_unlabeled_case_belongs_to_a_held_out_subject(self):
         data = dataset(case("a1", subject="a"), case("a2", subject="a", label=False), case("b1"))
         tests = {n: split(data, test=1, seed=n, needs_unlabeled=False).test[0] for n in range(20)}
         seed = next(n for n, name in tests.items() if name == "a1")
@@ -210,7 +210,7 @@ class TestFolds:
         )
         assert len(part.unlabeled) == 6 * 2 + 1 - 2
 
-    def test_fold_without_unlabeled_cases_is_refused(self):
+    def test_fold_without_unlabeled_cases_is_rejected(self):
         data = dataset(case("a1", subject="a"), case("b1"), case("a2", subject="a", label=False))
         parts = [split(data, folds=2, fold=n, needs_unlabeled=False) for n in (0, 1)]
         empty = next(n for n, part in enumerate(parts) if not part.unlabeled)
@@ -253,6 +253,6 @@ class TestFolds:
         (mixed(9), {"folds": 3, "fold": 3}, r"split\.fold is 3: it must be between 0 and 2"),
     ],
 )
-def test_impossible_split_is_refused_with_a_way_out(data, settings, words):
+def test_impossible_split_is_rejected_with_a_remedy(data, settings, words):
     with pytest.raises(InputError, match=words):
         split(data, **settings)

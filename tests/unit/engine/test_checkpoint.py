@@ -85,7 +85,7 @@ def test_missing_checkpoint_is_named(tmp_path):
         read_checkpoint(tmp_path / "last.safetensors")
 
 
-def test_other_checkpoint_format_is_refused(path):
+def test_other_checkpoint_format_is_rejected(path):
     content = json.dumps({"format": FORMAT + 1, "step": 0, "facts": {}})
     save_file(load_file(path), path, {"segpl": content})
     with pytest.raises(InputError, match=f"has checkpoint format {FORMAT + 1}.*reads {FORMAT}"):
@@ -93,7 +93,7 @@ def test_other_checkpoint_format_is_refused(path):
 
 
 @pytest.mark.parametrize("module", [layer(4), nn.Conv3d(1, 3, 3), nn.Sequential(*layer(), layer())])
-def test_other_network_is_refused_with_an_example(path, module):
+def test_other_network_is_rejected_with_an_example(path, module):
     before = {key: value.clone() for key, value in module.state_dict().items()}
     words = (
         r"belongs to another network: \d+ weights differ, such as '.*Use the network, method and"
@@ -104,28 +104,28 @@ def test_other_network_is_refused_with_an_example(path, module):
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff" * 4096, b"{" * 64])
-def test_garbage_is_refused_by_file_name(path, content):
+def test_garbage_is_rejected_by_file_name(path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"last\.safetensors is not a segpl checkpoint"):
         read_checkpoint(path)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
-def test_truncated_checkpoint_is_refused(path, share):
+def test_truncated_checkpoint_is_rejected(path, share):
     whole = path.read_bytes()
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(InputError, match="is not a segpl checkpoint"):
         read_checkpoint(path)
 
 
-def test_weights_of_another_program_are_refused(path):
+def test_weights_of_another_program_are_rejected(path):
     save_file({"a": torch.zeros(3)}, path)
     with pytest.raises(InputError, match="Only checkpoints written by segpl can be loaded"):
         read_checkpoint(path)
 
 
 @pytest.mark.parametrize("writer", ["pickle", "torch"])
-def test_pickle_is_refused_and_never_executed(tmp_path, writer):
+def test_pickle_is_rejected_and_never_executed(tmp_path, writer):
     path, target = tmp_path / "last.safetensors", tmp_path / "executed"
     if writer == "pickle":
         path.write_bytes(pickle.dumps(Bomb(target)))

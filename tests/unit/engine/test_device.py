@@ -41,13 +41,13 @@ def test_auto_is_the_gpu_if_there_is_one():
 
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:0"])
-def test_missing_gpu_is_refused(name):
+def test_missing_gpu_is_rejected(name):
     with pytest.raises(InputError, match=f"--device {name} needs a CUDA GPU, but torch finds none"):
         choose_device(name)
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpu_index_out_of_range_is_refused():
+def test_gpu_index_out_of_range_is_rejected():
     with pytest.raises(
         InputError, match="--device cuda:2 does not exist: there are 2 GPUs, starting at cuda:0"
     ):
@@ -55,13 +55,13 @@ def test_gpu_index_out_of_range_is_refused():
 
 
 @pytest.mark.parametrize("name", ["gpu", "cudda", "", "cuda:x"])
-def test_unknown_device_is_refused(name):
+def test_unknown_device_is_rejected(name):
     with pytest.raises(InputError, match=f"no device named '{name}'. Use auto, cpu or cuda"):
         choose_device(name)
 
 
 @pytest.mark.parametrize("name", ["meta", "mps"])
-def test_unsupported_device_is_refused(name):
+def test_unsupported_device_is_rejected(name):
     with pytest.raises(InputError, match=f"--device {name} is not supported. Use cpu or cuda"):
         choose_device(name)
 

@@ -13,7 +13,7 @@ THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
 
 
 def test_components_extend_across_ignored_voxels(tmp_path):
-    """The prediction is one piece across a gap that nobody has labeled."""
+    """The prediction is one component across an unlabeled gap."""
     label = np.array([[1, 1, IGNORE, 1, 1, 1]], np.int16)
     answer = np.ones((1, 1, 6), np.float32)
     assert dice_by_class(answer, label, PICTURES, ["vessel"]) == {"vessel": 1.0}

@@ -163,7 +163,7 @@ def test_table_of_settings_goes_to_methods_that_have_one_and_a_value_to_the_othe
     assert (segpl.settings.threshold, bpl.settings.threshold) == (0.4, ThresholdSettings())
 
 
-def test_setting_that_no_method_has_is_refused_with_the_nearest():
+def test_setting_that_no_method_has_is_rejected_with_the_nearest():
     with pytest.raises(InputError, match=r"--set method\.alfa: .* Did you mean 'alpha'"):
         configs_for(["segpl"], {"method": {"alfa": 0.7}})
 
@@ -243,6 +243,6 @@ def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
         ((32, 32), 1, 1, "background counts as one"),
     ],
 )
-def test_invalid_shape_is_refused(patch, channels, classes, words):
+def test_invalid_shape_is_rejected(patch, channels, classes, words):
     with pytest.raises(InputError, match=words):
         plan_for_patch(patch, channels=channels, classes=classes)

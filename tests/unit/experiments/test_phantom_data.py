@@ -85,7 +85,7 @@ def test_plan_of_generated_scans_ignores_validation_cases(tmp_path, monkeypatch)
         ({"validation": 1, "seed": 4}, "Remove split.seed"),
     ],
 )
-def test_impossible_split_of_generated_scans_is_refused(tmp_path, split, words):
+def test_impossible_split_of_generated_scans_is_rejected(tmp_path, split, words):
     with pytest.raises(InputError, match=words):
         jobs(split, tmp_path)
 

@@ -9,7 +9,7 @@ from segpl.experiments.tensor_memory import TensorMemory
 KILO = 256 * 4  # bytes of 256 numbers
 
 
-def test_peak_is_the_most_that_lived_at_once():
+def test_peak_is_the_largest_total_of_live_tensors():
     with TensorMemory([]) as memory:
         first = torch.zeros(256)
         second = torch.zeros(512)
@@ -35,8 +35,8 @@ def test_counter_keeps_no_tensor_alive():
         assert memory.bytes == 0
 
 
-def test_what_is_kept_for_the_backward_pass_is_counted():
-    """exp keeps its answer, so four in a row hold four, where no gradient is wanted two."""
+def test_tensors_saved_for_the_backward_pass_are_counted():
+    """exp saves its output: four in a row hold four tensors, or two without gradients."""
     start = torch.zeros(256, requires_grad=True)
     with TensorMemory([start]) as memory:
         start.exp().exp().exp().exp()

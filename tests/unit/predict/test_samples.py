@@ -164,7 +164,7 @@ class TestThresholds:
             assert np.array_equal(mask[is_clear], (probability > cut)[is_clear])
 
     def test_each_window_has_its_own_posterior(self):
-        """A head that reads the window: the batch it travels in must not change its threshold."""
+        """The other windows of the batch must not change the threshold of a window."""
         sampler = RunSampler(build("segpl-vi", 2).eval(), PLAN, Sampling("thresholds", 4))
         torch.nn.init.normal_(sampler.method.head.mean.weight, std=0.5)
         one, four = (
@@ -200,7 +200,7 @@ class TestThresholds:
         assert len(np.unique(plain.argmax(0))) > 1
 
     def test_votes_outweigh_probabilities(self):
-        """A single vote more decides, however small the probability that it was made of."""
+        """One more vote decides, however small the probability behind it."""
 
         class Voter:
             def samples(self, image, case, whole):
@@ -256,7 +256,7 @@ class TestOthers:
         assert answer.decisive is None
 
     def test_all_windows_share_one_dropout_mask(self):
-        """A thinned network that sees one patch everywhere answers the same everywhere."""
+        """On a constant image, one dropout mask gives the same prediction everywhere."""
         image = torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1)).repeat(1, 8, 8)
         seen = []
 

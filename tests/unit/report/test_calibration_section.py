@@ -14,7 +14,7 @@ from segpl.types import IGNORE
 
 
 def test_measures_are_those_of_the_known_voxels():
-    """By hand: (0.1^2 + 0.2^2 + 0.5^2) / 3; the voxel that nobody labeled counts for nothing."""
+    """By hand: (0.1^2 + 0.2^2 + 0.5^2) / 3; the unlabeled voxel does not count."""
     probability = np.array([[0.9, 0.2, 0.5, 0.9]])
     found = calibration_of(probability, np.array([1, 0, 1, IGNORE]))
     assert found.brier == pytest.approx(0.3 / 3)
@@ -30,7 +30,7 @@ def test_large_case_is_thinned_out_evenly():
     assert found.reliability.frequency[7] == pytest.approx(0.5, abs=1e-4)
 
 
-def test_table_is_of_means_over_seeds_and_marks_the_lowest():
+def test_table_shows_means_over_seeds_and_marks_the_lowest():
     sure = calibration_of(np.array([[1.0, 0.0]]), np.array([1, 0]))
     coin = calibration_of(np.array([[0.5, 0.5]]), np.array([1, 0]))
     table = calibration_table({"good": [[sure], [sure]], "bad": [[coin], [sure, coin]]})

@@ -52,7 +52,7 @@ def run(tmp_path) -> RunRecord:
     return make_record("segpl", dataset=str(data), path=folder, plan=PLAN, scores=scores)
 
 
-def test_number_without_a_class_is_refused(run):
+def test_number_without_a_class_is_rejected(run):
     write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
     with pytest.raises(InputError, match="contains the number 7, which is not a class"):
         RunCases(run).arrays("t0")
@@ -73,7 +73,7 @@ def test_probabilities_of_another_grid_or_other_classes_are_reported(run, shape,
     assert words in missing[0]
 
 
-def test_channel_that_is_shown_is_named_where_there_are_several(run):
+def test_shown_channel_is_named_if_there_are_several(run):
     assert channel_note(collect(run)) == ""
     several = replace(run, plan=replace(PLAN, channels=("T1", "FLAIR")))
     assert channel_note(collect(several)) == "The first of the 2 channels T1, FLAIR is shown."
@@ -96,7 +96,7 @@ def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):
     assert (shown[2, 2, 2], shown.sum()) == (pytest.approx(0.5), pytest.approx(0.5))
 
 
-def test_prediction_on_another_grid_is_refused(run):
+def test_prediction_on_another_grid_is_rejected(run):
     write(run.path / "predictions" / "t0.nii.gz", np.zeros((6, 5, 4), np.uint8), np.eye(4))
     with pytest.raises(InputError, match="the label and the prediction differ in voxel spacing"):
         RunCases(run).arrays("t0")

@@ -147,7 +147,7 @@ def test_page_warns_against_choosing_by_test_scores():
         ({"variants": ("segpl",)}, "both the reference and a variant"),
     ],
 )
-def test_question_without_a_comparison_is_refused(changes, words):
+def test_question_without_a_comparison_is_rejected(changes, words):
     with pytest.raises(InputError, match=words):
         question(**changes)
 

@@ -33,7 +33,7 @@ def boxes(drawing: str) -> dict[str, tuple[float, float, float, float]]:
 
 
 @pytest.mark.parametrize(("highest", "lowest"), [(3.386, 0.02), (0.0177, 0.0)])
-def test_all_words_of_a_curve_are_inside_of_the_drawing(highest, lowest):
+def test_all_text_of_a_curve_is_inside_the_figure(highest, lowest):
     """The numbers at the ticks must be those that the layout has made room for."""
     log = {"step": list(range(10)), "kl": list(np.linspace(highest, lowest, 10))}
     drawing = svg(curve_figure({"segpl-vi": [log]}, "kl", "KL of the threshold"), "a curve")

@@ -25,7 +25,7 @@ def test_each_kind_of_voxel_gets_its_own_color():
 
 
 def test_the_three_colors_differ_in_lightness():
-    """So that they can be told apart without seeing any color."""
+    """So that color-blind readers can distinguish them."""
     weights = np.array([0.2126, 0.7152, 0.0722])
     colors = (TRUE_POSITIVE, FALSE_NEGATIVE, FALSE_POSITIVE)
     first, second, third = (float(weights @ to_rgb(color)) for color in colors)
@@ -33,7 +33,7 @@ def test_the_three_colors_differ_in_lightness():
     assert second > third + 0.15
 
 
-def test_slices_of_different_shapes_are_refused():
+def test_slices_of_different_shapes_are_rejected():
     with pytest.raises(InputError, match="three slices"):
         overlay(np.zeros((4, 4)), np.zeros((4, 5)), np.zeros((4, 4)))
 

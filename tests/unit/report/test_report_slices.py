@@ -53,7 +53,7 @@ def picture(address: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(data)).convert("RGBA"))
 
 
-def test_volume_has_three_views_in_the_hand_of_a_radiologist():
+def test_volume_has_three_views_in_radiological_convention():
     """A voxel far to the right, front and top of the patient lies left and up in each picture."""
     array = np.zeros((6, 5, 4))
     array[5, 4, 3] = 1
@@ -62,7 +62,7 @@ def test_volume_has_three_views_in_the_hand_of_a_radiologist():
         assert tuple(np.argwhere(stack)[0]) == (len(stack) - 1, 0, 0), name
 
 
-def test_turned_volume_is_shown_as_the_upright_one():
+def test_volume_in_another_orientation_is_shown_upright():
     array = np.random.default_rng(0).normal(size=(6, 5, 4))
     affine = np.zeros((4, 4))
     affine[0, 2], affine[1, 0], affine[2, 1], affine[3, 3] = -1.0, 2.0, 3.0, 1.0
@@ -82,7 +82,7 @@ def test_picture_has_one_view():
     assert picture(sheets[view.image]).shape == (8, 6, 4)
 
 
-def test_overlay_has_a_color_for_found_wrong_and_missed():
+def test_overlay_has_a_color_for_correct_false_and_missed_voxels():
     truth = np.array([[1, 1, 0, 0]], np.int16)
     prediction = np.array([[1, 0, 1, 0]], np.int16)
     arrays = CaseArrays("a", np.zeros((1, 4)), truth, prediction, Grid((1, 4), (1.0, 1.0), None))
@@ -101,7 +101,7 @@ def test_wrong_class_counts_as_wrongly_marked():
     assert "#{:02X}{:02X}{:02X}".format(*pixels[0, :3]) == FALSE_POSITIVE
 
 
-def test_uncertainty_is_a_layer_where_there_is_a_map():
+def test_uncertainty_is_a_layer_if_a_map_exists():
     plain, _, _ = browse([request(case)], budget=BUDGET)
     assert plain[0].layers == ("errors", "truth", "prediction")
     unsure = np.linspace(0, 1, 120, dtype=np.float32).reshape(6, 5, 4)
@@ -117,7 +117,7 @@ def test_image_of_a_case_is_stored_once_for_all_runs():
     assert len(two) == len(one) + 9  # three layers of three views
 
 
-def test_view_begins_at_the_slice_with_the_most_foreground():
+def test_view_starts_at_the_slice_with_the_most_foreground():
     truth = np.zeros((6, 5, 4), np.int16)
     truth[:, :, 2] = 1
     browsers, _, _ = browse([request(lambda: case(truth=truth))], budget=BUDGET)
@@ -157,7 +157,7 @@ def test_slices_stay_within_the_budget_by_fewer_and_smaller_slices(monkeypatch):
     assert browse(many, budget=10)[:2] == ([], {})
 
 
-def test_case_that_cannot_be_read_hides_no_other():
+def test_unreadable_case_does_not_hide_the_others():
     def broken() -> CaseArrays:
         raise MissingFileError("a.nii.gz does not exist.")
 
@@ -171,7 +171,7 @@ TABLE = Table(
 )
 
 
-def test_latex_escapes_what_means_something_there():
+def test_latex_special_characters_are_escaped():
     assert escape_latex(r"a_b & 5 % of $x$ \n") == r"a\_b \& 5 \% of \$x\$ \textbackslash{}n"
     lines = as_latex(TABLE).splitlines()
     assert lines[0] == "% a note"
@@ -179,7 +179,7 @@ def test_latex_escapes_what_means_something_there():
     assert r"\begin{tabular}{lr}" in lines
 
 
-def test_assets_are_named_for_their_tables(tmp_path):
+def test_assets_are_named_after_their_tables(tmp_path):
     write_assets(tmp_path, [Section("s", "S", tables=(NamedTable("t", TABLE),))])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.tex"]
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "x_1,0.5 ± 0.1"

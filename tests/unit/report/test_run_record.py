@@ -54,7 +54,7 @@ def problems(run: Path) -> str:
     return " ".join(collect_runs([run]).runs[0].problems)
 
 
-def test_run_is_known_by_its_files(tmp_path):
+def test_record_contains_the_files_of_the_run(tmp_path):
     (run,) = collect_runs([make_run(tmp_path, "a", seed=3, t0=0.5, t1=0.7)]).runs
     assert (run.name, run.method, run.seed, run.seconds, run.peak_bytes) == (
         *("a", "segpl", 3, 12.5, 1024),
@@ -70,7 +70,7 @@ def test_folder_given_twice_counts_once(tmp_path):
     assert (len(found.runs), found.left_out) == (1, {})
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_runs_with_the_same_name_are_distinguished_by_their_folders(tmp_path):
     found = collect_runs(
         [make_run(tmp_path, "x/a", t0=0.5), make_run(tmp_path, "y/a", method="cps", t0=0.5)]
     )
@@ -118,7 +118,7 @@ def test_folds_and_agreement_are_read_if_a_run_has_them(tmp_path):
     assert found.agreement.classes["x"].agreement == 0.75
 
 
-def test_cross_validation_of_shorter_trainings_is_not_shown(tmp_path):
+def test_cross_validation_of_shorter_runs_is_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
     (run / "folds.csv").write_text("step,fold,case,class,dice\n2,0,a,x,0.25\n")
     assert collect_runs([run]).runs[0].folds == []
@@ -137,11 +137,11 @@ def test_agreement_of_older_weights_is_not_shown(tmp_path):
     assert "older weights" in problems(run)
 
 
-def test_run_without_test_cases_says_how_to_have_some(tmp_path):
+def test_run_without_test_cases_says_how_to_hold_some_out(tmp_path):
     assert "Train with --test N" in problems(make_run(tmp_path, "a"))
 
 
-def test_newer_scores_overrule_older_ones(tmp_path):
+def test_newer_scores_override_older_ones(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     write_scores(
         run / "predictions" / "scores.csv",
@@ -164,6 +164,6 @@ def test_moved_data_is_reported_and_hides_nothing_else(tmp_path):
     assert "0.550" in page
 
 
-def test_no_readable_run_names_them_all(tmp_path):
+def test_error_names_all_unreadable_runs(tmp_path):
     with pytest.raises(InputError, match=r"none of the runs can be read: a: .*b: "):
         collect_runs([tmp_path / "a", tmp_path / "b"])

@@ -133,7 +133,7 @@ class TestScores:
         assert methods_table(found).rows[0][3] == "0.500"
         assert "case1" not in typical_cases(run, found).values()
 
-    def test_different_test_cases_are_warned_of(self):
+    def test_page_warns_of_different_test_cases(self):
         found = collect(make_record("segpl", 0, BASE), make_record("cps", 0, BASE[:5]))
         assert any("not tested on the same cases" in text for text in warnings_of(found))
 

@@ -40,13 +40,13 @@ ROWS = [
 ]
 
 
-def test_rows_come_back_from_their_file_to_the_bit(tmp_path):
+def test_rows_survive_a_round_trip_exactly(tmp_path):
     rows = [*ROWS, row("a, the first", "gamma", 0.1, "z", 1 / 3)]
     write_stress(tmp_path / "stress.csv", rows)
     assert read_stress(tmp_path / "stress.csv") == rows
 
 
-def test_another_table_and_a_broken_row_are_refused(tmp_path):
+def test_another_table_and_a_broken_row_are_rejected(tmp_path):
     path = tmp_path / "stress.csv"
     with pytest.raises(MissingFileError, match="Write it with `segpl stress`"):
         read_stress(path)
@@ -66,12 +66,12 @@ def test_curve_begins_with_the_clean_images_and_is_sorted():
     assert stds == pytest.approx([0.2 / 2**0.5, 0, 0.2 / 2**0.5])
 
 
-def test_classes_of_a_case_count_as_their_mean():
+def test_classes_of_a_case_are_averaged():
     rows = [*ROWS, *(replace(r, class_name="wall", dice=0.0) for r in ROWS)]
     assert curve_of(rows, "a", "blur")[1] == pytest.approx([0.4, 0.3, 0.1])
 
 
-def test_curve_of_windows_has_no_severity_of_zero_and_one_of_nothing_is_empty():
+def test_curve_of_windows_has_no_severity_zero_and_unmeasured_curve_is_empty():
     assert curve_of(ROWS, "a", PATCH_SIZE)[0] == [32]
     assert curve_of(ROWS, "b", PATCH_SIZE)[0] == []
 
@@ -108,7 +108,7 @@ def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
 
 
 @pytest.mark.parametrize("count", [1, 6, 10])
-def test_every_number_of_panels_has_room(count):
+def test_any_number_of_panels_fits(count):
     names = list(DEGRADATION_TITLES)[:count]
     rows = [ROWS[0], *(row("a", name, 0.5, "x", 0.5) for name in names)]
     figure = stress_figure(rows)

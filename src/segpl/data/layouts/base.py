@@ -94,11 +94,11 @@ def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool)
             matches[candidates[0]] = label
         else:
             orphans.append(label)
-    refuse_orphans(orphans, images)
+    reject_orphans(orphans, images)
     return [Case(stem_of(path), (path,), matches.get(path), is_test) for path in images]
 
 
-def refuse_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
+def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
     if not orphans:
         return
     more = f" ({len(orphans) - 1} more labels have none either)" if len(orphans) > 1 else ""

@@ -13,7 +13,7 @@ from segpl.data.layouts.base import (
     class_numbers,
     image_files,
     read_description,
-    refuse_orphans,
+    reject_orphans,
 )
 from segpl.data.readers import stem_of
 from segpl.errors import InputError, MissingFileError
@@ -56,7 +56,7 @@ class NnUnet(Layout):
         for part in ("Tr", "Ts"):
             images = _group_channels(files(f"images{part}"))
             labels = {stem_of(path): path for path in files(f"labels{part}")}
-            refuse_orphans(
+            reject_orphans(
                 [path for name, path in labels.items() if name not in images],
                 [path for group in images.values() for path in group.values()],
             )

@@ -63,7 +63,7 @@ def write_report(
         command: the command that writes this page, shown at its end.
         quiet: no progress bars.
     """
-    rows = read_stress(stress) if stress else None  # refused before anything slow
+    rows = read_stress(stress) if stress else None  # fails before anything slow
     with bar("reading runs", len(runs), quiet=quiet) as advance:
         found = collect_runs(runs, labels=labels, advance=advance)
     with bar("calibration", len(found.runs), quiet=quiet) as advance:

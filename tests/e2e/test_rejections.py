@@ -1,4 +1,4 @@
-"""Bad data, options, configs and plans are refused in one sentence, before anything is written."""
+"""Bad data, options, configs and plans are rejected in one sentence, before anything is written."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ BROKEN_FILES = {
 
 
 @pytest.mark.parametrize("name", BROKEN_FILES)
-def test_broken_data_is_refused_by_name(segpl, volumes, tmp_path, name):
+def test_broken_data_is_rejected_by_name(segpl, volumes, tmp_path, name):
     break_it, words = BROKEN_FILES[name]
     break_it(volumes)
     answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
@@ -106,7 +106,7 @@ def test_check_shows_every_problem_and_fails(segpl, volumes):
     assert "fix 2 errors in 2 cases" in text
 
 
-def test_volume_among_pictures_is_refused(segpl, pictures, tmp_path):
+def test_volume_among_pictures_is_rejected(segpl, pictures, tmp_path):
     write_volume(pictures / "unlabeled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
     check_words(answer, "case extra", "has 24 channels", "other cases have 1")
@@ -166,7 +166,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_bad_option_is_refused_by_name(segpl, shared_pictures, tmp_path, name):
+def test_bad_option_is_rejected_by_name(segpl, shared_pictures, tmp_path, name):
     options, words = OPTIONS[name]
     answer = segpl("train", shared_pictures, "--out", tmp_path / "run", *SHORT, *options)
     check_words(answer, *words)
@@ -181,7 +181,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_bad_config_is_refused_by_file_and_key(segpl, tmp_path, name):
+def test_bad_config_is_rejected_by_file_and_key(segpl, tmp_path, name):
     text, words = CONFIGS[name]
     config = tmp_path / "settings.toml"
     config.write_text(text)
@@ -190,7 +190,7 @@ def test_bad_config_is_refused_by_file_and_key(segpl, tmp_path, name):
     assert ("settings.toml" in answer.err) == (name != "no data")
 
 
-def test_two_configs_are_refused(segpl, tmp_path):
+def test_two_configs_are_rejected(segpl, tmp_path):
     answer = segpl("train", "a.toml", "--config", "b.toml", "--out", tmp_path / "run")
     check_words(answer, "two configs given: a.toml and --config b.toml")
 
@@ -217,7 +217,7 @@ def planned(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_bad_plan_is_refused_by_its_mistake(segpl, planned, tmp_path, name):
+def test_bad_plan_is_rejected_by_its_mistake(segpl, planned, tmp_path, name):
     changes, words = PLANS[name]
     volumes, plan = planned / "volumes", tmp_path / "plan.json"
     shutil.copy(planned / "plan.json", plan)
