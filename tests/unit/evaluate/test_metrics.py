@@ -127,4 +127,4 @@ def test_label_volume_is_that_of_the_label():
 
 def test_empty_policy_of_dice_and_iou():
     assert empty_policy(DEFAULT_METRICS) == EMPTY_POLICY
-    assert EMPTY_POLICY == "Empty masks: both empty scores 1, only one empty scores 0."
+    assert EMPTY_POLICY == "Empty masks: overlaps are 1 if both are empty, 0 if only one is."
