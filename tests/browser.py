@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 30.0  # seconds
+PATIENCE = 120.0  # seconds
 
 
 class Page:

@@ -95,7 +95,7 @@ def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> N
 def process() -> Command:
     """Run a command in its own process, as from a shell."""
 
-    def call(*arguments: object, timeout: float = 60) -> Answer:
+    def call(*arguments: object, timeout: float = 300) -> Answer:
         done = subprocess.run(
             [sys.executable, "-m", "segpl", *map(str, arguments)],
             capture_output=True,

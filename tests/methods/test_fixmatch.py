@@ -213,6 +213,7 @@ def test_labels_are_transformed_with_the_image():
     stays = (pseudo.target == (batch.unlabeled.image > 0)).flatten(1).all(1)
     assert agrees > 0.95
     assert 4 < stays.sum() < 12
+    assert not pseudo.on_grid
 
 
 def test_labels_stay_on_the_grid_without_geometry():
@@ -221,6 +222,7 @@ def test_labels_stay_on_the_grid_without_geometry():
     output = method.step(batch, 1.0)
     assert torch.equal(output.pseudo[0].target, (batch.unlabeled.image > 0).float())
     assert output.pseudo[0].weight.all()
+    assert output.pseudo[0].on_grid
 
 
 def test_voxels_from_outside_the_crop_do_not_count():

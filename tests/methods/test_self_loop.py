@@ -177,7 +177,7 @@ def test_weight_is_one_minus_the_entropy_of_the_mean(answers, weight):
     assert pseudo.weight.unique().tolist() == pytest.approx([weight], abs=1e-4)
     assert pseudo.monitors["certainty"].item() == pytest.approx(weight, abs=1e-4)
     spread = abs(answers[0] - answers[1]) / 2
-    assert pseudo.monitors["loop_spread"].item() == pytest.approx(spread, abs=1e-6)
+    assert pseudo.monitors["loop_spread"].item() == pytest.approx(spread, abs=1e-5)
 
 
 def test_weight_differs_from_voxel_to_voxel():
@@ -220,7 +220,7 @@ def test_pseudo_term_is_the_weighted_loss_against_the_mean():
     bits = torch.distributions.Bernoulli(target).entropy() / math.log(2)
     expected = dice_loss(logits, target, 1 - bits)
     (theirs,) = torch.autograd.grad(expected, [logits])
-    assert term.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert term.item() == pytest.approx(expected.item(), rel=1e-4)
     assert torch.allclose(ours[2:], theirs, atol=1e-6)
     assert not ours[:2].any()
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
+PREFIX = "events.out.tfevents"  # the file name TensorBoard looks for
+
+
 def require_tensorboard() -> None:
     if importlib.util.find_spec("tensorboard") is None:
         raise InputError(
@@ -38,8 +41,17 @@ class EventLog:
 
         with storage_errors(self.folder):
             if self.writer is None:
+                self.number_earlier_files()
                 self.writer = SummaryWriter(self.folder, purge_step=self.after + 1)
             for name, value in values.items():
                 self.writer.add_scalar(name, value, step)
             # a killed run must not lose events that log.csv has
             self.writer.flush()
+
+    def number_earlier_files(self) -> None:
+        """Make earlier files sort first, because TensorBoard reads files in name order.
+
+        The writer names a file by the clock, which may have moved back.
+        """
+        for number, path in enumerate(sorted(self.folder.glob(f"{PREFIX}.*"))):
+            path.rename(path.with_name(f"{PREFIX}.{number:010d}"))

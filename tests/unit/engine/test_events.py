@@ -11,6 +11,7 @@ from segpl.engine.events import EventLog, require_tensorboard
 from segpl.errors import InputError, StorageError
 
 tensorboard = pytest.importorskip("tensorboard", reason="needs segpl[track]")
+event_file_writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
 
 
 def read(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -68,6 +69,30 @@ def test_restarted_run_discards_all_events(tmp_path):
     write(tmp_path, range(1, 4))
     write(tmp_path, range(1, 3), shift=0.5)
     assert read(tmp_path)["total"] == [(1, 1.5), (2, 2.5)]
+
+
+@pytest.mark.parametrize("torn", [1, 9, 20])
+def test_truncated_record_does_not_hide_later_ones(tmp_path, torn):
+    """A killed run may leave half a record."""
+    write(tmp_path, range(1, 6))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-torn])
+    write(tmp_path, range(5, 8), after=4)
+    assert [step for step, _ in read(tmp_path)["total"]] == list(range(1, 8))
+
+
+def test_files_are_read_in_the_order_they_were_created(tmp_path, monkeypatch):
+    """With more than ten files, and a clock that runs backward."""
+    for start in range(12):
+        monkeypatch.setattr(event_file_writer.time, "time", lambda start=start: 1e9 - start)
+        write(tmp_path, range(start + 1, start + 3), after=start, shift=0.25)
+    assert read(tmp_path)["total"] == [(step, step + 0.25) for step in range(1, 14)]
+    assert len(list(tmp_path.iterdir())) == 12
+
+
+def test_log_without_rows_writes_no_file(tmp_path):
+    EventLog(tmp_path / "events", after=3)
+    assert not (tmp_path / "events").exists()
 
 
 def test_unwritable_path_is_named(tmp_path):

@@ -70,7 +70,7 @@ def test_gradient_of_a_paused_step_comes_from_the_other_terms(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         trainer.run()
     method = trainer.method
-    assert method.weight.grad.item() == pytest.approx(2 * method.before[9], rel=1e-6)
+    assert method.weight.grad.item() == pytest.approx(2 * method.before[9], rel=1e-4)
 
 
 def test_guard_warn_keeps_the_weight_and_stores_no_facts(tmp_path):

@@ -35,7 +35,7 @@ def test_threshold_is_computed_in_float32_under_bfloat16_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         posterior = head(features(2).bfloat16())
     assert posterior.mean.dtype == torch.float32
-    torch.testing.assert_close(posterior.mean, plain.mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(posterior.mean, plain.mean, rtol=1e-4, atol=1e-5)
 
 
 def test_whole_batch_shares_one_threshold():
