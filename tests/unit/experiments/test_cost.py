@@ -237,10 +237,10 @@ def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
     ("patch", "channels", "classes", "words"),
     [
         ((30, 32, 32), 1, 2, "--patch: patch .* axis 0 has 30 .* Use 32"),
-        ((32,), 1, 2, "--patch with 2 or 3 numbers"),
+        ((32,), 1, 2, "--patch needs 2 or 3 numbers"),
         ((0, 32), 1, 2, "must be positive"),
-        ((32, 32), 0, 2, "at least 1 of --channels"),
-        ((32, 32), 1, 1, "background counts as one"),
+        ((32, 32), 0, 2, "--channels at least 1"),
+        ((32, 32), 1, 1, "the background is a class"),
     ],
 )
 def test_invalid_shape_is_rejected(patch, channels, classes, words):
