@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -160,11 +159,10 @@ def build_method(config: Config, plan: Plan) -> Method:
         strides=plan.strides,
         kernels=plan.kernels,
     )
-    kind: Any = METHODS.get(config.method)
+    kind = METHODS.get(config.method)
     with torch.random.fork_rng():
         torch.manual_seed(config.train.seed)
-        method: Method = kind(lambda: build_network(config.network, shape), config.settings)
-    return method
+        return kind(lambda: build_network(config.network, shape), config.settings)
 
 
 def require_validation(method: Method, split: Split) -> None:

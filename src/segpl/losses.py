@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError, unknown
+from segpl.errors import InputError
 from segpl.types import IGNORE
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -77,12 +77,6 @@ LOSSES: dict[str, Loss] = {
     "cross-entropy": cross_entropy,
     "dice-cross-entropy": dice_cross_entropy,
 }
-
-
-def get_loss(name: str) -> Loss:
-    if name not in LOSSES:
-        raise unknown("loss", name, LOSSES)
-    return LOSSES[name]
 
 
 def targets_of(label: Tensor, outputs: int) -> tuple[Tensor, Tensor]:

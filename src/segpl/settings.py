@@ -105,7 +105,7 @@ def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:
     check_sections(content, source)
     method = dict(content.get("method", {}))
     name = parse_value(method.pop("name", DEFAULT_METHOD), str, "method.name", source)
-    kind: Any = METHODS.get(name)
+    kind = METHODS.get(name)
     sections = {
         section: parse_table(settings, content.get(section, {}), section, source)
         for section, settings in SECTIONS.items()
@@ -231,7 +231,11 @@ def gather_settings(
     settings: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Combine settings from all sources; later arguments take precedence over earlier ones."""
+    """Combine settings from all sources.
+
+    `overrides` take precedence over `settings`, and these over `config`. `data` and `method` take
+    precedence over all of them.
+    """
     content = merge_settings(read_config(Path(config)) if config else {}, settings or {})
     content = with_overrides(content, overrides)
     place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})

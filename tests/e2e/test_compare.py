@@ -162,6 +162,23 @@ def test_failed_run_does_not_stop_the_others(segpl, pictures, tmp_path, monkeypa
     assert traced == isinstance(error, RuntimeError)  # a traceback only for bugs
 
 
+def test_repeated_comparison_trains_a_run_that_failed_before_its_first_step(
+    segpl, pictures, tmp_path, monkeypatch
+):
+    def build(self, build, settings):
+        raise RuntimeError("BAD")
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(SegPL, "__init__", build)
+        assert segpl("compare", pictures, *BASIC, "--out", out).code == 1
+    assert "BAD" in (out / "runs/segpl-0/error.txt").read_text()
+    answer = segpl("compare", pictures, *BASIC, "--out", out)
+    assert answer.code == 0, answer.out
+    assert not (out / "runs/segpl-0/error.txt").exists()
+    assert [row["error"] for row in rows_of(out)] == ["", ""]
+
+
 def test_one_method_may_have_its_own_settings(segpl, pictures, tmp_path):
     out = tmp_path / "out"
     own = ("--set", "methods.segpl.alpha=0.7", "--set", "methods.segpl.network.dropout=0.3")

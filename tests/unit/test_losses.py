@@ -3,13 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.errors import InputError, UnknownNameError
+from segpl.errors import InputError
 from segpl.losses import (
     LOSSES,
     class_fractions,
     dice_loss,
     foreground_fraction,
-    get_loss,
     supervised_loss,
 )
 
@@ -24,11 +23,6 @@ def test_label_of_another_shape_is_rejected_with_both_shapes():
     logits, label = torch.zeros(2, 1, 4, 4), torch.zeros(2, 4, 5, dtype=torch.int64)
     with pytest.raises(InputError, match=r"label \(2, 4, 5\) does not fit logits \(2, 1, 4, 4\)"):
         supervised_loss(logits, label, dice_loss)
-
-
-def test_unknown_loss_is_rejected_with_a_suggestion():
-    with pytest.raises(UnknownNameError, match="Did you mean 'cross-entropy'"):
-        get_loss("crossentropy")
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)

@@ -38,6 +38,12 @@ from segpl.settings import Config, changed_settings, merge_settings, resolve
 # settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")
 FILLED_BY_PLAN = ("data.path", "data.plan", "split.draw")
+# columns of comparison.csv
+ROW_HEADER = (
+    *("dataset", "method", "seed", "validation_dice", "test_dice", "test_iou"),
+    *("seconds", "parameters", "error"),
+)
+ERROR_FILE = "error.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,14 @@ def run_experiment(
     reject_changed_settings(jobs)
 
     errors: dict[Path, str] = {}
+    rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
 
     def on_result(job: TrainingJob, error: str) -> None:
         errors[job.folder] = error
-        write_text(out / "comparison.csv", csv_text(run_rows(jobs, errors)))
+        if job.folder not in rows:
+            rows[job.folder] = run_row(job, error)
+        ended = [rows[job.folder] for job in jobs if job.folder in rows]
+        write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
 
     run_jobs([job for job in jobs if job.split], processes, on_result, quiet=quiet)
     return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
@@ -136,12 +146,12 @@ def plan_jobs(
         config = resolve(shared)
         data = open_dataset(config)
         split = make_split(data, config.split, needs_unlabeled=needs_unlabeled)
+        if not split.test:
+            raise InputError(f"{place} has no test cases. Hold some out with --test N.")
         if not dataset.phantom:
             # a method without unlabeled cases would use all labels of a benchmark
             shared = merge_settings(shared, {"split": {"labeled": len(split.labeled)}})
             write_plan(plan, resolve(shared), quiet=quiet)
-        if not split.test:
-            raise InputError(f"{place} has no test cases. Hold some out with --test N.")
         shared = merge_settings(shared, {"data": {"plan": str(plan.resolve())}})
         for label in labels:
             content = experiment.settings(dataset, label, shared)
@@ -272,14 +282,16 @@ def run_job(job: TrainingJob, *, quiet: bool) -> str:
         return ""
     if not quiet:
         say(job.title)
+    problem = job.folder / ERROR_FILE
+    # of an earlier call: training refuses a folder with files that are not its own
+    problem.unlink(missing_ok=True)
     try:
         score_run(train(out=job.folder, settings=job.content, resume=True, quiet=quiet))
     except UserError as error:
         return str(error)
     except Exception as error:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        write_text(job.folder / "error.txt", traceback.format_exc())
-        return f"{error!r}; see {job.folder / 'error.txt'}"
+        write_text(problem, traceback.format_exc())
+        return f"{error!r}; see {problem}"
     return ""
 
 
@@ -294,21 +306,16 @@ def error_of(finished: Future[str]) -> str:
         )
 
 
-def run_rows(jobs: Sequence[TrainingJob], errors: Mapping[Path, str]) -> list[list[object]]:
-    """A header, then one row per run that has ended."""
-    header = ["dataset", "method", "seed", "validation_dice", "test_dice", "test_iou"]
-    rows: list[list[object]] = [[*header, "seconds", "parameters", "error"]]
-    for job in jobs:
-        if job.is_scored:
-            run = read_run(job.folder)
-            validation = mean_of(list(run.validation_by_case().values()))
-            test = [mean_of(list(run.by_case(metric).values())) for metric in ("dice", "iou")]
-            numbers = [f"{value:.6f}" for value in (validation, *test)]
-            cost = [f"{run.seconds:.1f}", run.parameters]
-            rows.append([job.dataset, job.label, job.seed, *numbers, *cost, ""])
-        elif job.folder in errors:
-            rows.append([job.dataset, job.label, job.seed, *[""] * 5, errors[job.folder]])
-    return rows
+def run_row(job: TrainingJob, error: str = "") -> list[object]:
+    """The row of comparison.csv for a run that has been scored or has failed."""
+    if not job.is_scored:
+        return [job.dataset, job.label, job.seed, *[""] * 5, error]
+    run = read_run(job.folder)
+    validation = mean_of(list(run.validation_by_case().values()))
+    test = [mean_of(list(run.by_case(metric).values())) for metric in ("dice", "iou")]
+    numbers = [f"{value:.6f}" for value in (validation, *test)]
+    cost = [f"{run.seconds:.1f}", run.parameters]
+    return [job.dataset, job.label, job.seed, *numbers, *cost, ""]
 
 
 def report_experiment(

@@ -94,13 +94,14 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
     Method settings in `content` go to the methods that have them.
     """
     given = content.get("method", {})
-    kinds: dict[str, Any] = {
-        name: METHODS.get(name) for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)])
+    kinds = {
+        name: METHODS.get(name).Settings
+        for name in dict.fromkeys([REFERENCE, *(names or METHODS.names)])
     }
-    own = {name: select_known(kind.Settings, given) for name, kind in kinds.items()}
+    own = {name: select_known(kind, given) for name, kind in kinds.items()}
     for key in given:
         if not any(key in settings for settings in own.values()):
-            known = {entry.name for kind in kinds.values() for entry in fields(kind.Settings)}
+            known = {entry.name for kind in kinds.values() for entry in fields(kind)}
             raise InputError(
                 f"--set method.{key}: none of these methods has this setting. "
                 f"{did_you_mean(key, known)}"

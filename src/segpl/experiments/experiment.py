@@ -100,8 +100,7 @@ class Experiment:
 
     def given_by(self, dataset: ExperimentDataset, label: str) -> dict[str, Any]:
         """Those settings of `[datasets.NAME.method]` that the method of a label has."""
-        kind: Any = METHODS.get(self.method_of(label))
-        return select_known(kind.Settings, dataset.method)
+        return select_known(METHODS.get(self.method_of(label)).Settings, dataset.method)
 
     def method_of(self, label: str) -> str:
         return str(self.variants.get(label, {}).get("method", label))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import class_fractions, foreground_fraction, get_loss, supervised_loss, targets_of
+from segpl.losses import LOSSES, class_fractions, foreground_fraction, supervised_loss, targets_of
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 from segpl.registry import Registry
@@ -50,7 +50,7 @@ class Method(nn.Module, ABC):
     def __init__(self, build: Callable[[], Network], settings: MethodSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.loss = get_loss(settings.loss)
+        self.loss = LOSSES[settings.loss]
         self.network = build()
 
     @property

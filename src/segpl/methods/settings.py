@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from segpl.errors import InputError, require_range
+from segpl.errors import InputError, require_range, unknown
+from segpl.losses import LOSSES
 from segpl.schedules import linear_ramp, sigmoid_ramp
 
 
@@ -18,7 +19,9 @@ class MethodSettings:
     )
 
     def __post_init__(self) -> None:
-        """Subclasses check their own fields here."""
+        """Subclasses also check their own fields."""
+        if self.loss not in LOSSES:
+            raise unknown("method.loss", self.loss, LOSSES)
 
     def alpha_at(self, progress: float) -> float:
         """Weight of the unlabeled images at `progress` in [0, 1]."""

@@ -19,11 +19,10 @@ from segpl.evaluate.scores import Score, read_scores
 from segpl.evaluate.validation_file import ValidationRow, read_validation
 from segpl.files import read_json, read_toml
 
+Key = TypeVar("Key")
 Value = TypeVar("Value")
 # what reading a truncated, edited or replaced file can raise
 UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
-
-
 FOLD_COLUMNS = ("step", "fold", "case", "class", "dice")
 
 
@@ -80,22 +79,19 @@ class RunRecord:
 
     def by_case(self, metric: str) -> dict[str, float]:
         """Test score of each case, averaged over classes; nan if a class has no number."""
-        return _mean_by_case((s.case, s.value) for s in self.scores if s.metric == metric)
+        return _mean_by_key((s.case, s.value) for s in self.scores if s.metric == metric)
 
     def validation_by_case(self) -> dict[str, float]:
         """Dice of each validation case at the last step, averaged over classes."""
         last = max((row.step for row in self.validation), default=0)
-        return _mean_by_case((row.case, row.dice) for row in self.validation if row.step == last)
+        return _mean_by_key((row.case, row.dice) for row in self.validation if row.step == last)
 
     def validation_curve(self) -> dict[int, float]:
         """Mean validation Dice over cases and classes, by step."""
-        return _mean_by_case((row.step, row.dice) for row in self.validation)
+        return _mean_by_key((row.step, row.dice) for row in self.validation)
 
 
-Key = TypeVar("Key")
-
-
-def _mean_by_case(pairs: Iterator[tuple[Key, float]]) -> dict[Key, float]:
+def _mean_by_key(pairs: Iterator[tuple[Key, float]]) -> dict[Key, float]:
     groups: dict[Key, list[float]] = {}
     for key, value in pairs:
         groups.setdefault(key, []).append(value)

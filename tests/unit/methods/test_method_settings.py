@@ -7,7 +7,7 @@ import math
 import pytest
 from mutations import Mutation
 
-from segpl.errors import InputError
+from segpl.errors import InputError, UnknownNameError
 from segpl.methods.settings import LinearRampSettings, MethodSettings, SigmoidRampSettings
 
 
@@ -43,6 +43,11 @@ def test_weight_and_ramp_must_be_finite_and_not_negative(kind, setting, value):
 def test_ramp_that_ends_before_it_begins_is_rejected():
     with pytest.raises(InputError, match=r"ramp_end is 0\.2: a ramp cannot end before"):
         LinearRampSettings(ramp_begin=0.8, ramp_end=0.2)
+
+
+def test_unknown_loss_is_rejected_before_anything_is_built():
+    with pytest.raises(UnknownNameError, match=r"no method\.loss named .* 'cross-entropy'\?"):
+        MethodSettings(loss="crossentropy")
 
 
 MUTATIONS = [
