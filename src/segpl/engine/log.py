@@ -26,9 +26,7 @@ class CsvLog:
             return
         with self.path.open(newline="", encoding="utf-8") as handle:
             rows = list(csv.reader(handle))
-        if not rows:
-            return
-        self.columns = rows[0]
+        self.columns = rows[0] if rows else []
         kept = [
             row
             for row in rows[1:]

@@ -97,9 +97,9 @@ def bootstrap_means(
     """Means of resampled seeds and, within them, resampled cases: (samples,).
 
     The cases of one seed share a network and are not independent, so seeds are resampled first. If
-    all seeds have the same cases, one resample of cases serves all seeds: a hard image is hard for
-    every seed, and independent resamples would average this out. If every seed has its own cases,
-    each resampled seed resamples among its own.
+    seeds share cases, one resample of cases serves all seeds: a hard image is hard for every seed,
+    and independent resamples would average this out. A seed that lacks a case averages the others.
+    If every seed has its own cases, each resampled seed resamples among its own.
 
     Percentile intervals of few values are too narrow. In 1,000 simulations with 20 cases, nominal
     95% intervals covered the truth 91% of the time with 2 seeds, 92% with 3 and 95% with 10 when
@@ -108,19 +108,27 @@ def bootstrap_means(
     """
     # sorted: the order of rows in a file must not matter
     seeds = sorted(values)
-    groups = [[values[seed][case] for case in sorted(values[seed])] for seed in seeds]
-    rows = [np.asarray(group, np.float64) for group in groups]
+    names = sorted({case for seed in seeds for case in values[seed]})
+    rows = [np.array([values[seed].get(case, math.nan) for case in names]) for seed in seeds]
     chosen = generator.integers(len(rows), size=(samples, len(rows)))  # (R, seeds)
-    if all(values[seed].keys() == values[seeds[0]].keys() for seed in seeds):
-        cases = generator.integers(rows[0].size, size=(samples, rows[0].size))  # (R, cases)
-        by_seed = np.stack([row[cases].mean(1) for row in rows], 1)  # (R, seeds)
+    if len(seeds) == 1 or len(names) < sum(len(values[seed]) for seed in seeds):
+        cases = generator.integers(len(names), size=(samples, len(names)))  # (R, cases)
+        by_seed = np.stack([_mean_of_drawn(row, cases) for row in rows], 1)  # (R, seeds)
         return np.asarray(np.take_along_axis(by_seed, chosen, 1).mean(1))
     drawn = np.empty(chosen.shape)
     for number, row in enumerate(rows):
-        places = chosen == number
-        cases = generator.integers(row.size, size=(np.count_nonzero(places), row.size))
-        drawn[places] = row[cases].mean(1)
+        places, own = chosen == number, row[~np.isnan(row)]
+        cases = generator.integers(own.size, size=(np.count_nonzero(places), own.size))
+        drawn[places] = own[cases].mean(1)
     return np.asarray(drawn.mean(1))
+
+
+def _mean_of_drawn(row: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Means (R,) of the `drawn` (R, cases) without nan; the mean of `row` if none is left."""
+    is_known = ~np.isnan(row)
+    counts = is_known[drawn].sum(1)
+    sums = np.where(is_known, row, 0.0)[drawn].sum(1)
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), row[is_known].mean()))
 
 
 def case_means(values: BySeed) -> dict[Any, float]:

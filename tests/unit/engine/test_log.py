@@ -82,3 +82,11 @@ def test_floats_survive_bit_by_bit(tmp_path):
     log = CsvLog(tmp_path / "log.csv")
     log.add({"step": 1, "loss": value})
     assert float(log.path.read_text().splitlines()[1].split(",")[1]) == value
+
+
+def test_file_of_a_run_killed_before_its_header_is_removed(tmp_path):
+    """Whoever writes next would take an empty file for one that has its header."""
+    path = tmp_path / "validation.csv"
+    path.touch()
+    CsvLog(path).cut_after(10)
+    assert not path.exists()

@@ -10,6 +10,7 @@ from segpl.evaluate.statistics import (
     Difference,
     bland_altman,
     compare_with,
+    estimate,
     holm,
     mann_whitney,
     smallest_p,
@@ -140,3 +141,18 @@ def test_holm_ignores_comparisons_without_p():
     first, second, third = holm([0.01, math.nan, 0.02])
     assert (first, third) == pytest.approx((0.02, 0.02))
     assert math.isnan(second)
+
+
+def test_one_missing_pair_does_not_make_shared_cases_independent():
+    """Every seed finds the same cases hard, so three seeds tell no more about them than one."""
+    complete = {seed: {f"case{n:02}": n / 20 for n in range(20)} for seed in range(3)}
+    missing = {**complete, 1: {case: v for case, v in complete[1].items() if case != "case10"}}
+    before, after = estimate(complete), estimate(missing)
+    assert after.high - after.low == pytest.approx(before.high - before.low, rel=0.1)
+
+
+def test_seeds_with_their_own_cases_resample_them_independently():
+    shared = {seed: {f"case{n:02}": n / 20 for n in range(20)} for seed in range(4)}
+    own = {seed: {(seed, case): v for case, v in cases.items()} for seed, cases in shared.items()}
+    before, after = estimate(shared), estimate(own)
+    assert after.high - after.low < 0.7 * (before.high - before.low)
