@@ -131,6 +131,12 @@ class TestSubjects:
         assert not subjects(result.validation) & subjects(result.test)
         assert any("unlabeled cases belong to held-out subjects" in note for note in result.notes)
 
+    def test_all_cases_of_a_held_out_subject_are_held_out_together(self):
+        cases = [case(f"{who}{visit}", subject=who) for who in "abcd" for visit in range(3)]
+        result = split(dataset(*cases), test=1, needs_unlabeled=False)
+        assert len(result.test) == 3
+        assert len({name[0] for name in result.test}) == 1
+
     def test_method_is_rejected_if_every_unlabeled_case_belongs_to_a_held_out_subject(self):
         data = dataset(case("a1", subject="a"), case("a2", subject="a", label=False), case("b1"))
         tests = {n: split(data, test=1, seed=n, needs_unlabeled=False).test[0] for n in range(20)}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -108,7 +109,10 @@ def test_rounding_errors_are_not_differences():
 def test_significance_needs_an_interval_without_zero_and_a_small_corrected_p():
     reference = {0: dict.fromkeys(range(8), 0.5)}
     better = {0: {case: 0.5 + (case + 1) / 100 for case in range(8)}}
-    assert compared(better, reference).is_significant
+    found = compared(better, reference)
+    assert found.is_significant
+    wide = replace(found.estimate, low=-0.01)
+    assert not replace(found, estimate=wide).is_significant
     few = {0: {case: better[0][case] for case in range(5)}}  # p = 2 / 32
     assert not compared(few, reference).is_significant
     # p = 2 / 256 is below 0.05, but not after the correction for seven comparisons

@@ -93,3 +93,12 @@ def test_masks_of_other_cases_stay(sources, out):
     predict(sources, out, run="runs/a")
     predict(sources[:1], out, interrupted_at(0), run="runs/a", overwrite=True)
     assert found(out) == {"a": False, "b": True, "c": True}
+
+
+def test_masks_of_another_run_are_not_listed_as_those_of_this_run(sources, out):
+    predict(sources, out, run="runs/a")
+    predict(sources[:1], out, run="runs/b", overwrite=True)
+    manifest = json.loads((out / "predictions.json").read_text())
+    assert (manifest["run"], list(manifest["files"])) == ("runs/b", ["a"])
+    with pytest.raises(InputError, match="was not predicted by segpl"):
+        predict(sources, out, run="runs/b")
