@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +77,9 @@ class RunFolder:
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.fstat(handle.fileno()).st_nlink:
+                    # its owner has just removed it: a third process could lock a new file
+                    raise BlockingIOError
             except BlockingIOError as error:
                 raise InputError(
                     f"another process is training in {self.path}. Wait for it to finish, or choose "
