@@ -129,7 +129,8 @@ def make_experiment(
         overrides: sections, and `methods`, that take precedence over all others.
     """
     given = dict(overrides or {})
-    reject_unknown([*content, *given], (*KEYS, *SECTIONS), f"{source}: no setting")
+    reject_unknown(content, (*KEYS, *SECTIONS), f"{source}: no setting")
+    reject_unknown(given, ("methods", *SECTIONS), "--set: no setting")
     variants = merge_settings(
         _tables(content, "methods", source), _tables(given, "methods", "--set")
     )
@@ -248,10 +249,6 @@ def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
 def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str) -> None:
     if dataset.name:
         reject_bad_label(dataset.name, where)
-    if "method" in dataset.sections:
-        raise InputError(
-            f"{where}: set a method's own settings with [methods.NAME], or --set methods.NAME.KEY."
-        )
     reject_drawn(dataset.sections, where)
     split = resolve(dataset.sections, where).split
     kinds = {question.cases for question in experiment.questions_on(dataset)}

@@ -141,3 +141,9 @@ def test_error_names_the_key_and_the_file(path, value, words):
 def test_methods_of_the_command_do_not_mix_with_questions():
     with pytest.raises(UserError, match=r"--methods: file.toml has its own \[\[questions\]\]"):
         experiment(methods=["cps"])
+
+
+def test_unknown_section_of_an_option_is_not_blamed_on_the_file():
+    content = {"datasets": {"brain": {"path": "brain"}}}
+    with pytest.raises(UserError, match=r"^--set: no setting 'trian'\. Did you mean 'train'\?"):
+        make_experiment(content, "file.toml", overrides={"trian": {"steps": 1}})
