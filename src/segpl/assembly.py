@@ -101,7 +101,8 @@ def require_usable(inspection: Inspection) -> None:
         return
     first = fatal[0]
     where = f"case {first.case}: " if first.case else ""
-    more = f" (and {len(fatal) - 1} more problems)" if len(fatal) > 1 else ""
+    others = len(fatal) - 1
+    more = f" ({others} more {'problem' if others == 1 else 'problems'}.)" if others else ""
     raise InputError(
         f"{where}{first.what}. {first.remedy}{more} `segpl check {inspection.dataset.root}` lists "
         "all problems."

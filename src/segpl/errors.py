@@ -10,6 +10,8 @@ import difflib
 import math
 from collections.abc import Iterable
 
+LONG_LIST = 40  # names
+
 
 class UserError(Exception):
     """An error that the user can fix; the message says how."""
@@ -40,11 +42,16 @@ class DivergedError(UserError, FloatingPointError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "Did you mean ...? Known: ..." for a message about an unknown name."""
+    """Return "Did you mean ...? Known: ..." for a message about an unknown name.
+
+    A long list of known names is left out if one of them is close.
+    """
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean '{close[0]}'? " if close else ""
-    return f"{hint}Known: {', '.join(names)}."
+    hint = f"Did you mean '{close[0]}'?" if close else ""
+    if hint and len(names) > LONG_LIST:
+        return hint
+    return f"{hint} Known: {', '.join(names)}.".lstrip()
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

@@ -262,7 +262,10 @@ def claim_folder(
         else:
             config = resolve(content, str(source) if source else "settings")
         if not config.data.path:
-            raise InputError("no dataset given. Name its folder, or set data.path in the config.")
+            missing = f"{folder.path} contains no run to resume, and " if resume else ""
+            raise InputError(
+                f"{missing}no dataset given. Name its folder, or set data.path in the config."
+            )
         yield config
 
 

@@ -190,6 +190,12 @@ def test_bad_config_is_rejected_by_file_and_key(segpl, tmp_path, name):
     assert ("settings.toml" in answer.err) == (name != "no data")
 
 
+def test_resuming_without_a_run_says_so(segpl, tmp_path):
+    answer = segpl("train", "--out", tmp_path / "run", "--resume")
+    check_words(answer, "run contains no run to resume, and no dataset given")
+    assert not (tmp_path / "run").exists()
+
+
 def test_two_configs_are_rejected(segpl, tmp_path):
     answer = segpl("train", "a.toml", "--config", "b.toml", "--out", tmp_path / "run")
     check_words(answer, "two configs given: a.toml and --config b.toml")

@@ -103,7 +103,7 @@ def test_missing_maps_are_added_and_other_samples_are_not_mixed_in(segpl, made, 
     before = files_in(out)
     assert "Nothing to do" in segpl(*command, *samples).out
     (out / "uncertainty" / "t0_std.npz").unlink()
-    assert "Wrote 1 prediction(s)" in segpl(*command, *samples).out
+    assert "Wrote 1 mask to" in segpl(*command, *samples).out
     assert set(files_in(out)) == set(before)
     for options in ((), ("--samples", 1, "--by", "flips")):
         answer = segpl(*command, *options)

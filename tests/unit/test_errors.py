@@ -15,6 +15,13 @@ def test_dissimilar_name_gets_only_the_list():
     assert did_you_mean("zzz", ["b", "a"]) == "Known: a, b."
 
 
+def test_long_list_is_left_out_if_a_name_is_close():
+    names = [f"net-{number}" for number in range(100)]
+    assert did_you_mean("net-7x", names).startswith("Did you mean 'net-7")
+    assert "Known" not in did_you_mean("net-7x", names)
+    assert did_you_mean("zzz", names).startswith("Known: net-0, ")
+
+
 def test_message_about_an_unknown_name_has_no_quotes():
     """A plain KeyError shows the repr of its message."""
     assert str(unknown("method", "x", ["supervised"])).startswith("no method named 'x'. ")

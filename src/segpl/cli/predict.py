@@ -94,7 +94,9 @@ def run(args: argparse.Namespace) -> int:
     )
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if written:
-        console.print(f"Wrote {len(written)} prediction(s) to {args.out}.")
+        console.print(
+            f"Wrote {len(written)} {'mask' if len(written) == 1 else 'masks'} to {args.out}."
+        )
     else:
         console.print(
             f"Nothing to do: {args.out} has all masks already. --overwrite replaces them."

@@ -62,10 +62,10 @@ class FoldEstimate:
         values, fewest, most = self.cases.values(), min(self.trained_on), max(self.trained_on)
         cases = count_noun(len(values), "case")
         of = "" if self.subjects == len(values) else f" of {count_noun(self.subjects, 'subject')}"
-        on = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        on = count_noun(most, "label") if fewest == most else f"{fewest} to {most} labels"
         sentences = [
             f"Expected Dice on similar scans: {self.mean:.2f} (range {min(values):.2f} to "
-            f"{max(values):.2f} over {cases}{of}; each fold trained on {on} labels).",
+            f"{max(values):.2f} over {cases}{of}; each fold trained on {on}).",
             f"This estimate uses {cases}. New scans can fall outside this range, and scans "
             "of another scanner or hospital may differ more. Scores are on the grid of the plan, "
             "which can be coarser than that of the files.",

@@ -44,7 +44,7 @@ class TestDetection:
 
     def test_unknown_folder_is_rejected_with_its_content_and_a_layout_that_works(self, tmp_path):
         message = rejection(touch(tmp_path, "notes.txt", "scans/a.nii.gz"))
-        assert "Looked for: labelled/imgs" in message
+        assert "Looked for: labeled/imgs" in message
         assert "contains notes.txt, scans/." in message
         assert "images/a.nii.gz" in message
 

@@ -39,6 +39,11 @@ def test_first_sentence_has_mean_range_and_labels_per_fold():
     )
 
 
+def test_one_label_per_fold_is_singular():
+    assert "each fold trained on 1 label)." in estimate(trained_on=(1, 1, 1)).sentences[0]
+    assert "each fold trained on 1 to 2 labels)." in estimate(trained_on=(1, 2)).sentences[0]
+
+
 def test_subjects_are_shown_if_they_differ_from_cases():
     assert "over 3 cases of 2 subjects; each" in estimate(subjects=2).sentences[0]
 

@@ -132,7 +132,13 @@ def test_page_warns_against_choosing_by_test_scores():
         answer_question(question(cases=kind), collect(*RUNS)) for kind in ("validation", "test")
     ]
     section = question_section(answers)
+    assert section.text[0].startswith("Each question is answered on the cases that its heading")
     assert "must not be used to choose" in section.text[0]
+    alone = question_section(answers[:1]).text[0]
+    assert alone.startswith("Each question is answered on the validation cases, at the last step")
+    assert question_section(answers[1:]).text == (
+        "Each question is answered on the test cases, at the last step of training.",
+    )
     assert [entry.title for entry in section.tables] == [
         "Is it?, on validation cases",
         "Is it?, on test cases",

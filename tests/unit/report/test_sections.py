@@ -12,7 +12,16 @@ from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow
 from segpl.report.collection import RunCollection, typical_cases
 from segpl.report.curves import thin_out
-from segpl.report.page.report import Page, Preface, class_legends, title_of, warnings_of
+from segpl.report.page.report import (
+    Page,
+    Preface,
+    class_legends,
+    has_volumes,
+    title_of,
+    uncertainty_legend,
+    warnings_of,
+)
+from segpl.report.page.slices import Browser, ShownCase, View
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.repeat import settings_table, train_command, versions_table
 from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
@@ -270,6 +279,14 @@ class TestPage:
             "1 method on heart",
             "1 method on demo/data",
         ]
+
+    @pytest.mark.parametrize("slices", [1, 9])
+    def test_slices_and_uncertainty_are_explained_only_if_shown(self, slices):
+        layers = {"errors": "e"} if slices == 1 else {"errors": "e", "uncertainty": "u"}
+        view = View("stored", slices, slices, 1, 1, 1.0, 0, (0,), "i", layers)
+        shown = Browser("run", "segpl", 0, (ShownCase("best", "a", "Dice 0.5", (view,)),), ())
+        assert has_volumes([shown]) == (slices > 1)
+        assert bool(uncertainty_legend([shown])) == (slices > 1)
 
     def test_every_dataset_has_a_legend_of_its_classes(self):
         runs = [

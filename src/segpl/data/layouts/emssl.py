@@ -22,14 +22,14 @@ VALIDATION_FOLDERS = ("validate", "validation", "val")
 
 
 class Emssl(Layout):
-    """`labelled/imgs`, `labelled/lbls`, `unlabelled/imgs`, `test/imgs`, `test/lbls`.
+    """`labeled/imgs`, `labeled/lbls`, `unlabeled/imgs`, `test/imgs`, `test/lbls`.
 
     Cases in a validation folder are additional labeled cases. Masks of unlabeled images are not
     used.
     """
 
     name: ClassVar[str] = "emssl"
-    needs: ClassVar[str] = "labelled/imgs and labelled/lbls"
+    needs: ClassVar[str] = "labeled/imgs and labeled/lbls"
     order: ClassVar[int] = 10
 
     def matches(self, root: Path) -> bool:

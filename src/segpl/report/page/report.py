@@ -139,9 +139,10 @@ class Page:
                 legends=[
                     ("errors", ERROR_COLORS),
                     *class_legends(found),
-                    ("uncertainty", {"stronger is more uncertain": UNCERTAIN}),
+                    *uncertainty_legend(browsers),
                 ],
                 layer_names=LAYERS,
+                is_volume=has_volumes(browsers),
                 slices_note=note,
                 command=self.command,
                 version=segpl.__version__,
@@ -200,3 +201,15 @@ def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
         )
         for classes, names in known.items()
     ]
+
+
+def uncertainty_legend(browsers: Sequence[Browser]) -> list[tuple[str, dict[str, str]]]:
+    if any("uncertainty" in browser.layers for browser in browsers if browser.cases):
+        return [("uncertainty", {"stronger is more uncertain": UNCERTAIN})]
+    return []
+
+
+def has_volumes(browsers: Sequence[Browser]) -> bool:
+    return any(
+        view.total > 1 for browser in browsers for case in browser.cases for view in case.views
+    )

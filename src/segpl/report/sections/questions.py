@@ -102,23 +102,22 @@ def is_calibrated(settings: Mapping[str, object]) -> bool:
 
 
 def question_section(given: Sequence[QuestionAnswer]) -> Section:
-    on_validation = any(each.question.cases == "validation" for each in given)
+    on = {each.question.cases for each in given}
+    where = "the cases that its heading names" if len(on) > 1 else f"the {min(on)} cases"
+    advice = " Test scores must not be used to choose between variants."
     return Section(
         "questions",
         "Questions",
         text=(
-            (
-                "Questions are answered on validation cases, at the last step of training. Test "
-                "scores must not be used to choose between variants.",
-            )
-            if on_validation
-            else ("Answered on the test cases, at the last step of training.",)
+            f"Each question is answered on {where}, at the last step of training."
+            f"{advice if 'validation' in on else ''}",
         ),
         tables=tuple(
             NamedTable(
                 "-".join(filter(None, ("question", each.question.id, each.dataset))),
                 each.table,
-                each.title + ("" if not on_validation else f", on {each.question.cases} cases"),
+                each.title
+                + ("" if "validation" not in on else f", on {each.question.cases} cases"),
             )
             for each in given
         ),
