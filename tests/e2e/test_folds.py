@@ -156,7 +156,9 @@ def test_folds_can_come_after_the_run_and_the_run_after_the_folds(segpl, made, t
     shutil.rmtree(later / "checkpoints")
     early = segpl("predict", later, "--out", tmp_path / "masks")
     assert "has not written a checkpoint yet" in early.err
-    assert segpl("train", "--out", later, "--resume").code == 0
+    final = segpl("train", "--out", later, "--resume")
+    assert final.code == 0
+    assert "--folds" not in final.out, "suggests an estimate that exists"
     assert (later / "log.csv").read_bytes() == (made / "run" / "log.csv").read_bytes()
 
 

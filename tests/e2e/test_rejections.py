@@ -137,7 +137,7 @@ OPTIONS = {
         ["--set", "train.checkpoint_every=3"],
         [r"train.checkpoint_every \(3\) .* must be multiples of train.log_every \(2\)"],
     ),
-    "unknown loss": (["--set", "method.loss=dise"], ["no loss named 'dise'. Did you mean 'dice'"]),
+    "unknown loss": (["--set", "method.loss=dise"], ["loss named 'dise'. Did you mean 'dice'"]),
     "impossible prior": (
         ["--method", "segpl-vi", "--set", "method.prior_std=0"],
         ["method.prior_std is 0.0: a standard deviation must be above 0"],

@@ -107,6 +107,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import say
+    from segpl.engine.folder import RunFolder
     from segpl.errors import InputError
     from segpl.run import train
 
@@ -145,7 +146,10 @@ def run(args: argparse.Namespace) -> int:
     split = trained.split
     if args.folds is not None:
         say(estimate.sentences[0])
-    elif not split.validation and not split.test and (subjects := labeled_subjects(trained)) > 1:
+    elif (
+        not (split.validation or split.test or RunFolder(args.out).folds.exists())
+        and (subjects := labeled_subjects(trained)) > 1
+    ):
         count = min(SUGGESTED_FOLDS, subjects)
         say(f"To estimate the expected Dice: segpl train --out {folder} --resume --folds {count}")
     return 0
