@@ -156,10 +156,20 @@ def test_folds_can_come_after_the_run_and_the_run_after_the_folds(segpl, made, t
     shutil.rmtree(later / "checkpoints")
     early = segpl("predict", later, "--out", tmp_path / "masks")
     assert "has not written a checkpoint yet" in early.err
-    final = segpl("train", "--out", later, "--resume")
-    assert final.code == 0
-    assert "--folds" not in final.out, "suggests an estimate that exists"
+    assert segpl("train", "--out", later, "--resume").code == 0
     assert (later / "log.csv").read_bytes() == (made / "run" / "log.csv").read_bytes()
+
+
+def test_folds_are_suggested_until_they_exist(segpl, made, tmp_path):
+    data = Path(shutil.copytree(made / "data", tmp_path / "data"))
+    shutil.rmtree(data / "test", ignore_errors=True)
+    run = tmp_path / "run"
+    first = segpl("train", data, *FAST, "--set", "train.agreement=0", "--out", run)
+    assert "To estimate the expected Dice" in first.out + first.err
+    (run / "folds.csv").touch()
+    again = segpl("train", "--out", run, "--resume")
+    assert again.code == 0, again.err
+    assert "To estimate the expected Dice" not in again.out + again.err
 
 
 def test_a_held_out_label_does_not_affect_training(segpl, made, run, tmp_path):
