@@ -1,7 +1,7 @@
 """Try segpl without data: compare the default method with supervised training on generated scans.
 
 Generates 3 labeled, 40 unlabeled and 20 test scans of the pelvis, trains both methods, scores the
-test cases, and writes demo.html and demo.png. Takes under 3 minutes on two CPU cores.
+test cases, and writes demo.html and demo.png. Takes 1 to 2 minutes on two CPU cores.
 
 Examples:
   segpl demo

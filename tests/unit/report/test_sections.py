@@ -93,6 +93,11 @@ class TestAnswer:
             "difference from cps is significant, the difference from supervised is not" in headline
         )
 
+    def test_note_says_that_test_scores_chose_the_best_of_three_methods(self):
+        runs = [make_record(name, 0, BASE + shift) for name, shift in (("segpl", 0), ("cps", 0.1))]
+        assert "optimistic" not in answer(collect(*runs)).note
+        assert "optimistic" in answer(collect(*runs, make_record("supervised", 0, BASE))).note
+
     def test_five_cases_are_never_significant(self):
         """Five cases that all agree have p = 2 / 32."""
         runs = make_record("supervised", 0, BASE[:5]), make_record("segpl", 0, BASE[:5] + 0.1)

@@ -10,6 +10,12 @@ from segpl.report.collection import RunCollection
 from segpl.report.comparison import describe, how_compared
 from segpl.report.tables import count_noun, interval, join_names
 
+# with two methods, a two-sided test does not depend on which of them is called the best
+SELECTION_NOTE = (
+    " The test scores also chose which method is called the best, so these p-values are "
+    "optimistic. To test a claim, compare with a fixed reference: `segpl compare`."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -50,7 +56,7 @@ def answer(found: RunCollection) -> Answer:
             describe(other, best, each, comparisons=len(others))
             for other, each in differences.items()
         ),
-        how_compared(list(differences.values())),
+        how_compared(list(differences.values())) + (SELECTION_NOTE if len(others) > 1 else ""),
     )
 
 
