@@ -35,6 +35,7 @@ REMOVED = {
     "augment.rotate",
     "method.cutmix",
     "method.views",
+    "method.threshold.yardstick",
     "network.deep",
     "network.max_width",
     "train.pretrain",
