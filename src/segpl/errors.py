@@ -25,6 +25,15 @@ class InputError(UserError, ValueError):
     """A value, file or dataset that cannot be used."""
 
 
+class UnusableFileError(InputError):
+    """A file that cannot be used: what is wrong, and separately what to do."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}. {remedy}".strip())
+        self.what = what
+        self.remedy = remedy
+
+
 class MissingFileError(UserError, FileNotFoundError):
     """A required file or folder is missing."""
 

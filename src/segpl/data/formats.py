@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
+import re
 import threading
 import zipfile
 from collections.abc import Callable
@@ -14,20 +16,24 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.errors import InputError
+from segpl.data.limits import (
+    SLACK,
+    is_inside,
+    reject_surplus,
+    require_size,
+    require_stored,
+)
+from segpl.errors import UnusableFileError
 
 Role = Literal["image", "label"]
 # numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
-
-
-class UnusableFileError(InputError):
-    """A file that cannot be used: what is wrong, and separately what to do."""
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(f"{what}. {remedy}".strip())
-        self.what = what
-        self.remedy = remedy
+MOST_HEADER = 2**22  # bytes of a text header
+DATA_FILE = re.compile(
+    rb"(?:ElementDataFile\s*[=:]|(?<=[\r\n])[ \t]*data ?file\s*:)([^\r\n]*)", re.IGNORECASE
+)
+FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
+PICTURES = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +60,23 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
     shape: tuple[int, ...] = header.get_data_shape()
     while len(shape) > 4 and shape[3] == 1:  # (x, y, z, 1, C), as ITK writes vectors
         shape = shape[:3] + shape[4:]
+    start = int(header.get_data_offset())
+    if start < header.sizeof_hdr:
+        raise UnusableFileError(
+            f"{path} is corrupt: its voxels start at byte {start}, inside the header",
+            "Convert it again. Both files of a pair .hdr and .img belong into one .nii.gz.",
+        )
+    require_size(str(path), shape)
+    size = start + math.prod(shape) * header.get_data_dtype().itemsize
 
     def values() -> NDArray[Any]:
-        raw = path.read_bytes()
-        if is_compressed:
-            # read to the end, which verifies the checksum
-            raw = gzip.decompress(raw)
-        stored: NDArray[Any] = np.asanyarray(kind.from_bytes(raw).dataobj)
+        require_stored(path, size, is_packed=is_compressed)
+        with gzip.open(path) if is_compressed else path.open("rb") as file:
+            raw = file.read(size)
+            if is_compressed:
+                # read to the end, which verifies the checksum
+                reject_surplus(path, len(file.read(SLACK + 1)), size)
+        stored: NDArray[Any] = np.asanyarray(header.data_from_fileobj(io.BytesIO(raw)))
         return stored.reshape(shape)
 
     return OpenFile(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
@@ -75,13 +91,19 @@ def open_itk(path: Path, role: Role) -> OpenFile:
             "Install it with: pip install segpl[itk]",
         ) from error
 
+    stored_in = data_file(path)
     reader = sitk.ImageFileReader()
+    # by suffix: content of another format would choose another reader
+    reader.SetImageIO("NrrdImageIO" if path.suffix.lower() == ".nrrd" else "MetaImageIO")
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
     axes = reader.GetDimension()
     components = reader.GetNumberOfComponents()
     last = (components,) if components > 1 else ()
 
+    shape = (*reader.GetSize(), *last)
+    require_size(str(path), shape)
+    require_stored(stored_in, math.prod(shape), is_packed=True)
     spatial = min(axes, 3)
     affine = np.eye(4)
     direction = np.asarray(reader.GetDirection()).reshape(axes, axes)[:spatial, :spatial]
@@ -93,17 +115,45 @@ def open_itk(path: Path, role: Role) -> OpenFile:
         stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
         return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
 
-    return OpenFile((*reader.GetSize(), *last), values, affine=affine)
+    return OpenFile(shape, values, affine=affine)
+
+
+def data_file(path: Path) -> Path:
+    """The file with the voxels that a header of ITK names; often the same file.
+
+    Every entry is checked, since ITK may skip one that looks like the first here.
+    """
+    with path.open("rb") as file:
+        head = file.read(MOST_HEADER)
+    found = [match[1].decode("utf-8", "replace").strip() for match in DATA_FILE.finditer(head)]
+    names = [name for name in found if name != "LOCAL"]
+    for name in names:
+        if not is_inside(name) or name.startswith("LIST") or "%" in name:
+            raise UnusableFileError(
+                f"{path} reads its voxels from {name!r}, but only one file in the same folder is "
+                "allowed",
+                "Convert it to .nii.gz, or to a single .mha or .nrrd file.",
+            )
+    return path.parent / names[0] if names else path
 
 
 def open_picture(path: Path, role: Role) -> OpenFile:
     from PIL import Image
 
-    with Image.open(path) as picture:
+    try:
+        picture = Image.open(path, formats=PICTURES)
+    except Image.DecompressionBombError as error:
+        raise UnusableFileError(
+            f"{path} is too large: {str(error).partition(',')[0]}", "Crop or downsample it."
+        ) from error
+    with picture:
         pages = getattr(picture, "n_frames", 1)
         mode = picture.mode
         palette = picture.getpalette("RGB") if mode in ("P", "PA") else None
         columns, rows = picture.size
+        packing = str(picture.info.get("compression", ""))
+    if not packing.startswith(FAX):
+        require_stored(path, rows * columns // 8, is_packed=True)  # 1 bit per pixel or more
     if pages > 1:
         raise UnusableFileError(
             f"{path} has {pages} pages, but only single-page pictures are supported",
@@ -114,7 +164,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
     is_gray |= palette is not None and bool((shades == shades[:, :1]).all())
 
     def image() -> NDArray[Any]:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=PICTURES) as picture:
             if mode.startswith("P"):  # Pillow warns about transparency without RGBA
                 colors = np.asarray(picture.convert("RGBA"))
                 return colors[..., 0] if is_gray else colors[..., :3]
@@ -123,7 +173,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
             return np.asarray(picture.convert("RGB"))
 
     def label() -> NDArray[Any]:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=PICTURES) as picture:
             if is_gray or palette is not None:
                 return _first_band(np.asarray(picture))  # for a palette: indices, not colors
             colors = np.asarray(picture.convert("RGB"))
@@ -149,7 +199,9 @@ def open_npy(path: Path, role: Role) -> OpenFile:
             return _npy_values(file)
 
     with path.open("rb") as file:
-        return OpenFile(_npy_shape(file, path), values, channels_first=True)
+        shape, size = _npy_shape(file, path)
+    require_stored(path, size, is_packed=False)
+    return OpenFile(shape, values, channels_first=True)
 
 
 def open_npz(path: Path, role: Role) -> OpenFile:
@@ -164,10 +216,10 @@ def open_npz(path: Path, role: Role) -> OpenFile:
                 f"Name it '{role}', for example numpy.savez(path, {role}=array, spacing=spacing).",
             )
         name = known[0] if known else others[0]
-        with archive.open(f"{name}.npy") as file:
-            shape = _npy_shape(file, path)
+        shape = _npz_shape(archive, name, path)
         spacing = None
         if "spacing" in names:
+            _npz_shape(archive, "spacing", path)
             stored = _npy_values(io.BytesIO(archive.read("spacing.npy")))
             spacing = tuple(float(size) for size in stored.ravel())
 
@@ -179,7 +231,17 @@ def open_npz(path: Path, role: Role) -> OpenFile:
     return OpenFile(shape, values, spacing=spacing, channels_first=True)
 
 
-def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
+def _npz_shape(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, ...]:
+    entry = archive.getinfo(f"{name}.npy")
+    with archive.open(entry) as file:
+        shape, size = _npy_shape(file, path)
+    require_stored(path, max(size, entry.file_size), is_packed=True)
+    reject_surplus(path, entry.file_size - size, size)
+    return shape
+
+
+def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
+    """Shape, and number of bytes of header and values."""
     version = np.lib.format.read_magic(file)
     read = (
         np.lib.format.read_array_header_1_0
@@ -193,7 +255,8 @@ def _npy_shape(file: IO[bytes], path: Path) -> tuple[int, ...]:
             f"{path} contains Python objects, which are not loaded because they could run code",
             "Save it again as an array of numbers.",
         )
-    return tuple(shape)
+    require_size(str(path), shape)
+    return tuple(shape), file.tell() + math.prod(shape) * dtype.itemsize
 
 
 def _npy_values(file: IO[bytes]) -> NDArray[Any]:

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
-from segpl.data.formats import UnusableFileError
 from segpl.data.readers import Image, Label, grid_difference, read_grid, read_image, read_label
-from segpl.errors import UserError
+from segpl.errors import UnusableFileError, UserError
 
 THREADS = 4
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.formats import OPENERS, OpenFile, Role, UnusableFileError
-from segpl.errors import MissingFileError, UserError
+from segpl.data.formats import OPENERS, OpenFile, Role
+from segpl.data.limits import require_size, require_spacing
+from segpl.errors import MissingFileError, UnusableFileError, UserError
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 
@@ -142,8 +143,12 @@ def _errors_naming(path: Path) -> Iterator[None]:
     """Turn any error of a format's library into one that names the file."""
     try:
         yield
-    except (UserError, MemoryError):
+    except UserError:
         raise
+    except MemoryError as error:
+        raise UnusableFileError(
+            f"{path} does not fit in memory", "Free some memory, or crop the scan."
+        ) from error
     except FileNotFoundError as error:
         raise MissingFileError(f"{path} does not exist.") from error
     except PermissionError as error:
@@ -181,6 +186,7 @@ def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:
         )
     if 0 in opened.shape:
         raise UnusableFileError(f"{path} is empty: its shape is {opened.shape}", "Replace it.")
+    require_size(str(path), opened.shape)
     shape, channels = opened.shape, 1
     if axes > spatial and opened.channels_first:
         channels, shape = shape[0], shape[1:]
@@ -202,6 +208,7 @@ def _voxel_size(path: Path, opened: OpenFile, spatial: int) -> tuple[float, ...]
             "needed",
             "Correct the spacing in its header.",
         )
+    require_spacing(path, sizes.tolist())
     if opened.affine is not None and not (
         np.isfinite(opened.affine).all()
         and np.linalg.matrix_rank(opened.affine[:3, :spatial] / sizes) == spatial

@@ -1,0 +1,68 @@
+"""What a file may claim: its size, its voxel spacing, and the other files that it names.
+
+Everything is checked before memory is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from segpl.errors import UnusableFileError
+
+MOST_VALUES = 10**9  # of one image, over all channels; a CT of 512 x 512 x 2000 has half of it
+SPACING_RANGE = (1e-6, 1e4)  # mm: from 1 nm to 10 m
+MOST_UNPACKED = 1400  # times the size of a compressed file: deflate reaches 1032, LZW 1320
+SLACK = 2**20  # bytes of padding or metadata after the values
+
+
+def require_size(what: str, shape: Sequence[int]) -> None:
+    """Reject images of `MOST_VALUES` or more."""
+    values = math.prod(shape)
+    if values >= MOST_VALUES:
+        sides = " x ".join(map(str, shape))
+        raise UnusableFileError(
+            f"{what} is too large: {sides} are {values:,} values, and the limit is {MOST_VALUES:,}",
+            "Check its header; crop or downsample the scan if the size is right.",
+        )
+
+
+def require_stored(path: Path, size: int, *, is_packed: bool) -> None:
+    """Reject a file that cannot contain the `size` bytes that its header describes."""
+    found = path.stat().st_size
+    if size > (found * MOST_UNPACKED + SLACK if is_packed else found):
+        how = " compressed" if is_packed else ""
+        raise UnusableFileError(
+            f"{path} is corrupt or truncated: its header describes {size:,} bytes, but the file "
+            f"has only {found:,}{how}",
+            "Copy or download it again, or remove the case from the dataset.",
+        )
+
+
+def require_spacing(path: Path, spacing: Sequence[float]) -> None:
+    low, high = SPACING_RANGE
+    if not all(low <= size <= high for size in spacing):
+        raise UnusableFileError(
+            f"{path} has a voxel spacing of {' x '.join(f'{size:.3g}' for size in spacing)} mm, "
+            f"but {low:g} to {high:g} mm are possible",
+            "Correct the spacing in its header.",
+        )
+
+
+def reject_surplus(path: Path, surplus: int, size: int) -> None:
+    """Reject a compressed file that continues after the `size` bytes of its header and values."""
+    if surplus > SLACK:
+        raise UnusableFileError(
+            f"{path} unpacks to more than the {size:,} bytes that its header describes",
+            "Copy or download it again, or remove the case from the dataset.",
+        )
+
+
+def is_inside(name: str) -> bool:
+    """Whether a file named in another file lies next to it or below, judged by the name alone.
+
+    Symbolic links are followed: only the owner of the folder can create them.
+    """
+    path = PurePosixPath(name)
+    return not (path.is_absolute() or ".." in path.parts or set(name) & set("\\:\0"))
