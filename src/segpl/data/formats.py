@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.limits import (
-    SLACK,
+    MOST_PADDING,
     is_inside,
     reject_surplus,
     require_size,
@@ -33,7 +33,7 @@ DATA_FILE = re.compile(
     rb"(?:ElementDataFile\s*[=:]|(?<=[\r\n])[ \t]*data ?file\s*:)([^\r\n]*)", re.IGNORECASE
 )
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
-PICTURES = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
+PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
             raw = file.read(size)
             if is_compressed:
                 # read to the end, which verifies the checksum
-                reject_surplus(path, len(file.read(SLACK + 1)), size)
+                reject_surplus(path, len(file.read(MOST_PADDING + 1)), size)
         stored: NDArray[Any] = np.asanyarray(header.data_from_fileobj(io.BytesIO(raw)))
         return stored.reshape(shape)
 
@@ -141,7 +141,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
     from PIL import Image
 
     try:
-        picture = Image.open(path, formats=PICTURES)
+        picture = Image.open(path, formats=PICTURE_FORMATS)
     except Image.DecompressionBombError as error:
         raise UnusableFileError(
             f"{path} is too large: {str(error).partition(',')[0]}", "Crop or downsample it."
@@ -164,7 +164,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
     is_gray |= palette is not None and bool((shades == shades[:, :1]).all())
 
     def image() -> NDArray[Any]:
-        with Image.open(path, formats=PICTURES) as picture:
+        with Image.open(path, formats=PICTURE_FORMATS) as picture:
             if mode.startswith("P"):  # Pillow warns about transparency without RGBA
                 colors = np.asarray(picture.convert("RGBA"))
                 return colors[..., 0] if is_gray else colors[..., :3]
@@ -173,7 +173,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
             return np.asarray(picture.convert("RGB"))
 
     def label() -> NDArray[Any]:
-        with Image.open(path, formats=PICTURES) as picture:
+        with Image.open(path, formats=PICTURE_FORMATS) as picture:
             if is_gray or palette is not None:
                 return _first_band(np.asarray(picture))  # for a palette: indices, not colors
             colors = np.asarray(picture.convert("RGB"))

@@ -14,7 +14,7 @@ from segpl.errors import UnusableFileError
 MOST_VALUES = 10**9  # of one image, over all channels; a CT of 512 x 512 x 2000 has half of it
 SPACING_RANGE = (1e-6, 1e4)  # mm: from 1 nm to 10 m
 MOST_UNPACKED = 1400  # times the size of a compressed file: deflate reaches 1032, LZW 1320
-SLACK = 2**20  # bytes of padding or metadata after the values
+MOST_PADDING = 2**20  # bytes of padding or metadata after the values
 
 
 def require_size(what: str, shape: Sequence[int]) -> None:
@@ -31,7 +31,7 @@ def require_size(what: str, shape: Sequence[int]) -> None:
 def require_stored(path: Path, size: int, *, is_packed: bool) -> None:
     """Reject a file that cannot contain the `size` bytes that its header describes."""
     found = path.stat().st_size
-    if size > (found * MOST_UNPACKED + SLACK if is_packed else found):
+    if size > (found * MOST_UNPACKED + MOST_PADDING if is_packed else found):
         how = " compressed" if is_packed else ""
         raise UnusableFileError(
             f"{path} is corrupt or truncated: its header describes {size:,} bytes, but the file "
@@ -52,7 +52,7 @@ def require_spacing(path: Path, spacing: Sequence[float]) -> None:
 
 def reject_surplus(path: Path, surplus: int, size: int) -> None:
     """Reject a compressed file that continues after the `size` bytes of its header and values."""
-    if surplus > SLACK:
+    if surplus > MOST_PADDING:
         raise UnusableFileError(
             f"{path} unpacks to more than the {size:,} bytes that its header describes",
             "Copy or download it again, or remove the case from the dataset.",
