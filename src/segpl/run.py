@@ -125,11 +125,14 @@ class Run:
             if paths
             else self.test_jobs()
         )
-        seen = {name for run in runs for name in run.split.labeled} & {job.name for job in jobs}
-        if seen and not self.quiet:
+        roles = {name: "validation" for run in runs for name in run.split.validation}
+        roles |= {name: "training" for run in runs for name in run.split.labeled}
+        seen = {job.name: roles[job.name] for job in jobs if job.name in roles}
+        trained_on = list(seen.values()).count("training")
+        if trained_on and not self.quiet:
             say(
-                f"note: {len(seen)} of {len(jobs)} inputs share their name with a labeled training "
-                "case. Their scores do not measure performance on new scans.",
+                f"note: {trained_on} of {len(jobs)} inputs share their name with a labeled "
+                "training case. Their scores do not measure performance on new scans.",
                 style="yellow",
             )
         for run in runs:
@@ -148,6 +151,7 @@ class Run:
                     overlap=overlap,
                     samplers=samplers,
                     largest=kept,
+                    seen=seen,
                     advance=advance,
                 )
             except torch.OutOfMemoryError as error:

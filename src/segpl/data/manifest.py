@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from segpl.data.summary import CaseSummary
 from segpl.files import read_record, write_json
 
 MANIFEST = "predictions.json"
@@ -15,6 +16,8 @@ class PredictedCase:
     images: tuple[str, ...]  # resolved paths of the input
     labels: str  # path of the mask, relative to the manifest, like the maps
     maps: dict[str, str] = field(default_factory=dict)  # 'probabilities', 'entropy', 'std' -> path
+    summary: CaseSummary | None = None  # None: not predicted yet, or the command was killed
+    seen: str = ""  # 'training' or 'validation' if the run used a labeled case of this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class Manifest:
     ignore: int | None = None  # number of unknown voxels
     run: str | None = None  # identity of the run; None: written by hand for `segpl evaluate`
     files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
+    failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
 
 
 def read_manifest(folder: Path) -> Manifest | None:

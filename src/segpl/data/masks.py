@@ -48,6 +48,21 @@ def voxel_entropy(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.floati
     return entropy
 
 
+def volume(mask: Mask, spacing: Sequence[float] | None) -> float:
+    """Milliliters in 3D, square millimeters in 2D; voxels without a spacing."""
+    voxels = int(np.count_nonzero(mask))
+    if spacing is None:
+        return float(voxels)
+    return voxels * float(np.prod(spacing)) / (1000 if mask.ndim == 3 else 1)
+
+
+def volume_unit(dims: int, spacing: Sequence[float] | None) -> str:
+    """The unit of `volume`."""
+    if spacing is None:
+        return "voxel" if dims == 3 else "px"
+    return "ml" if dims == 3 else "mm²"
+
+
 def largest_component(mask: Mask) -> Mask:
     """The largest connected component of a mask (*S); ties go to the first one.
 

@@ -32,6 +32,12 @@ class Grid:
     spacing: tuple[float, ...]
     affine: NDArray[np.float64] | None  # 4x4 to RAS mm, as in NIfTI; None for pictures and arrays
 
+    @property
+    def stored_spacing(self) -> tuple[float, ...] | None:
+        """Spacing in mm; None for pictures and arrays that store none."""
+        is_stored = self.affine is not None or any(size != 1 for size in self.spacing)
+        return self.spacing if is_stored else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Image:

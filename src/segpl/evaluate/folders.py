@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST
 from segpl.data.masks import Mask
-from segpl.data.readers import Grid, read_label
+from segpl.data.readers import read_label
 from segpl.errors import InputError
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
@@ -84,7 +84,7 @@ def score_pairs(
             pairing.ignore,
             case=case,
             metrics=metrics,
-            spacing=_stored_spacing(truth.grid),
+            spacing=truth.grid.stored_spacing,
             tolerance=tolerance,
             region=read_region(mask, truth.grid, case) if mask else None,
         )
@@ -148,12 +148,6 @@ def _classes_in(labels: Iterable[Path]) -> dict[str, int]:
             f"{MANIFEST} that names classes. Check that these are the labels."
         )
     return {str(number): number for number in sorted(numbers)}
-
-
-def _stored_spacing(grid: Grid) -> tuple[float, ...] | None:
-    """Spacing in mm; None for pictures and arrays, which do not store one."""
-    is_stored = grid.affine is not None or any(size != 1 for size in grid.spacing)
-    return grid.spacing if is_stored else None
 
 
 def _numbers_in(array: NDArray[np.integer]) -> set[int]:

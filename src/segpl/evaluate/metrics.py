@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from segpl.data.masks import Mask
+from segpl.data.masks import Mask, volume, volume_unit
 from segpl.errors import unknown
 from segpl.evaluate import surface
 from segpl.evaluate.surface import SurfaceDistances, surface_distances
@@ -70,14 +70,6 @@ def volume_error(prediction: Mask, truth: Mask) -> float:
     if true == 0:
         return float(predicted > 0)
     return (predicted - true) / true
-
-
-def volume(mask: Mask, spacing: Sequence[float] | None) -> float:
-    """Milliliters in 3D, square millimeters in 2D; voxels without a spacing."""
-    voxels = int(np.count_nonzero(mask))
-    if spacing is None:
-        return float(voxels)
-    return voxels * float(np.prod(spacing)) / (1000 if mask.ndim == 3 else 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +153,8 @@ def known_metrics(names: Iterable[str]) -> tuple[str, ...]:
 
 def unit_of(metric: str, masks: Masks) -> str:
     """The unit of a metric; '' for a plain number, the tolerance for surface Dice."""
-    is_volume = masks.truth.ndim == 3
-    length, size = "mm", "ml" if is_volume else "mm²"
-    if masks.spacing is None:
-        length = size = "voxel" if is_volume else "px"
+    size = volume_unit(masks.truth.ndim, masks.spacing)
+    length = size if masks.spacing is None else "mm"
     if metric == "surface_dice":
         return f"at {masks.tolerance:g} {length}"
     return {"distance": length, "volume": size}.get(METRICS[metric].kind, "")

@@ -6,14 +6,17 @@ A folder holds the masks of one run, because one manifest says what their number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from segpl.data.manifest import MANIFEST, Manifest, PredictedCase, read_manifest, write_manifest
 from segpl.data.plan import Plan
+from segpl.data.readers import read_label
+from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
 from segpl.errors import InputError
-from segpl.files import storage_errors
+from segpl.files import storage_errors, write_text
 from segpl.predict.inputs import Job
+from segpl.predict.summary import summarize_case
 from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
@@ -34,6 +37,15 @@ class OutputFiles:
     @property
     def paths(self) -> list[Path]:
         return [self.labels, *self.maps.values()]
+
+
+@dataclass(slots=True)
+class Results:
+    """What is known about the jobs of one command so far, by case."""
+
+    summaries: dict[str, CaseSummary] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    seen: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +96,53 @@ class OutputFolder:
                 "replace them with --overwrite."
             )
 
-    def record(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
-        """Write the manifest: these jobs, and what the same run has predicted before."""
+    def record(self, jobs: Sequence[Job], kinds: Sequence[str], results: Results) -> None:
+        """Write the manifest and `cases.csv`: these jobs, and what the same run predicted before.
+
+        Entries without a mask are still to be predicted; they have no row in `cases.csv`.
+        """
         manifest = self.manifest()
         files: dict[str, PredictedCase] = {}
+        failed: dict[str, str] = {}
         if manifest is not None and manifest.run == self.run:
             files = {
                 name: entry
                 for name, entry in manifest.files.items()
                 if (self.path / entry.labels).exists()
             }
+            failed = manifest.failed
         for job in jobs:
-            wanted = self.files(job, kinds)
-            maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
-            entry = PredictedCase(
-                tuple(str(path.resolve()) for path in job.images), self._relative(wanted.labels)
-            )
-            known = files.get(job.name, entry).maps
-            files[job.name] = replace(entry, maps=known | maps)
-        write_manifest(self.path, Manifest(self.plan.classes, self.plan.ignore, self.run, files))
+            failed.pop(job.name, None)
+            if job.name not in results.failed:
+                files[job.name] = self._entry(job, kinds, files.get(job.name), results)
+        failed |= results.failed
+        classes = self.plan.classes
+        write_manifest(self.path, Manifest(classes, self.plan.ignore, self.run, files, failed))
+        summaries = {name: entry.summary for name, entry in files.items() if entry.summary}
+        order = review_order(summaries, failed)
+        write_text(self.path / CASES, cases_csv(order, list(classes)[1:]))
+
+    def _entry(
+        self, job: Job, kinds: Sequence[str], known: PredictedCase | None, results: Results
+    ) -> PredictedCase:
+        wanted = self.files(job, kinds)
+        maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
+        summary = results.summaries.get(job.name)
+        if known is not None:
+            maps = known.maps | maps
+            summary = summary or known.summary or self._summary_of(wanted.labels)
+        return PredictedCase(
+            images=tuple(str(path.resolve()) for path in job.images),
+            labels=self._relative(wanted.labels),
+            maps=maps,
+            summary=summary,
+            seen=results.seen.get(job.name, ""),
+        )
+
+    def _summary_of(self, labels: Path) -> CaseSummary:
+        """Volumes of a mask whose command was killed before it could record them."""
+        mask = read_label(labels)
+        return summarize_case(mask.array, mask.grid, self.plan.classes)
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.path).as_posix()

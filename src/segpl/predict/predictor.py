@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,10 +28,18 @@ from segpl.predict.outputs import (
     UNCERTAINTY,
     OutputFiles,
     OutputFolder,
+    Results,
 )
 from segpl.predict.samples import Maps, Predict, RunSampler
+from segpl.predict.summary import summarize_case
 from segpl.predict.window import predict_windows
 from segpl.predict.writers import write_labels, write_probabilities
+
+SECONDS_BETWEEN_RECORDS = 2.0
+
+
+class IncompleteError(InputError):
+    """Some images could not be predicted; the others were."""
 
 
 def predict_jobs(
@@ -47,12 +56,14 @@ def predict_jobs(
     window_batch: int = 4,
     samplers: Sequence[RunSampler] = (),
     largest: Sequence[str] = (),
+    seen: Mapping[str, str] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Write a mask for each job into `out`; returns the masks written.
 
     Existing outputs are skipped, or with `overwrite` removed first. A broken input does not stop
-    the others; it is reported at the end. `predictions.json` records the `run` and the classes.
+    the others; it is reported at the end. `predictions.json` records the `run` and the classes;
+    `cases.csv` has the volumes of all masks in the folder.
 
     Args:
         jobs: images to predict.
@@ -68,6 +79,7 @@ def predict_jobs(
         samplers: average their samples instead of calling `predict`, and write maps of entropy and
             standard deviation into `out/uncertainty`.
         largest: classes that keep only their largest component.
+        seen: cases that the run has seen the label of, and in which role.
         advance: called once per finished job.
     """
     folder = OutputFolder(out, plan, run + largest_note(largest))
@@ -78,19 +90,41 @@ def predict_jobs(
     for _ in range(len(jobs) - len(todo)):
         advance()
     # before the first prediction, so that an interrupted command leaves no unlisted files
-    folder.record(jobs, kinds)
+    results = Results(seen=seen or {})
+    folder.record(jobs, kinds, results)
 
     infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
     plans = _distinct([sampler.plan for sampler in samplers] or [plan])
-    failed = _pipeline(todo, outputs, infer, plans, largest, advance)
-    folder.record([job for job in jobs if job.name not in failed], kinds)
-    if failed:
+    record = _Regularly(lambda: folder.record(jobs, kinds, results))
+
+    def after_job() -> None:
+        advance()
+        record()
+
+    try:
+        _pipeline(todo, outputs, infer, plans, largest, results, after_job)
+    finally:
+        folder.record(jobs, kinds, results)
+    if failed := results.failed:
         others = f"; the other predictions are in {out}" if len(failed) < len(jobs) else ""
         reasons = " ".join(f"[{name}] {reason}" for name, reason in failed.items())
-        raise InputError(
+        raise IncompleteError(
             f"{len(failed)} of {len(jobs)} image(s) could not be predicted{others}: {reasons}"
         )
     return [outputs[job.name].labels for job in todo]
+
+
+class _Regularly:
+    """Calls `action` at most every few seconds: for small images it takes longer than the rest."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.last = time.monotonic()
+
+    def __call__(self) -> None:
+        if time.monotonic() - self.last > SECONDS_BETWEEN_RECORDS:
+            self.action()
+            self.last = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,10 +187,10 @@ def _pipeline(
     infer: Callable[[Job, _Loaded], Callable[[], Prediction]],
     plans: Sequence[Plan],
     largest: Sequence[str],
+    results: Results,
     advance: Callable[[], None],
-) -> dict[str, str]:
-    """Predict each job while the next is read and the last is written; errors by job name."""
-    failed: dict[str, str] = {}
+) -> None:
+    """Predict each job while the next is read and the last is written."""
 
     @contextmanager
     def collecting_errors(job: Job) -> Iterator[None]:
@@ -165,7 +199,7 @@ def _pipeline(
         except StorageError:
             raise  # the others would fail on the same disk
         except UserError as error:
-            failed[job.name] = str(error)
+            results.failed[job.name] = str(error)
             advance()
 
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
@@ -191,10 +225,11 @@ def _pipeline(
             predict = infer(job, loaded)
             finish_writing()
             files = outputs[job.name]
-            future = writer.submit(_write_job, job, files, predict, plans[0], largest)
+            future = writer.submit(
+                _write_job, job, files, predict, plans[0], largest, loaded.grid, results
+            )
             writing.append((job, future))
         finish_writing()
-    return failed
 
 
 def _load_job(job: Job, plans: Sequence[Plan]) -> _Loaded:
@@ -208,6 +243,8 @@ def _write_job(
     predict: Callable[[], Prediction],
     plan: Plan,
     largest: Sequence[str],
+    grid: Grid,
+    results: Results,
 ) -> None:
     prediction = predict()
     for kind, path in files.maps.items():
@@ -221,4 +258,6 @@ def _write_job(
         write_probabilities(path, values, job.images[0])
     decisive = prediction.probability if prediction.decisive is None else prediction.decisive
     labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
+    summary = summarize_case(labels, grid, plan.classes, prediction.probability)
     write_labels(files.labels, labels, job.images[0])
+    results.summaries[job.name] = summary

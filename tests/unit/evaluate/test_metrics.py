@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from segpl.data.masks import volume
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
     EMPTY_POLICY,
@@ -10,7 +11,6 @@ from segpl.evaluate.metrics import (
     Masks,
     empty_policy,
     unit_of,
-    volume,
 )
 
 KINDS = {name: metric.kind for name, metric in METRICS.items()}
