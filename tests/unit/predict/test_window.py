@@ -92,6 +92,21 @@ def test_the_center_of_a_window_has_more_weight_than_its_border():
     assert row[-1] == pytest.approx(2)
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+def test_windows_blend_at_the_border_of_the_image_as_in_its_center(dims):
+    """The network errs at one end of its window; rows at the image border must show no more."""
+    side = 32
+
+    def predict(windows):
+        return torch.linspace(0, 1, side).pow(4).expand_as(windows)
+
+    whole = predict_windows(torch.zeros(1, *(48,) * dims), predict, plan_for((side,) * dims))
+    rows = whole[0].flatten(0, -2)  # (rows, 48)
+    assert torch.allclose(rows, rows[:1].expand_as(rows), atol=1e-4)
+    inside = rows[:, :40]  # the image ends with the last window, errors and all
+    assert inside.diff(dim=1).abs().max() < 0.1
+
+
 @pytest.mark.parametrize(
     ("side", "overlap", "starts"),
     [
