@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from segpl.data.plan import Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
-from segpl.display import TrainingDisplay, bar
+from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
@@ -25,7 +27,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
-from segpl.settings import Config
+from segpl.settings import LABELS_ONLY, Config
 from segpl.validate.validator import Validator
 
 
@@ -56,6 +58,24 @@ def open_dataset(config: Config) -> Dataset:
     return read_dataset(
         Path(config.data.path), config.data.layout or None, subject=config.data.subject or None
     )
+
+
+def fit_method(
+    config: Config, content: Mapping[str, Any], folder: RunFolder | None, *, quiet: bool = False
+) -> Config:
+    """`config`, with supervised training if `content` names no method and no case is unlabeled.
+
+    A run that exists keeps its method.
+    """
+    is_given = bool(content.get("method")) or (folder is not None and folder.config.exists())
+    if is_given or make_split(open_dataset(config), config.split, needs_unlabeled=False).unlabeled:
+        return config
+    if not quiet:
+        say(
+            "No case is unlabeled: training on labels alone, with the method supervised. To "
+            "simulate few labels, --labeled N hides all but N of them."
+        )
+    return replace(config, method=LABELS_ONLY, settings=METHODS.get(LABELS_ONLY).Settings())
 
 
 def prepare_inputs(

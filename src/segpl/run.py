@@ -13,6 +13,7 @@ from segpl.assembly import (
     TrainingInputs,
     build_method,
     build_trainer,
+    fit_method,
     open_dataset,
     prepare_inputs,
     require_validation,
@@ -225,7 +226,8 @@ def train(
     Args:
         data: folder of the dataset.
         out: folder of the run; it must not exist yet, except to resume the run in it.
-        method: name of a method, as listed by `segpl list methods`.
+        method: name of a method, as listed by `segpl list methods`; by default "bpl-mix", or
+            "supervised" if no case is unlabeled.
         config: TOML file with settings.
         settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
@@ -237,7 +239,8 @@ def train(
     )
     folder = RunFolder(Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        return train_config(resolved, folder, quiet=quiet)
+        chosen = fit_method(resolved, content, folder, quiet=quiet)
+        return train_config(chosen, folder, quiet=quiet)
 
 
 def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:

@@ -193,14 +193,16 @@ def test_one_method_may_have_its_own_settings(segpl, pictures, tmp_path):
 
 
 def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path):
-    """Alone it would use all labels of a benchmark, unless --labeled 0 asks for that."""
     data = make_dataset(tmp_path / "data", dims=2, labeled=12, unlabeled=0, test=0)
     options = (*FAST, "--seeds", 0, "--test", 2)
-    answer = segpl("compare", data, *options, "--methods", "segpl", "--out", tmp_path / "few")
+    few = ("--methods", "segpl", "--labeled", 2, "--out", tmp_path / "few")
+    answer = segpl("compare", data, *options, *few)
     assert answer.code == 0, answer.err
-    few = [split_of(tmp_path / "few", run)["labeled"] for run in ("supervised-0", "segpl-0")]
-    assert few[0] == few[1]
-    assert len(few[0]) == 2
+    first, second = (
+        split_of(tmp_path / "few", run)["labeled"] for run in ("supervised-0", "segpl-0")
+    )
+    assert first == second
+    assert len(first) == 2
     full = ("--methods", "ensemble", "--labeled", 0, "--out", tmp_path / "all")
     answer = segpl("compare", data, *options, *full)
     assert answer.code == 0, answer.err
@@ -282,7 +284,7 @@ def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, trai
     data = make_dataset(tmp_path / "data", dims=2, test=0)
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
     assert answer.code == 1
-    assert "has no test cases. Hold some out with --test N" in answer.err
+    assert "has no test cases: hold some out with --test N" in answer.err
     train(data, "--method", "segpl", "--out", tmp_path / "run")
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "run")
     assert answer.code == 1

@@ -7,8 +7,8 @@ questions. The result is OUT/report.html. An interrupted comparison resumes wher
 
 Examples:
   segpl compare data --labeled 8 --test 20 --steps 1000 --out comparison
-  segpl compare data --methods segpl mean-teacher --seeds 0 1 --out comparison
-  segpl compare data --set methods.segpl.alpha=1 --out comparison
+  segpl compare data --test 20 --methods segpl mean-teacher --seeds 0 1 --out comparison
+  segpl compare data --test 20 --set methods.segpl.alpha=1 --out comparison
   segpl compare --phantom --seeds 0 1 2 3 4 --out comparison       generated scans, no data needed
   segpl compare questions.toml --data /datasets --jobs 8 --out comparison
   segpl compare questions.toml --only hippocampus --out comparison one of its datasets
@@ -47,10 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labeled",
         type=int,
         metavar="N",
-        help="use N labels and hide the others; 0 uses all, for methods without unlabeled cases",
+        help="use N labels and hide the others (default: 0, all labels); needed if no case is "
+        "unlabeled",
     )
     parser.add_argument(
-        "--test", type=int, metavar="N", help="hold out N labeled cases for testing"
+        "--test",
+        type=int,
+        metavar="N",
+        help="hold out N labeled cases for testing; needed if the dataset has no test cases",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument("--jobs", type=int, default=1, help="runs to train in parallel (default 1)")

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.assembly import plan_for
+    from segpl.assembly import fit_method, plan_for
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.settings import resolve, with_overrides
@@ -32,7 +32,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
     content = settings_from(args)
     content.setdefault("data", {})["path"] = str(args.data.resolve())
-    plan = plan_for(resolve(with_overrides(content, args.set)))
+    content = with_overrides(content, args.set)
+    plan = plan_for(fit_method(resolve(content), content, None))
     plan.write(args.out)
     say(
         f"{args.out}: patch {'x'.join(map(str, plan.patch))}, "

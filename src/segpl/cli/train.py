@@ -54,14 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the plan depends on."""
     parser.add_argument(
-        "--method", help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`"
+        "--method",
+        help="default: bpl-mix, or supervised if no case is unlabeled; see `segpl list methods`",
     )
     parser.add_argument(
         "--labeled",
         type=int,
         metavar="N",
-        help="use N labels and hide the others (default: all; a fifth if no case is unlabeled and "
-        "the method needs unlabeled cases)",
+        help="use N labels and hide the others, to simulate few labels (default: 0, all labels)",
     )
     parser.add_argument(
         "--validation",
@@ -73,8 +73,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--test",
         type=int,
         metavar="N",
-        help="hold out N labeled cases for testing (default: the test cases of the dataset; "
-        "without any, a fifth of a fully labeled dataset of 10 or more cases)",
+        help="hold out N labeled cases for testing, besides the dataset's own (default 0)",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(

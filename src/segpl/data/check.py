@@ -188,20 +188,13 @@ def _next_step(inspection: Inspection) -> list[RenderableType]:
         where = "" if "" in cases else f" in {_plural(len(cases), 'case')}"
         text = f"Not ready to train: fix {_plural(len(errors), 'error')}{where} first."
         return [Text(text, style="bold red")]
-    labeled, unlabeled = len(inspection.dataset.labeled), len(inspection.dataset.unlabeled)
-    if unlabeled:
-        text, options = "Ready to train:", ""
-    elif labeled > 1:
-        few = max(1, min(8, labeled // 5))
+    text = "Ready to train:"
+    if not inspection.dataset.unlabeled:
         text = (
-            f"Ready to train. All cases are labeled; to keep {_plural(few, 'label')} and use the "
-            "other images as unlabeled, run:"
+            "Ready to train. No case is unlabeled, so training uses labels alone; add --labeled N "
+            "to simulate few labels:"
         )
-        options = f" --labeled {few}"
-    else:
-        text = "Ready to train, but without unlabeled images only supervised training is possible:"
-        options = " --method supervised"
     data = shlex.quote(str(inspection.dataset.root))
-    command = f"  segpl train {data}{options} --out runs/first"
+    command = f"  segpl train {data} --out runs/first"
     # one line, however long, so that it can be copied
     return [Text(text, style="bold green"), Text(command, no_wrap=True, overflow="ignore")]

@@ -11,17 +11,13 @@ from segpl.data.case import Case, Dataset
 from segpl.errors import InputError
 from segpl.files import read_record, write_json
 
-BENCHMARK_CASES = 10  # a fully labeled dataset of this size is treated as a benchmark
-TEST_SHARE = 0.2  # of a benchmark's cases
-LABELED_SHARE = 0.2  # of a benchmark's training cases, if the method needs unlabeled cases
-
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings:
     labeled: int = 0  # cases that keep their label; 0: all
     unlabeled: int = 0  # unlabeled cases to train on, including those with hidden labels; 0: all
     validation: int = 0  # labeled cases held out for validation
-    test: int = -1  # labeled cases held out for testing; -1: the dataset's own, or 20 %
+    test: int = 0  # labeled cases held out for testing, besides the dataset's own test cases
     seed: int = 0  # seed of the held-out and labeled cases
     draw: int = 0  # number of the draw of labeled cases, for the same held-out cases
     folds: int = 0  # cross-validation folds of the labeled cases; 0: none
@@ -62,9 +58,8 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     """
     check_counts(dataset, settings)
     notes: list[str] = []
-    is_benchmark = not dataset.unlabeled and len(dataset.labeled) >= BENCHMARK_CASES
     pool = shuffled_by_subject(dataset.labeled, settings.seed)
-    test, pool = take_subjects(pool, held_out_for_test(dataset, settings, is_benchmark, notes))
+    test, pool = take_subjects(pool, settings.test)
     validation, pool = take_subjects(pool, settings.validation)
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
@@ -74,7 +69,11 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
     count = labeled_count(dataset, settings, len(pool))
     if needs_unlabeled and not unlabeled and count == len(pool):
-        count = reduced_labeled_count(dataset, settings, count, is_benchmark, notes)
+        raise InputError(
+            f"all {count} training cases of {dataset.root} are labeled, but this method needs "
+            "unlabeled cases. Train on all labels with --method supervised, hide all but N labels "
+            "with --labeled N, or add images without a label."
+        )
     labeled, hidden = pool[:count], pool[count:]
     unlabeled += hidden
     kept = names(limit_unlabeled(unlabeled, settings))
@@ -94,8 +93,8 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
 
 
 def check_counts(dataset: Dataset, settings: SplitSettings) -> None:
-    for name, lowest in (("labeled", 0), ("validation", 0), ("test", -1)):
-        if getattr(settings, name) < lowest:
+    for name in ("labeled", "validation", "test"):
+        if getattr(settings, name) < 0:
             raise InputError(f"--{name} {getattr(settings, name)}: it must be 0 or more.")
     if not dataset.labeled:
         raise InputError(
@@ -103,20 +102,6 @@ def check_counts(dataset: Dataset, settings: SplitSettings) -> None:
             f"a label). Add at least one label where the layout '{dataset.layout}' expects it; "
             "`segpl check` shows what was found."
         )
-
-
-def held_out_for_test(
-    dataset: Dataset, settings: SplitSettings, is_benchmark: bool, notes: list[str]
-) -> int:
-    """Labeled cases to hold out for testing, besides the dataset's own test cases."""
-    if settings.test >= 0 or dataset.test or not is_benchmark:
-        return max(settings.test, 0)
-    count = round(TEST_SHARE * len(dataset.labeled))
-    notes.append(
-        f"All {len(dataset.labeled)} cases are labeled: {count} are held out for testing. Use "
-        "--test 0 to train on all of them."
-    )
-    return count
 
 
 def note_shared_subjects(dataset: Dataset, pool: Sequence[Case], notes: list[str]) -> None:
@@ -143,25 +128,6 @@ def labeled_count(dataset: Dataset, settings: SplitSettings, available: int) -> 
             f"{len(dataset.labeled) - available} of them held out). Use {available} or fewer."
         )
     return settings.labeled or available
-
-
-def reduced_labeled_count(
-    dataset: Dataset, settings: SplitSettings, count: int, is_benchmark: bool, notes: list[str]
-) -> int:
-    """Labels to keep when a method needs unlabeled cases and the dataset has none."""
-    if settings.labeled or not is_benchmark:
-        raise InputError(
-            f"all {count} training cases of {dataset.root} are labeled, but this method needs "
-            "unlabeled cases. Add images without a label, hide some labels with --labeled N, or "
-            "use --method supervised."
-        )
-    kept = max(1, round(LABELED_SHARE * count))
-    notes.append(
-        f"This method needs unlabeled cases, but all are labeled: {kept} of {count} training cases "
-        f"keep their label, the other {count - kept} labels are hidden. Set the number with "
-        "--labeled N, or use all labels with --method supervised."
-    )
-    return kept
 
 
 def limit_unlabeled(unlabeled: Sequence[Case], settings: SplitSettings) -> Sequence[Case]:

@@ -129,8 +129,7 @@ def plan_jobs(
 ) -> Iterator[TrainingJob]:
     """Every run on one dataset. All runs of a seed share the plan and the cases."""
     labels = experiment.labels_on(dataset)
-    # without --labeled, supervised training alone would use every label
-    needs_unlabeled = "labeled" not in dataset.sections.get("split", {}) or any(
+    needs_unlabeled = any(
         METHODS.get(experiment.method_of(label)).needs_unlabeled for label in labels
     )
     for seed in dataset.seeds:
@@ -145,13 +144,10 @@ def plan_jobs(
         shared = merge_settings(shared, {"data": {"path": str(place.resolve())}})
         config = resolve(shared)
         data = open_dataset(config)
-        split = make_split(data, config.split, needs_unlabeled=needs_unlabeled)
-        if not split.test:
-            raise InputError(f"{place} has no test cases. Hold some out with --test N.")
+        split = make_split(data, config.split, needs_unlabeled=False)
+        require_comparable(split, place, needs_unlabeled=needs_unlabeled)
         if not dataset.phantom:
-            # a method without unlabeled cases would use all labels of a benchmark
-            shared = merge_settings(shared, {"split": {"labeled": len(split.labeled)}})
-            write_plan(plan, resolve(shared), quiet=quiet)
+            write_plan(plan, config, quiet=quiet)
         shared = merge_settings(shared, {"data": {"plan": str(plan.resolve())}})
         for label in labels:
             content = experiment.settings(dataset, label, shared)
@@ -163,6 +159,19 @@ def plan_jobs(
                 )
             run = folder / "runs" / f"{label}-{seed}"
             yield TrainingJob(dataset.name, label, seed, run, content, own)
+
+
+def require_comparable(split: Split, place: Path, *, needs_unlabeled: bool) -> None:
+    missing = []
+    if not split.test:
+        missing.append("has no test cases: hold some out with --test N")
+    if needs_unlabeled and not split.unlabeled:
+        missing.append(
+            "has no unlabeled cases: hide all but N labels with --labeled N, or compare methods "
+            "that need none, such as --methods ensemble"
+        )
+    if missing:
+        raise InputError(f"{place} {'. It also '.join(missing)}.")
 
 
 def finished_jobs(
@@ -232,9 +241,7 @@ def reject_changed_settings(jobs: Sequence[TrainingJob]) -> None:
         folder = RunFolder(job.folder)
         if not folder.config.exists():
             continue
-        free = FILLED_BY_RUN
-        if job.split is None:
-            free = (*free, *FILLED_BY_PLAN, *(() if config.split.labeled else ("split.labeled",)))
+        free = FILLED_BY_RUN if job.split else (*FILLED_BY_RUN, *FILLED_BY_PLAN)
         if changed := changed_settings(folder, config, ignore=free):
             raise InputError(
                 f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "

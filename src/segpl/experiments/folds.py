@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import open_dataset
+from segpl.assembly import fit_method, open_dataset
 from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.checkpoint import read_checkpoint
@@ -139,7 +139,8 @@ def cross_validate(
         data, method=method, config=config, settings=settings, overrides=overrides
     )
     folder = RunFolder(Path(out))
-    with claim_folder(folder, content, resume=resume, source=config) as resolved:
+    with claim_folder(folder, content, resume=resume, source=config) as claimed:
+        resolved = fit_method(claimed, content, folder, quiet=quiet)
         splits = fold_splits(resolved, folds)  # checked before anything is written
         with folder.undo_on_error():
             device = choose_device(resolved.train.device)

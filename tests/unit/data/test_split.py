@@ -73,7 +73,7 @@ class TestParts:
         assert all_.notes == ()
 
     def test_round_trip(self, tmp_path):
-        result = split(mixed(20, 0))
+        result = split(mixed(20, 0), labeled=4)
         result.write(tmp_path / "split.json")
         assert Split.read(tmp_path / "split.json") == result
 
@@ -152,32 +152,22 @@ class TestSubjects:
         assert any("for example 'p1'" in note for note in notes)
 
 
-class TestBenchmark:
-    def test_fully_labeled_dataset_is_split_with_notes(self):
-        """Of 20 cases a fifth is tested; of the other 16 labels a fifth is kept."""
-        result = split(mixed(20, 0))
-        assert (len(result.test), len(result.labeled), len(result.hidden)) == (4, 3, 13)
-        held_out, hidden = result.notes
-        assert "All 20 cases are labeled: 4 are held out" in held_out
-        assert "3 of 16 training cases keep their label, the other 13 labels are hidden" in hidden
+class TestFullyLabeled:
+    def test_nothing_is_hidden_or_held_out_unasked(self):
+        result = split(mixed(40, 0), needs_unlabeled=False)
+        assert len(result.labeled) == 40
+        assert everyone(result) == list(result.labeled)
+        assert result.notes == ()
 
     def test_own_test_cases_are_the_only_ones(self):
         data = dataset(*(case(f"l{n:02}") for n in range(15)), case("t", test=True, label=False))
-        result = split(data)
+        result = split(data, needs_unlabeled=False)
         assert result.test == ("t",)
-        assert "t" not in (*result.labeled, *result.unlabeled)
-
-    def test_dataset_with_unlabeled_cases_is_not_a_benchmark(self):
-        result = split(mixed(20, 1))
-        assert (result.test, result.notes) == ((), ())
+        assert len(result.labeled) == 15
 
     def test_explicit_numbers_are_used(self):
-        result = split(mixed(20, 0), test=0, labeled=5)
-        assert (result.test, len(result.labeled), result.notes) == ((), 5, ())
-
-    def test_supervised_training_keeps_all_labels(self):
-        result = split(mixed(20, 0), needs_unlabeled=False)
-        assert (len(result.labeled), len(result.notes)) == (16, 1)
+        result = split(mixed(20, 0), test=3, labeled=5)
+        assert (len(result.test), len(result.labeled), len(result.hidden)) == (3, 5, 12)
 
 
 class TestFolds:
@@ -233,9 +223,9 @@ class TestFolds:
         draws = [self.folds(mixed(9), 2, labeled=4, draw=draw) for draw in (0, 1)]
         assert draws[0][0].validation != draws[1][0].validation
 
-    def test_folds_of_a_benchmark_share_its_label_budget(self):
-        whole = split(mixed(20, 0))
-        for part in self.folds(mixed(20, 0), 3):
+    def test_folds_of_a_fully_labeled_dataset_divide_all_its_labels(self):
+        whole = split(mixed(20, 0), needs_unlabeled=False)
+        for part in self.folds(mixed(20, 0), 3, needs_unlabeled=False):
             assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
 
@@ -249,8 +239,8 @@ class TestFolds:
         (mixed(8), {"test": 8}, r"none is left to train on\. Lower --validation or --test"),
         (mixed(8), {"test": 6, "validation": 3}, "cannot hold out 3 cases: only 2 labeled"),
         (mixed(8), {"labeled": 3, "unlabeled": 10}, r"split\.unlabeled is 10, but there are 9"),
-        (mixed(8, 0), {}, r"needs unlabeled cases\. Add images without a label"),
-        (mixed(20, 0), {"test": 4, "labeled": 16}, "hide some labels with --labeled N"),
+        (mixed(8, 0), {}, r"needs unlabeled cases\. .* --method supervised"),
+        (mixed(20, 0), {"test": 4, "labeled": 16}, "hide all but N labels with --labeled N"),
         (mixed(9), {"labeled": 5, "folds": 6}, r"--folds 6 exceeds .* 5\. Use 5 or fewer"),
         (visits(3), {"folds": 7}, r"6 with 18 cases\. Use 6 or fewer"),
         (mixed(9), {"labeled": 1, "folds": 2}, r"1\. Label more, or omit --folds"),
