@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 LONG_LIST = 40  # names
 
@@ -48,6 +50,31 @@ class StorageError(UserError, OSError):
 
 class DivergedError(UserError, FloatingPointError):
     """Training produced a non-finite number."""
+
+
+@contextmanager
+def errors_naming(path: Path) -> Iterator[None]:
+    """Turn any error of a format's reader into one that names the file."""
+    try:
+        yield
+    except UserError:
+        raise
+    except MemoryError as error:
+        raise UnusableFileError(
+            f"{path} does not fit in memory", "Free some memory, or crop the scan."
+        ) from error
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path} does not exist.") from error
+    except PermissionError as error:
+        raise UnusableFileError(
+            f"no permission to read {path}", "Ask its owner for permission."
+        ) from error
+    except Exception as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UnusableFileError(
+            f"{path} is corrupt or truncated ({cause})",
+            "Copy or download it again, or remove the case from the dataset.",
+        ) from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -5,8 +5,7 @@ Unusable files are rejected here, with their path, so that later stages can rely
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from segpl.data.formats import OPENERS, OpenFile, Role
 from segpl.data.limits import require_size, require_spacing
-from segpl.errors import MissingFileError, UnusableFileError, UserError
+from segpl.errors import MissingFileError, UnusableFileError, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 
@@ -64,7 +63,7 @@ def stem_of(path: Path | str) -> str:
 
 def read_grid(path: Path, dims: int | None = None) -> tuple[Grid, int]:
     """Grid and number of channels, from the header only."""
-    with _errors_naming(path):
+    with errors_naming(path):
         return _grid(path, _open(path, "image"), dims)
 
 
@@ -73,7 +72,7 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
     parts: list[NDArray[np.float32]] = []
     first: Grid | None = None
     for path in files:
-        with _errors_naming(path):
+        with errors_naming(path):
             opened = _open(path, "image")
             grid, channels = _grid(path, opened, dims)
             if len(files) > 1 and channels != 1:
@@ -94,7 +93,7 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
 
 
 def read_label(path: Path, dims: int | None = None) -> Label:
-    with _errors_naming(path):
+    with errors_naming(path):
         opened = _open(path, "label")
         grid, channels = _grid(path, opened, dims)
         if channels != 1:
@@ -142,31 +141,6 @@ def orientation_of(grid: Grid) -> str | None:
     from nibabel.orientations import aff2axcodes
 
     return "".join(code or "?" for code in aff2axcodes(grid.affine)[: len(grid.shape)])
-
-
-@contextmanager
-def _errors_naming(path: Path) -> Iterator[None]:
-    """Turn any error of a format's library into one that names the file."""
-    try:
-        yield
-    except UserError:
-        raise
-    except MemoryError as error:
-        raise UnusableFileError(
-            f"{path} does not fit in memory", "Free some memory, or crop the scan."
-        ) from error
-    except FileNotFoundError as error:
-        raise MissingFileError(f"{path} does not exist.") from error
-    except PermissionError as error:
-        raise UnusableFileError(
-            f"no permission to read {path}", "Ask its owner for permission."
-        ) from error
-    except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UnusableFileError(
-            f"{path} is corrupt or truncated ({cause})",
-            "Copy or download it again, or remove the case from the dataset.",
-        ) from error
 
 
 def _open(path: Path, role: Role) -> OpenFile:
