@@ -8,6 +8,8 @@ from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
 
+LARGEST_CLASS = 65535  # number of a class in label files, which must fit 16 bits
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ def render(inspection: Inspection) -> RenderableType:
     return Group(
         Rule(Text(inspection.dataset.root.resolve().name), align="left"),
         *(Padding(table, (0, 0, 1, 0)) for table in tables),
+        *_naming_advice(inspection),
         *_problem_list(inspection),
         *_next_step(inspection),
     )
@@ -152,6 +154,16 @@ def _class_sizes(inspection: Inspection) -> Table:
         size = f"{_percent(float(np.mean(shares)))} of the image"
         table.add_row(name, size, f"{present} of {_plural(len(labels), 'label')}")
     return table
+
+
+def _naming_advice(inspection: Inspection) -> Iterator[RenderableType]:
+    """How to name classes that have only numbers."""
+    if inspection.dataset.classes is not None or not inspection.dataset.labeled:
+        return
+    path = inspection.dataset.root / "labels.json"
+    yield Text(f"The classes have no names. To name them, write {path} with your names, such as:")
+    example = json.dumps({"labels": inspection.classes}, ensure_ascii=False)
+    yield Padding(Text(example, no_wrap=True, overflow="ignore"), (0, 0, 1, 2))
 
 
 def _percent(share: float) -> str:

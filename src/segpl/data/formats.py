@@ -34,6 +34,7 @@ DATA_FILE = re.compile(
 )
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
+LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,18 @@ def open_picture(path: Path, role: Role) -> OpenFile:
         palette = picture.getpalette("RGB") if mode in ("P", "PA") else None
         columns, rows = picture.size
         packing = str(picture.info.get("compression", ""))
+        codec = packing if picture.format == "TIFF" else str(picture.format)
     if not packing.startswith(FAX):
         require_stored(path, rows * columns // 8, is_packed=True)  # 1 bit per pixel or more
     if pages > 1:
         raise UnusableFileError(
             f"{path} has {pages} pages, but only single-page pictures are supported",
             "Save it as one .nii.gz volume, or each page as its own file.",
+        )
+    if role == "label" and codec.lower() in LOSSY:
+        raise UnusableFileError(
+            f"{path} is stored with lossy {codec.upper()} compression, which changes class numbers",
+            "Export the mask again as PNG or NIfTI. If only the JPEG is left, threshold it first.",
         )
     shades = np.asarray(palette or [], dtype=int).reshape(-1, 3)
     is_gray = mode in ("1", "L", "LA", "La", "I", "F") or mode.startswith("I;16")

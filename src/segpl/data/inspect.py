@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
-from segpl.data.case import Case, Dataset
+from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.readers import Image, Label, grid_difference, read_grid, read_image, read_label
 from segpl.errors import UnusableFileError, UserError
@@ -153,7 +153,17 @@ def _foreground_numbers(dataset: Dataset, counts: dict[int, int]) -> set[int]:
 
 
 def _are_classes(numbers: Collection[int]) -> bool:
-    return len(numbers) <= MOST_CLASSES and min(numbers, default=0) >= 0
+    return (
+        len(numbers) <= MOST_CLASSES
+        and min(numbers, default=0) >= 0
+        and max(numbers, default=0) <= LARGEST_CLASS
+        and not _is_near_white(numbers)
+    )
+
+
+def _is_near_white(numbers: Collection[int]) -> bool:
+    """Whether there are grays next to white, as at the edges of a mask that was a JPEG."""
+    return 255 in numbers and any(240 <= number < 255 for number in numbers)
 
 
 def _classes(dataset: Dataset, voxels: Voxels) -> dict[str, int]:
@@ -193,11 +203,15 @@ def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
     if numbers[0] < 0:
         what = f"the label contains the negative number {numbers[0]}"
         return Problem(case, what, "Number the classes from 0 (background).")
+    if numbers[-1] > LARGEST_CLASS:
+        what = f"the label contains {numbers[-1]}, which is too large for the number of a class"
+        return Problem(case, what, f"Number the classes from 1 to at most {LARGEST_CLASS}.")
     return Problem(
         case,
         f"the label contains {len(numbers)} different numbers between {numbers[0]} and "
         f"{numbers[-1]}, like a lossy picture (for example JPEG) rather than a mask",
-        "Save the mask as PNG or NIfTI, or threshold it first.",
+        "Save the mask as PNG or NIfTI, or threshold it first. If these are classes, name them in "
+        "labels.json.",
     )
 
 

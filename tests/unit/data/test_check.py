@@ -4,6 +4,7 @@ import argparse
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from segpl.data.case import Case, Dataset
 from segpl.data.check import has_errors, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
-from segpl.data.layouts import LAYOUTS
+from segpl.data.layouts import LAYOUTS, read_dataset
 
 STATISTICS = ChannelStatistics(0.0, 200.0, 50.0, 99.0, 150.0, 0.25)
 
@@ -54,6 +55,16 @@ class TestPage:
             *("10.0 % of the image", "2 of 2 labels"),
         ):
             assert words in page
+
+    def test_unnamed_classes_come_with_an_example_that_can_be_read(self, tmp_path):
+        found = inspection()
+        line = next(line for line in text(found).splitlines() if '{"labels"' in line)
+        (tmp_path / "labels.json").write_text(line)
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images" / "a.png").touch()
+        assert read_dataset(tmp_path).classes == found.classes
+        named = replace(found, dataset=replace(found.dataset, classes=found.classes))
+        assert "labels.json" not in text(named)
 
     @pytest.mark.parametrize("width", [120, 30])
     def test_good_dataset_ends_with_the_training_command_on_one_line(self, width):

@@ -168,6 +168,16 @@ class TestClasses:
         assert len(inspection.problems) == 1
         assert list(inspection.classes.values()) == [0, 1]
 
+    @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
+    def test_numbers_unlike_classes_are_an_error(self, folder, numbers):
+        label = mask().astype(np.int32)
+        for place, number in enumerate(numbers):
+            label[place] = number
+        folder.add("odd", label=label)
+        inspection = folder.inspect()
+        assert str(numbers[-1]) in problems(inspection, "odd", fatal=True)
+        assert list(inspection.classes.values()) == [0, 1]
+
     def test_negative_number_is_an_error(self, folder):
         folder.add("a", label=mask(1).astype(np.int16) * -3)
         assert "negative number -3" in problems(folder.inspect(), "a", fatal=True)

@@ -169,6 +169,11 @@ class TestFolders:
         (tmp_path / "labels.json").write_text(json.dumps(content))
         assert read_dataset(tmp_path).classes == {"background": 0, "vessel": 255}
 
+    def test_labels_json_names_the_classes_of_any_layout(self, tmp_path):
+        touch(tmp_path, "imagesTr/a.nii.gz", "labelsTr/a.nii.gz")
+        (tmp_path / "labels.json").write_text('{"liver": 3}')
+        assert read_dataset(tmp_path).classes == {"background": 0, "liver": 3}
+
     @pytest.mark.parametrize("channels", [{"1": "T2", "0": "T1"}, ["T1", "T2"]])
     def test_channels_are_named_in_order(self, channels):
         assert channel_names(channels) == ("T1", "T2")
@@ -309,6 +314,7 @@ class TestNnUnet:
             ({"a": "one"}, r"'a' is 'one'\. Give each class a name and its own integer"),
             ({"a": 1.5}, r"'a' is 1\.5"),
             (["a", "b"], "'labels' is "),
+            ({"a": 2_000_000_000}, "class 'a' has a number above 65535"),
             ({"background": 0, "whole": [1, 2]}, "class 'whole' in "),
         ],
     )

@@ -254,6 +254,17 @@ def test_file_with_other_content_is_rejected_by_name(tmp_path, suffix, content):
         read_image([path], dims=2)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("a.jpg", {}), ("a.png", {"format": "JPEG"}), ("a.tif", {"compression": "jpeg"})],
+)
+def test_label_with_lossy_compression_is_rejected(tmp_path, name, options):
+    PIL.Image.fromarray(np.eye(32, dtype=np.uint8) * 255).save(tmp_path / name, **options)
+    assert read_image([tmp_path / name], dims=2).grid.shape == (32, 32)
+    with pytest.raises(InputError, match=rf"{name} is stored with lossy .*JPEG compression"):
+        read_label(tmp_path / name)
+
+
 def test_flipped_byte_in_a_compressed_volume_is_detected(tmp_path):
     path = nifti(tmp_path / "a.nii.gz", volume(8, 8, 8))
     plain = bytearray(gzip.decompress(path.read_bytes()))

@@ -10,7 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset
-from segpl.data.layouts.base import Layout, default_subject
+from segpl.data.layouts.base import (
+    Layout,
+    channel_names,
+    class_numbers,
+    default_subject,
+    read_description,
+)
 from segpl.errors import InputError, MissingFileError
 from segpl.registry import Registry
 
@@ -32,7 +38,7 @@ def read_dataset(root: Path, layout: str | None = None, *, subject: str | None =
     if not root.is_dir():
         raise InputError(f"{root} is a file. Pass the dataset folder.")
     dataset = (_requested(layout, root) if layout else _detected(root)).read(root)
-    return replace(dataset, cases=_with_subjects(dataset.cases, subject))
+    return replace(_described(dataset), cases=_with_subjects(dataset.cases, subject))
 
 
 def read_like(root: Path, layout: str) -> Dataset:
@@ -82,6 +88,19 @@ def _content(root: Path) -> str:
     )
     more = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
     return ", ".join(names[:SHOWN_FILES]) + more if names else "nothing"
+
+
+def _described(dataset: Dataset) -> Dataset:
+    """The dataset with the names in its labels.json or dataset.json, if the layout read none."""
+    for source in (dataset.root / "labels.json", dataset.root / "dataset.json"):
+        content = read_description(source)
+        labels = content.get("labels", content if source.name == "labels.json" else None)
+        classes, ignore = class_numbers(labels, source)
+        if dataset.classes is None and classes:
+            dataset = replace(dataset, classes=classes, ignore=ignore)
+        if not dataset.channels:
+            dataset = replace(dataset, channels=channel_names(content.get("channel_names")))
+    return dataset
 
 
 def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, ...]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from segpl.data.case import Case, Dataset
+from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError
 from segpl.files import read_json
@@ -168,6 +168,8 @@ def class_numbers(labels: Any, source: Path) -> tuple[dict[str, int] | None, int
         if not _is_number(number) or name in numbers:
             raise _bad_labels(source, f"'{key}' is {value!r}")
         numbers[name] = int(number)
+        if numbers[name] > LARGEST_CLASS:
+            raise _bad_labels(source, f"class '{name}' has a number above {LARGEST_CLASS}")
     if len(set(numbers.values())) < len(numbers):
         raise _bad_labels(source, f"two classes of {numbers} have the same number")
     ignore = numbers.pop("ignore", None)

@@ -9,12 +9,9 @@ from segpl.data.case import Dataset
 from segpl.data.layouts.base import (
     UNLABELED_FOLDERS,
     Layout,
-    channel_names,
-    class_numbers,
     image_files,
     merge_parts,
     pair_files,
-    read_description,
     subfolder,
 )
 
@@ -26,11 +23,7 @@ TEST_FOLDERS = ("test", "testing")
 
 
 class Folders(Layout):
-    """`images/` and `labels/` with equal file names; an image without a label is unlabeled.
-
-    A `labels.json` or `dataset.json` may name the classes, as {"labels": {"vessel": 255}}.
-    Otherwise they are read from the labels.
-    """
+    """`images/` and `labels/` with equal file names; an image without a label is unlabeled."""
 
     name: ClassVar[str] = "folders"
     needs: ClassVar[str] = "images/ and labels/ (or masks/), also inside training/ and test/"
@@ -40,12 +33,6 @@ class Folders(Layout):
         return bool(_find_parts(root))
 
     def read(self, root: Path) -> Dataset:
-        description = read_description(root / "dataset.json")
-        source = root / ("labels.json" if (root / "labels.json").is_file() else "dataset.json")
-        named = read_description(source)
-        labels = named.get("labels", named if source.name == "labels.json" else None)
-        classes, ignore = class_numbers(labels, source)
-        channels = channel_names(description.get("channel_names", named.get("channel_names")))
         parts = [
             (
                 part.name,
@@ -57,7 +44,7 @@ class Folders(Layout):
             )
             for part in _find_parts(root)
         ]
-        return Dataset(root, self.name, merge_parts(parts), channels, classes, ignore)
+        return Dataset(root, self.name, merge_parts(parts))
 
 
 class _Part(NamedTuple):
