@@ -1,4 +1,4 @@
-"""Messages and progress bars. All output goes to standard error."""
+"""Messages and progress bars, all on standard error, and the colors of classes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ from rich.table import Column
 
 SHORT_NAMES = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
+# Okabe and Ito's palette, the colors of errors last; a ninth class starts over
+CLASS_COLORS = (
+    "#009E73",
+    "#E69F00",
+    "#CC79A7",
+    "#0072B2",
+    "#FFFFFF",
+    "#F0E442",
+    "#56B4E9",
+    "#D55E00",
+)
 
 
 def say(message: str, *, style: str = "") -> None:

@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import segpl
-from segpl.display import bar
+from segpl.display import CLASS_COLORS, bar
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.html import svg, templates
-from segpl.report.page.slices import CLASS_COLORS, LAYERS, UNCERTAIN, Browser, browse
+from segpl.report.page.slices import LAYERS, UNCERTAIN, Browser, browse
 from segpl.report.sections.answer import Answer, answers, estimates
 from segpl.report.sections.calibration import calibration_section
 from segpl.report.sections.expected import expected_sections

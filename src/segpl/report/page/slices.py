@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from segpl.data.readers import Grid
+from segpl.display import CLASS_COLORS
 from segpl.errors import UserError
 from segpl.report.figures import ERROR_COLORS, gray
 
@@ -26,17 +27,6 @@ AnyArray = NDArray[Any]
 # slices per axis and pixels per side; the first level at which all cases fit is used
 LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
 JPEG_QUALITY = 60
-# Okabe and Ito's palette, the colors of errors last; a ninth class starts over
-CLASS_COLORS = (
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#0072B2",
-    "#FFFFFF",
-    "#F0E442",
-    "#56B4E9",
-    "#D55E00",
-)
 SHADES = 8  # of uncertainty
 UNCERTAIN = "#FF5FD2"
 LAYERS = {
