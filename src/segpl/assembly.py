@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,7 +15,7 @@ from segpl.data.plan import Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
-from segpl.display import TrainingDisplay, bar, say
+from segpl.display import TrainingDisplay, bar
 from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
@@ -27,7 +25,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
-from segpl.settings import LABELS_ONLY, Config
+from segpl.settings import Config
 from segpl.validate.validator import Validator
 
 
@@ -60,24 +58,6 @@ def open_dataset(config: Config) -> Dataset:
     )
 
 
-def fit_method(
-    config: Config, content: Mapping[str, Any], folder: RunFolder | None, *, quiet: bool = False
-) -> Config:
-    """`config`, with supervised training if `content` names no method and no case is unlabeled.
-
-    A run that exists keeps its method.
-    """
-    is_given = bool(content.get("method")) or (folder is not None and folder.config.exists())
-    if is_given or make_split(open_dataset(config), config.split, needs_unlabeled=False).unlabeled:
-        return config
-    if not quiet:
-        say(
-            "No case is unlabeled: training on labels alone, with the method supervised. To "
-            "simulate few labels, --labeled N hides all but N of them."
-        )
-    return replace(config, method=LABELS_ONLY, settings=METHODS.get(LABELS_ONLY).Settings())
-
-
 def prepare_inputs(
     config: Config, folder: RunFolder | None, *, quiet: bool = False
 ) -> TrainingInputs:
@@ -86,8 +66,7 @@ def prepare_inputs(
     if folder and folder.split.exists():
         split = Split.read(folder.split)
     else:
-        needs_unlabeled = METHODS.get(config.method).needs_unlabeled
-        split = make_split(dataset, config.split, needs_unlabeled=needs_unlabeled)
+        split = make_split(dataset, config.split)
     cases = training_cases(dataset, split)
     if folder and folder.plan.exists():
         return TrainingInputs(dataset, split, Plan.read(folder.plan))
@@ -268,7 +247,8 @@ def build_sampler(
     hidden = hidden_volumes(training[count:], volumes.hidden) if volumes.hidden else []
     return Sampler(
         labeled=placed[:count],
-        unlabeled=placed[count : len(training)],
+        # without unlabeled scans, mixing and strong views of the labeled ones still help
+        unlabeled=placed[count : len(training)] or placed[:count],
         patch=plan.patch,
         labeled_crops=crops,
         unlabeled_crops=crops * config.train.ratio if method.needs_unlabeled else 0,

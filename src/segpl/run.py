@@ -13,7 +13,6 @@ from segpl.assembly import (
     TrainingInputs,
     build_method,
     build_trainer,
-    fit_method,
     open_dataset,
     prepare_inputs,
     require_validation,
@@ -226,8 +225,7 @@ def train(
     Args:
         data: folder of the dataset.
         out: folder of the run; it must not exist yet, except to resume the run in it.
-        method: name of a method, as listed by `segpl list methods`; by default "bpl-mix", or
-            "supervised" if no case is unlabeled.
+        method: name of a method, as listed by `segpl list methods`.
         config: TOML file with settings.
         settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
@@ -239,8 +237,7 @@ def train(
     )
     folder = RunFolder(Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        chosen = fit_method(resolved, content, folder, quiet=quiet)
-        return train_config(chosen, folder, quiet=quiet)
+        return train_config(resolved, folder, quiet=quiet)
 
 
 def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
@@ -297,6 +294,11 @@ def announce(run: Run, inputs: TrainingInputs) -> None:
     split, plan, config = run.split, run.plan, run.config
     for note in split.notes:
         say(note)
+    if run.method.needs_unlabeled and not split.unlabeled:
+        say(
+            "No case is unlabeled: the labeled images serve as unlabeled ones as well. To simulate "
+            "few labels, --labeled N hides all but N of them."
+        )
     say(
         f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
         f"{len(split.validation)} validation, {len(split.test)} test cases; "

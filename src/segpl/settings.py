@@ -25,7 +25,6 @@ from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
 
 DEFAULT_METHOD = "bpl-mix"
-LABELS_ONLY = "supervised"  # the default if no case is unlabeled
 # a resumed run may change these: they do not affect the steps it has already taken
 RESUMABLE = ("train.steps", "train.device", "train.track", "train.agreement")
 

@@ -79,10 +79,6 @@ BROKEN_FILES = {
         lambda data: [path.unlink() for path in (data / "labeled/lbls").iterdir()],
         ["no labeled training case", "Add at least one label"],
     ),
-    "no unlabeled case": (
-        lambda data: shutil.rmtree(data / "unlabeled"),
-        ["are labeled, but this method needs unlabeled cases", "--method supervised"],
-    ),
 }
 
 

@@ -28,7 +28,13 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
     return Volume(name, image, np.full((side, side), side, np.int8) if labeled else None, None)
 
 
-def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: int = 2**40):
+def sampler(
+    watched: list[Volume],
+    *,
+    split: Split = SPLIT,
+    needs_validation: bool = False,
+    memory: int = 2**40,
+):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
     plan = SimpleNamespace(patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 2.0))
     method = SimpleNamespace(needs_unlabeled=True, needs_validation=needs_validation)
@@ -38,7 +44,7 @@ def sampler(watched: list[Volume], *, needs_validation: bool = False, memory: in
         patched.setattr(assembly, "free_memory", lambda _: memory)
         config = replace(resolve({}), augment=plain_crops())
         given = TrainingVolumes(volumes, validation, watched)
-        return build_sampler(config, SPLIT, plan, given, method, device)
+        return build_sampler(config, split, plan, given, method, device)
 
 
 def test_unlabeled_cases_are_aligned_with_their_hidden_labels():
@@ -48,6 +54,11 @@ def test_unlabeled_cases_are_aligned_with_their_hidden_labels():
     for step in range(5):
         image = built.batch(step).unlabeled.image[:, 0].long()
         assert torch.equal(built.hidden_labels(step), torch.where(image == 6, IGNORE, image))
+
+
+def test_labeled_scans_serve_as_unlabeled_ones_if_there_are_none():
+    batch = sampler([], split=replace(SPLIT, unlabeled=(), hidden=())).batch(0)
+    assert batch.unlabeled.image.long().unique().tolist() == [4]
 
 
 def test_validation_cases_only_give_validation_crops():

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.assembly import fit_method, plan_for
+    from segpl.assembly import plan_for
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.settings import resolve, with_overrides
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     content = settings_from(args)
     content.setdefault("data", {})["path"] = str(args.data.resolve())
     content = with_overrides(content, args.set)
-    plan = plan_for(fit_method(resolve(content), content, None))
+    plan = plan_for(resolve(content))
     plan.write(args.out)
     say(
         f"{args.out}: patch {'x'.join(map(str, plan.patch))}, "

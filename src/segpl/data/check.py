@@ -203,8 +203,8 @@ def _next_step(inspection: Inspection) -> list[RenderableType]:
     text = "Ready to train:"
     if not inspection.dataset.unlabeled:
         text = (
-            "Ready to train. No case is unlabeled, so training uses labels alone; add --labeled N "
-            "to simulate few labels:"
+            "Ready to train. No case is unlabeled: all labels are used, and --labeled N would "
+            "simulate few labels:"
         )
     data = shlex.quote(str(inspection.dataset.root))
     command = f"  segpl train {data} --out runs/first"

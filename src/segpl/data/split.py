@@ -50,7 +50,7 @@ class Split:
         return read_record(path, cls)
 
 
-def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bool) -> Split:
+def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     """Draw a split by subject.
 
     The order of the subjects depends on the seed and the draw only. A budget of 4 labels is
@@ -68,12 +68,6 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
     count = labeled_count(dataset, settings, len(pool))
-    if needs_unlabeled and not unlabeled and count == len(pool):
-        raise InputError(
-            f"all {count} training cases of {dataset.root} are labeled, but this method needs "
-            "unlabeled cases. Train on all labels with --method supervised, hide all but N labels "
-            "with --labeled N, or add images without a label."
-        )
     labeled, hidden = pool[:count], pool[count:]
     unlabeled += hidden
     kept = names(limit_unlabeled(unlabeled, settings))
@@ -88,7 +82,7 @@ def make_split(dataset: Dataset, settings: SplitSettings, *, needs_unlabeled: bo
         notes=tuple(notes),
     )
     if settings.folds or settings.fold:
-        return split_fold(split, labeled, dataset, settings, needs_unlabeled=needs_unlabeled)
+        return split_fold(split, labeled, dataset, settings)
     return split
 
 
@@ -144,12 +138,7 @@ def limit_unlabeled(unlabeled: Sequence[Case], settings: SplitSettings) -> Seque
 
 
 def split_fold(
-    split: Split,
-    labeled: Sequence[Case],
-    dataset: Dataset,
-    settings: SplitSettings,
-    *,
-    needs_unlabeled: bool,
+    split: Split, labeled: Sequence[Case], dataset: Dataset, settings: SplitSettings
 ) -> Split:
     """`split` with one fold of its labeled cases for validation, replacing its validation cases.
 
@@ -166,12 +155,6 @@ def split_fold(
 
     unlabeled = training(split.unlabeled)
     left_out = len(split.unlabeled) - len(unlabeled)
-    if needs_unlabeled and not unlabeled:
-        raise InputError(
-            f"--folds {settings.folds}: all {left_out} unlabeled cases of {dataset.root} belong to "
-            f"the subjects of fold {settings.fold}, but this method needs unlabeled cases. Use "
-            "--method supervised, or a different number of folds."
-        )
     note = f"{left_out} unlabeled cases belong to subjects of this fold and are not used."
     return replace(
         split,

@@ -21,7 +21,6 @@ from segpl.experiments.phantom_data import make_phantom
 from segpl.experiments.scoring import score_run
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import csv_text, write_text
-from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE, collect_runs
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
@@ -129,9 +128,6 @@ def plan_jobs(
 ) -> Iterator[TrainingJob]:
     """Every run on one dataset. All runs of a seed share the plan and the cases."""
     labels = experiment.labels_on(dataset)
-    needs_unlabeled = any(
-        METHODS.get(experiment.method_of(label)).needs_unlabeled for label in labels
-    )
     for seed in dataset.seeds:
         shared = merge_settings(
             dataset.sections, {"train": {"seed": seed}, "method": {"name": BASELINE}}
@@ -144,8 +140,9 @@ def plan_jobs(
         shared = merge_settings(shared, {"data": {"path": str(place.resolve())}})
         config = resolve(shared)
         data = open_dataset(config)
-        split = make_split(data, config.split, needs_unlabeled=False)
-        require_comparable(split, place, needs_unlabeled=needs_unlabeled)
+        split = make_split(data, config.split)
+        if not split.test:
+            raise InputError(f"{place} has no test cases. Hold some out with --test N.")
         if not dataset.phantom:
             write_plan(plan, config, quiet=quiet)
         shared = merge_settings(shared, {"data": {"plan": str(plan.resolve())}})
@@ -159,19 +156,6 @@ def plan_jobs(
                 )
             run = folder / "runs" / f"{label}-{seed}"
             yield TrainingJob(dataset.name, label, seed, run, content, own)
-
-
-def require_comparable(split: Split, place: Path, *, needs_unlabeled: bool) -> None:
-    missing = []
-    if not split.test:
-        missing.append("has no test cases: hold some out with --test N")
-    if needs_unlabeled and not split.unlabeled:
-        missing.append(
-            "has no unlabeled cases: hide all but N labels with --labeled N, or compare methods "
-            "that need none, such as --methods ensemble"
-        )
-    if missing:
-        raise InputError(f"{place} {'. It also '.join(missing)}.")
 
 
 def finished_jobs(
@@ -230,8 +214,7 @@ def write_plan(path: Path, config: Config, *, quiet: bool) -> None:
 def split_of(content: Mapping[str, Any], data: Dataset) -> Split:
     """The cases a run will use; a variant may use fewer unlabeled ones."""
     config = resolve(content)
-    needs_unlabeled = METHODS.get(config.method).needs_unlabeled
-    return make_split(data, config.split, needs_unlabeled=needs_unlabeled)
+    return make_split(data, config.split)
 
 
 def reject_changed_settings(jobs: Sequence[TrainingJob]) -> None:

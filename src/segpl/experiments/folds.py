@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import fit_method, open_dataset
+from segpl.assembly import open_dataset
 from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.checkpoint import read_checkpoint
@@ -21,7 +21,6 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import csv_text, write_text
-from segpl.methods.base import METHODS
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table, count_noun
 from segpl.run import Run, prepare_run, train
@@ -139,8 +138,7 @@ def cross_validate(
         data, method=method, config=config, settings=settings, overrides=overrides
     )
     folder = RunFolder(Path(out))
-    with claim_folder(folder, content, resume=resume, source=config) as claimed:
-        resolved = fit_method(claimed, content, folder, quiet=quiet)
+    with claim_folder(folder, content, resume=resume, source=config) as resolved:
         splits = fold_splits(resolved, folds)  # checked before anything is written
         with folder.undo_on_error():
             device = choose_device(resolved.train.device)
@@ -174,9 +172,9 @@ def fold_splits(config: Config, folds: int) -> list[Split]:
             f"split.folds is {config.split.folds}: these are the settings of a single fold. Use "
             "--folds with the settings of the whole run."
         )
-    dataset, needs_unlabeled = open_dataset(config), METHODS.get(config.method).needs_unlabeled
+    dataset = open_dataset(config)
     settings = [fold_config(config, folds, number).split for number in range(folds)]
-    return [make_split(dataset, one, needs_unlabeled=needs_unlabeled) for one in settings]
+    return [make_split(dataset, one) for one in settings]
 
 
 def require_no_calibration(run: Run) -> None:

@@ -74,7 +74,7 @@ class TestPage:
 
     def test_fully_labeled_dataset_is_trained_with_all_its_labels(self):
         page = text(inspection(labeled=20, unlabeled=0))
-        assert "training uses labels alone; add --labeled N" in page
+        assert "all labels are used, and --labeled N" in page
         assert "segpl train 'my data' --out runs/first\n" in page
 
     def test_dataset_without_labels_is_an_error(self):

@@ -35,8 +35,8 @@ def visits(labels: int = 2) -> Dataset:
     )
 
 
-def split(data: Dataset, *, needs_unlabeled: bool = True, **settings: int) -> Split:
-    return make_split(data, SplitSettings(**settings), needs_unlabeled=needs_unlabeled)
+def split(data: Dataset, **settings: int) -> Split:
+    return make_split(data, SplitSettings(**settings))
 
 
 def everyone(result: Split) -> list[str]:
@@ -98,12 +98,6 @@ class TestDraws:
             assert set(few.labeled) < set(many.labeled)
             assert few.test == many.test
 
-    def test_all_methods_see_the_same_labels(self):
-        semi, supervised = (
-            split(mixed(20), labeled=5, test=2, needs_unlabeled=needed) for needed in (True, False)
-        )
-        assert semi == supervised
-
     def test_split_depends_on_the_seed_and_not_on_the_order_of_files(self):
         data = mixed(12)
         backwards = dataset(*reversed(data.cases))
@@ -133,35 +127,28 @@ class TestSubjects:
 
     def test_all_cases_of_a_held_out_subject_are_held_out_together(self):
         cases = [case(f"{who}{visit}", subject=who) for who in "abcd" for visit in range(3)]
-        result = split(dataset(*cases), test=1, needs_unlabeled=False)
+        result = split(dataset(*cases), test=1)
         assert len(result.test) == 3
         assert len({name[0] for name in result.test}) == 1
-
-    def test_method_is_rejected_if_every_unlabeled_case_belongs_to_a_held_out_subject(self):
-        data = dataset(case("a1", subject="a"), case("a2", subject="a", label=False), case("b1"))
-        tests = {n: split(data, test=1, seed=n, needs_unlabeled=False).test[0] for n in range(20)}
-        seed = next(n for n, name in tests.items() if name == "a1")
-        with pytest.raises(InputError, match="needs unlabeled cases"):
-            split(data, test=1, labeled=1, seed=seed)
 
     def test_subject_in_training_and_in_the_own_test_is_reported(self):
         data = dataset(
             case("p1_a", subject="p1"), case("p2"), case("p1_b", test=True, subject="p1")
         )
-        notes = split(data, needs_unlabeled=False).notes
+        notes = split(data).notes
         assert any("for example 'p1'" in note for note in notes)
 
 
 class TestFullyLabeled:
     def test_nothing_is_hidden_or_held_out_unasked(self):
-        result = split(mixed(40, 0), needs_unlabeled=False)
+        result = split(mixed(40, 0))
         assert len(result.labeled) == 40
         assert everyone(result) == list(result.labeled)
         assert result.notes == ()
 
     def test_own_test_cases_are_the_only_ones(self):
         data = dataset(*(case(f"l{n:02}") for n in range(15)), case("t", test=True, label=False))
-        result = split(data, needs_unlabeled=False)
+        result = split(data)
         assert result.test == ("t",)
         assert len(result.labeled) == 15
 
@@ -206,13 +193,6 @@ class TestFolds:
         )
         assert len(part.unlabeled) == 6 * 2 + 1 - 2
 
-    def test_fold_without_unlabeled_cases_is_rejected(self):
-        data = dataset(case("a1", subject="a"), case("b1"), case("a2", subject="a", label=False))
-        parts = [split(data, folds=2, fold=n, needs_unlabeled=False) for n in (0, 1)]
-        empty = next(n for n, part in enumerate(parts) if not part.unlabeled)
-        with pytest.raises(InputError, match="all 1 unlabeled cases of scans belong to"):
-            split(data, folds=2, fold=empty)
-
     def test_validation_cases_of_the_run_are_in_no_fold(self):
         whole = split(mixed(9), labeled=5, validation=2)
         for part in self.folds(mixed(9), 5, labeled=5, validation=2):
@@ -224,8 +204,8 @@ class TestFolds:
         assert draws[0][0].validation != draws[1][0].validation
 
     def test_folds_of_a_fully_labeled_dataset_divide_all_its_labels(self):
-        whole = split(mixed(20, 0), needs_unlabeled=False)
-        for part in self.folds(mixed(20, 0), 3, needs_unlabeled=False):
+        whole = split(mixed(20, 0))
+        for part in self.folds(mixed(20, 0), 3):
             assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
 
@@ -239,8 +219,6 @@ class TestFolds:
         (mixed(8), {"test": 8}, r"none is left to train on\. Lower --validation or --test"),
         (mixed(8), {"test": 6, "validation": 3}, "cannot hold out 3 cases: only 2 labeled"),
         (mixed(8), {"labeled": 3, "unlabeled": 10}, r"split\.unlabeled is 10, but there are 9"),
-        (mixed(8, 0), {}, r"needs unlabeled cases\. .* --method supervised"),
-        (mixed(20, 0), {"test": 4, "labeled": 16}, "hide all but N labels with --labeled N"),
         (mixed(9), {"labeled": 5, "folds": 6}, r"--folds 6 exceeds .* 5\. Use 5 or fewer"),
         (visits(3), {"folds": 7}, r"6 with 18 cases\. Use 6 or fewer"),
         (mixed(9), {"labeled": 1, "folds": 2}, r"1\. Label more, or omit --folds"),

@@ -57,7 +57,7 @@ def test_validation_scans_change_no_other_scan(tmp_path):
 def test_split_keeps_two_labels_and_the_test_cases(tmp_path):
     data, _ = make_phantom(tmp_path, 0, validation=3, quiet=True)
     config = resolve({"data": {"path": str(data)}, "split": {"validation": 3}})
-    split = make_split(open_dataset(config), config.split, needs_unlabeled=True)
+    split = make_split(open_dataset(config), config.split)
     assert len(split.labeled) == 2
     assert len(split.validation) == 3
     assert split.test == ("test_000",)
