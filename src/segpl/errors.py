@@ -83,8 +83,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     A long list of known names is left out if one of them is close.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean '{close[0]}'?" if close else ""
+    by_lower = {one.lower(): one for one in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    hint = f"Did you mean '{by_lower[close[0]]}'?" if close else ""
     if hint and len(names) > LONG_LIST:
         return hint
     return f"{hint} Known: {', '.join(names)}.".lstrip()

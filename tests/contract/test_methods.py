@@ -46,6 +46,7 @@ def test_method_describes_itself(name):
     assert kind.summary
     assert "\n" not in kind.summary
     assert kind.reference, "name the paper: authors, title, venue, year"
+    assert 0 < len(kind.use) <= 76, "say in one line when to use it"
     assert "$$" in (kind.__doc__ or ""), "state the objective as a formula"
 
 

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from segpl.cli.main import COMMANDS
+from segpl.methods.base import METHODS
 from segpl.settings import DEFAULT_METHOD
 
 HEAVY = ("torch", "monai", "numpy", "scipy", "nibabel", "matplotlib", "rich")
@@ -78,16 +79,52 @@ def test_unknown_command_suggests_the_nearest_one(segpl):
     assert "no command 'trian'. Did you mean 'train'?" in answer.err
 
 
-def test_missing_command_prints_the_usage(segpl):
+def test_missing_command_prints_the_help(segpl):
     answer = segpl()
-    assert answer.code == 2
-    assert "usage: segpl" in answer.err
+    assert answer.code == 0
+    assert answer.out == segpl("--help").out
 
 
 def test_unknown_option_is_rejected(segpl):
     answer = segpl("--fast", "list", "methods")
     assert answer.code == 2
     assert "--fast" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("train", "data", "--out", "a", "--labelled", "3"),
+            "no option --labelled. Did you mean --labeled?",
+        ),
+        (("predict", "a", "--out", "b", "--PROBABILITIES"), "Did you mean --probabilities?"),
+        (("plan", "data", "--out", "a", "--xyz"), "no option --xyz. See --help"),
+        (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
+    ],
+)
+def test_unknown_option_of_a_command_suggests_the_nearest_one(segpl, arguments, words):
+    answer = segpl(*arguments)
+    assert answer.code == 2
+    assert words in answer.err
+
+
+def test_name_in_other_letters_is_suggested(segpl, tmp_path):
+    answer = segpl("train", tmp_path, "--method", "SegPL", "--out", tmp_path / "run")
+    assert answer.code == 1
+    assert "Did you mean 'segpl'?" in answer.err
+
+
+def test_list_alone_names_what_can_be_listed(segpl):
+    answer = segpl("list")
+    assert answer.code == 0
+    assert [kind for kind in LISTS if f"segpl list {kind} " not in answer.out] == []
+
+
+def test_list_of_methods_marks_the_default_and_says_when_to_use_each(segpl):
+    lines = segpl("list", "methods").out.splitlines()
+    assert [line.split()[0] for line in lines if "(default)" in line] == [DEFAULT_METHOD]
+    assert sum("Use it " in line for line in lines) == len(METHODS.names)
 
 
 @pytest.mark.parametrize("kind", LISTS)

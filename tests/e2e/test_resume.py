@@ -17,8 +17,10 @@ from conftest import SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.cli.main import main
+from segpl.data.sampler import Sampler
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
+from segpl.types import Batch
 
 KILLED = Path(__file__).with_name("killed.py")
 OPTIONS = (*SHORT, "--steps", "8", "--validation", "1")
@@ -82,6 +84,36 @@ def test_run_killed_at_any_moment_resumes_to_the_same_bytes(segpl, root):
         check_resumes(segpl, root, moment)
 
 
+@pytest.mark.parametrize(("last", "number"), [(1, signal.SIGINT), (5, signal.SIGTERM)])
+def test_run_stopped_by_a_signal_resumes_to_the_same_bytes(segpl, root, monkeypatch, last, number):
+    """Log lines are written at even steps: the means of an odd one are in the checkpoint."""
+    original, name = Sampler.batch, f"stopped-{last}"
+
+    def batch(self: Sampler, step: int) -> Batch:
+        if step == last - 1:
+            os.kill(os.getpid(), number)
+        return original(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "batch", batch)
+        answer = segpl("train", root / "data", "--out", root / name, *OPTIONS)
+    assert answer.code == 128 + number
+    assert read_checkpoint(last_of(root / name)).step == last
+    check_resumes(segpl, root, name)
+
+
+def test_second_control_c_stops_at_once(segpl, root, monkeypatch, tmp_path):
+    def batch(self: Sampler, step: int) -> Batch:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        raise AssertionError("the step went on")
+
+    monkeypatch.setattr(Sampler, "batch", batch)
+    answer = segpl("train", root / "data", "--out", tmp_path / "run", *OPTIONS)
+    assert answer.code == 130
+    assert "No checkpoint was written yet" in answer.err
+
+
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 300
     while not path.exists():
@@ -90,9 +122,11 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
         time.sleep(0.01)
 
 
-def test_control_c_says_how_to_resume(shared_pictures, tmp_path):
+def test_control_c_saves_the_current_step_and_says_how_to_resume(shared_pictures, tmp_path):
     run = tmp_path / "run"
-    options = ("--method", "supervised", *SHORT, "--steps", "1000000", "--out", str(run))
+    # the only checkpoint before the millionth step is the one of the signal
+    rare = ("--set", "train.checkpoint_every=1000000", "--set", "train.validate_every=1000000")
+    options = ("--method", "supervised", *SHORT, "--steps", "1000000", *rare, "--out", str(run))
     process = subprocess.Popen(
         [sys.executable, "-m", "segpl", "train", str(shared_pictures), *options],
         stderr=subprocess.PIPE,
@@ -101,14 +135,15 @@ def test_control_c_says_how_to_resume(shared_pictures, tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_for(last_of(run), process)
+        wait_for(run / "log.csv", process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert re.search(r"The checkpoint of step \d+ is kept\.", err)
+    (stopped, saved) = re.findall(r"stopped at step (\d+)\. The checkpoint of step (\d+)", err)[0]
+    assert stopped == saved == str(read_checkpoint(last_of(run)).step)
     assert err.endswith("interrupted. To continue, add --resume to the same command.\n")
 
 

@@ -1,4 +1,4 @@
-"""List the available methods, layouts, losses, threshold parts or settings.
+"""List the available methods, layouts, losses, threshold parts or settings, and what can be listed.
 
 Families, rules, scopes and priors are parts of the threshold of bpl and bpl-mix.
 """
@@ -20,7 +20,10 @@ TABLES = {  # module and name of the table of each kind
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=(*TABLES, "settings"), help="what to list")
+    kinds = (*TABLES, "settings")
+    parser.add_argument(
+        "kind", nargs="?", choices=kinds, help="what to list (default: what can be listed)"
+    )
     parser.add_argument(
         "--method", default=None, help="method whose settings to list (default: bpl-mix)"
     )
@@ -35,15 +38,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def lines_of(kind: str, method: str | None) -> list[str]:
+def lines_of(kind: str | None, method: str | None) -> list[str]:
+    if kind is None:
+        names = {one: ", ".join(summaries_of(one)) for one in TABLES}
+        return [f"segpl list {one:10} {text}" for one, text in names.items()] + [
+            f"segpl list {'settings':10} all settings and their defaults"
+        ]
     if kind == "settings":
         from segpl.settings import DEFAULT_METHOD, resolve
 
         config = resolve({"method": {"name": method or DEFAULT_METHOD}})
         return [f"{name} = {value!r}" for name, value in config.leaves().items()]
+    if kind == "methods":
+        return [line for name in summaries_of(kind) for line in lines_of_method(name)]
     summaries = summaries_of(kind)
     width = max(map(len, summaries)) + 1
     return [f"{name:{width}} {summary}" for name, summary in summaries.items()]
+
+
+def lines_of_method(name: str) -> list[str]:
+    from segpl.methods.base import METHODS
+    from segpl.settings import DEFAULT_METHOD
+
+    method = METHODS.get(name)
+    default = " (default)" if name == DEFAULT_METHOD else ""
+    return [f"{name + default:22}{method.summary}", f"{'':22}Use it {method.use}."]
 
 
 def summaries_of(kind: str) -> dict[str, str]:

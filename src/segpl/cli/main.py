@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -47,13 +50,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, text in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
-    if not given or given[0].startswith("-"):
+    if not given:
+        parser.print_help()
+        return 0
+    if given[0].startswith("-"):
         parser.parse_args(given)
         return 2
     chosen, *rest = given
     if chosen not in COMMANDS:
         parser.exit(2, f"segpl: no command '{chosen}'. {did_you_mean(chosen, COMMANDS)}\n")
     return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)
+
+
+def unknown_arguments(unknown: Sequence[str], known: Sequence[str]) -> str:
+    option = next((word for word in unknown if word.startswith("-")), "")
+    if not option:
+        return f"unexpected arguments: {shlex.join(unknown)}. See --help."
+    close = difflib.get_close_matches(option.partition("=")[0].lower(), known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else "See --help for the options."
+    return f"no option {option}. {hint}"
 
 
 def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
@@ -65,7 +80,11 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     module.add_arguments(parser)
     try:
         # allows options between positional arguments
-        code: int = module.run(parser.parse_intermixed_args(arguments))
+        args, unknown = parser.parse_known_intermixed_args(arguments)
+        if unknown:
+            known = [option for action in parser._actions for option in action.option_strings]
+            parser.exit(2, f"segpl {name}: {unknown_arguments(unknown, known)}\n")
+        code: int = module.run(args)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -75,9 +94,10 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
             "file.\n"
         )
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         sys.stderr.write(f"interrupted. {RESUME_ADVICE.get(name, '')}".strip() + "\n")
-        return 130
+        number: int = stop.args[0] if stop.args else signal.SIGINT
+        return 128 + number
     except BrokenPipeError:
         return 1
     return code

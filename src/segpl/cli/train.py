@@ -55,7 +55,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the plan depends on."""
     parser.add_argument(
         "--method",
-        help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`",
+        help="bpl-mix (default), or supervised if no case is unlabeled; see `segpl list methods`",
     )
     parser.add_argument(
         "--labeled",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,6 +33,19 @@ class Meter:
             now = torch.where(terms[name].isfinite(), NEVER, float(step))
             previous = self.broken.get(name)
             self.broken[name] = now if previous is None else torch.minimum(previous, now)
+
+    def state(self) -> dict[str, Any]:
+        """What has been added since the last row, as JSON values; exact."""
+        sums = {name: value.item() for name, value in self.sums.items()}
+        return {"count": self.count, "sums": sums, "weights": self.weights}
+
+    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+        self.count, self.weights = state["count"], dict(state["weights"])
+        self.sums = {
+            name: torch.tensor(value, dtype=torch.float64, device=device)
+            for name, value in state["sums"].items()
+        }
+        self.broken = {name: torch.tensor(NEVER, device=device) for name in self.weights}
 
     def row(self, lr: float) -> dict[str, float]:
         """Means since the last call. Only here does training wait for the device."""

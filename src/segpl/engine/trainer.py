@@ -32,6 +32,7 @@ from segpl.engine.device import (
 from segpl.engine.events import EventLog
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import count_hidden, with_hidden_scores
+from segpl.engine.interrupt import StopSignal
 from segpl.engine.log import CsvLog
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
@@ -144,7 +145,14 @@ class Trainer:
             log.cut_after(self.step)
 
     def run(self) -> None:
-        settings, meter = self.settings, Meter()
+        """Take the remaining steps. SIGINT or SIGTERM saves the current step and stops."""
+        with StopSignal() as stop:
+            self.take_steps(stop)
+
+    def take_steps(self, stop: StopSignal) -> None:
+        settings, meter, begin = self.settings, Meter(), self.step
+        if "meter" in self.facts:
+            meter.restore(self.facts.pop("meter"), self.device)
         collapse = self.collapse_watch()
         self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
         context = autocast(self.device, settings.precision)
@@ -152,7 +160,7 @@ class Trainer:
             for network in self.method.networks():
                 compile_in_place(network.body)
         clock = StepClock(self.step, self.times.last("seconds"))
-        while self.step < settings.steps:
+        while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
@@ -186,6 +194,12 @@ class Trainer:
             if settings.guard == "pause":
                 self.facts["guard"] = collapse.state()
             self.validate_and_save()
+        if self.step < settings.steps:
+            if self.step > begin:
+                if meter.count:
+                    self.facts["meter"] = meter.state()
+                self.save(self.folder.last)
+            raise KeyboardInterrupt(stop.number)
 
     def collapse_watch(self) -> CollapseWatch:
         watch = CollapseWatch(self.settings.steps, self.foreground, self.settings.guard)

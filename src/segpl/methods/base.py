@@ -40,6 +40,7 @@ class Method(nn.Module, ABC):
 
     name: ClassVar[str]  # on the command line
     summary: ClassVar[str]  # one line, for lists
+    use: ClassVar[str]  # when to use it, after the words "Use it"
     reference: ClassVar[str]  # the paper: authors, title, venue, year
     needs_unlabeled: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False  # infers a threshold, see `predict_threshold`

@@ -42,6 +42,7 @@ class BPL(Method):
 
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
+    use: ClassVar[str] = "to study the threshold: its family, rule, scope, prior and E-step"
     reference: ClassVar[str] = (
         "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"

@@ -31,6 +31,7 @@ class Ensemble(Method):
 
     name: ClassVar[str] = "ensemble"
     summary: ClassVar[str] = "several supervised networks, averaged; for uncertainty"
+    use: ClassVar[str] = "without unlabeled scans, for uncertainty and robustness"
     reference: ClassVar[str] = (
         "B. Lakshminarayanan, A. Pritzel, C. Blundell. Simple and Scalable Predictive Uncertainty "
         "Estimation using Deep Ensembles. Advances in Neural Information Processing Systems 30, "

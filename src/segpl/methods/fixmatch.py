@@ -39,6 +39,7 @@ class FixMatch(Method):
 
     name: ClassVar[str] = "fixmatch"
     summary: ClassVar[str] = "confident labels of a weak view supervise a strong view"
+    use: ClassVar[str] = "as a baseline; watch for classes that disappear early in training"
     reference: ClassVar[str] = (
         "K. Sohn, D. Berthelot, C.-L. Li, Z. Zhang, N. Carlini, E. D. Cubuk, A. Kurakin, H. Zhang, "
         "C. Raffel. FixMatch: Simplifying Semi-Supervised Learning with Consistency and "

@@ -29,6 +29,7 @@ class SegPL(Method):
 
     name: ClassVar[str] = "segpl"
     summary: ClassVar[str] = "pseudo-labels with a fixed threshold, as EM"
+    use: ClassVar[str] = "to reproduce the paper, at the cost of supervised training per crop"
     reference: ClassVar[str] = (
         "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"

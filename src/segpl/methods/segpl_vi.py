@@ -38,6 +38,7 @@ class SegPLVI(Method):
 
     name: ClassVar[str] = "segpl-vi"
     summary: ClassVar[str] = "pseudo-labels with a threshold learned by variational inference"
+    use: ClassVar[str] = "to reproduce the paper with a learned threshold"
     reference: ClassVar[str] = (
         "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"

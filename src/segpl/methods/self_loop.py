@@ -40,6 +40,7 @@ class SelfLoop(Method):
 
     name: ClassVar[str] = "self-loop"
     summary: ClassVar[str] = "soft pseudo-labels of a network that solves jigsaw puzzles in a loop"
+    use: ClassVar[str] = "as a baseline of the paper; it is slow"
     reference: ClassVar[str] = (
         "Y. Li, J. Chen, X. Xie, K. Ma, Y. Zheng. Self-Loop Uncertainty: A Novel Pseudo-Label for "
         "Semi-Supervised Medical Image Segmentation. MICCAI 2020. arXiv:2007.09854"

@@ -39,6 +39,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
 
     name: ClassVar[str] = "ua-mt"
     summary: ClassVar[str] = "mean teacher, trusted only where repeated draws are certain"
+    use: ClassVar[str] = "as a baseline of the literature"
     reference: ClassVar[str] = (
         "L. Yu, S. Wang, X. Li, C.-W. Fu, P.-A. Heng. Uncertainty-aware Self-ensembling Model for "
         "Semi-supervised 3D Left Atrium Segmentation. MICCAI 2019. arXiv:1907.07034"
