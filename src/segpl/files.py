@@ -1,25 +1,47 @@
-"""Read and write files; an interrupted write never leaves a partial file."""
+"""Read and write files.
+
+An interrupted write never leaves a partial file. Whatever a file contains, reading it either gives
+the type that was asked for or an `InputError` that names the file, the place and a remedy.
+"""
 
 from __future__ import annotations
 
 import csv
 import errno
+import fcntl
+import hashlib
 import io
 import json
 import os
+import platform
+import re
+import secrets
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from segpl.errors import InputError, MissingFileError, StorageError, UserError, did_you_mean
 
 Record = TypeVar("Record")
+Row = TypeVar("Row")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
-BAD_PATH = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+BAD_PATH = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+
+MAX_BYTES = 2**28  # of a JSON or CSV file
+MAX_TOML_BYTES = 2**20
+MAX_DEPTH = 32  # of nested tables and lists
+DOTTED = re.compile(rf"(?:[\w\"'-]+\s*\.\s*){{{MAX_DEPTH},}}")
+RESTORE = "The file was edited or damaged. Restore it, or write it again."
+
+DRAFT = re.compile(r"\.(?P<host>[0-9a-f]{8})\.draft\.[0-9a-f]{16}(?:\.\w+)*")
+SUFFIX = re.compile(r"(?:\.\w{1,12}){0,2}$")
+OLD_DRAFT = 24 * 3600.0  # seconds after which a draft of another computer is abandoned
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -28,29 +50,73 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     A process killed at any moment leaves either the old file or the new one. The temporary name
     keeps the suffix of `path`, because many writers derive the format from it.
     """
-    temporary = path.with_name(f".{os.getpid()}.draft.{path.name}")
     with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned_drafts(path.parent)
+        temporary = path.with_name(
+            f".{_host()}.draft.{secrets.token_hex(8)}{SUFFIX.findall(path.name)[0]}"
+        )
+        # locked until it is renamed: a draft without a lock belongs to a killed process
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):  # not every network file system has locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            mode = os.fstat(handle).st_mode
             write(temporary)
-            with temporary.open("rb") as handle:
-                os.fsync(handle.fileno())
-            # some writers create files that only their owner can read
-            temporary.chmod(path.parent.stat().st_mode & 0o666)
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.chmod(mode)  # some writers create files that only their owner can read
             temporary.replace(path)
         except BaseException:
             with suppress(OSError):  # report the first error
                 temporary.unlink()
             raise
+        finally:
+            os.close(handle)
+
+
+@cache
+def remove_abandoned_drafts(folder: Path) -> None:
+    """Remove the drafts of killed processes from `folder`, once per process.
+
+    Locks may not reach other computers that share the folder, so their drafts must be old too.
+    """
+    for entry in os.scandir(folder):
+        match = DRAFT.fullmatch(entry.name)
+        if match is None:
+            continue
+        with suppress(OSError):  # another process may remove it first
+            age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if match["host"] == _host() or age > OLD_DRAFT:
+                _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(handle)
+
+
+@cache
+def _host() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def is_partial(path: Path) -> bool:
     """Whether an interrupted process left this temporary file behind."""
-    return path.name.startswith(".") and ".draft." in path.name
+    return DRAFT.fullmatch(path.name) is not None
 
 
 def append_text(path: Path, text: str) -> None:
-    with storage_errors(path), path.open("a", encoding="utf-8") as handle:
+    """Append to a file; a symbolic link in its place is an error."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    with (
+        storage_errors(path),
+        open(os.open(path, flags, 0o666), "a", encoding="utf-8") as handle,
+    ):
         handle.write(text)
 
 
@@ -82,8 +148,17 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
+    try:
+        content = text.encode()
+    except UnicodeEncodeError as error:
+        name = ascii(text[max(0, error.start - 40) : error.end + 40])
+        raise InputError(
+            f"{path} cannot be written: the name in {name} is not valid UTF-8. Rename that file "
+            "or folder."
+        ) from error
+
+    def write(draft: Path) -> None:
+        draft.write_bytes(content)
 
     write_atomically(path, write)
 
@@ -92,41 +167,61 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file of at most `limit` bytes."""
     if not path.is_file():
-        raise MissingFileError(f"{path} does not exist.")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}.") from error
+        raise MissingFileError(
+            f"{path} is not a file." if path.exists() else f"{path} does not exist."
+        )
+    if (size := path.stat().st_size) > limit:
+        raise InputError(f"{path} has {size} bytes, more than the {limit} that are read. {RESTORE}")
+    return path.read_bytes()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise MissingFileError(f"{path} does not exist.")
+    content = read_bytes(path, MAX_TOML_BYTES)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        text = content.decode()
+        if DOTTED.search(text):
+            raise RecursionError  # tomllib would need minutes
+        table = tomllib.loads(text)
+        if _is_deeper(table, MAX_DEPTH):
+            raise RecursionError
+    except RecursionError as error:
+        raise InputError(
+            f"{path} is not valid TOML: its tables are nested more than {MAX_DEPTH} deep."
+        ) from error
+    except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}.") from error
+    return table
 
 
-def read_record(path: Path, kind: type[Record]) -> Record:
-    """Decode a JSON file into the dataclass `kind`; unknown keys are ignored."""
+def _is_deeper(value: Any, depth: int) -> bool:
+    below = [value]
+    while below and depth >= 0:
+        below = [
+            child
+            for parent in below
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
+        ]
+        depth -= 1
+    return bool(below)
+
+
+def read_record(path: Path, kind: type[Record], remedy: str = RESTORE) -> Record:
+    """Decode a JSON file into `kind`, such as a dataclass; unknown keys are ignored."""
     import msgspec
 
-    if not path.is_file():
-        raise MissingFileError(f"{path} does not exist.")
+    content = read_bytes(path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError as error:
+        raise _unusable(path, error, remedy) from error
+    except RecursionError as error:
+        raise InputError(f"{path} is not valid JSON: it is nested too deeply. {remedy}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
-
-
-def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Format rows as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+        raise InputError(f"{path} is not valid JSON: {error}. {remedy}") from error
 
 
 def read_edited_record(path: Path, kind: type[Record], remedy: str) -> Record:
@@ -134,21 +229,29 @@ def read_edited_record(path: Path, kind: type[Record], remedy: str) -> Record:
 
     The message names an unknown key, a missing key or a value of the wrong type, and adds `remedy`.
     """
-    import msgspec
-
-    content = read_json(path)
+    content = read_record(path, Any, remedy)
     if isinstance(content, dict):
         _reject_unknown_keys(path, content, dict.fromkeys(_field_names(kind)))
-    try:
-        value = msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).replace("`", "'").partition(" - at ")
-        field = f" in {where.replace('$.', '')}" if where else ""
-        raise InputError(
-            f"{path} cannot be used: {what[0].lower()}{what[1:]}{field}. {remedy}"
-        ) from error
+    value = convert_record(content, kind, path, remedy)
     _reject_unknown_keys(path, content, asdict(value))  # type: ignore[call-overload]  # a dataclass
     return value
+
+
+def convert_record(content: Any, kind: type[Record], path: Path, remedy: str = RESTORE) -> Record:
+    """Convert what was read from `path` into `kind`."""
+    import msgspec
+
+    try:
+        return msgspec.convert(content, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _unusable(path, error, remedy) from error
+
+
+def _unusable(path: Path, error: Exception, remedy: str) -> InputError:
+    what, _, where = str(error).replace("`", "'").partition(" - at ")
+    place = where.strip("'").removeprefix("$").removeprefix(".")
+    field = f" in '{place}'" if place else ""
+    return InputError(f"{path} cannot be used: {what[0].lower()}{what[1:]}{field}. {remedy}")
 
 
 def _field_names(kind: Any) -> list[str]:
@@ -165,3 +268,42 @@ def _reject_unknown_keys(path: Path, content: Any, known: Any) -> None:
     elif isinstance(content, list) and isinstance(known, list | tuple):
         for value, decoded in zip(content, known, strict=True):
             _reject_unknown_keys(path, value, decoded)
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Format rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def read_csv(path: Path, remedy: str = RESTORE) -> list[list[str]]:
+    """The cells of a CSV file, header first."""
+    try:
+        text = read_bytes(path).decode()
+        return list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a CSV table: {error}. {remedy}") from error
+
+
+def read_table(path: Path, kind: type[Row], columns: Sequence[str], remedy: str) -> list[Row]:
+    """The rows of a CSV file as the dataclass `kind`, whose fields are the `columns` in order."""
+    import msgspec
+
+    header, *rows = read_csv(path, remedy) or [[]]
+    if header != list(columns):
+        raise InputError(
+            f"{path} does not have the columns {','.join(columns)} but '{','.join(header)[:80]}'. "
+            f"{remedy}"
+        )
+    names = _field_names(kind)
+    found = []
+    for number, row in enumerate(rows, 2):
+        try:
+            found.append(msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False))
+        except ValueError as error:  # also a msgspec.ValidationError
+            raise InputError(
+                f"{path}, row {number}: '{','.join(row)[:80]}' does not match the columns "
+                f"{','.join(columns)}. {remedy}"
+            ) from error
+    return found

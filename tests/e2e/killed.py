@@ -6,7 +6,6 @@ torch is imported only once.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -51,7 +50,7 @@ def die_at(call: int, last: Callable[..., Any], original: Callable[..., Any]) ->
 def half_a_config() -> None:
     def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{os.getpid()}.draft.{path.name}")
+        draft = path.with_name(".01234567.draft.0123456789abcdef.toml")
         draft.write_text(text[: len(text) // 2])
 
     segpl.run.write_text = die_at(1, write, die)
@@ -87,16 +86,19 @@ def half_a_checkpoint() -> None:
 
 
 def die_in_a_checkpoint(of_step: int) -> None:
-    original = segpl.engine.checkpoint.save_file
+    save, original = Trainer.save, segpl.engine.checkpoint.save_file
 
-    def write(tensors: Any, draft: Path, metadata: dict[str, str]) -> None:
+    def write_half(tensors: Any, draft: Path, metadata: dict[str, str]) -> None:
         original(tensors, draft, metadata)
-        step = json.loads(metadata["segpl"])["step"]
-        if step == of_step and draft.name.endswith("last.safetensors"):
-            os.truncate(draft, draft.stat().st_size // 2)
-            die()
+        os.truncate(draft, draft.stat().st_size // 2)
+        die()
 
-    segpl.engine.checkpoint.save_file = write
+    def save_half(self: Trainer, path: Path) -> None:
+        if self.step == of_step and path.name == "last.safetensors":
+            segpl.engine.checkpoint.save_file = write_half
+        save(self, path)
+
+    Trainer.save = save_half
 
 
 def checkpoint_before_rename() -> None:

@@ -156,8 +156,8 @@ class TestResume:
     def test_more_steps_extend_the_run(self, segpl, finished):
         """Leftovers of a killed process do no harm."""
         for folder in (finished, finished / "checkpoints"):
-            (folder / ".123.draft.last.safetensors").write_bytes(b"half a")
-        (finished / ".123.draft.config.toml").write_text("[tra")
+            (folder / ".01234567.draft.0123456789abcdef.safetensors").write_bytes(b"half a")
+        (finished / ".01234567.draft.0123456789abcdef.toml").write_text("[tra")
         lines = (finished / "log.csv").read_text().splitlines()
         assert segpl("train", "--out", finished, "--resume", "--steps", 10).code == 0
         longer = (finished / "log.csv").read_text().splitlines()

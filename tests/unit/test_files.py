@@ -1,13 +1,22 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from segpl.errors import InputError, MissingFileError, StorageError
-from segpl.files import read_json, write_atomically, write_text
+from segpl.files import (
+    _host,
+    append_text,
+    read_record,
+    remove_abandoned_drafts,
+    write_atomically,
+    write_text,
+)
 
 
 def failing(error: BaseException):
@@ -87,24 +96,103 @@ def test_full_disk_is_recognized_without_an_error_number(path):
 
 def test_missing_json_is_reported(tmp_path):
     with pytest.raises(MissingFileError, match=r"gone\.json does not exist"):
-        read_json(tmp_path / "gone.json")
+        read_record(tmp_path / "gone.json", dict)
 
 
 @pytest.mark.parametrize("content", [b'{"a": 1', b"\xff\xfe\x00", b""])
 def test_invalid_json_is_rejected_with_its_path(tmp_path, content):
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(InputError, match=r"plan\.json is not valid JSON"):
-        read_json(tmp_path / "plan.json")
+        read_record(tmp_path / "plan.json", dict)
 
 
-def test_files_are_as_readable_as_their_folder(tmp_path):
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_files_honor_the_umask(tmp_path, mask, mode):
+    """Some writers create files that only their owner can read."""
+
     def write(draft: Path) -> None:
+        draft.unlink()
         draft.write_text("weights")
-        draft.chmod(0o600)
+        draft.chmod(0o400)
 
     tmp_path.chmod(0o755)
-    write_atomically(tmp_path / "last.safetensors", write)
-    assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == 0o644
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "last.safetensors", write)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "last.safetensors").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize("suffix", [".nii.gz", ".png"])
+def test_longest_file_name_can_be_written(tmp_path, suffix):
+    path = tmp_path / ("x" * (255 - len(suffix)) + suffix)
+    write_text(path, "mask")
+    assert path.read_text() == "mask"
+
+
+class TestDrafts:
+    @pytest.fixture(autouse=True)
+    def new_process(self):
+        remove_abandoned_drafts.cache_clear()
+
+    def draft(self, folder: Path, host: str = "", age: float = 0) -> Path:
+        path = folder / f".{host or _host()}.draft.0123456789abcdef.nii.gz"
+        path.write_text("half")
+        os.utime(path, (time.time() - age,) * 2)
+        return path
+
+    def test_draft_of_a_killed_process_is_removed_by_the_next_one(self, tmp_path):
+        draft = self.draft(tmp_path)
+        write_text(tmp_path / "a.json", "{}")
+        assert not draft.exists()
+
+    def test_draft_that_a_process_is_writing_stays(self, tmp_path):
+        draft = self.draft(tmp_path, age=1e6)
+        with draft.open() as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            write_text(tmp_path / "a.json", "{}")
+            assert draft.exists()
+
+    def test_draft_is_locked_while_it_is_written(self, tmp_path):
+        def write(draft: Path) -> None:
+            with draft.open("w") as handle, pytest.raises(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        write_atomically(tmp_path / "a.json", write)
+
+    @pytest.mark.parametrize(("age", "is_kept"), [(60, True), (1e6, False)])
+    def test_draft_of_another_computer_stays_for_a_day(self, tmp_path, age, is_kept):
+        """Its lock may not be visible here."""
+        draft = self.draft(tmp_path, host="00000000", age=age)
+        write_text(tmp_path / "a.json", "{}")
+        assert draft.exists() is is_kept
+
+    def test_links_and_files_of_others_stay(self, tmp_path):
+        target = tmp_path / ".my.draft.txt"
+        target.write_text("mine")
+        link = tmp_path / f".{_host()}.draft.0123456789abcdef.txt"
+        link.symlink_to(target)
+        write_text(tmp_path / "a.json", "{}")
+        assert target.read_text() == "mine"
+
+    def test_link_in_the_place_of_a_draft_is_not_followed(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("secrets.token_hex", lambda _: "0123456789abcdef")
+        other = tmp_path / "other.txt"
+        other.write_text("mine")
+        (tmp_path / f".{_host()}.draft.0123456789abcdef.txt").symlink_to(other)
+        with pytest.raises(StorageError, match="File exists"):
+            write_text(tmp_path / "a.txt", "new")
+        assert other.read_text() == "mine"
+
+
+def test_appending_does_not_follow_a_link(tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("mine")
+    (tmp_path / "log.csv").symlink_to(other)
+    with pytest.raises(StorageError, match=r"log\.csv cannot be written"):
+        append_text(tmp_path / "log.csv", "1,2\n")
+    assert other.read_text() == "mine"
 
 
 def test_new_content_replaces_the_old(path):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
-from segpl.files import read_record, write_json
+from segpl.files import RESTORE, read_record, write_json
 
 MANIFEST = "predictions.json"
 
@@ -29,10 +29,10 @@ class Manifest:
     failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path, remedy: str = RESTORE) -> Manifest | None:
     """The manifest of a folder of predictions; None without one."""
     path = folder / MANIFEST
-    return read_record(path, Manifest) if path.is_file() else None
+    return read_record(path, Manifest, remedy) if path.exists() else None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
 from segpl.files import is_partial, storage_errors
+
+ATTEMPTS = 100  # to create a folder that other processes remove
 
 
 class RunFile:
@@ -71,26 +74,44 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out of the folder. The lock of a killed process expires."""
-        with storage_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = self.lock.open("w")
-        with handle:
+        handle = self._open_lock()
+        try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not os.fstat(handle.fileno()).st_nlink:
-                    # its owner has just removed it: a third process could lock a new file
-                    raise BlockingIOError
-            except BlockingIOError as error:
+                is_mine = self._is_lock(handle)
+            except BlockingIOError:
+                is_mine = False
+            if not is_mine:  # or its owner has just removed it, and another process made a new one
                 raise InputError(
                     f"another process is training in {self.path}. Wait for it to finish, or choose "
                     "another --out."
-                ) from error
+                )
             try:
                 yield
             finally:
-                self.lock.unlink(missing_ok=True)
-                if not any(self.path.iterdir()):
-                    self.path.rmdir()
+                if self._is_lock(handle):  # not if the folder was moved and another one is here
+                    self.lock.unlink()
+                    with suppress(OSError):  # it is not empty, or another process waits in it
+                        self.path.rmdir()
+        finally:
+            os.close(handle)
+
+    def _open_lock(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        with storage_errors(self.path):
+            for _ in range(ATTEMPTS):
+                # another process may remove the empty folder at any moment
+                with suppress(FileNotFoundError, FileExistsError):
+                    self.path.mkdir(parents=True, exist_ok=True)
+                    return os.open(self.lock, flags, 0o666)
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def _is_lock(self, handle: int) -> bool:
+        """Whether the lock file is the one that was opened as `handle`."""
+        try:
+            return os.path.samestat(os.fstat(handle), self.lock.stat())
+        except FileNotFoundError:
+            return False
 
     @contextmanager
     def undo_on_error(self) -> Iterator[None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
-from segpl.files import append_text, csv_text, write_text
+from segpl.files import append_text, csv_text, read_csv, write_text
 
 
 class CsvLog:
@@ -24,8 +23,7 @@ class CsvLog:
         """Drop the rows after `step`, which a resumed run repeats, and a half-written last row."""
         if not self.path.exists():
             return
-        with self.path.open(newline="", encoding="utf-8") as handle:
-            rows = list(csv.reader(handle))
+        rows = read_csv(self.path)
         self.columns = rows[0] if rows else []
         kept = [
             row
@@ -42,9 +40,8 @@ class CsvLog:
         """The latest value of a column; 0 without rows."""
         if not self.path.exists():
             return 0.0
-        with self.path.open(newline="", encoding="utf-8") as handle:
-            rows = list(csv.DictReader(handle))
-        return float(rows[-1][column]) if rows else 0.0
+        values = read_log(self.path).get(column)
+        return values[-1] if values else 0.0
 
     def add(self, row: Mapping[str, float | int]) -> None:
         is_new = not self.columns
@@ -59,22 +56,20 @@ def read_log(path: Path) -> dict[str, list[float]]:
     """The columns of a `log.csv` or `times.csv`; an empty cell is nan."""
     if not path.is_file():
         raise MissingFileError(f"{path} does not exist. Training writes it.")
-    with path.open(encoding="utf-8", newline="") as handle:
-        rows = csv.reader(handle)
-        header = next(rows, [])
-        if not header or header[0] != "step":
+    header, *rows = read_csv(path) or [[]]
+    if not header or header[0] != "step":
+        raise InputError(
+            f"{path} is not a training log: its first column is not 'step' but "
+            f"'{','.join(header)[:80]}'. Use the log.csv of a run folder."
+        )
+    log: dict[str, list[float]] = {column: [] for column in header}
+    for number, row in enumerate(rows, 2):
+        try:
+            for column, cell in zip(header, row, strict=True):
+                log[column].append(float(cell) if cell else float("nan"))
+        except ValueError as error:
             raise InputError(
-                f"{path} is not a training log: its first column is not 'step' but "
-                f"'{','.join(header)}'. Use the log.csv of a run folder."
-            )
-        log: dict[str, list[float]] = {column: [] for column in header}
-        for row in rows:
-            try:
-                for column, cell in zip(header, row, strict=True):
-                    log[column].append(float(cell) if cell else float("nan"))
-            except ValueError as error:
-                raise InputError(
-                    f"{path}, line {rows.line_num}: '{','.join(row)}' does not match the columns "
-                    f"{', '.join(header)}. The file is damaged: delete the line, or train again."
-                ) from error
+                f"{path}, row {number}: '{','.join(row)[:80]}' does not match the columns "
+                f"{', '.join(header)[:200]}. The file is damaged: delete the row, or train again."
+            ) from error
     return log

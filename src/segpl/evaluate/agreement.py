@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.errors import InputError
 from segpl.files import read_record
 
 NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
@@ -42,12 +41,8 @@ class NetworkAgreement:
 
 
 def read_agreement(path: Path) -> NetworkAgreement:
-    try:
-        return read_record(path, NetworkAgreement)
-    except InputError as error:
-        raise InputError(
-            f"{error} `segpl train --out {path.parent} --resume` writes it again; or delete it."
-        ) from error
+    remedy = f"`segpl train --out {path.parent} --resume` writes it again; or delete it."
+    return read_record(path, NetworkAgreement, remedy)
 
 
 def agreement_summary(record: NetworkAgreement) -> str:

@@ -88,13 +88,11 @@ def unknown_number(where: str, number: int, classes: Mapping[str, int]) -> Input
 
 def read_class_numbers(folder: Path) -> Manifest | None:
     """The manifest of a folder of predictions; None without one."""
-    try:
-        return read_manifest(folder)
-    except InputError as error:
-        raise InputError(
-            f'{error} It needs {{"classes": {{name: number}}, "ignore": number or null}}. Correct '
-            "it, or remove it to score every number in the labels as a class."
-        ) from error
+    return read_manifest(
+        folder,
+        'It needs {"classes": {name: number}, "ignore": number or null}. Correct it, or remove it '
+        "to score every number in the labels as a class.",
+    )
 
 
 def name_some(names: Iterable[str], most: int = 3) -> str:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import MissingFileError
 from segpl.evaluate.metrics import empty_policy
-from segpl.files import csv_text, write_text
+from segpl.files import csv_text, read_table, write_text
 
 HEADER = ("case", "class", "metric", "value", "unit", "empty")
 
@@ -90,22 +89,4 @@ def read_scores(path: Path) -> list[Score]:
             f"{path} does not exist. Write it with `segpl evaluate PREDICTIONS LABELS --out "
             f"{path}`."
         )
-    with path.open(encoding="utf-8", newline="") as handle:
-        rows = csv.reader(handle)
-        header = tuple(next(rows, ()))
-        if header != HEADER:
-            raise InputError(
-                f"{path} is not a table of scores: its first line is '{','.join(header)}', not "
-                f"'{','.join(HEADER)}'. Write it again with `segpl evaluate`."
-            )
-        scores: list[Score] = []
-        for row in rows:
-            try:
-                case, class_name, metric, value, unit, empty = row
-                scores.append(Score(case, class_name, metric, float(value), unit, empty))
-            except ValueError as error:
-                raise InputError(
-                    f"{path}, line {rows.line_num}: '{','.join(row)}' is not a row of scores. "
-                    "Write the file again with `segpl evaluate`."
-                ) from error
-    return scores
+    return read_table(path, Score, HEADER, "Write the file again with `segpl evaluate`.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,11 @@ from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.scores import Score, read_scores
 from segpl.evaluate.validation_file import ValidationRow, read_validation
-from segpl.files import read_json, read_toml
+from segpl.files import RESTORE, convert_record, read_record, read_table, read_toml
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-# what reading a truncated, edited or replaced file can raise
-UNREADABLE = (UserError, OSError, ValueError, KeyError, TypeError, IndexError, csv.Error)
+UNREADABLE = (UserError, OSError)
 FOLD_COLUMNS = ("step", "fold", "case", "class", "dice")
 
 
@@ -35,6 +33,14 @@ class FoldScore:
     case: str
     class_name: str
     dice: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """`summary.json`."""
+
+    parameters: int = 0  # trainable weights; 0 if unknown
+    changed: tuple[str, ...] = ()  # names of the settings that differ from their default
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +121,17 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
     no_table: dict[str, Any] = {}
     split = attempt("split", lambda: Split.read(folder.split), None)
     times = attempt("training times", lambda: read_log(folder.times), no_log)
-    summary = attempt("summary", lambda: _table(folder.summary), no_table)
+    summary = attempt("summary", lambda: read_record(folder.summary, RunSummary), RunSummary())
     return RunRecord(
         name=name or path.name,
         path=path,
         settings=settings,
-        changed=tuple(map(str, summary.get("changed", ()))),
+        changed=summary.changed,
         plan=attempt("plan", lambda: Plan.read(folder.plan), None),
         split=split,
-        environment=attempt("environment", lambda: _table(folder.environment), no_table),
+        environment=attempt(
+            "environment", lambda: read_record(folder.environment, dict[str, Any]), no_table
+        ),
         log=attempt("log", lambda: read_log(folder.log), no_log),
         validation=attempt("validation scores", lambda: read_validation(folder.validation), []),
         scores=attempt("scores", lambda: _scores(path, split), []),
@@ -131,10 +139,35 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         agreement=attempt("agreement", lambda: current_agreement(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
-        parameters=int(summary.get("parameters", 0)),
+        parameters=summary.parameters,
         problems=tuple(problems),
         label=label,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Data:
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Train:
+    seed: int = 0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """The settings that a report relies on."""
+
+    method: _Method
+    data: _Data = field(default_factory=_Data)
+    train: _Train = field(default_factory=_Train)
 
 
 def read_settings(folder: RunFolder) -> dict[str, Any]:
@@ -142,9 +175,9 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
     path = folder.config
     if not path.is_file():
         raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
-    settings = dict(_flatten(read_toml(path)))
-    if "method.name" not in settings:
-        raise InputError(f"{path} does not name a method. Restore the file that training wrote.")
+    content = read_toml(path)
+    convert_record(content, _Config, path)
+    settings = dict(_flatten(content))
     return settings
 
 
@@ -187,13 +220,9 @@ def _scores(path: Path, split: Split | None) -> list[Score]:
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
     """Cross-validation scores; empty without the file. Folds with other steps are an error."""
-    if not folder.folds.is_file():
+    if not folder.folds.exists():
         return []
-    with folder.folds.open(encoding="utf-8", newline="") as handle:
-        rows = [
-            FoldScore(int(step), int(fold), case, name, float(dice))
-            for step, fold, case, name, dice in list(csv.reader(handle))[1:]
-        ]
+    rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, RESTORE)
     steps = settings.get("train.steps")
     if any(row.step != steps for row in rows):
         raise InputError(
@@ -214,10 +243,3 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _last(log: Mapping[str, Sequence[float]], column: str) -> float:
     values = log.get(column, [])
     return values[-1] if values else math.nan
-
-
-def _table(path: Path) -> dict[str, Any]:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not a JSON object.")
-    return content

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from segpl.data.masks import largest_component
 from segpl.data.plan import Plan
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_record, write_json
 
@@ -120,10 +119,8 @@ def advised_classes(folder: RunFolder, checkpoint: str) -> tuple[str, ...]:
     """
     if not folder.postprocessing.exists():
         return ()
-    try:
-        advice = read_record(folder.postprocessing, dict[str, Advice]).get(checkpoint)
-    except InputError as error:
-        raise InputError(f"{error} Delete it to predict without post-processing.") from error
+    remedy = "Delete it to predict without post-processing."
+    advice = read_record(folder.postprocessing, dict[str, Advice], remedy).get(checkpoint)
     if advice is None or not advice.largest:
         return ()
     return advice.largest if advice.weights == folder.weights_hash(checkpoint) else ()

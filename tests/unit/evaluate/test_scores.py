@@ -93,7 +93,7 @@ def test_predictions_json_names_the_ignored_number(folders):
 def test_a_damaged_predictions_json_is_an_error(folders, content):
     predictions, labels = folders
     (predictions / "predictions.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"predictions.json is damaged: .* It needs"):
+    with pytest.raises(InputError, match=r"predictions.json cannot be used: .* It needs"):
         evaluate_folders(predictions, labels)
 
 
@@ -182,15 +182,13 @@ def test_the_table_has_a_fixed_header(tmp_path):
 
 def test_another_table_is_an_error(tmp_path):
     (tmp_path / "log.csv").write_text("step,total\n1,0.5\n")
-    with pytest.raises(
-        InputError, match="is not a table of scores: its first line is 'step,total'"
-    ):
+    with pytest.raises(InputError, match=r"does not have the columns .* but 'step,total'"):
         read_scores(tmp_path / "log.csv")
 
 
 def test_a_damaged_line_is_named(tmp_path):
     (tmp_path / "scores.csv").write_text("case,class,metric,value,unit,empty\na,left,dice,good,,\n")
-    with pytest.raises(InputError, match="line 2: 'a,left,dice,good,,' is not"):
+    with pytest.raises(InputError, match="row 2: 'a,left,dice,good,,' does not"):
         read_scores(tmp_path / "scores.csv")
 
 

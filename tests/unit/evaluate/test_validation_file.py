@@ -36,5 +36,7 @@ def test_run_without_validation_cases_has_no_rows(tmp_path):
 def test_damaged_file_is_an_error(tmp_path, text):
     path = tmp_path / "validation.csv"
     path.write_text(text)
-    with pytest.raises(InputError, match="not a table of validation scores"):
+    with pytest.raises(
+        InputError, match=r"step,case,class,dice,dice_largest.* edited or truncated"
+    ):
         read_validation(path)

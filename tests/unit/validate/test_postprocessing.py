@@ -158,7 +158,9 @@ def test_missing_checkpoint_gets_no_advice(folder):
 @pytest.mark.parametrize("text", ["[]", '{"last": []}', '{"last": {"largest": ["liver"]}}', "{"])
 def test_damaged_file_is_an_error(folder, text):
     folder.postprocessing.write_text(text)
-    with pytest.raises(InputError, match=r"postprocessing\.json is damaged: .* Delete it"):
+    with pytest.raises(
+        InputError, match=r"postprocessing\.json (is not valid JSON|cannot be used): .* Delete it"
+    ):
         advised_classes(folder, "last")
 
 

@@ -94,12 +94,11 @@ def _described(dataset: Dataset) -> Dataset:
     """The dataset with the names in its labels.json or dataset.json, if the layout read none."""
     for source in (dataset.root / "labels.json", dataset.root / "dataset.json"):
         content = read_description(source)
-        labels = content.get("labels", content if source.name == "labels.json" else None)
-        classes, ignore = class_numbers(labels, source)
+        classes, ignore = class_numbers(content.labels, source)
         if dataset.classes is None and classes:
             dataset = replace(dataset, classes=classes, ignore=ignore)
         if not dataset.channels:
-            dataset = replace(dataset, channels=channel_names(content.get("channel_names")))
+            dataset = replace(dataset, channels=channel_names(content.channel_names))
     return dataset
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError
-from segpl.files import read_json
+from segpl.files import convert_record, read_record
 
 UNLABELED_FOLDERS = ("unlabelled", "unlabeled")
 WORD = (
@@ -25,6 +25,32 @@ REPEAT = re.compile(
     r"|left|right|l|r|ed|es)$",
     re.IGNORECASE,
 )
+
+
+Channels = dict[int, str] | list[str] | str | None
+DESCRIPTION_REMEDY = (
+    'Write, for example, {"labels": {"background": 0, "tumor": 1}, "channel_names": {"0": "CT"}}.'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCase:
+    """An entry of 'training' or 'test'; paths are relative to the dataset."""
+
+    image: str
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What is read from `dataset.json` or `labels.json`."""
+
+    labels: dict[str, int | float | str | list[int]] | None = None
+    channel_names: Channels = None
+    modality: Channels = None
+    training: list[ListedCase | str] | None = None
+    test: list[ListedCase | str] | None = None
+    file_ending: str = ""
 
 
 class Layout(ABC):
@@ -134,28 +160,25 @@ def default_subject(name: str) -> str:
     return name
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """A JSON file that describes a dataset; empty if there is none."""
+def read_description(path: Path) -> Description:
+    """`dataset.json` or `labels.json`; empty if there is none."""
     if not path.is_file():
-        return {}
-    description = read_json(path)
-    if not isinstance(description, dict):
-        raise InputError(
-            f"{path} contains a {type(description).__name__} instead of an object such as "
-            '{"labels": {"background": 0, "tumor": 1}}. Correct the file.'
-        )
-    return description
+        return Description()
+    content = read_record(path, dict[str, Any], DESCRIPTION_REMEDY)
+    if path.name == "labels.json" and "labels" not in content:
+        content = {"labels": content}
+    return convert_record(content, Description, path, DESCRIPTION_REMEDY)
 
 
-def class_numbers(labels: Any, source: Path) -> tuple[dict[str, int] | None, int | None]:
+def class_numbers(
+    labels: Mapping[str, Any] | None, source: Path
+) -> tuple[dict[str, int] | None, int | None]:
     """Classes by name, background first, and the number of the class 'ignore'.
 
     Both {"0": "background"} and {"background": 0} are accepted.
     """
     if not labels:
         return None, None
-    if not isinstance(labels, dict):
-        raise _bad_labels(source, f"'labels' is {labels!r}")
     numbers: dict[str, int] = {}
     for key, value in labels.items():
         if isinstance(value, list):
@@ -178,8 +201,8 @@ def class_numbers(labels: Any, source: Path) -> tuple[dict[str, int] | None, int
     return dict(sorted(numbers.items(), key=lambda item: (item[1] != 0, item[1]))), ignore
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | str) and re.fullmatch(r"-?\d+", str(value)) is not None
+def _is_number(value: int | str) -> bool:
+    return re.fullmatch(r"-?\d{1,18}", str(value)) is not None
 
 
 def _bad_labels(source: Path, found: str) -> InputError:
@@ -189,10 +212,10 @@ def _bad_labels(source: Path, found: str) -> InputError:
     )
 
 
-def channel_names(channels: Any) -> tuple[str, ...]:
+def channel_names(channels: Channels) -> tuple[str, ...]:
     """Names in the order of their numbers, from {"0": "T1", "1": "T2"}, ["T1", "T2"] or "T1"."""
     if isinstance(channels, str):
         return (channels,)
     if isinstance(channels, Mapping):
-        return tuple(str(channels[key]) for key in sorted(channels, key=int))
-    return tuple(str(name) for name in channels or ())
+        return tuple(channels[number] for number in sorted(channels))
+    return tuple(channels or ())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import (
     Layout,
+    ListedCase,
     channel_names,
     class_numbers,
     image_files,
@@ -16,7 +17,7 @@ from segpl.data.layouts.base import (
     read_description,
 )
 from segpl.data.readers import stem_of
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import MissingFileError
 
 
 class Decathlon(Layout):
@@ -32,20 +33,20 @@ class Decathlon(Layout):
 
     def matches(self, root: Path) -> bool:
         description = read_description(root / "dataset.json")
-        has_list = isinstance(description.get("training"), list)
-        return has_list or ((root / "imagesTr").is_dir() and (root / "labelsTr").is_dir())
+        return description.training is not None or (
+            (root / "imagesTr").is_dir() and (root / "labelsTr").is_dir()
+        )
 
     def read(self, root: Path) -> Dataset:
         source = root / "dataset.json"
         description = read_description(source)
-        classes, ignore = class_numbers(description.get("labels"), source)
-        training = description.get("training")
-        if training:
-            cases = [_listed_case(root, entry, "training") for entry in training]
+        classes, ignore = class_numbers(description.labels, source)
+        if description.training:
+            cases = [_listed_case(root, entry, "training") for entry in description.training]
         else:
             labels = image_files(root / "labelsTr")
             cases = pair_files(image_files(root / "imagesTr"), labels, is_test=False)
-        cases += [_listed_case(root, entry, "test") for entry in description.get("test") or []]
+        cases += [_listed_case(root, entry, "test") for entry in description.test or []]
         for folder in ("imagesTr", "imagesTs"):
             known = {path.resolve() for case in cases for path in case.images}
             cases += [
@@ -57,21 +58,16 @@ class Decathlon(Layout):
             root,
             self.name,
             tuple(_with_test_label(root, case) for case in cases),
-            channel_names(description.get("modality")),
+            channel_names(description.modality),
             classes,
             ignore,
         )
 
 
-def _listed_case(root: Path, entry: Any, key: str) -> Case:
-    paths = {"image": entry} if isinstance(entry, str) else entry
-    if not isinstance(paths, dict) or not isinstance(paths.get("image"), str):
-        raise InputError(
-            f"{root / 'dataset.json'}: the entry {entry!r} of '{key}' names no image. Write it as "
-            '{"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}.'
-        )
-    image = root / paths["image"]
-    label = root / paths["label"] if paths.get("label") else None
+def _listed_case(root: Path, entry: ListedCase | str, key: str) -> Case:
+    listed = ListedCase(entry) if isinstance(entry, str) else entry
+    image = root / listed.image
+    label = root / listed.label if listed.label else None
     for what, path in (("image", image), ("label", label)):
         if path is not None and not path.is_file():
             raise MissingFileError(

@@ -49,5 +49,5 @@ class Emssl(Layout):
                 cases = pair_files(image_files(part / "imgs"), labels, is_test=is_test)
                 parts.append((part.name, cases))
         source = root / "dataset.json"
-        classes, ignore = class_numbers(read_description(source).get("labels"), source)
+        classes, ignore = class_numbers(read_description(source).labels, source)
         return Dataset(root, self.name, merge_parts(parts), classes=classes, ignore=ignore)

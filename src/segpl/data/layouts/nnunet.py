@@ -35,7 +35,7 @@ class NnUnet(Layout):
     def matches(self, root: Path) -> bool:
         if not (root / "imagesTr").is_dir():
             return False
-        if "channel_names" in read_description(root / "dataset.json"):
+        if read_description(root / "dataset.json").channel_names is not None:
             return True
         # four digits may also number the patients, but then the labels have them too
         labels = {stem_of(path) for path in image_files(root / "labelsTr")}
@@ -45,12 +45,15 @@ class NnUnet(Layout):
     def read(self, root: Path) -> Dataset:
         source = root / "dataset.json"
         description = read_description(source)
-        channels = channel_names(description.get("channel_names", description.get("modality")))
-        classes, ignore = class_numbers(description.get("labels"), source)
-        ending = str(description.get("file_ending", ""))
+        channels = channel_names(description.channel_names or description.modality)
+        classes, ignore = class_numbers(description.labels, source)
 
         def files(folder: str) -> list[Path]:
-            return [path for path in image_files(root / folder) if path.name.endswith(ending)]
+            return [
+                path
+                for path in image_files(root / folder)
+                if path.name.endswith(description.file_ending)
+            ]
 
         cases: list[Case] = []
         for part in ("Tr", "Ts"):

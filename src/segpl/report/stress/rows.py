@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import MissingFileError
 from segpl.evaluate.metrics import EMPTY_POLICY
-from segpl.files import csv_text, write_text
+from segpl.files import csv_text, read_table, write_text
 from segpl.report.tables import Table, count_noun
 
 CLEAN = "clean"  # unchanged images; severity 0 of every degradation
@@ -33,22 +32,7 @@ def read_stress(path: Path) -> list[StressRow]:
     """Rows of a `stress.csv`."""
     if not path.is_file():
         raise MissingFileError(f"{path} does not exist. Write it with `segpl stress`.")
-    with path.open(newline="", encoding="utf-8") as handle:
-        lines = list(csv.reader(handle))
-    if not lines or tuple(lines[0]) != STRESS_COLUMNS:
-        raise InputError(
-            f"{path} was not written by `segpl stress`: its columns are not "
-            f"{', '.join(STRESS_COLUMNS)}. Choose another --out."
-        )
-    try:
-        return [
-            StressRow(run, degradation, float(severity), case, name, float(dice), float(iou))
-            for run, degradation, severity, case, name, dice, iou in lines[1:]
-        ]
-    except ValueError as error:
-        raise InputError(
-            f"{path} has an unreadable row ({error}). Delete it; the command measures it again."
-        ) from error
+    return read_table(path, StressRow, STRESS_COLUMNS, "Choose another --out, or delete the file.")
 
 
 def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
