@@ -45,9 +45,15 @@ def test_labels_are_hidden_and_held_out_on_request(segpl, labeled, tmp_path):
     assert parts_of(run) == {"labeled": 3, "unlabeled": 7, "validation": 0, "test": 2}
 
 
-def test_folds_and_plan_use_all_labels_too(segpl, labeled, tmp_path):
-    answer = segpl("plan", labeled, "--out", tmp_path / "plan.json")
+def test_plan_suggests_training_with_the_same_labels(segpl, labeled, tmp_path):
+    plan = tmp_path / "plan.json"
+    answer = segpl("plan", labeled, "--labeled", 5, "--set", "train.ratio=3", "--out", plan)
     assert answer.code == 0, answer.err
+    options = f"--plan {plan} --labeled 5 --set train.ratio=3"
+    assert f"segpl train {labeled} --out runs/first {options}" in answer.err
+
+
+def test_folds_use_all_labels_too(segpl, labeled, tmp_path):
     run = tmp_path / "run"
     folds = ("--folds", 2, "--estimate-only")
     answer = segpl("train", *QUICK, labeled, *folds, "--out", run)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from segpl.cli.suggestion import next_command
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="dataset folder")
@@ -42,5 +44,8 @@ def run(args: argparse.Namespace) -> int:
             read_labels_of=[case.name for case in dataset.cases],
             advance=lambda: progress.advance(task),
         )
-    Console().print(render(inspection), crop=False)
+    settings = {"layout": args.layout, "subject": args.subject}
+    chosen = [f"data.{name}={value}" for name, value in settings.items() if value]
+    training = {**vars(args), "set": chosen, "out": "runs/first"}
+    Console().print(render(inspection, next_command("train", training)), crop=False)
     return 1 if has_errors(inspection) else 0

@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labeled",
         type=int,
         metavar="N",
-        help="use N labels and hide the others (default: 0, all labels); needed if no case is "
-        "unlabeled",
+        help="use N labels and hide the others (default: 0, all labels)",
     )
     parser.add_argument(
         "--test",

@@ -8,9 +8,9 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
+from segpl.cli.suggestion import next_command
 from segpl.cli.train import add_data_arguments, settings_from
 
 
@@ -35,11 +35,11 @@ def run(args: argparse.Namespace) -> int:
     content = with_overrides(content, args.set)
     plan = plan_for(resolve(content))
     plan.write(args.out)
+    training = {**vars(args), "plan": args.out, "out": "runs/first"}
     say(
         f"{args.out}: patch {'x'.join(map(str, plan.patch))}, "
         f"{len(plan.strides)} downsampling steps, "
         f"spacing {' x '.join(f'{value:g}' for value in plan.spacing)}. Edit it, then: "
-        f"segpl train {shlex.quote(str(args.data))} --plan {shlex.quote(str(args.out))} "
-        "--out runs/first"
+        f"{next_command('train', training)}"
     )
     return 0

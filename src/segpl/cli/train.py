@@ -19,6 +19,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segpl.cli.suggestion import next_command
+
 if TYPE_CHECKING:
     from segpl.experiments.folds import FoldEstimate
     from segpl.run import Run
@@ -55,7 +57,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the plan depends on."""
     parser.add_argument(
         "--method",
-        help="bpl-mix (default), or supervised if no case is unlabeled; see `segpl list methods`",
+        help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`",
     )
     parser.add_argument(
         "--labeled",
@@ -136,11 +138,15 @@ def run(args: argparse.Namespace) -> int:
         if args.estimate_only:
             return 0
     trained = train(**given, resume=args.resume or args.folds is not None)
-    target = "" if trained.split.test else " IMAGES"
-    folder, predictions = (shlex.quote(str(path)) for path in (args.out, args.out / "predictions"))
+    predicted = {
+        "run": args.out,
+        "inputs": [] if trained.split.test else ["IMAGES"],
+        "out": args.out / "predictions",
+        "device": args.device,
+    }
     say(
         f"Done: trained {trained.parameters:,} weights in {args.out}. Next: "
-        f"segpl predict {folder}{target} --out {predictions}"
+        f"{next_command('predict', predicted)}"
     )
     split = trained.split
     if args.folds is not None:
@@ -150,7 +156,9 @@ def run(args: argparse.Namespace) -> int:
         and (subjects := labeled_subjects(trained)) > 1
     ):
         count = min(SUGGESTED_FOLDS, subjects)
-        say(f"To estimate the expected Dice: segpl train --out {folder} --resume --folds {count}")
+        # the run knows its other options
+        estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}
+        say(f"To estimate the expected Dice: {next_command('train', estimated)}")
     return 0
 
 

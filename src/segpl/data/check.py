@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -29,8 +28,8 @@ def has_errors(inspection: Inspection) -> bool:
     return any(problem.fatal for problem in _problems(inspection))
 
 
-def render(inspection: Inspection) -> RenderableType:
-    """Everything that was found, every problem, and the next command."""
+def render(inspection: Inspection, command: str) -> RenderableType:
+    """Everything that was found, every problem, and `command` if training is possible."""
     fingerprints = list(inspection.fingerprints.values())
     tables = [_overview(inspection)]
     if fingerprints:
@@ -42,7 +41,7 @@ def render(inspection: Inspection) -> RenderableType:
         *(Padding(table, (0, 0, 1, 0)) for table in tables),
         *_naming_advice(inspection),
         *_problem_list(inspection),
-        *_next_step(inspection),
+        *_next_step(inspection, command),
     )
 
 
@@ -193,7 +192,7 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
     yield Text("")
 
 
-def _next_step(inspection: Inspection) -> list[RenderableType]:
+def _next_step(inspection: Inspection, command: str) -> list[RenderableType]:
     errors = [problem for problem in _problems(inspection) if problem.fatal]
     if errors:
         cases = {problem.case for problem in errors}
@@ -206,7 +205,6 @@ def _next_step(inspection: Inspection) -> list[RenderableType]:
             "Ready to train. No case is unlabeled: all labels are used, and --labeled N would "
             "simulate few labels:"
         )
-    data = shlex.quote(str(inspection.dataset.root))
-    command = f"  segpl train {data} --out runs/first"
     # one line, however long, so that it can be copied
-    return [Text(text, style="bold green"), Text(command, no_wrap=True, overflow="ignore")]
+    line = Text(f"  {command}", no_wrap=True, overflow="ignore")
+    return [Text(text, style="bold green"), line]

@@ -153,7 +153,7 @@ def cross_validate(
         for note in () if quiet else run.split.notes:
             say(note)
         for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
-            train_fold(place, wanted, run, f"Fold {number + 1} of {folds}", splits[number])
+            train_fold(place, wanted, run, f"Fold {number} (of 0 to {folds - 1})", splits[number])
         estimate = collect_estimate(run, places, splits)
         write_text(folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, estimate.rows)]))
     return estimate

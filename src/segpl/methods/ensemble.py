@@ -31,7 +31,7 @@ class Ensemble(Method):
 
     name: ClassVar[str] = "ensemble"
     summary: ClassVar[str] = "several supervised networks, averaged; for uncertainty"
-    use: ClassVar[str] = "without unlabeled scans, for uncertainty and robustness"
+    use: ClassVar[str] = "for uncertainty and robustness; it ignores unlabeled scans"
     reference: ClassVar[str] = (
         "B. Lakshminarayanan, A. Pritzel, C. Blundell. Simple and Scalable Predictive Uncertainty "
         "Estimation using Deep Ensembles. Advances in Neural Information Processing Systems 30, "

@@ -18,7 +18,7 @@ class Supervised(Method):
 
     name: ClassVar[str] = "supervised"
     summary: ClassVar[str] = "labeled images only; the baseline"
-    use: ClassVar[str] = "if no scan is unlabeled, and as the reference for every other method"
+    use: ClassVar[str] = "as the reference for every other method"
     reference: ClassVar[str] = (
         "O. Ronneberger, P. Fischer, T. Brox. U-Net: Convolutional Networks for Biomedical Image "
         "Segmentation. MICCAI 2015. arXiv:1505.04597"

@@ -18,6 +18,7 @@ from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import LAYOUTS, read_dataset
 
+NEXT = "segpl train 'my data' --out runs/first"
 STATISTICS = ChannelStatistics(0.0, 200.0, 50.0, 99.0, 150.0, 0.25)
 
 
@@ -42,7 +43,7 @@ def inspection(*problems: Problem, labeled: int = 2, unlabeled: int = 1) -> Insp
 
 def text(inspection: Inspection, width: int = 120) -> str:
     page = io.StringIO()
-    Console(file=page, width=width).print(render(inspection), crop=False)
+    Console(file=page, width=width).print(render(inspection, NEXT), crop=False)
     return page.getvalue()
 
 
@@ -120,6 +121,12 @@ class TestCommand:
         command.add_arguments(parser)
         assert all(name in parser.format_help() for name in LAYOUTS.names)
         return command.run(parser.parse_args([str(data), *more]))
+
+    def test_next_command_keeps_the_options(self, folder, capsys):
+        assert self.check(folder, "--layout", "folders", "--subject", "(p[0-9])") == 0
+        options = "--set data.layout=folders --set 'data.subject=(p[0-9])'"
+        words = " ".join(capsys.readouterr().out.split())
+        assert options in words
 
     def test_good_dataset_is_accepted(self, folder, capsys):
         assert self.check(folder) == 0
