@@ -49,10 +49,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out} must end with .html.")
+    failed: list[Path] = []
     if args.fill:
         from segpl.experiments.report import fill_all
 
-        fill_all(args.runs, device=args.device)
+        failed = fill_all(args.runs, device=args.device)
     options = [
         part
         for name, value in (("--stress", args.stress), ("--assets", args.assets))
@@ -72,4 +73,4 @@ def run(args: argparse.Namespace) -> int:
     for name, why in found.left_out.items():
         notes.print(f"{name} is left out: {why}", style="yellow")
     console.print(f"Open {shlex.quote(str(args.out))} in a browser.")
-    return 1 if found.left_out else 0
+    return 1 if found.left_out or failed else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
@@ -17,6 +18,9 @@ class PredictedCase:
     labels: str  # path of the mask, relative to the manifest, like the maps
     maps: dict[str, str] = field(default_factory=dict)  # 'probabilities', 'entropy', 'std' -> path
     summary: CaseSummary | None = None  # None: not predicted yet, or the command was killed
+    digest: str = ""  # hash of the mask as written; empty if the command was killed before
+    outdated: str = ""  # run that wrote the files, if they do not belong to this manifest's run
+    may_replace: bool = False  # --overwrite was given for the outdated files
     seen: str = ""  # 'training' or 'validation' if the run used a labeled case of this name
 
 
@@ -27,6 +31,19 @@ class Manifest:
     run: str | None = None  # identity of the run; None: written by hand for `segpl evaluate`
     files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
     failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
+
+
+def same_weights(run: str | None, other: str) -> bool:
+    """Whether two identities differ in the folder of the run at most."""
+
+    def weights(identity: str) -> list[str]:
+        return [part.rpartition("#")[2] for part in identity.split(" + ")]
+
+    return run is not None and weights(run) == weights(other)
+
+
+def mask_digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def read_manifest(folder: Path, remedy: str = RESTORE) -> Manifest | None:

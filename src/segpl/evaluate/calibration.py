@@ -70,7 +70,9 @@ def pair_probabilities(
 def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
     files = manifest.files
     stale = [
-        case for case in pairing.pairs if case in files and PROBABILITIES not in files[case].maps
+        case
+        for case in pairing.pairs
+        if case in files and (files[case].outdated or PROBABILITIES not in files[case].maps)
     ]
     if stale:
         raise InputError(

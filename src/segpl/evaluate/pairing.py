@@ -35,7 +35,10 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
                 f"{path} is not a folder. Evaluation needs a folder of predictions, and a folder "
                 "of labels or a dataset."
             )
-    predicted = _files_by_case(predictions)
+    manifest = read_class_numbers(predictions)
+    outdated = {n for n, e in manifest.files.items() if e.outdated} if manifest else set()
+    files = _files_by_case(predictions)
+    predicted = {case: path for case, path in files.items() if case not in outdated}
     if not predicted:
         raise InputError(
             f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
@@ -49,7 +52,7 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             f"{labels} contains {name_some(known)}. Files are matched by case name: rename them, "
             "or give the labels of these cases."
         )
-    if manifest := read_class_numbers(predictions):
+    if manifest:
         classes, ignore = manifest.classes, manifest.ignore
     return Pairing(
         pairs={case: (predicted[case], known[case]) for case in shared},

@@ -10,7 +10,7 @@ from segpl.errors import UserError
 from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import write_scores
-from segpl.predict.outputs import OtherWeightsError
+from segpl.experiments.scoring import predict_again
 from segpl.run import load_run
 
 SAMPLES = 5
@@ -20,14 +20,8 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     """Predict the test cases with probabilities and samples, and score them by every metric."""
     run = load_run(path, device=device, quiet=quiet)
     predictions = path / "predictions"
-    for out, options in (
-        (predictions, {"probabilities": True}),
-        (path / "samples", {"samples": SAMPLES}),
-    ):
-        try:
-            run.predict(out=out, **options)  # keeps finished masks of the same weights
-        except OtherWeightsError:
-            run.predict(out=out, overwrite=True, **options)
+    predict_again(run, predictions, probabilities=True)
+    predict_again(run, path / "samples", samples=SAMPLES)
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
         scores = evaluate_folders(
             predictions, run.config.data.path, metrics=tuple(METRICS), advance=advance
@@ -35,12 +29,19 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     write_scores(path / "scores.csv", scores)
 
 
-def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> None:
-    """Fill in every run that can be loaded; the report lists what the others lack."""
+def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> list[Path]:
+    """Fill in every run that can be loaded; returns the others, whose scores may be old."""
+    failed = []
     for number, path in enumerate(paths, 1):
         if not quiet:
             say(f"Predicting and scoring {path}, {number} of {len(paths)}")
         try:
             fill(path, device=device, quiet=quiet)
         except UserError as error:
-            say(f"{path} could not be filled in: {error}", style="yellow")
+            failed.append(path)
+            say(
+                f"{path} could not be filled in: {error} The report shows its earlier scores, if "
+                "there are any.",
+                style="yellow",
+            )
+    return failed

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import DEFAULT_METRICS
 from segpl.evaluate.scores import Score, write_scores
+from segpl.predict.outputs import OtherWeightsError, reject_corrected
 from segpl.run import Run
+
+
+def predict_again(run: Run, out: Path, **options: Any) -> None:
+    """Predict the test cases. Masks of other weights are replaced unless they were corrected."""
+    try:
+        run.predict(out=out, **options)  # keeps finished masks of the same weights
+    except OtherWeightsError:
+        reject_corrected(out)
+        run.predict(out=out, overwrite=True, **options)
 
 
 def score_run(run: Run) -> list[Score]:
     """Predict and score the test cases; masks and `scores.csv` stay in the run folder."""
     predictions = run.path / "predictions"
-    run.predict(out=predictions, overwrite=True)
+    predict_again(run, predictions)
     scores = evaluate_folders(
         predictions, run.config.data.path, metrics=(*DEFAULT_METRICS, "volume")
     )

@@ -6,10 +6,18 @@ A folder holds the masks of one run, because one manifest says what their number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from segpl.data.manifest import MANIFEST, Manifest, PredictedCase, read_manifest, write_manifest
+from segpl.data.manifest import (
+    MANIFEST,
+    Manifest,
+    PredictedCase,
+    mask_digest,
+    read_manifest,
+    same_weights,
+    write_manifest,
+)
 from segpl.data.plan import Plan
 from segpl.data.readers import read_label
 from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
@@ -21,6 +29,7 @@ from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
+UNKNOWN_RUN = "unknown"
 
 
 class OtherWeightsError(InputError):
@@ -44,6 +53,7 @@ class Results:
     """What is known about the jobs of one command so far, by case."""
 
     summaries: dict[str, CaseSummary] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)  # of the masks written
     failed: dict[str, str] = field(default_factory=dict)
     seen: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,45 +82,80 @@ class OutputFolder:
             )
         return manifest
 
-    def claim(self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool) -> None:
-        """Check that nothing foreign is skipped or lost; remove what `overwrite` replaces."""
+    def claim(
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+    ) -> dict[str, set[Path]]:
+        """The files to write for each job that lacks some.
+
+        Raises if files that are not from these weights would be skipped or lost. Files to replace
+        stay until the new ones are complete; the manifest marks them as outdated until then.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
         self._protect_inputs(jobs, kinds)
         manifest = self.manifest()
         files = {} if manifest is None else manifest.files
         for job in jobs:
-            found = [path for path in self.files(job, kinds).paths if path.exists()]
+            wanted = self.files(job, kinds)
+            # the maps in a folder with a manifest are of segpl; a mask may be a label
+            paths = wanted.paths if manifest is None else [wanted.labels]
+            found = [path for path in paths if path.exists()]
             if found and job.name not in files:
                 raise InputError(
                     f"{found[0]} exists but was not predicted by segpl. It may be a label, so it "
                     "is neither skipped nor replaced. Choose another --out."
                 )
-        is_foreign = manifest is not None and manifest.run != self.run
-        if overwrite:
-            self._remove(jobs, kinds, files if is_foreign else {})
-        elif manifest is not None and is_foreign and files:
-            raise OtherWeightsError(
-                f"{self.path} holds predictions of another run or of other weights "
-                f"({manifest.run}), for example of {next(iter(files))}. Choose another --out, or "
-                "replace them with --overwrite."
+        if manifest is not None and files:
+            is_ours = overwrite or same_weights(manifest.run, self.run)
+            files = self._with_outdated(manifest, jobs, overwrite=overwrite)
+            for name in (job.name for job in jobs) if is_ours else files:
+                entry = files.get(name)
+                if entry is not None and entry.outdated and not entry.may_replace:
+                    raise OtherWeightsError(
+                        f"{self.path} holds predictions of another run or of other weights "
+                        f"({entry.outdated}), for example of {name}. Choose another --out, or "
+                        "replace them with --overwrite."
+                    )
+            write_manifest(self.path, replace(manifest, run=self.run, files=files))
+        missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}
+        return {name: paths for name, paths in missing.items() if paths}
+
+    def _with_outdated(
+        self, manifest: Manifest, jobs: Sequence[Job], *, overwrite: bool
+    ) -> dict[str, PredictedCase]:
+        """The entries, marked where their files are of other weights or to be replaced."""
+        is_foreign = not same_weights(manifest.run, self.run)
+        chosen = {job.name for job in jobs} if overwrite else set()
+        return {
+            name: replace(
+                entry,
+                outdated=entry.outdated or manifest.run or UNKNOWN_RUN,
+                may_replace=entry.may_replace or name in chosen,
             )
+            if is_foreign or name in chosen
+            else entry
+            for name, entry in manifest.files.items()
+        }
+
+    def _to_write(self, job: Job, kinds: Sequence[str], known: PredictedCase | None) -> set[Path]:
+        wanted = self.files(job, kinds)
+        if known is not None and not known.outdated:
+            unlisted = {path for kind, path in wanted.maps.items() if kind not in known.maps}
+            return unlisted | {path for path in wanted.paths if not path.exists()}
+        return set(wanted.paths)
 
     def record(self, jobs: Sequence[Job], kinds: Sequence[str], results: Results) -> None:
-        """Write the manifest and `cases.csv`: these jobs, and what the same run predicted before.
+        """Write the manifest and `cases.csv`: these jobs, and what the folder held before.
 
         Entries without a mask are still to be predicted; they have no row in `cases.csv`.
         """
-        manifest = self.manifest()
-        files: dict[str, PredictedCase] = {}
-        failed: dict[str, str] = {}
-        if manifest is not None and manifest.run == self.run:
-            files = {
-                name: entry
-                for name, entry in manifest.files.items()
-                if (self.path / entry.labels).exists()
-            }
-            failed = manifest.failed
+        manifest = self.manifest() or Manifest(self.plan.classes)
+        files = {
+            name: entry
+            for name, entry in manifest.files.items()
+            if any((self.path / path).exists() for path in (entry.labels, *entry.maps.values()))
+        }
+        failed = manifest.failed
         for job in jobs:
             failed.pop(job.name, None)
             if job.name not in results.failed:
@@ -118,24 +163,36 @@ class OutputFolder:
         failed |= results.failed
         classes = self.plan.classes
         write_manifest(self.path, Manifest(classes, self.plan.ignore, self.run, files, failed))
-        summaries = {name: entry.summary for name, entry in files.items() if entry.summary}
+        summaries = {
+            name: entry.summary
+            for name, entry in files.items()
+            if entry.summary and not entry.outdated
+        }
         order = review_order(summaries, failed)
         write_text(self.path / CASES, cases_csv(order, list(classes)[1:]))
 
     def _entry(
         self, job: Job, kinds: Sequence[str], known: PredictedCase | None, results: Results
     ) -> PredictedCase:
-        wanted = self.files(job, kinds)
+        wanted, is_written = self.files(job, kinds), job.name in results.digests
         maps = {kind: self._relative(path) for kind, path in wanted.maps.items()}
         summary = results.summaries.get(job.name)
-        if known is not None:
+        if known is not None and known.outdated and not is_written:
+            return known
+        if known is not None and known.outdated and not same_weights(known.outdated, self.run):
+            for path in set(known.maps.values()) - set(maps.values()):
+                with storage_errors(self.path / path):
+                    (self.path / path).unlink(missing_ok=True)
+        elif known is not None:
             maps = known.maps | maps
-            summary = summary or known.summary or self._summary_of(wanted.labels)
+            if summary is None and wanted.labels.exists():
+                summary = known.summary or self._summary_of(wanted.labels)
         return PredictedCase(
             images=tuple(str(path.resolve()) for path in job.images),
             labels=self._relative(wanted.labels),
             maps=maps,
             summary=summary,
+            digest=results.digests.get(job.name) or (known.digest if known else ""),
             seen=results.seen.get(job.name, ""),
         )
 
@@ -157,17 +214,15 @@ class OutputFolder:
                         "an --out that does not contain the inputs."
                     )
 
-    def _remove(
-        self, jobs: Sequence[Job], kinds: Sequence[str], foreign: Mapping[str, PredictedCase]
-    ) -> None:
-        """Remove the files to replace: after an interruption they would look like this run's.
 
-        Maps of another run go too, even if they are not predicted now.
-        """
-        for job in jobs:
-            paths = set(self.files(job, kinds).paths)
-            if job.name in foreign:
-                paths |= {self.path / path for path in foreign[job.name].maps.values()}
-            for path in paths:
-                with storage_errors(path):
-                    path.unlink(missing_ok=True)
+def reject_corrected(folder: Path) -> None:
+    """Raise if a mask is not as `segpl predict` wrote it, so that replacing it would lose work."""
+    manifest = read_manifest(folder)
+    for entry in () if manifest is None else manifest.files.values():
+        mask = folder / entry.labels
+        if mask.exists() and mask_digest(mask) != entry.digest:
+            raise InputError(
+                f"{mask} has changed since it was predicted, so it is kept, although it belongs to "
+                f"other weights. Move it elsewhere, or replace the masks with `segpl predict RUN "
+                f"--out {folder} --overwrite`."
+            )

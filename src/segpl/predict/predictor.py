@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from segpl.data.manifest import mask_digest
 from segpl.data.masks import keep_largest, label_values, largest_note, voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
@@ -61,9 +62,9 @@ def predict_jobs(
 ) -> list[Path]:
     """Write a mask for each job into `out`; returns the masks written.
 
-    Existing outputs are skipped, or with `overwrite` removed first. A broken input does not stop
-    the others; it is reported at the end. `predictions.json` records the `run` and the classes;
-    `cases.csv` has the volumes of all masks in the folder.
+    Existing outputs are skipped, or with `overwrite` replaced one by one. A broken input does not
+    stop the others; it is reported at the end. `predictions.json` records the `run` and the
+    classes; `cases.csv` has the volumes of all masks in the folder.
 
     Args:
         jobs: images to predict.
@@ -84,9 +85,9 @@ def predict_jobs(
     """
     folder = OutputFolder(out, plan, run + largest_note(largest))
     kinds = ((PROBABILITIES,) if probabilities else ()) + (UNCERTAINTY if samplers else ())
-    folder.claim(jobs, kinds, overwrite=overwrite)
+    missing = folder.claim(jobs, kinds, overwrite=overwrite)
     outputs = {job.name: folder.files(job, kinds) for job in jobs}
-    todo = [job for job in jobs if not all(path.exists() for path in outputs[job.name].paths)]
+    todo = [job for job in jobs if job.name in missing]
     for _ in range(len(jobs) - len(todo)):
         advance()
     # before the first prediction, so that an interrupted command leaves no unlisted files
@@ -102,7 +103,7 @@ def predict_jobs(
         record()
 
     try:
-        _pipeline(todo, outputs, infer, plans, largest, results, after_job)
+        _pipeline(todo, outputs, missing, infer, plans, largest, results, after_job)
     finally:
         folder.record(jobs, kinds, results)
     if failed := results.failed:
@@ -184,6 +185,7 @@ def _distinct(plans: Sequence[Plan]) -> list[Plan]:
 def _pipeline(
     jobs: Sequence[Job],
     outputs: dict[str, OutputFiles],
+    missing: dict[str, set[Path]],
     infer: Callable[[Job, _Loaded], Callable[[], Prediction]],
     plans: Sequence[Plan],
     largest: Sequence[str],
@@ -224,9 +226,9 @@ def _pipeline(
                 continue
             predict = infer(job, loaded)
             finish_writing()
-            files = outputs[job.name]
+            files, paths = outputs[job.name], missing[job.name]
             future = writer.submit(
-                _write_job, job, files, predict, plans[0], largest, loaded.grid, results
+                _write_job, job, files, paths, predict, plans[0], largest, loaded.grid, results
             )
             writing.append((job, future))
         finish_writing()
@@ -240,6 +242,7 @@ def _load_job(job: Job, plans: Sequence[Plan]) -> _Loaded:
 def _write_job(
     job: Job,
     files: OutputFiles,
+    missing: set[Path],
     predict: Callable[[], Prediction],
     plan: Plan,
     largest: Sequence[str],
@@ -248,6 +251,8 @@ def _write_job(
 ) -> None:
     prediction = predict()
     for kind, path in files.maps.items():
+        if path not in missing:
+            continue
         if kind == STD:
             assert prediction.std is not None, "samplers give a standard deviation"
             values = prediction.std
@@ -256,8 +261,11 @@ def _write_job(
         else:
             values = prediction.probability
         write_probabilities(path, values, job.images[0])
+    if files.labels not in missing:
+        return  # it may have been corrected by hand
     decisive = prediction.probability if prediction.decisive is None else prediction.decisive
     labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
     summary = summarize_case(labels, grid, plan.classes, prediction.probability)
     write_labels(files.labels, labels, job.images[0])
     results.summaries[job.name] = summary
+    results.digests[job.name] = mask_digest(files.labels)

@@ -76,3 +76,25 @@ def test_a_file_of_the_user_is_not_replaced(fill, tmp_path):
     with pytest.raises(InputError, match="was not predicted by segpl"):
         fill()
     assert np.load(label).all()
+
+
+def test_a_corrected_mask_of_other_weights_is_kept(fill, tmp_path):
+    fill(weights="run@1")
+    corrected = tmp_path / "predictions" / "a.npy"
+    np.save(corrected, np.ones((4, 4), np.uint8))
+    with pytest.raises(InputError, match=r"a\.npy has changed since it was predicted"):
+        fill(weights="run@2")
+    assert np.load(corrected).all()
+
+
+def test_an_unreadable_image_keeps_its_mask(fill, tmp_path):
+    fill(weights="run@1")
+    (tmp_path / "b.npy").write_bytes(b"cut")
+    with pytest.raises(InputError, match="1 of 2"):
+        fill(weights="run@2")
+    assert (tmp_path / "predictions" / "b.npy").exists()
+
+
+def test_runs_that_could_not_be_filled_are_returned(fill, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "load_run", lambda *_, **__: Run(tmp_path, fail_at=2))
+    assert report.fill_all([tmp_path], quiet=True) == [tmp_path]

@@ -1,4 +1,4 @@
-"""Masks of other weights are never skipped, even after an interrupted overwrite."""
+"""Finished masks are never lost, and masks of other weights are never skipped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from test_predictor import CPU, FLAT_PLAN, bright_is_organ
 
 from segpl.errors import InputError
+from segpl.evaluate.pairing import pair_cases
 from segpl.predict.inputs import find_inputs
+from segpl.predict.outputs import OtherWeightsError, reject_corrected
 from segpl.predict.predictor import predict_jobs
 
 NAMES = ("a", "b", "c")
@@ -57,22 +59,78 @@ def found(out: Path) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize("run", ["runs/a", "runs/b"], ids=["same run", "other run"])
-def test_an_interrupted_overwrite_leaves_no_old_mask_to_skip(sources, out, run):
+def test_an_interrupted_overwrite_keeps_old_masks_until_they_are_replaced(sources, out, run):
     predict(sources, out, run="runs/a")
     with pytest.raises(KeyboardInterrupt):
         predict(sources, out, interrupted_at(2), run=run, overwrite=True)
-    assert found(out) == {"a": False}
+    assert found(out) == {"a": False, "b": True, "c": True}
     assert predict(sources, out, interrupted_at(0), run=run) == ["b", "c"]
     assert found(out) == dict.fromkeys(NAMES, False)
 
 
-def test_a_mask_that_could_not_be_replaced_is_not_listed(sources, out):
+def test_outdated_masks_are_not_scored(sources, out, tmp_path):
     predict(sources, out, run="runs/a")
+    with pytest.raises(KeyboardInterrupt):
+        predict(sources, out, interrupted_at(2), run="runs/b", overwrite=True)
+    pairing = pair_cases(out, tmp_path / "images")
+    assert (list(pairing.pairs), pairing.without_prediction) == (["a"], ["b", "c"])
+    rows = (out / "cases.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows[1:]] == ["a"]
+
+
+def test_a_mask_that_could_not_be_replaced_stays(sources, out):
+    """A broken image or too little memory costs no finished mask."""
+    predict(sources, out, run="runs/a", probabilities=True)
+    image = sources[1].read_bytes()
     sources[1].write_bytes(b"cut")
     with pytest.raises(InputError, match="1 of 3"):
-        predict(sources, out, run="runs/b", overwrite=True)
-    listed = json.loads((out / "predictions.json").read_text())["files"]
-    assert sorted(listed) == sorted(found(out)) == ["a", "c"]
+        predict(sources, out, interrupted_at(0), run="runs/b", overwrite=True)
+    assert found(out) == {"a": False, "b": True, "c": False}
+    assert [path.stem for path in (out / "probabilities").iterdir()] == ["b"]
+    sources[1].write_bytes(image)
+    assert predict(sources, out, interrupted_at(0), run="runs/b") == ["b"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_folder_with_a_map_but_no_mask_recovers(sources, out, overwrite, is_listed):
+    predict(sources, out, run="runs/a", probabilities=True)
+    (out / "b.npy").unlink()
+    image = sources[1].read_bytes()
+    sources[1].write_bytes(b"cut")
+    with pytest.raises(InputError, match="1 of 3"):
+        predict(sources, out, run="runs/a", probabilities=True)
+    sources[1].write_bytes(image)
+    if not is_listed:  # as earlier versions left it
+        manifest = json.loads((out / "predictions.json").read_text())
+        del manifest["files"]["b"]
+        (out / "predictions.json").write_text(json.dumps(manifest))
+    written = predict(sources, out, run="runs/a", probabilities=True, overwrite=overwrite)
+    assert written == (list(NAMES) if overwrite else ["b"])
+    assert found(out) == dict.fromkeys(NAMES, True)
+
+
+def test_a_corrected_mask_stays_when_maps_are_added(sources, out):
+    predict(sources, out, run="runs/a")
+    np.save(out / "a.npy", np.zeros((8, 8), np.uint8))
+    predict(sources, out, run="runs/a", probabilities=True)
+    assert found(out) == {"a": False, "b": True, "c": True}
+    assert (out / "probabilities" / "a.npy").exists()
+
+
+def test_a_corrected_mask_is_recognized(sources, out):
+    predict(sources, out, run="runs/a")
+    reject_corrected(out)
+    np.save(out / "b.npy", np.zeros((8, 8), np.uint8))
+    with pytest.raises(InputError, match=r"b\.npy has changed since it was predicted"):
+        reject_corrected(out)
+
+
+def test_a_moved_run_keeps_its_masks(sources, out):
+    predict(sources, out, run="runs/a#last@1f")
+    assert predict(sources, out, run="/elsewhere/b#last@1f") == []
+    with pytest.raises(OtherWeightsError):
+        predict(sources, out, run="runs/a#last@2f")
 
 
 def test_probabilities_of_another_run_are_removed_with_its_masks(sources, out):
@@ -95,10 +153,9 @@ def test_masks_of_other_cases_stay(sources, out):
     assert found(out) == {"a": False, "b": True, "c": True}
 
 
-def test_masks_of_another_run_are_not_listed_as_those_of_this_run(sources, out):
+def test_overwriting_one_mask_of_another_run_is_no_permission_for_the_others(sources, out):
     predict(sources, out, run="runs/a")
     predict(sources[:1], out, run="runs/b", overwrite=True)
-    manifest = json.loads((out / "predictions.json").read_text())
-    assert (manifest["run"], list(manifest["files"])) == ("runs/b", ["a"])
-    with pytest.raises(InputError, match="was not predicted by segpl"):
+    assert predict(sources[:1], out, run="runs/b") == []
+    with pytest.raises(OtherWeightsError, match=r"other weights \(runs/a\), for example of b"):
         predict(sources, out, run="runs/b")
