@@ -152,7 +152,7 @@ def _foreground_numbers(dataset: Dataset, counts: dict[int, int]) -> set[int]:
     return {number for number in counts if number not in (0, dataset.ignore)}
 
 
-def _are_classes(numbers: Collection[int]) -> bool:
+def are_classes(numbers: Collection[int]) -> bool:
     return (
         len(numbers) <= MOST_CLASSES
         and min(numbers, default=0) >= 0
@@ -171,7 +171,7 @@ def _classes(dataset: Dataset, voxels: Voxels) -> dict[str, int]:
     if dataset.classes is not None:
         return dataset.classes
     found = [_foreground_numbers(dataset, counts) for counts in voxels.values()]
-    numbers = set[int]().union(*(one for one in found if _are_classes(one)))
+    numbers = set[int]().union(*(one for one in found if are_classes(one)))
     if len(numbers) <= 1:
         return {"background": 0, "foreground": next(iter(numbers), 1)}
     return {"background": 0} | {f"class-{number}": number for number in sorted(numbers)}
@@ -181,9 +181,9 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
     """Labels whose numbers cannot be classes, in a dataset that does not name its classes."""
     found = {case: _foreground_numbers(dataset, counts) for case, counts in voxels.items()}
     for case, numbers in found.items():
-        if not _are_classes(numbers):
+        if not are_classes(numbers):
             yield _not_classes(case, sorted(numbers))
-    masks = [numbers for numbers in found.values() if _are_classes(numbers)]
+    masks = [numbers for numbers in found.values() if are_classes(numbers)]
     together = set[int]().union(*masks)
     if together == {1, 255} and together not in masks:
         yield Problem(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,34 +18,60 @@ from segpl.data.layouts.base import (
     default_subject,
     read_description,
 )
-from segpl.errors import InputError, MissingFileError
+from segpl.data.layouts.content import Content, list_content, unused_files
+from segpl.data.layouts.pairing import find_patterns
+from segpl.data.layouts.patterns import is_patterns, parse_patterns
+from segpl.errors import InputError, MissingFileError, UserError
+from segpl.files import read_toml
 from segpl.registry import Registry
 
 LAYOUTS = Registry("layout", "segpl.data.layouts", Layout)  # type: ignore[type-abstract]  # never instantiated itself
 SHOWN_FILES = 8  # files of a folder in a message
 
 
-def read_dataset(root: Path, layout: str | None = None, *, subject: str | None = None) -> Dataset:
+def read_dataset(
+    root: Path, layout: str | None = None, *, subject: str | None = None, accept: bool = False
+) -> Dataset:
     """Find the cases of a dataset.
 
     Args:
         root: folder of the dataset.
-        layout: name of its layout; detected by default.
+        layout: name or patterns of its layout; by default read from its segpl.toml or detected.
         subject: regular expression with one group that extracts the subject from a case name, so
             that scans of one person stay together; by default common endings are removed.
+        accept: use detected patterns without confirmation.
     """
     if not root.exists():
         raise MissingFileError(f"{root} does not exist. Pass the dataset folder.")
     if not root.is_dir():
         raise InputError(f"{root} is a file. Pass the dataset folder.")
-    dataset = (_requested(layout, root) if layout else _detected(root)).read(root)
+    layout = layout or stated_layout(root)
+    if not layout:
+        dataset = _detect(root, accept=accept)
+    elif is_patterns(layout):
+        dataset = parse_patterns(layout).read(root)
+    else:
+        dataset = _requested(layout, root).read(root)
     return replace(_described(dataset), cases=_with_subjects(dataset.cases, subject))
 
 
 def read_like(root: Path, layout: str) -> Dataset:
     """A dataset that probably has the layout of the training data; detected if it does not."""
-    is_alike = root.is_dir() and layout in LAYOUTS.names and LAYOUTS.get(layout)().matches(root)
-    return read_dataset(root, layout if is_alike else None)
+    is_alike = layout in LAYOUTS.names and root.is_dir() and LAYOUTS.get(layout)().matches(root)
+    return read_dataset(root, layout if is_alike else None, accept=True)
+
+
+def stated_layout(root: Path) -> str:
+    """The layout in the segpl.toml of a dataset; empty without one."""
+    path = root / "segpl.toml"
+    content = read_toml(path) if path.is_file() else {}
+    layout = content.get("layout", "")
+    if not isinstance(layout, str) or content.keys() - {"layout"}:
+        raise InputError(
+            f"{path} may contain only the layout. Write one line, for example\n\n"
+            '  layout = "{case}_T1.nii.gz -> {case}_seg.nii.gz"\n'
+        )
+    return layout
 
 
 def _requested(name: str, root: Path) -> Layout:
@@ -57,27 +84,92 @@ def _requested(name: str, root: Path) -> Layout:
     return layout
 
 
-def _detected(root: Path) -> Layout:
+def _detect(root: Path, *, accept: bool) -> Dataset:
+    """Read a dataset whose layout is not given; patterns must be accepted."""
     # strict layouts come first, or a general one would claim their datasets
     layouts = sorted((kind() for kind in LAYOUTS.classes.values()), key=lambda layout: layout.order)
-    for layout in layouts:
-        if layout.matches(root):
-            return layout
-    needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
+    layout = next((layout for layout in layouts if layout.matches(root)), None)
+    is_strict = layout is not None and not layout.is_general
+    try:
+        if layout is None:
+            raise _unknown_layout(root, layouts)
+        dataset = layout.read(root)
+    except UserError:
+        found = [] if is_strict else find_patterns(root)
+        if not found:
+            raise
+    else:
+        is_labeled = any(case.label for case in dataset.cases)
+        found = [] if is_strict or is_labeled else find_patterns(root)
+        if not found:
+            return dataset
+    if len(found) > 1:
+        lines = "\n".join(f'  layout = "{patterns.text}"' for patterns in found)
+        raise InputError(
+            f"{root} has several files for each image that could be its label. Write the line that "
+            f"is right to {root / 'segpl.toml'}:\n\n{lines}\n"
+        )
+    dataset = found[0].read(root)
+    if accept:
+        return dataset
     raise InputError(
-        f"{root} has no known layout. Looked for: {needs}. It contains {_content(root)}. "
-        f"{_suggestion(root, layouts)}"
-        "The simplest layout is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: a label has "
-        "the name of its image, and an image without a label is used as unlabeled."
+        f"{root} has no standard layout, but its file names suggest this one:\n\n"
+        f"{describe_patterns(dataset)}\n\n"
+        "If this is right, repeat the command with --yes (check, plan, train), or write this line "
+        f"to {root / 'segpl.toml'}. If not, correct the line:\n\n"
+        f'  layout = "{dataset.layout}"\n'
     )
 
 
-def _suggestion(root: Path, layouts: list[Layout]) -> str:
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    for folder in folders:
-        if any(layout.matches(folder) for layout in layouts):
-            return f"Did you mean {folder}? "
-    return ""
+def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
+    content = list_content(root)
+    odd = "".join(
+        f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
+    )
+    count = len(content.files)
+    found = f" None of its {count} images has a label of a similar name." if count else ""
+    needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
+    return InputError(
+        f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
+        f"{_suggestion(content)}The simplest layout is images/a.nii.gz, images/b.nii.gz and "
+        "labels/a.nii.gz: a label has the name of its image, and an image without a label is used "
+        f"as unlabeled. Other layouts need: {needs}."
+    )
+
+
+def describe_patterns(dataset: Dataset) -> str:
+    """What the patterns of a dataset match, as lines for the terminal."""
+    patterns = parse_patterns(dataset.layout)
+    labels = sum(case.label is not None for case in dataset.cases)
+    rows = [("image", f"{one.text}  ({len(dataset.cases)} files)") for one in patterns.images]
+    rows.append(("label", f"{patterns.label.text}  ({labels} files)"))
+    kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
+    rows += [
+        (kind, f"{len(cases)}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
+        for kind, cases in kinds.items()
+        if cases
+    ]
+    unused = unused_files(dataset, list_content(dataset.root))
+    rows.append(("ignored", name_files(unused) if unused else "nothing"))
+    return "\n".join(f"  {name:<10}{text}" for name, text in rows)
+
+
+def _file_names(dataset: Dataset, case: Case) -> str:
+    files = [*case.images, *([case.label] if case.label else [])]
+    return ", ".join(str(path.relative_to(dataset.root)) for path in files)
+
+
+def name_files(paths: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(paths) - SHOWN_FILES} more" if len(paths) > SHOWN_FILES else ""
+    return ", ".join(paths[:SHOWN_FILES]) + more
+
+
+def _suggestion(content: Content) -> str:
+    folders = {file.folders[:1] for file in content.files}
+    if len(folders) != 1 or folders == {()}:
+        return ""
+    return f"Did you mean {content.root / folders.pop()[0]}? "
 
 
 def _content(root: Path) -> str:
@@ -86,8 +178,7 @@ def _content(root: Path) -> str:
         for path in root.iterdir()
         if not path.name.startswith(".")
     )
-    more = f" and {len(names) - SHOWN_FILES} more" if len(names) > SHOWN_FILES else ""
-    return ", ".join(names[:SHOWN_FILES]) + more if names else "nothing"
+    return name_files(names) if names else "nothing"
 
 
 def _described(dataset: Dataset) -> Dataset:

@@ -15,6 +15,13 @@ from segpl.errors import InputError
 from segpl.files import convert_record, read_record
 
 UNLABELED_FOLDERS = ("unlabelled", "unlabeled")
+TEST_FOLDERS = ("test", "testing")
+# validation cases are ordinary labeled cases; the split chooses its own
+TRAINING_FOLDERS = (
+    *("train", "training", "labeled", "labelled"),
+    *("val", "valid", "validate", "validation"),
+)
+PARTS = (*TRAINING_FOLDERS, *TEST_FOLDERS, *UNLABELED_FOLDERS)
 WORD = (
     r"(?:images?|imgs?|volumes?|labels?|lbls?|masks?|seg(?:mentation)?s?|manual|gt|training|test)"
 )
@@ -59,6 +66,7 @@ class Layout(ABC):
     name: ClassVar[str]
     needs: ClassVar[str]  # what the folder must contain, for messages
     order: ClassVar[int] = 50  # if several layouts match, the lowest number wins
+    is_general: ClassVar[bool] = False  # other pairings of files are tried if this one fails
 
     @abstractmethod
     def matches(self, root: Path) -> bool:
@@ -98,9 +106,7 @@ def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool)
     remaining = {stem_of(path): path for path in labels}
     if len(remaining) < len(labels):
         twin = next(path for path in labels if remaining[stem_of(path)] != path)
-        raise InputError(
-            f"two labels have the same name: {twin} and {remaining[stem_of(twin)]}. Remove one."
-        )
+        raise same_name_error(twin, remaining[stem_of(twin)])
     matches = {path: remaining.pop(stem_of(path)) for path in images if stem_of(path) in remaining}
     by_bare_stem: dict[str, list[Path]] = {}
     for path in images:
@@ -122,6 +128,10 @@ def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool)
             orphans.append(label)
     reject_orphans(orphans, images)
     return [Case(stem_of(path), (path,), matches.get(path), is_test) for path in images]
+
+
+def same_name_error(first: Path, second: Path) -> InputError:
+    return InputError(f"two labels have the same name: {first} and {second}. Remove one.")
 
 
 def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:

@@ -7,6 +7,8 @@ from typing import ClassVar, NamedTuple
 
 from segpl.data.case import Dataset
 from segpl.data.layouts.base import (
+    TEST_FOLDERS,
+    TRAINING_FOLDERS,
     UNLABELED_FOLDERS,
     Layout,
     image_files,
@@ -14,25 +16,30 @@ from segpl.data.layouts.base import (
     pair_files,
     subfolder,
 )
+from segpl.errors import InputError
 
-IMAGE_FOLDERS = ("images", "imgs", "image", "img")
-LABEL_FOLDERS = ("labels", "masks", "lbls", "label", "mask", "lbl")
-# validation cases are ordinary labeled cases; the split chooses its own
-TRAINING_FOLDERS = ("train", "training", "val", "valid", "validation")
-TEST_FOLDERS = ("test", "testing")
+IMAGE_FOLDERS = ("images", "imgs", "image", "img", "scans", "volumes")
+LABEL_FOLDERS = (
+    *("labels", "masks", "segmentations", "annotations", "lbls", "segs"),
+    *("label", "mask", "segmentation", "annotation", "lbl", "seg", "gt", "manual"),
+    *("groundtruth", "ground_truth", "ground-truth"),
+)
 
 
 class Folders(Layout):
     """`images/` and `labels/` with equal file names; an image without a label is unlabeled."""
 
     name: ClassVar[str] = "folders"
-    needs: ClassVar[str] = "images/ and labels/ (or masks/), also inside training/ and test/"
+    needs: ClassVar[str] = "images/ and labels/ (or masks/, ...), also inside training/ and test/"
     order: ClassVar[int] = 100
+    is_general: ClassVar[bool] = True
 
     def matches(self, root: Path) -> bool:
         return bool(_find_parts(root))
 
     def read(self, root: Path) -> Dataset:
+        for part in (found := _find_parts(root)):
+            _reject_rivals(part)
         parts = [
             (
                 part.name,
@@ -42,7 +49,7 @@ class Folders(Layout):
                     is_test=part.is_test,
                 ),
             )
-            for part in _find_parts(root)
+            for part in found
         ]
         return Dataset(root, self.name, merge_parts(parts))
 
@@ -68,3 +75,15 @@ def _find_parts(root: Path) -> list[_Part]:
         if image_files(images):
             parts.append(_Part(unlabeled.name, images, None, is_test=False))
     return parts
+
+
+def _reject_rivals(part: _Part) -> None:
+    """Refuse two folders of labels for the same images."""
+    folder, labels = part.images.parent, part.labels
+    others = [name for name in LABEL_FOLDERS if labels and name != labels.name.lower()]
+    other = subfolder(folder, others)
+    if labels and other and image_files(other):
+        raise InputError(
+            f"{folder} has two folders that could contain its labels: {labels.name} and "
+            f"{other.name}. Rename the one that does not."
+        )

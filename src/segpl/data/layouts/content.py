@@ -1,0 +1,66 @@
+"""Everything below a folder that could be an image or a label, and what cannot be read."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from segpl.data.case import Dataset
+from segpl.data.readers import stem_of, suffix_of
+
+OWN_FILES = ("split.json", "predictions.json")  # mark folders that segpl wrote
+
+
+class FoundFile(NamedTuple):
+    folders: tuple[str, ...]  # below the dataset
+    stem: str
+    suffix: str
+
+    @property
+    def path(self) -> str:
+        return "/".join((*self.folders, self.stem + self.suffix))
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    root: Path
+    files: list[FoundFile]  # of a known format, sorted
+    unusable: dict[str, str]  # path below the folder -> why it cannot be read
+
+
+def list_content(root: Path) -> Content:
+    """List a folder and its subfolders, except hidden ones, runs and predictions."""
+    files: list[FoundFile] = []
+    unusable: dict[str, str] = {}
+    seen: set[str] = set()
+    for place, folders, names in os.walk(root, followlinks=True):
+        here = Path(place)
+        inside = here.relative_to(root).parts
+        is_known = os.path.realpath(place) in seen
+        if is_known or (inside and not set(OWN_FILES).isdisjoint(names)):
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(place))
+        for name in [name for name in folders if suffix_of(name)]:
+            unusable["/".join((*inside, name))] = "a folder with the name of a file"
+        folders[:] = sorted(name for name in folders if name[0] != "." and not suffix_of(name))
+        for name in sorted(name for name in names if name[0] != "."):
+            path = "/".join((*inside, name))
+            if name.endswith(".hdr") and f"{name[:-4]}.img" in names:
+                unusable[path] = "half of a .hdr and .img pair, which is not supported"
+            elif not suffix_of(name):
+                continue
+            elif not (here / name).is_file():
+                unusable[path] = "a link to a file that does not exist"
+            else:
+                stem = stem_of(name)
+                files.append(FoundFile(inside, stem, name[len(stem) :]))
+    return Content(root, files, unusable)
+
+
+def unused_files(dataset: Dataset, content: Content) -> list[str]:
+    """Files of a known format that belong to no case."""
+    used = {path for case in dataset.cases for path in (*case.images, case.label)}
+    return [file.path for file in content.files if dataset.root / file.path not in used]

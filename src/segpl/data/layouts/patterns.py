@@ -1,0 +1,160 @@
+"""Layouts given as patterns of file names: `{case}_T1.nii.gz -> {case}_seg.nii.gz`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from segpl.data.case import Case, Dataset
+from segpl.data.layouts.base import (
+    TEST_FOLDERS,
+    UNLABELED_FOLDERS,
+    merge_parts,
+    reject_orphans,
+)
+from segpl.data.layouts.content import list_content
+from segpl.data.readers import stem_of, suffix_of
+from segpl.errors import InputError, MissingFileError
+
+ARROW, AND = " -> ", " + "
+MOST_FIELDS = 4
+PLACEHOLDER = re.compile(r"\{([a-z]\w*)\}")
+IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
+Values = tuple[tuple[str, str], ...]  # of the placeholders
+
+
+@dataclass(frozen=True, slots=True)
+class FilePattern:
+    """The path of a file below the dataset; without a suffix it fits every format."""
+
+    text: str
+
+    @property
+    def fields(self) -> set[str]:
+        return set(PLACEHOLDER.findall(self.text))
+
+    @property
+    def literal_length(self) -> int:
+        return len(PLACEHOLDER.sub("", self.text))
+
+    def compile(self) -> re.Pattern[str]:
+        seen: set[str] = set()
+        parts = PLACEHOLDER.split(self.text)
+        for place in range(0, len(parts), 2):
+            parts[place] = re.escape(parts[place])
+        for place in range(1, len(parts), 2):
+            name = parts[place]
+            parts[place] = f"(?P={name})" if name in seen else f"(?P<{name}>[^/]+)"
+            seen.add(name)
+        return re.compile("".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    images: tuple[FilePattern, ...]  # one per channel
+    label: FilePattern
+
+    def read(self, root: Path) -> Dataset:
+        images: dict[Values, dict[FilePattern, Path]] = {}
+        labels: dict[Values, Path] = {}
+        for path, pattern, key in self._matches(root):
+            group = images.setdefault(key, {})
+            known = labels.get(key) if pattern == self.label else group.get(pattern)
+            if known is not None:
+                raise InputError(
+                    f"{known} and {path} both fit '{pattern.text}'. Add the suffix to the pattern, "
+                    "or remove one of them."
+                )
+            if pattern == self.label:
+                labels[key] = path
+            else:
+                group[pattern] = path
+        orphans = [path for key, path in labels.items() if not images[key]]
+        reject_orphans(orphans, [path for group in images.values() for path in group.values()])
+        parts: dict[str, list[Case]] = {}
+        for key, group in images.items():
+            values = dict(key)
+            if missing := [pattern for pattern in self.images if pattern not in group]:
+                if key in labels:
+                    raise MissingFileError(
+                        f"case {_case_name(values)} has a label, but no image named "
+                        f"'{missing[0].text}'. Add it, or remove the case."
+                    )
+                continue  # not a complete case; `check` lists its files as unused
+            part = values.get("part", "").lower()
+            case = Case(
+                _case_name(values),
+                tuple(group[pattern] for pattern in self.images),
+                labels.get(key) if part not in UNLABELED_FOLDERS else None,
+                part in TEST_FOLDERS,
+                values.get("subject", ""),
+            )
+            parts.setdefault(part, []).append(case)
+        return Dataset(root, self.text, merge_parts(list(parts.items())), self._channels())
+
+    @property
+    def text(self) -> str:
+        return AND.join(pattern.text for pattern in self.images) + ARROW + self.label.text
+
+    def without_folders(self) -> Patterns:
+        """The same file names, directly in one folder."""
+        return Patterns(
+            tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.images),
+            FilePattern(self.label.text.rpartition("/")[2]),
+        )
+
+    def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
+        # the most specific pattern first: {case}_seg before {case}
+        patterns = sorted((*self.images, self.label), key=lambda one: -one.literal_length)
+        compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
+        order = PLACEHOLDER.findall(self.images[0].text)
+        found = []
+        for file in list_content(root).files:
+            bare = "/".join((*file.folders, file.stem))
+            for pattern, expression, has_suffix in compiled:
+                if match := expression.fullmatch(file.path if has_suffix else bare):
+                    values = tuple((name, match[name]) for name in dict.fromkeys(order))
+                    found.append((root / file.path, pattern, values))
+                    break
+        return found
+
+    def _channels(self) -> tuple[str, ...]:
+        """Channel names, such as T1 in `{case}_T1.nii.gz` or `T1/{case}.nii.gz`."""
+        names = []
+        for pattern in self.images:
+            *folders, file = pattern.text.split("/")
+            words = [PLACEHOLDER.sub("", word).strip("_-. ") for word in (*folders, stem_of(file))]
+            names.append(next(filter(None, reversed(words)), ""))
+        is_named = all(names) and len(set(names)) == len(names)
+        return () if not is_named or any(map(IMAGE_WORD.fullmatch, names)) else tuple(names)
+
+
+def is_patterns(layout: str) -> bool:
+    """Whether a layout is given by patterns instead of a name."""
+    return "{" in layout
+
+
+def parse_patterns(layout: str) -> Patterns:
+    before, arrow, after = layout.partition(ARROW)
+    images = tuple(FilePattern(text.strip()) for text in before.split(AND))
+    label = FilePattern(after.strip())
+    if not arrow or any("case" not in one.fields for one in (*images, label)):
+        raise InputError(
+            f"the layout '{layout}' is not complete. Write it as "
+            "'images/{case}_T1.nii.gz + images/{case}_T2.nii.gz -> labels/{case}.nii.gz'."
+        )
+    if any(one.fields != label.fields for one in images) or len(label.fields) > MOST_FIELDS:
+        raise InputError(
+            f"the layout '{layout}' cannot pair files. Use the same placeholders in every pattern, "
+            f"at most {MOST_FIELDS}."
+        )
+    return Patterns(images, label)
+
+
+def _case_name(values: Mapping[str, str]) -> str:
+    """The value of {case} after those of other placeholders that it does not contain."""
+    case = values["case"]
+    others = [v for name, v in values.items() if name not in ("case", "part") and v not in case]
+    return "_".join((*others, case))

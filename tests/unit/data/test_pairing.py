@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from segpl.data.layouts import read_dataset
+from segpl.errors import InputError, MissingFileError
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+def each(*patterns: str, of: int = 3, **values: tuple[str, ...]) -> list[str]:
+    """The patterns for cases 0, 1, ... and every combination with one list of other values."""
+    ((name, choices),) = values.items() or (("_", ("",)),)
+    return [p.format(n=n, **{name: c}) for p in patterns for n in range(of) for c in choices]
+
+
+# files, patterns found, names of labeled cases, number of unlabeled ones
+LAYOUTS_BY_NAME = {
+    "channels in folders": (
+        [*each("images/x{n}_000{c}.nii.gz", c=("0", "1")), "labels/x1.nii.gz"],
+        "images/{case}_0000.nii.gz + images/{case}_0001.nii.gz -> labels/{case}.nii.gz",
+        ["x1"],
+    ),
+    "suffixes": (
+        [*each("c0{n}_{m}.nii.gz", m=("T1", "T2")), "c01_seg.nii.gz", "notes.txt"],
+        "{case}_T1.nii.gz + {case}_T2.nii.gz -> {case}_seg.nii.gz",
+        ["c01"],
+    ),
+    "suffix of labels only": (
+        [*each("scan_000{n}.nii.gz"), "scan_0001_mask.nii.gz"],
+        "{case}.nii.gz -> {case}_mask.nii.gz",
+        ["scan_0001"],
+    ),
+    "prefixes": (
+        [*each("img000{n}.png"), "label0001.png"],
+        "img{case}.png -> label{case}.png",
+        ["0001"],
+    ),
+    "different words in the middle": (
+        [*each("mr/ABD_MR_{n}.nii.gz"), "labels/ABD_1.nii.gz"],
+        "mr/ABD_MR_{case}.nii.gz -> labels/ABD_{case}.nii.gz",
+        ["1"],
+    ),
+    "folder per patient": (
+        [*each("patient{n}/image.nii.gz"), "patient1/seg.nii.gz"],
+        "{case}/image.nii.gz -> {case}/seg.nii.gz",
+        ["patient1"],
+    ),
+    "folder per patient with channels": (
+        [*each("p{n}/p{n}_{m}.nii.gz", m=("flair", "t2")), "p1/p1_seg.nii.gz"],
+        "{case}/{case}_flair.nii.gz + {case}/{case}_t2.nii.gz -> {case}/{case}_seg.nii.gz",
+        ["p1"],
+    ),
+    "folder per channel": (
+        [*each("{m}/c{n}.nii.gz", m=("T1", "T2")), "labels/c1.nii.gz"],
+        "T1/{case}.nii.gz + T2/{case}.nii.gz -> labels/{case}.nii.gz",
+        ["c1"],
+    ),
+    "BIDS": (
+        [
+            *each("sub-{n}/anat/sub-{n}_{m}.nii.gz", m=("T1w", "T2w")),
+            *each("sub-{n}/func/sub-{n}_bold.nii.gz"),
+            "derivatives/labels/sub-1/anat/sub-1_dseg.nii.gz",
+        ],
+        "{case}/anat/{case}_T1w.nii.gz + {case}/anat/{case}_T2w.nii.gz -> "
+        "derivatives/labels/{case}/anat/{case}_dseg.nii.gz",
+        ["sub-1"],
+    ),
+    "BIDS with sessions": (
+        [
+            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
+            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
+        ],
+        "{subject}/{folder}/anat/{case}_T1w.nii.gz -> "
+        "derivatives/labels/{subject}/{folder}/anat/{case}_T1w_seg.nii.gz",
+        ["sub-1_ses-b"],
+    ),
+    "parts inside": (
+        [*each("images/{p}/{p}{n}.jpg", "annotations/{p}/{p}{n}.png", p=("training",))],
+        "images/{part}/{case}.jpg -> annotations/{part}/{case}.png",
+        ["training0", "training1", "training2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS_BY_NAME)
+def test_pairing_that_fits_all_cases_is_proposed_and_accepted(tmp_path, name):
+    files, layout, labeled = LAYOUTS_BY_NAME[name]
+    touch(tmp_path, *files)
+    with pytest.raises(InputError) as caught:
+        read_dataset(tmp_path)
+    assert f'layout = "{layout}"' in str(caught.value)
+    accepted = read_dataset(tmp_path, accept=True)
+    assert accepted.layout == layout
+    assert [case.name for case in accepted.labeled] == labeled
+    # a run stores the layout and reads the dataset again without confirmation
+    assert read_dataset(tmp_path, layout) == accepted
+
+
+def test_line_in_the_dataset_replaces_confirmation(tmp_path):
+    touch(tmp_path, *each("c{n}_T1.nii.gz", "c{n}_brain_mask.nii.gz", "c{n}_lesion_mask.nii.gz"))
+    with pytest.raises(InputError, match=r"(?s)\{case\}_brain_mask.*\{case\}_lesion_mask"):
+        read_dataset(tmp_path, accept=True)
+    line = 'layout = "{case}_T1.nii.gz -> {case}_lesion_mask.nii.gz"'
+    (tmp_path / "segpl.toml").write_text(line)
+    dataset = read_dataset(tmp_path)
+    assert [case.label.name for case in dataset.labeled] == each("c{n}_lesion_mask.nii.gz")
+    assert dataset.channels == ("T1",)
+
+
+def test_proposal_names_ignored_files(tmp_path):
+    touch(tmp_path, *each("c{n}_T1.nii.gz"), "c1_seg.nii.gz", "c1_old.nii.gz", "atlas.nii.gz")
+    with pytest.raises(InputError, match=r"ignored +atlas\.nii\.gz, c1_old\.nii\.gz"):
+        read_dataset(tmp_path)
+
+
+def test_subject_of_a_session_is_its_folder(tmp_path):
+    files, layout, _ = LAYOUTS_BY_NAME["BIDS with sessions"]
+    dataset = read_dataset(touch(tmp_path, *files), layout)
+    assert {case.subject for case in dataset.cases} == {"sub-0", "sub-1", "sub-2"}
+
+
+def test_part_decides_what_a_case_is_for(tmp_path):
+    parts = ("train", "test", "unlabeled")
+    touch(tmp_path, *each("{p}/{p}{n}_T2.png", "{p}/{p}{n}_gt.png", of=1, p=parts))
+    dataset = read_dataset(tmp_path, accept=True)
+    found = [[case.name for case in cases] for cases in (dataset.labeled, dataset.test)]
+    assert found == [["train0"], ["test0"]]
+    assert [(case.name, case.label) for case in dataset.unlabeled] == [("unlabeled0", None)]
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [("x{n}_0000.npy", "x{n}.npy"), ("c{n}_T1.npy", "c{n}.npy"), ("ct/{n}.npy", "organs/{n}.npy")],
+)
+def test_values_decide_if_names_do_not(tmp_path, image, label):
+    rng = np.random.default_rng(0)
+    for number in range(2):
+        for name, array in (
+            (image, rng.normal(size=(20, 20))),
+            (label, rng.integers(0, 3, (20, 20))),
+        ):
+            path = tmp_path / name.format(n=number)
+            path.parent.mkdir(exist_ok=True)
+            np.save(path, array)
+    pattern = [
+        text.replace("{n}", "{case}").replace("x{", "{").replace("c{", "{")
+        for text in (image, label)
+    ]
+    assert read_dataset(tmp_path, accept=True).layout == " -> ".join(pattern)
+
+
+def test_label_without_an_image_is_named(tmp_path):
+    touch(tmp_path, *each("c{n}_T1.nii.gz"), *each("c{n}_seg.nii.gz", of=4))
+    with pytest.raises(InputError, match=r"c3_seg\.nii\.gz has no image"):
+        read_dataset(tmp_path)
+
+
+def test_labeled_case_without_a_channel_is_named(tmp_path):
+    touch(tmp_path, "a_T1.png", "a_T2.png", "a_seg.png", "b_T1.png", "b_seg.png")
+    with pytest.raises(MissingFileError, match=r"case b has a label, but no image .*_T2\.png"):
+        read_dataset(tmp_path, "{case}_T1.png + {case}_T2.png -> {case}_seg.png")
+
+
+@pytest.mark.parametrize(
+    "layout", ["{case}.png", "{scan}.png -> {scan}_seg.png", "{case}/{x}.png -> {case}_seg.png"]
+)
+def test_incomplete_patterns_are_rejected(tmp_path, layout):
+    with pytest.raises(InputError, match="the layout '"):
+        read_dataset(touch(tmp_path, "a.png", "a_seg.png"), layout)
+
+
+def test_runs_and_predictions_inside_the_dataset_are_not_cases(tmp_path):
+    touch(tmp_path, *each("c{n}.nii.gz"), "c1_seg.nii.gz")
+    touch(tmp_path, "runs/a/split.json", "runs/a/c1_seg.nii.gz", "out/predictions.json")
+    touch(tmp_path, "out/c2.nii.gz", "out/c2_seg.nii.gz")
+    assert len(read_dataset(tmp_path, accept=True).cases) == 3
