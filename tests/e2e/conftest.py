@@ -144,7 +144,7 @@ def make_dataset(
     unlabeled: int = 2,
     test: int = 1,
 ) -> Path:
-    """A dataset in the emssl layout: `labeled/imgs/a0`, `unlabeled/imgs/u0`, `test/imgs/t0`."""
+    """A dataset in parts: `labeled/imgs/a0`, `unlabeled/imgs/u0`, `test/imgs/t0`."""
     suffix = ".png" if dims == 2 else ".nii.gz"
     groups = (("labeled", "a", labeled), ("unlabeled", "u", unlabeled), ("test", "t", test))
     for group, letter, count in groups:

@@ -16,7 +16,7 @@ from segpl.settings import DEFAULT_METHOD
 HEAVY = ("torch", "monai", "numpy", "scipy", "nibabel", "matplotlib", "rich")
 LISTS = {
     "methods": ["bpl-mix", "segpl", "segpl-vi", "supervised"],
-    "layouts": ["decathlon", "nnunet", "emssl", "folders"],
+    "layouts": ["decathlon", "nnunet", "folders"],
     "losses": ["dice", "cross-entropy"],
     "families": ["normal", "logit-normal", "beta", "categorical"],
     "rules": ["binarize", "select", "marginal", "marginal-select"],

@@ -6,6 +6,7 @@ The exit code is 1 if training would fail.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from segpl.cli.suggestion import next_command
@@ -15,9 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="dataset folder")
     parser.add_argument(
         "--layout",
-        metavar="NAME",
-        help="file layout: decathlon, emssl, folders or nnunet (default: detect it)",
+        help="file layout: decathlon, folders, nnunet, or patterns such as '{case}_T1.nii.gz -> "
+        "{case}_seg.nii.gz' (default: detect it)",
     )
+    add_yes(parser)
     parser.add_argument(
         "--subject",
         metavar="REGEX",
@@ -26,15 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_yes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--yes", action="store_true", help="accept the layout that is proposed for other file names"
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from segpl.data.check import has_errors, render
+    from segpl.data.check import has_errors, render, unusable_problems
     from segpl.data.inspect import inspect
     from segpl.data.layouts import read_dataset
+    from segpl.data.layouts.content import list_content, unused_files
 
-    dataset = read_dataset(args.data, args.layout, subject=args.subject)
+    dataset = read_dataset(args.data, args.layout, subject=args.subject, accept=args.yes)
+    content = list_content(args.data)
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("reading cases", total=len(dataset.cases))
@@ -47,5 +57,11 @@ def run(args: argparse.Namespace) -> int:
     settings = {"layout": args.layout, "subject": args.subject}
     chosen = [f"data.{name}={value}" for name, value in settings.items() if value]
     training = {**vars(args), "set": chosen, "out": "runs/first"}
-    Console().print(render(inspection, next_command("train", training)), crop=False)
+    inspection = replace(
+        inspection, problems=(*inspection.problems, *unusable_problems(content.unusable))
+    )
+    page = render(
+        inspection, next_command("train", training), unused=unused_files(dataset, content)
+    )
+    Console().print(page, crop=False)
     return 1 if has_errors(inspection) else 0

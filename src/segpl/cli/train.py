@@ -19,6 +19,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segpl.cli.check import add_yes
 from segpl.cli.suggestion import next_command
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="hold out N labeled cases for testing, besides the dataset's own (default 0)",
     )
+    add_yes(parser)
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--set",
@@ -85,6 +87,22 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECTION.KEY=VALUE",
         help="any setting, such as method.alpha=0.1; see `segpl list settings`",
     )
+
+
+def accepted_layout(args: argparse.Namespace) -> str | None:
+    """The patterns that --yes accepts for a dataset without a standard layout."""
+    from segpl.data.layouts import describe_patterns, read_dataset
+    from segpl.data.layouts.patterns import is_patterns
+    from segpl.display import say
+
+    is_resumed = getattr(args, "resume", False)
+    if not args.yes or is_resumed or args.data is None or not args.data.is_dir():
+        return None
+    dataset = read_dataset(args.data, accept=True)
+    if not is_patterns(dataset.layout):
+        return None
+    say(f"Accepted layout:\n{describe_patterns(dataset)}")
+    return dataset.layout
 
 
 def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -100,6 +118,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         ("split", "validation", args.validation),
         ("split", "test", args.test),
         ("data", "plan", str(plan.resolve()) if plan else None),
+        ("data", "layout", accepted_layout(args)),
     ):
         if value is not None:
             settings.setdefault(section, {})[key] = value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -18,6 +18,7 @@ from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
+MOST_UNUSED = 5  # ignored files that are named
 NO_LABEL = Problem(
     "", "no training case has a label", "Add labels for a few cases: training needs at least one."
 )
@@ -28,10 +29,13 @@ def has_errors(inspection: Inspection) -> bool:
     return any(problem.fatal for problem in _problems(inspection))
 
 
-def render(inspection: Inspection, command: str) -> RenderableType:
-    """Everything that was found, every problem, and `command` if training is possible."""
+def render(inspection: Inspection, command: str, *, unused: Sequence[str] = ()) -> RenderableType:
+    """Everything that was found, every problem, and `command` if training is possible.
+
+    `unused` are files that belong to no case.
+    """
     fingerprints = list(inspection.fingerprints.values())
-    tables = [_overview(inspection)]
+    tables = [_overview(inspection, unused)]
     if fingerprints:
         tables += [_geometry(fingerprints), _intensities(inspection)]
     if any(item.voxels for item in fingerprints):
@@ -43,6 +47,12 @@ def render(inspection: Inspection, command: str) -> RenderableType:
         *_problem_list(inspection),
         *_next_step(inspection, command),
     )
+
+
+def unusable_problems(unusable: Mapping[str, str]) -> list[Problem]:
+    """Files and folders that look like images but cannot be read, as warnings."""
+    remedy = "Replace it with a file such as .nii.gz, or remove it."
+    return [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
 
 
 def _problems(inspection: Inspection) -> list[Problem]:
@@ -59,7 +69,7 @@ def _number_table(*columns: str) -> Table:
     return table
 
 
-def _overview(inspection: Inspection) -> Table:
+def _overview(inspection: Inspection, unused: Sequence[str]) -> Table:
     dataset = inspection.dataset
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold")
@@ -74,6 +84,9 @@ def _overview(inspection: Inspection) -> Table:
     classes = ", ".join(f"{name} ({number})" for name, number in inspection.classes.items())
     ignored = f"; {dataset.ignore} is ignored" if dataset.ignore is not None else ""
     table.add_row("classes", classes + ignored)
+    if unused:
+        more = f" and {len(unused) - MOST_UNUSED} more" if len(unused) > MOST_UNUSED else ""
+        table.add_row("ignored", Text(", ".join(unused[:MOST_UNUSED]) + more))
     return table
 
 

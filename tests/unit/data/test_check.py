@@ -17,6 +17,7 @@ from segpl.data.check import has_errors, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import LAYOUTS, read_dataset
+from segpl.errors import InputError
 
 NEXT = "segpl train 'my data' --out runs/first"
 STATISTICS = ChannelStatistics(0.0, 200.0, 50.0, 99.0, 150.0, 0.25)
@@ -131,6 +132,37 @@ class TestCommand:
     def test_good_dataset_is_accepted(self, folder, capsys):
         assert self.check(folder) == 0
         assert "Ready to train" in capsys.readouterr().out
+
+    def test_proposed_layout_is_accepted_and_repeated_in_the_next_command(self, folder, capsys):
+        (folder / "images" / "p1-a.npy").rename(folder / "images" / "p1-a_ct.npy")
+        (folder / "images" / "p1-b.npy").rename(folder / "images" / "p1-b_ct.npy")
+        with pytest.raises(InputError, match="repeat the command with --yes"):
+            self.check(folder)
+        assert self.check(folder, "--yes") == 0
+        assert "--out runs/first --yes" in capsys.readouterr().out
+        layout = "images/{case}_ct.npy -> labels/{case}.npy"
+        assert self.check(folder, "--layout", layout, "--subject", "(p[0-9]+)") == 0
+        page = capsys.readouterr().out
+        assert f"--set 'data.layout={layout}' --set 'data.subject=(p[0-9]+)'" in page
+        (folder / "segpl.toml").write_text(f'layout = "{layout}"')
+        assert self.check(folder) == 0
+        assert "--yes" not in capsys.readouterr().out
+
+    def test_ignored_and_unreadable_files_are_named(self, folder, capsys):
+        np.save(folder / "extra.npy", np.zeros((8, 9)))
+        (folder / "images" / "lost.npy").symlink_to("nowhere")
+        (folder / "images" / "folder.nii.gz").mkdir()
+        for suffix in (".hdr", ".img"):
+            (folder / "images" / f"old{suffix}").touch()
+        assert self.check(folder) == 0
+        page = " ".join(capsys.readouterr().out.split())
+        assert "ignored extra.npy" in page
+        for words in (
+            "images/lost.npy is a link to a file that does not exist",
+            "images/folder.nii.gz is a folder",
+            "images/old.hdr is half of a .hdr and .img pair",
+        ):
+            assert words in page
 
     def test_exit_code_is_1_if_training_would_fail(self, folder, capsys):
         np.save(folder / "images" / "p1-b.npy", np.zeros((8, 9), np.float32))

@@ -149,7 +149,8 @@ def describe_patterns(dataset: Dataset) -> str:
         for kind, cases in kinds.items()
         if cases
     ]
-    unused = unused_files(dataset, list_content(dataset.root))
+    content = list_content(dataset.root)
+    unused = [*unused_files(dataset, content), *content.unusable]
     rows.append(("ignored", name_files(unused) if unused else "nothing"))
     return "\n".join(f"  {name:<10}{text}" for name, text in rows)
 

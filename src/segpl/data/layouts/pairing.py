@@ -187,19 +187,22 @@ class _Search:
             else:
                 orphans.append(label)
         usual = max(groups, key=lambda rest: len(groups[rest]), default="")
-        for rest in [rest for rest in groups if rest != usual]:
-            for key, label in list(groups[rest].items()):
-                # a name like the others, whose image is missing
-                if key not in groups[usual] and usual in (rest for _, rest in self.cut(label.stem)):
-                    orphans.append(groups[rest].pop(key))
-            if not groups[rest]:
-                del groups[rest]
+        orphans += [
+            label
+            for rest, group in groups.items()
+            for case, label in group.items()
+            # a name like the others, but without an image of its own
+            if rest != usual and case not in groups[usual] and self.has_rest(label, usual)
+        ]
         if len(orphans) < len(groups.get(usual, ())):
             reject_orphans(
                 [self.root / label.path for label in orphans],
                 [self.root / image.path for image in self.images],
             )
         return {} if orphans else groups
+
+    def has_rest(self, file: FoundFile, wanted: str) -> bool:
+        return any(rest == wanted for _, rest in self.cut(file.stem))
 
     def patterns(self, rest: str, group: dict[CaseKey, FoundFile]) -> list[Patterns]:
         """The pattern of these labels with those of their images."""
