@@ -1,4 +1,6 @@
-"""Score predicted masks against labels, with one row per case, class and metric.
+"""Score predicted masks against labels.
+
+Prints one row per class, and the worst cases. scores.csv has one row per case, class and metric.
 
 Examples:
   segpl evaluate masks data
@@ -19,8 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         nargs="+",
         metavar="NAME",
-        help="metrics to compute (default: all): dice, iou, precision, recall, surface_dice, hd95, "
-        "assd, volume_error, volume, label_volume",
+        help="metrics to compute, and to print in a table of their own (default: compute all): "
+        "dice, iou, precision, recall, surface_dice, hd95, assd, volume_error, volume, "
+        "label_volume",
     )
     parser.add_argument(
         "--tolerance",
@@ -59,7 +62,15 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.region import regions_beside
     from segpl.evaluate.scores import write_scores
-    from segpl.report.tables import calibration_summary, count_noun, print_table, summary_table
+    from segpl.report.tables import (
+        calibration_summary,
+        class_table,
+        count_noun,
+        join_names,
+        print_table,
+        summary_table,
+        worst_cases,
+    )
 
     # names and paths stay on one line, for copying
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -77,7 +88,11 @@ def run(args: argparse.Namespace) -> int:
     with bar("scoring", len(pairing.pairs)) as advance:
         scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
-    print_table(summary_table(scores), Console())
+    print_table(class_table(scores), Console())
+    if args.metrics:
+        print_table(summary_table(scores), Console())
+    if len(pairing.pairs) > 1:
+        notes.print(f"Worst cases: {join_names(worst_cases(scores))}.")
     if probabilities is not None:
         with bar("calibration", len(probabilities.pairs)) as advance:
             calibration = score_probabilities(probabilities, advance=advance)
@@ -85,6 +100,12 @@ def run(args: argparse.Namespace) -> int:
         print_table(calibration_summary(calibration), Console())
         if missing := sorted(pairing.pairs.keys() - probabilities.pairs.keys()):
             notes.print(f"Without probabilities: {', '.join(missing)}", style="yellow")
+    for role, cases in pairing.seen.items():
+        notes.print(
+            f"Used for {role}: {', '.join(cases)} ({count_noun(len(cases), 'case')}). Their "
+            "scores do not measure performance on new scans.",
+            style="yellow",
+        )
     if pairing.without_label:
         names = ", ".join(pairing.without_label)
         notes.print(f"Not scored, because they have no label: {names}", style="yellow")

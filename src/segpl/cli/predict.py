@@ -12,7 +12,15 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MOST_PREVIEWS = 50  # by default
+MOST_ROWS = 20  # of the table in the terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,30 +77,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep only the largest component of these classes, or of all or none (default: what "
         "improved the validation scores of the run)",
     )
+    parser.add_argument(
+        "--preview",
+        action=argparse.BooleanOptionalAction,
+        help="write pictures of all masks and OUT/index.html (default: for up to "
+        f"{MOST_PREVIEWS} scans)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from segpl.predict.predictor import IncompleteError
     from segpl.run import load_run
 
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     trained, *others = (
         load_run(path, device=args.device, checkpoint=args.checkpoint)
         for path in (args.run, *args.ensemble)
     )
-    written = trained.predict(
-        args.inputs,
-        out=args.out,
-        probabilities=args.probabilities,
-        overwrite=args.overwrite,
-        overlap=args.overlap,
-        samples=args.samples,
-        by=args.by,
-        seed=args.seed,
-        ensemble=others,
-        largest=args.largest,
-    )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    try:
+        written = trained.predict(
+            args.inputs,
+            out=args.out,
+            probabilities=args.probabilities,
+            overwrite=args.overwrite,
+            overlap=args.overlap,
+            samples=args.samples,
+            by=args.by,
+            seed=args.seed,
+            ensemble=others,
+            largest=args.largest,
+        )
+    except IncompleteError:
+        show_cases(args.out, console, preview=args.preview)
+        raise
+    show_cases(args.out, console, preview=args.preview)
     if written:
         console.print(
             f"Wrote {len(written)} {'mask' if len(written) == 1 else 'masks'} to {args.out}."
@@ -102,3 +122,21 @@ def run(args: argparse.Namespace) -> int:
             f"Nothing to do: {args.out} has all masks already. --overwrite replaces them."
         )
     return 0
+
+
+def show_cases(out: Path, console: Console, *, preview: bool | None) -> None:
+    """Print the cases to review first; write the preview of the folder."""
+    from segpl.data.summary import CASES
+    from segpl.display import bar
+    from segpl.report.page.preview import review_table, reviews_of, write_preview
+    from segpl.report.tables import print_table
+
+    manifest, reviews = reviews_of(out)
+    print_table(review_table(manifest, reviews, MOST_ROWS), console)
+    console.print(f"All cases: {shlex.quote(str(out / CASES))}")
+    if preview or (preview is None and len(reviews) <= MOST_PREVIEWS):
+        with bar("drawing", len(reviews)) as advance:
+            page = write_preview(out, advance=advance)
+        console.print(f"Open {shlex.quote(str(page))} in a browser to look at the masks.")
+    elif preview is None:
+        console.print(f"--preview writes pictures of all {len(reviews)} cases.")

@@ -32,6 +32,15 @@ class Manifest:
     files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
     failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
 
+    @property
+    def summaries(self) -> dict[str, CaseSummary]:
+        """Of the cases that this run has predicted."""
+        return {
+            name: entry.summary
+            for name, entry in self.files.items()
+            if entry.summary and not entry.outdated
+        }
+
 
 def same_weights(run: str | None, other: str) -> bool:
     """Whether two identities differ in the folder of the run at most."""

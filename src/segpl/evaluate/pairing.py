@@ -25,6 +25,7 @@ class Pairing:
     classes: dict[str, int] | None  # name -> number; None: take the numbers in the labels
     ignore: int | None  # number of unknown voxels
     regions: dict[str, Path] = field(default_factory=dict)  # case -> mask to score inside of
+    seen: dict[str, list[str]] = field(default_factory=dict)  # 'training', ... -> cases
 
 
 def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = None) -> Pairing:
@@ -52,8 +53,12 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             f"{labels} contains {name_some(known)}. Files are matched by case name: rename them, "
             "or give the labels of these cases."
         )
+    seen: dict[str, list[str]] = {}
     if manifest:
         classes, ignore = manifest.classes, manifest.ignore
+        for case in shared:
+            if (entry := manifest.files.get(case)) and entry.seen:
+                seen.setdefault(entry.seen, []).append(case)
     return Pairing(
         pairs={case: (predicted[case], known[case]) for case in shared},
         without_label=sorted(predicted.keys() - known.keys()),
@@ -61,6 +66,7 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
         classes=classes,
         ignore=ignore,
         regions=find_regions(region, {case: known[case] for case in shared}) if region else {},
+        seen=seen,
     )
 
 

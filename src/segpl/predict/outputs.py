@@ -162,13 +162,9 @@ class OutputFolder:
                 files[job.name] = self._entry(job, kinds, files.get(job.name), results)
         failed |= results.failed
         classes = self.plan.classes
-        write_manifest(self.path, Manifest(classes, self.plan.ignore, self.run, files, failed))
-        summaries = {
-            name: entry.summary
-            for name, entry in files.items()
-            if entry.summary and not entry.outdated
-        }
-        order = review_order(summaries, failed)
+        manifest = Manifest(classes, self.plan.ignore, self.run, files, failed)
+        write_manifest(self.path, manifest)
+        order = review_order(manifest.summaries, failed)
         write_text(self.path / CASES, cases_csv(order, list(classes)[1:]))
 
     def _entry(

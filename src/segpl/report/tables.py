@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segpl.evaluate.calibration import TITLES
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, empty_note, summarize
+from segpl.evaluate.statistics import estimate
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+TEXT_COLUMNS = ("class", "metric", "measure", "worst case", "review")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,58 @@ def summary_table(scores: list[Score]) -> Table:
         ],
         note=f"{count_noun(cases, 'case')} scored. {empty_note(scores)}",
     )
+
+
+def class_table(scores: list[Score]) -> Table:
+    """One row per class: mean of the main metric, interval, worst case, and volume error."""
+    main = main_metric(scores)
+    cases = len({score.case for score in scores})
+    by_class: dict[str, dict[str, dict[str, float]]] = {}
+    units = {score.metric: score.unit for score in scores}
+    for score in scores:
+        values = by_class.setdefault(score.class_name, {}).setdefault(score.metric, {})
+        values[score.case] = score.value
+    has_volumes = "volume_error" in units
+    rows = []
+    for name, metrics in by_class.items():
+        known = estimate({0: metrics[main]})
+        worst = worst_first(main, metrics[main])[0]
+        row = [name, number(known.mean), interval(known.low, known.high)]
+        row += [number(metrics[main][worst]), worst]
+        if has_volumes:
+            errors = list(metrics["volume_error"].values())
+            sizes = [abs(error) for error in errors]
+            row += [f"{100 * mean_of(errors):+.1f} %", f"{100 * mean_of(sizes):.1f} %"]
+        rows.append(row)
+    columns = ["class", metric_title(main, units[main]), "95% interval", "worst", "worst case"]
+    columns += ["volume error", "absolute"] if has_volumes else []
+    note = "The interval of the mean is a bootstrap over cases. " if cases > 1 else ""
+    return Table(columns, rows, f"{count_noun(cases, 'case')} scored. {note}{empty_note(scores)}")
+
+
+def worst_cases(scores: list[Score], most: int = 5) -> list[str]:
+    """The cases with the worst main metric, averaged over classes: 'case_7 (Dice 0.412)'."""
+    main = main_metric(scores)
+    values: dict[str, list[float]] = {}
+    for score in scores:
+        if score.metric == main:
+            values.setdefault(score.case, []).append(score.value)
+    means = {case: statistics.fmean(group) for case, group in values.items()}
+    title = METRICS[main].title
+    return [f"{case} ({title} {number(means[case])})" for case in worst_first(main, means)[:most]]
+
+
+def main_metric(scores: list[Score]) -> str:
+    """Dice, or else the first metric that was computed."""
+    known = [score.metric for score in scores]
+    return "dice" if "dice" in known else known[0]
+
+
+def worst_first(metric: str, values: Mapping[str, float]) -> list[str]:
+    """Cases in order; ties in the order of their names."""
+    direction = METRICS[metric].best
+    badness = {"high": lambda value: -value, "zero": abs}.get(direction, lambda value: value)
+    return sorted(values, key=lambda case: (-badness(values[case]), case))
 
 
 def calibration_summary(scores: list[Score]) -> Table:
@@ -77,7 +133,7 @@ def print_table(table: Table, console: Console) -> None:
 
     shown = RichTable(box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
-        is_text = index == 0 or column in ("class", "metric", "measure")
+        is_text = index == 0 or column in TEXT_COLUMNS
         # wrap long names: truncated, two classes could look the same
         shown.add_column(column, justify="left" if is_text else "right", overflow="fold")
     for index, row in enumerate(table.rows):

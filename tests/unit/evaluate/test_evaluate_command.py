@@ -39,7 +39,7 @@ def evaluate(*arguments: object) -> int:
 def test_every_metric_is_written_and_printed_with_its_unit(folders, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     out = tmp_path / "out" / "scores.csv"
-    assert evaluate(*folders, "--out", out) == 0
+    assert evaluate(*folders, "--out", out, "--metrics", *METRICS) == 0
     assert len(read_scores(out)) == 3 * len(METRICS)
     printed = capsys.readouterr().out
     assert [m.title for m in METRICS.values() if m.title not in printed] == []
@@ -58,7 +58,48 @@ def test_the_table_fits_100_columns_without_truncation(folders, capsys, monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 100
     assert not any("…" in line for line in lines)
-    assert any("0.500" in line for line in lines)
+    assert any("0.556" in line for line in lines)
+
+
+def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(
+    folders, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    evaluate(*folders)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "255 " in line]
+    # Dice 1, 2/3 and 0; volume errors 0, -1/2 and -1
+    assert [row[:2] + row[5:] for row in rows] == [
+        ["255", "0.556", "0.000", "c", "-50.0", "%", "50.0", "%"]
+    ]
+    low, _, high = rows[0][2:5]
+    assert 0 <= float(low) < 0.556 < float(high) <= 1
+
+
+def test_the_five_worst_cases_are_named_worst_first(folders, capsys):
+    for case in "defg":
+        picture(folders[0] / f"{case}.png", [[255, 255], [0, 0]])
+        picture(folders[1] / f"{case}.png", [[255, 255], [0, 0]])
+    evaluate(*folders)
+    shown = "c (Dice 0.000), b (Dice 0.667), a (Dice 1.000), d (Dice 1.000) and e (Dice 1.000)."
+    assert f"Worst cases: {shown}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_worst_distance_is_the_largest(folders, capsys):
+    evaluate(*folders, "--metrics", "hd95")
+    assert "Worst cases: c (HD95 2.828)" in capsys.readouterr().err
+
+
+def test_cases_used_for_training_or_validation_are_named(folders, capsys):
+    files = {
+        case: {"images": [], "labels": f"{case}.png", "seen": role}
+        for case, role in (("a", "training"), ("b", "validation"), ("c", ""))
+    }
+    content = {"classes": {"background": 0, "vessel": 255}, "run": "runs/a", "files": files}
+    (folders[0] / "predictions.json").write_text(json.dumps(content))
+    evaluate(*folders)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "Used for training: a (1 case). Their scores do not measure" in printed
+    assert "Used for validation: b (1 case)." in printed
 
 
 def test_the_footnote_says_how_empty_masks_score_and_how_often(folders, capsys):

@@ -1,0 +1,206 @@
+"""Pictures of predicted masks, and the page and table that list them in the order of review."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+import segpl
+from segpl.data.manifest import Manifest, PredictedCase, read_manifest
+from segpl.data.masks import Mask
+from segpl.data.readers import read_image, read_label
+from segpl.data.summary import CASES, Review, quantity, review_order
+from segpl.display import CLASS_COLORS
+from segpl.errors import MissingFileError, UserError
+from segpl.files import write_atomically, write_text
+from segpl.report.figures import gray
+from segpl.report.page.html import templates
+from segpl.report.page.slices import AnyArray, evenly_spaced, planes
+from segpl.report.tables import Table
+
+PREVIEWS = "preview"  # folder of the pictures
+PAGE = "index.html"
+SHOWN_SLICES = 12
+SLICE_SIDE, PICTURE_SIDE = 260, 900  # pixels
+LINE = 2  # width of an outline in pixels
+SHOWN_CLASSES = 6  # columns of a table
+CONFIDENCE_NOTE = (
+    "Confidence is the Dice to expect if the probabilities of the network are calibrated; it does "
+    "not replace a look at the mask."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A case on the page."""
+
+    review: Review
+    picture: str  # data URL; '' without one
+    missing: str  # why there is none
+
+
+def reviews_of(folder: Path) -> tuple[Manifest, list[Review]]:
+    """What `segpl predict` recorded about a folder."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise MissingFileError(f"{folder} contains no predictions.")
+    return manifest, review_order(manifest.summaries, manifest.failed)
+
+
+def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None = None) -> Table:
+    """One row per case, at most `most`; every case is in `cases.csv`."""
+    classes = list(manifest.classes)[1:]
+    shown = classes[:SHOWN_CLASSES]
+    rows = []
+    for review in reviews[:most]:
+        cells = ["-"] * (len(shown) + 2)
+        if summary := review.summary:
+            found = [summary.classes[name] for name in shown]
+            cells = [quantity(one.volume, summary.unit) for one in found]
+            cells += [_score(summary.confidence), _score(summary.out_of_distribution)]
+        rows.append([review.case, *cells, "; ".join(review.reasons)])
+    columns = ["case", *shown, "confidence", "out of distribution", "review"]
+    if all(one.summary is None or one.summary.out_of_distribution is None for one in reviews):
+        columns.pop(-2)
+        for row in rows:
+            row.pop(-2)
+    left_out = []
+    if len(rows) < len(reviews):
+        left_out.append(f"{len(reviews) - len(rows)} more cases")
+    if len(shown) < len(classes):
+        left_out.append(f"{len(classes) - len(shown)} more classes")
+    more = f" {CASES} has {' and '.join(left_out)}." if left_out else ""
+    return Table(
+        columns, rows, note=f"Cases to review first are at the top.{more} {CONFIDENCE_NOTE}"
+    )
+
+
+def _score(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None) -> Path:
+    """Draw every mask of a folder of predictions, and write the page that shows them.
+
+    A picture that is newer than its mask is kept.
+    """
+    manifest, reviews = reviews_of(folder)
+    shown = []
+    for review in reviews:
+        picture, missing = "", ""
+        if review.summary is not None:
+            try:
+                picture = _picture_url(folder, review.case, manifest)
+            except UserError as error:
+                missing = f"There is no picture: {error}"
+        shown.append(Shown(review, picture, missing))
+        advance()
+    classes = list(manifest.classes)[1:]
+    colors = [CLASS_COLORS[index % len(CLASS_COLORS)] for index in range(len(classes))]
+    text = (
+        templates()
+        .get_template("preview.html")
+        .render(
+            version=segpl.__version__,
+            title=f"Predictions in {folder.resolve().name}",
+            table=review_table(manifest, reviews),
+            shown=shown,
+            legend=list(zip(classes, colors, strict=True)),
+            quantity=quantity,
+        )
+    )
+    write_text(folder / PAGE, text)
+    return folder / PAGE
+
+
+def _picture_url(folder: Path, case: str, manifest: Manifest) -> str:
+    entry = manifest.files[case]
+    path, labels = folder / PREVIEWS / f"{case}.png", folder / entry.labels
+    if not path.exists() or path.stat().st_mtime_ns < labels.stat().st_mtime_ns:
+        picture = Image.fromarray(_mosaic(entry, folder, list(manifest.classes.values())[1:]))
+        write_atomically(path, _with_palette(picture).save)
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def _mosaic(entry: PredictedCase, folder: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
+    label = read_label(folder / entry.labels)
+    dims = label.array.ndim
+    image = read_image([Path(path) for path in entry.images], dims)
+    channels = image.array if dims == 2 and len(image.array) == 3 else image.array[:1]
+    _, turn, pixel = planes(image.grid)[0]
+    return draw_mosaic(
+        np.stack([turn(gray(channel)) for channel in channels], -1),
+        turn(label.array),
+        pixel,
+        numbers,
+        side=PICTURE_SIDE if dims == 2 else SLICE_SIDE,
+    )
+
+
+def draw_mosaic(
+    slices: NDArray[np.uint8],
+    labels: AnyArray,
+    pixel: tuple[float, float],
+    numbers: Sequence[int],
+    *,
+    side: int,
+) -> NDArray[np.uint8]:
+    """Slices (N, H, W, 1 or 3) with the outlines of the classes in labels (N, H, W): (Y, X, 3).
+
+    The slices are evenly spaced over the foreground, or over the volume if there is none.
+    """
+    busy = np.flatnonzero(np.isin(labels, numbers).any(axis=(1, 2)))
+    first, last = (busy[0], busy[-1]) if busy.size else (0, len(labels) - 1)
+    places = [first + place for place in evenly_spaced(int(last - first) + 1, SHOWN_SLICES)]
+    height, width = labels.shape[1] * pixel[0], labels.shape[2] * pixel[1]
+    scale = side / max(height, width)
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    across = min(len(places), 4)
+    sheet = np.zeros((math.ceil(len(places) / across) * size[1], across * size[0], 3), np.uint8)
+    for index, place in enumerate(places):
+        row, column = divmod(index, across)
+        tile = sheet[row * size[1] :, column * size[0] :][: size[1], : size[0]]
+        tile[:] = _resized(slices[place], size)
+        for order, number in enumerate(numbers):
+            color = to_rgb(CLASS_COLORS[order % len(CLASS_COLORS)])
+            tile[outline(labels[place] == number, size)] = np.rint(255 * np.array(color))
+    return sheet
+
+
+def _with_palette(picture: Image.Image) -> Image.Image:
+    """A gray picture with outlines in a third of its size: 248 grays and 8 colors."""
+    pixels = np.asarray(picture)
+    colors = [round(255 * part) for name in CLASS_COLORS for part in to_rgb(name)]
+    is_gray = (pixels == pixels[..., :1]).all(-1)
+    known = np.array(colors).reshape(-1, 3)
+    if not (is_gray | (pixels[..., None, :] == known).all(-1).any(-1)).all():
+        return picture
+    palette = Image.new("P", (1, 1))
+    grays = 256 - len(CLASS_COLORS)
+    palette.putpalette([*np.repeat(np.linspace(0, 255, grays).round().astype(int), 3), *colors])
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
+
+
+def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    channels = [
+        np.asarray(Image.fromarray(channel).resize(size, Image.Resampling.BILINEAR))
+        for channel in np.moveaxis(picture, -1, 0)
+    ]
+    return np.stack(channels, -1)
+
+
+def outline(mask: Mask, size: tuple[int, int]) -> Mask:
+    """The inner boundary of a mask (H, W), enlarged to a size in pixels."""
+    large = np.asarray(Image.fromarray(mask.view(np.uint8)).resize(size, Image.Resampling.NEAREST))
+    inside = large.astype(bool)
+    eroded = ndimage.binary_erosion(inside, iterations=LINE, border_value=1)
+    return np.asarray(inside & ~eroded)

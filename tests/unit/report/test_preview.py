@@ -1,0 +1,131 @@
+"""Pictures of predictions and the page that lists them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from segpl.cli import predict
+from segpl.data.manifest import Manifest, PredictedCase, read_manifest, write_manifest
+from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.errors import MissingFileError
+from segpl.report.page.preview import draw_mosaic, outline, review_table, reviews_of, write_preview
+
+CLASSES = {"background": 0, "<i>left</i>": 1, "right": 2}
+
+
+def case(name: str, folder: Path) -> PredictedCase:
+    image, mask = np.zeros((20, 30), np.uint8), np.zeros((20, 30), np.uint8)
+    image[5:15, 5:15] = 200
+    mask[5:15, 5:15] = 1
+    Image.fromarray(image).save(folder / f"{name}.image.png")
+    Image.fromarray(mask).save(folder / f"{name}.png")
+    found = {"<i>left</i>": ClassSummary(100.0, 0.9), "right": ClassSummary(0.0, 0.8)}
+    return PredictedCase(
+        images=(str(folder / f"{name}.image.png"),),
+        labels=f"{name}.png",
+        summary=CaseSummary("px", found),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    files = {name: case(name, tmp_path) for name in ("a & b", "c")}
+    failed = {"broken": "it is <cut>"}
+    write_manifest(tmp_path, Manifest(CLASSES, run="runs/a", files=files, failed=failed))
+    return tmp_path
+
+
+def test_the_page_is_one_escaped_file_that_needs_no_network(folder):
+    page = write_preview(folder).read_text(encoding="utf-8")
+    assert "&lt;i&gt;left&lt;/i&gt;" in page
+    assert "<i>left" not in page
+    assert "not predicted: it is &lt;cut&gt;" in page
+    assert page.count('src="data:image/png;base64,') == page.count("src=") == 2
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.index("broken") < page.index("a &amp; b")
+
+
+def test_a_case_without_its_image_is_listed_without_a_picture(folder):
+    (folder / "c.image.png").unlink()
+    page = write_preview(folder).read_text(encoding="utf-8")
+    assert page.count('src="data:image/png') == 1
+    assert "There is no picture: " in page
+
+
+def test_a_picture_is_drawn_again_only_if_its_mask_is_newer(folder):
+    write_preview(folder)
+    pictures = sorted((folder / "preview").glob("*.png"))
+    assert [path.name for path in pictures] == ["a & b.png", "c.png"]
+    before = [path.stat().st_mtime_ns for path in pictures]
+    os.utime(folder / "c.png", ns=(before[1] + 10**9,) * 2)
+    write_preview(folder)
+    after = [path.stat().st_mtime_ns for path in pictures]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def test_outlines_lie_inside_the_mask_and_keep_its_color(folder):
+    mask = np.zeros((1, 10, 10), int)
+    mask[0, 2:8, 2:8] = 1
+    sheet = draw_mosaic(np.full((1, 10, 10, 1), 90, np.uint8), mask, (1.0, 1.0), [1], side=100)
+    is_colored = (sheet != 90).any(-1)
+    assert sheet.shape == (100, 100, 3)
+    assert is_colored[20:80, 20:22].all()
+    assert not is_colored[24:76, 24:76].any()
+    assert not is_colored[:20].any()
+    write_preview(folder)
+    stored = np.asarray(Image.open(folder / "preview/c.png").convert("RGB"))
+    assert (stored == (0, 158, 115)).all(-1).any()
+
+
+def test_slices_cover_the_foreground_at_the_true_proportions():
+    mask = np.zeros((40, 10, 20), int)
+    mask[10:13, 4:6, 4:6] = 2
+    sheet = draw_mosaic(np.zeros((40, 10, 20, 1), np.uint8), mask, (2.0, 0.5), [1, 2], side=50)
+    assert sheet.shape == (50, 3 * 25, 3)
+    assert all(sheet[:, 25 * n : 25 * (n + 1)].any() for n in range(3))
+
+
+def test_an_empty_mask_has_no_outline():
+    assert not outline(np.zeros((4, 4), bool), (8, 8)).any()
+
+
+def test_the_table_has_volumes_confidence_and_reasons(folder):
+    table = review_table(*reviews_of(folder))
+    assert table.columns == ["case", "<i>left</i>", "right", "confidence", "review"]
+    assert table.rows[0] == ["broken", "-", "-", "-", "not predicted: it is <cut>"]
+    assert table.rows[1] == ["a & b", "100 px", "0 px", "0.80", "no right found"]
+    short = review_table(*reviews_of(folder), most=1)
+    assert "2 more cases" in short.note
+
+
+def test_the_out_of_distribution_score_has_a_column_if_known(folder):
+    manifest = read_manifest(folder)
+    entry = manifest.files["c"]
+    scored = replace(entry, summary=replace(entry.summary, out_of_distribution=3.25))
+    write_manifest(folder, replace(manifest, files=manifest.files | {"c": scored}))
+    table = review_table(*reviews_of(folder))
+    column = table.columns.index("out of distribution")
+    assert {row[0]: row[column] for row in table.rows} == {"broken": "-", "a & b": "-", "c": "3.25"}
+
+
+@pytest.mark.parametrize(
+    ("preview", "limit", "is_written"),
+    [(None, 3, True), (None, 2, False), (True, 2, True), (False, 3, False)],
+)
+def test_a_preview_is_the_default_for_a_few_scans(folder, monkeypatch, preview, limit, is_written):
+    monkeypatch.setattr(predict, "MOST_PREVIEWS", limit)
+    predict.show_cases(folder, Console(quiet=True), preview=preview)
+    assert (folder / "index.html").exists() == is_written
+
+
+def test_a_folder_without_predictions_is_an_error(tmp_path):
+    with pytest.raises(MissingFileError, match="no predictions"):
+        reviews_of(tmp_path)
