@@ -64,10 +64,10 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.scores import write_scores
     from segpl.report.tables import (
         calibration_summary,
-        class_table,
         count_noun,
         join_names,
         print_table,
+        scores_by_class,
         summary_table,
         worst_cases,
     )
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     with bar("scoring", len(pairing.pairs)) as advance:
         scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
-    print_table(class_table(scores), Console())
+    print_table(scores_by_class(scores), Console())
     if args.metrics:
         print_table(summary_table(scores), Console())
     if len(pairing.pairs) > 1:

@@ -46,7 +46,7 @@ def summary_table(scores: list[Score]) -> Table:
     )
 
 
-def class_table(scores: list[Score]) -> Table:
+def scores_by_class(scores: list[Score]) -> Table:
     """One row per class: mean of the main metric, interval, worst case, and volume error."""
     main = main_metric(scores)
     cases = len({score.case for score in scores})
