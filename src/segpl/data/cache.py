@@ -160,7 +160,7 @@ def _prepared_label(
         array, foreground = _load_array(path), _load_array(foreground_path, mapped=False)
         if array is not None and foreground is not None:
             return array, foreground
-    label = readers.read_label(case.label, plan.dims)
+    label = readers.read_case_label(case, plan.dims)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
             f"the label {case.label} has a different grid than its image: {difference}. Resample "

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segpl.data.dicom.label import SegmentNumbers
 from segpl.errors import InputError, MissingFileError
 
 LARGEST_CLASS = 65535  # number of a class in label files, which must fit 16 bits
@@ -16,10 +18,12 @@ class Case:
     """One scan. Without a label it is an unlabeled case."""
 
     name: str
-    images: tuple[Path, ...]  # one file per channel, or one file with all channels
+    # one file per channel, or one file with all channels, or the slices of a DICOM series
+    images: tuple[Path, ...]
     label: Path | None = None
     is_test: bool = False  # a test case of the dataset itself
     subject: str = ""  # cases of one subject stay together in a split; the name by default
+    segments: SegmentNumbers | None = None  # numbers of the names in a DICOM label
 
     def __post_init__(self) -> None:
         if not self.subject:
@@ -61,6 +65,16 @@ class Dataset:
     @property
     def test(self) -> list[Case]:
         return [case for case in self.cases if case.is_test]
+
+    def require_numbers(self, classes: Mapping[str, int], source: Path) -> None:
+        """Reject a dataset whose classes have other numbers than in `source`."""
+        for name, number in (self.classes or {}).items():
+            if classes.get(name, number) != number:
+                raise InputError(
+                    f"class '{name}' is {classes[name]} in {source} and {number} in {self.root}. "
+                    "The dataset has changed since: name its classes in labels.json with the "
+                    "numbers of the run."
+                )
 
     def case(self, name: str) -> Case:
         for case in self.cases:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
-from segpl.data.readers import Image, Label, grid_difference, read_grid, read_image, read_label
+from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
 from segpl.errors import UnusableFileError, UserError
 
 THREADS = 4
@@ -114,7 +114,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     except UserError as error:
         problems.append(_unreadable(case, error))
     try:
-        label = read_label(case.label, dims) if case.label else None
+        label = read_case_label(case, dims) if case.label else None
     except UserError as error:
         problems.append(_unreadable(case, error))
     if image is None:

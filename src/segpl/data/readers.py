@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.case import Case
+from segpl.data.dicom.header import is_dicom
+from segpl.data.dicom.label import read_segments
+from segpl.data.dicom.series import Series, open_series
 from segpl.data.formats import OPENERS, OpenFile, Role
 from segpl.data.limits import require_size, require_spacing
 from segpl.errors import MissingFileError, UnusableFileError, errors_naming
@@ -68,7 +72,12 @@ def read_grid(path: Path, dims: int | None = None) -> tuple[Grid, int]:
 
 
 def read_image(files: Sequence[Path], dims: int) -> Image:
-    """Read one scan. Several files are its channels, in order, on the same grid."""
+    """Read one scan. Several files are its channels, in order, on the same grid, or its slices."""
+    if is_series(files):
+        opened = _opened(open_series(files))
+        grid, _ = _grid(files[0], opened, dims)
+        with errors_naming(files[0]):
+            return Image(_finite(files[0], opened.values()[None]), grid)
     parts: list[NDArray[np.float32]] = []
     first: Grid | None = None
     for path in files:
@@ -103,6 +112,21 @@ def read_label(path: Path, dims: int | None = None) -> Label:
                 "Store class numbers in one volume. If each channel is a class, take the argmax.",
             )
         return Label(_integers(path, opened.values().reshape(grid.shape)), grid)
+
+
+def read_case_label(case: Case, dims: int | None = None) -> Label:
+    """Read the label of a case. Those of DICOM series are drawn on the grid of the images."""
+    assert case.label is not None, f"{case.name} has no label"
+    if case.segments is None:
+        return read_label(case.label, dims)
+    series = open_series(case.images)
+    grid, _ = _grid(case.images[0], _opened(series), dims)
+    return Label(read_segments(case.label, series, case.segments), grid)
+
+
+def is_series(files: Sequence[Path]) -> bool:
+    """Whether the files of a scan are the slices of a DICOM series."""
+    return not suffix_of(files[0]) and is_dicom(files[0])
 
 
 def grid_difference(a: Grid, b: Grid) -> str | None:
@@ -145,6 +169,8 @@ def orientation_of(grid: Grid) -> str | None:
 
 def _open(path: Path, role: Role) -> OpenFile:
     suffix = suffix_of(path)
+    if is_series([path]):
+        return _opened(open_series([path]))
     if not suffix:
         raise UnusableFileError(
             f"{path} has no supported format", f"Supported suffixes: {', '.join(SUFFIXES)}."
@@ -152,6 +178,10 @@ def _open(path: Path, role: Role) -> OpenFile:
     if not path.is_file():
         raise MissingFileError(f"{path} does not exist.")
     return OPENERS[suffix](path, role)
+
+
+def _opened(series: Series) -> OpenFile:
+    return OpenFile(series.shape, series.values, affine=series.affine, dims=3)
 
 
 def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:

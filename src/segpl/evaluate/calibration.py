@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST, Manifest
-from segpl.data.readers import read_image, read_label
+from segpl.data.readers import read_image
 from segpl.errors import InputError
 from segpl.evaluate.pairing import (
     Pairing,
@@ -93,7 +93,7 @@ def score_probabilities(
     assert pairing.classes is not None, "pair_probabilities sets the classes"
     scores: list[Score] = []
     for case, (probability_file, label_file) in pairing.pairs.items():
-        truth = read_label(label_file)
+        truth = pairing.truth(case)
         image = read_image([probability_file], len(truth.grid.shape))
         require_same_grid(case, (probability_file, image.grid), (label_file, truth.grid))
         index = class_indices(truth.array, pairing.classes, pairing.ignore, label_file)

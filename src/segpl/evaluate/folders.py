@@ -71,10 +71,10 @@ def score_pairs(
         )
     classes = pairing.classes
     if classes is None:
-        classes = _classes_in(label for _, label in pairing.pairs.values())
+        classes = _classes_in(pairing.truth(case).array for case in pairing.pairs)
     scores: list[Score] = []
     for case, (prediction_file, label_file) in pairing.pairs.items():
-        prediction, truth = read_label(prediction_file), read_label(label_file)
+        prediction, truth = read_label(prediction_file), pairing.truth(case)
         require_same_grid(case, (prediction_file, prediction.grid), (label_file, truth.grid))
         mask = pairing.regions.get(case)
         scores += evaluate_case(
@@ -137,10 +137,10 @@ def evaluate_case(
     return scores
 
 
-def _classes_in(labels: Iterable[Path]) -> dict[str, int]:
+def _classes_in(labels: Iterable[NDArray[np.integer]]) -> dict[str, int]:
     numbers: set[int] = set()
-    for path in labels:
-        numbers |= _numbers_in(read_label(path).array)
+    for label in labels:
+        numbers |= _numbers_in(label)
     numbers.discard(0)
     if not numbers:
         raise InputError(

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
-from segpl.data.readers import Grid, grid_difference, stem_of
+from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.region import find_regions
 
@@ -26,6 +27,12 @@ class Pairing:
     ignore: int | None  # number of unknown voxels
     regions: dict[str, Path] = field(default_factory=dict)  # case -> mask to score inside of
     seen: dict[str, list[str]] = field(default_factory=dict)  # 'training', ... -> cases
+    cases: dict[str, Case] = field(default_factory=dict)  # those of a dataset
+
+    def truth(self, case: str) -> Label:
+        if case in self.cases:
+            return read_case_label(self.cases[case])
+        return read_label(self.pairs[case][1])
 
 
 def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = None) -> Pairing:
@@ -45,7 +52,10 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
             "--out DIR`."
         )
-    known, classes, ignore = _read_labels(labels)
+    known, dataset = _files_by_case(labels), None
+    if not known:
+        dataset = read_dataset(labels)
+        known = {case.name: case.label for case in dataset.cases if case.label}
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
@@ -54,7 +64,11 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             "or give the labels of these cases."
         )
     seen: dict[str, list[str]] = {}
+    classes = dataset.classes if dataset else None
+    ignore = dataset.ignore if dataset else None
     if manifest:
+        if dataset:
+            dataset.require_numbers(manifest.classes, predictions / MANIFEST)
         classes, ignore = manifest.classes, manifest.ignore
         for case in shared:
             if (entry := manifest.files.get(case)) and entry.seen:
@@ -67,6 +81,7 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
         ignore=ignore,
         regions=find_regions(region, {case: known[case] for case in shared}) if region else {},
         seen=seen,
+        cases={case.name: case for case in dataset.cases if case.label} if dataset else {},
     )
 
 
@@ -122,13 +137,3 @@ def _files_by_case(folder: Path) -> dict[str, Path]:
             )
         found[case] = path
     return found
-
-
-def _read_labels(folder: Path) -> tuple[dict[str, Path], dict[str, int] | None, int | None]:
-    """Label files by case; classes and the ignored number, if the dataset names them."""
-    files = _files_by_case(folder)
-    if files:
-        return files, None, None
-    dataset = read_dataset(folder)
-    known = {case.name: case.label for case in dataset.cases if case.label}
-    return known, dataset.classes, dataset.ignore

@@ -19,7 +19,7 @@ from segpl.data.manifest import (
     write_manifest,
 )
 from segpl.data.plan import Plan
-from segpl.data.readers import read_label
+from segpl.data.readers import is_series, read_label
 from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
 from segpl.errors import InputError
 from segpl.files import storage_errors, write_text
@@ -30,6 +30,7 @@ from segpl.predict.writers import output_name, probabilities_name
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
 UNKNOWN_RUN = "unknown"
+SEGMENTATION = "dicom-seg"
 
 
 class OtherWeightsError(InputError):
@@ -41,7 +42,7 @@ class OutputFiles:
     """Files to write for one image."""
 
     labels: Path
-    maps: dict[str, Path]  # float maps by kind
+    maps: dict[str, Path]  # float maps by kind, and the DICOM-SEG file of a DICOM series
 
     @property
     def paths(self) -> list[Path]:
@@ -72,6 +73,8 @@ class OutputFolder:
             folder = PROBABILITIES if kind == PROBABILITIES else "uncertainty"
             name = job.name if kind == PROBABILITIES else f"{job.name}_{kind}"
             maps[kind] = self.path / folder / probabilities_name(name, image, outputs)
+        if is_series(job.images):
+            maps[SEGMENTATION] = self.path / f"{job.name}.dcm"
         return OutputFiles(self.path / output_name(job.name, image), maps)
 
     def manifest(self) -> Manifest | None:

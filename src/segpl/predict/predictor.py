@@ -14,17 +14,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from segpl.data.dicom.write import write_segmentation
 from segpl.data.manifest import mask_digest
 from segpl.data.masks import keep_largest, label_values, largest_note, voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
-from segpl.data.readers import Grid, read_image
+from segpl.data.readers import Grid, read_image, read_label
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.inputs import Job
 from segpl.predict.outputs import (
     ENTROPY,
     PROBABILITIES,
+    SEGMENTATION,
     STD,
     UNCERTAINTY,
     OutputFiles,
@@ -251,7 +253,7 @@ def _write_job(
 ) -> None:
     prediction = predict()
     for kind, path in files.maps.items():
-        if path not in missing:
+        if kind == SEGMENTATION or path not in missing:
             continue
         if kind == STD:
             assert prediction.std is not None, "samplers give a standard deviation"
@@ -260,12 +262,14 @@ def _write_job(
             values = voxel_entropy(prediction.probability).astype(np.float32)
         else:
             values = prediction.probability
-        write_probabilities(path, values, job.images[0])
-    if files.labels not in missing:
-        return  # it may have been corrected by hand
-    decisive = prediction.probability if prediction.decisive is None else prediction.decisive
-    labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
-    summary = summarize_case(labels, grid, plan.classes, prediction.probability)
-    write_labels(files.labels, labels, job.images[0])
-    results.summaries[job.name] = summary
-    results.digests[job.name] = mask_digest(files.labels)
+        write_probabilities(path, values, job.images[0], grid)
+    if files.labels in missing:  # otherwise it may have been corrected by hand
+        decisive = prediction.probability if prediction.decisive is None else prediction.decisive
+        labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
+        summary = summarize_case(labels, grid, plan.classes, prediction.probability)
+        write_labels(files.labels, labels, job.images[0], grid)
+        results.summaries[job.name] = summary
+        results.digests[job.name] = mask_digest(files.labels)
+    if (path := files.maps.get(SEGMENTATION)) in missing and path is not None:
+        mask = read_label(files.labels, plan.dims).array
+        write_segmentation(path, mask, job.images, plan.classes)

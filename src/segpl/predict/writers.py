@@ -1,4 +1,4 @@
-"""Write predictions in the format and geometry of the input image."""
+"""Write predictions in the format and geometry of the input image; for DICOM, as NIfTI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.readers import suffix_of
+from segpl.data.readers import Grid, is_series, suffix_of
 from segpl.errors import InputError, StorageError
 from segpl.files import write_atomically
 
@@ -37,12 +37,15 @@ def probabilities_name(case_name: str, like: Path, outputs: int) -> str:
     return output_name(case_name, like)
 
 
-def write_labels(path: Path, labels: FileArray, like: Path) -> None:
-    """Write labels (*S) in the smallest sufficient integer type, with the geometry of `like`."""
+def write_labels(path: Path, labels: FileArray, like: Path, grid: Grid | None = None) -> None:
+    """Write labels (*S) in the smallest sufficient integer type, with the geometry of `like`.
+
+    A slice of a DICOM series does not contain all of it: it needs the `grid` of the series.
+    """
     labels = _smallest(labels)
     suffix = _known_suffix(like)
     if suffix in NIFTI:
-        _write_nifti(path, labels, like)
+        _write_nifti(path, labels, like, grid)
     elif suffix in ITK:
         _write_itk(path, labels, like, channels=1)
     elif suffix in PICTURES:
@@ -51,7 +54,9 @@ def write_labels(path: Path, labels: FileArray, like: Path) -> None:
         _write_array(path, labels, like, name="label")
 
 
-def write_probabilities(path: Path, probabilities: FileArray, like: Path) -> None:
+def write_probabilities(
+    path: Path, probabilities: FileArray, like: Path, grid: Grid | None = None
+) -> None:
     """Write probabilities (K, *S) as float32 with the geometry of `like`.
 
     A single channel is written without a channel axis. Several channels are the last axis of
@@ -62,7 +67,7 @@ def write_probabilities(path: Path, probabilities: FileArray, like: Path) -> Non
     values = values[0] if channels == 1 else values
     suffix = _known_suffix(like)
     if suffix in NIFTI:
-        _write_nifti(path, values if channels == 1 else np.moveaxis(values, 0, -1), like)
+        _write_nifti(path, values if channels == 1 else np.moveaxis(values, 0, -1), like, grid)
     elif suffix in ITK:
         _write_itk(path, values, like, channels=channels)
     elif suffix in PICTURES and channels == 1:
@@ -72,7 +77,7 @@ def write_probabilities(path: Path, probabilities: FileArray, like: Path) -> Non
 
 
 def _known_suffix(like: Path) -> str:
-    suffix = suffix_of(like)
+    suffix = NIFTI[0] if is_series([like]) else suffix_of(like)
     if suffix not in (*NIFTI, *PICTURES, *ARRAYS, *ITK):
         known = ", ".join((*NIFTI, *PICTURES, *ARRAYS, *ITK))
         raise InputError(f"{like} has a format that cannot be written. Known suffixes: {known}.")
@@ -87,8 +92,8 @@ def _smallest(labels: FileArray) -> FileArray:
     return labels.astype(np.int32)
 
 
-def _write_nifti(path: Path, values: FileArray, like: Path) -> None:
-    kind, header = _nifti_header(like)
+def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -> None:
+    kind, header = _new_header(grid) if is_series([like]) else _nifti_header(like)
     if values.ndim == 2 and len(header.get_data_shape()) >= 3:
         values = values[..., None]  # a slice is stored as a volume with one slice
     affine = header.get_best_affine()
@@ -100,6 +105,18 @@ def _write_nifti(path: Path, values: FileArray, like: Path) -> None:
         header.set_zooms((*header.get_zooms()[:3], 1.0))
     picture = kind(values, affine, header)
     write_atomically(path, lambda draft: picture.to_filename(draft))
+
+
+def _new_header(grid: Grid | None) -> tuple[Any, Any]:
+    import nibabel
+
+    assert grid is not None, "a series has a grid"
+    header = nibabel.Nifti1Header()
+    header.set_data_shape(grid.shape)
+    header.set_xyzt_units("mm")
+    header.set_sform(grid.affine, code="scanner")
+    header.set_qform(grid.affine, code="scanner")
+    return nibabel.Nifti1Image, header
 
 
 def _nifti_header(path: Path) -> tuple[Any, Any]:

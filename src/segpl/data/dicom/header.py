@@ -1,0 +1,61 @@
+"""Recognize DICOM files and read their headers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from segpl.errors import UnusableFileError, errors_naming
+
+PREAMBLE = 128  # bytes before the marker
+MARKER = b"DICM"
+DEFLATED = "1.2.840.10008.1.2.1.99"
+
+
+def is_dicom(path: Path) -> bool:
+    """Whether a file contains the DICOM marker, whatever its name."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(PREAMBLE + len(MARKER))[PREAMBLE:] == MARKER
+    except OSError:
+        return False
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """All files below a folder in a stable order, except hidden ones; links are followed once."""
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name[0] != "." and os.path.realpath(os.path.join(folder, name)) not in seen
+        )
+        seen |= {os.path.realpath(os.path.join(folder, name)) for name in folders}
+        yield from (Path(folder, name) for name in sorted(names) if name[0] != ".")
+
+
+def read_header(path: Path, tags: Sequence[str] | None = None) -> Any:
+    """The elements of a file without its pixels; only these `tags`, if any are named."""
+    try:
+        import pydicom
+        from pydicom.filereader import read_file_meta_info
+    except ImportError as error:
+        raise UnusableFileError(
+            f"{path} is a DICOM file, and reading it needs packages that are not installed",
+            "Install them with: pip install segpl[dicom]",
+        ) from error
+    with errors_naming(path):
+        if read_file_meta_info(path).get("TransferSyntaxUID") == DEFLATED:
+            # the whole file would be unpacked before its size is known
+            raise UnusableFileError(
+                f"{path} has the deflated transfer syntax, which is not supported",
+                "Convert it, for example with gdcmconv --raw.",
+            )
+        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags and list(tags))
+        if tags:
+            header.walk(lambda dataset, element: element)  # decode here, where errors name the file
+        return header
