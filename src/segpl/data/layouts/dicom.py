@@ -38,8 +38,7 @@ class Dicom(Layout):
         _require_one_modality(root, index)
         labels = match_labels(index)
         source = root / "labels.json"
-        named = read_description(source)
-        classes, ignore = class_numbers(named.get("labels", named), source)
+        classes, ignore = class_numbers(read_description(source).labels, source)
         segments = SegmentNumbers(
             tuple((classes or _numbered(list(labels.values()))).items()), is_chosen=bool(classes)
         )
