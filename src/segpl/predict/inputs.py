@@ -11,7 +11,7 @@ from segpl.data.layouts import read_like
 from segpl.data.layouts.base import image_files
 from segpl.data.layouts.nnunet import CHANNEL
 from segpl.data.plan import Plan
-from segpl.data.readers import SUFFIXES, stem_of, suffix_of
+from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
@@ -22,7 +22,7 @@ class Job:
     """One image to predict."""
 
     name: str
-    images: tuple[Path, ...]  # one file per channel, or one file with all channels
+    images: tuple[Path, ...]  # as in a case: channels of one scan, or slices of a DICOM series
 
 
 def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]:
@@ -38,6 +38,11 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
             jobs += _folder_jobs(path, plan, layout)
         elif not path.exists():
             raise MissingFileError(f"{path} does not exist. Pass an image or a folder of images.")
+        elif is_series([path]):
+            raise InputError(
+                f"{path} is one file of a DICOM series. Pass the folder of the series: "
+                f"{path.parent}"
+            )
         elif not suffix_of(path):
             raise InputError(
                 f"{path} has an unknown image format. Known suffixes: {', '.join(SUFFIXES)}."
