@@ -199,6 +199,24 @@ def test_damaged_file_is_named(tmp_path):
         assert f"{path} is corrupt or truncated" in rejection(tmp_path), kept
 
 
+def test_predictions_and_pictures_among_the_series_do_not_matter(tmp_path):
+    add_case(tmp_path, "a")
+    (tmp_path / "a" / "preview.png").touch()
+    masks = tmp_path / "masks"
+    (masks / "probabilities").mkdir(parents=True)
+    (masks / "predictions.json").touch()
+    (masks / "probabilities" / "a.nii.gz").touch()
+    assert read_dataset(tmp_path).layout == "dicom"
+
+
+def test_original_files_beside_volumes_with_patterns_are_not_used(tmp_path):
+    add_case(tmp_path / "sourcedata", "a")
+    for name in ("p1/t1.nii.gz", "p1/seg.nii.gz", "p2/t1.nii.gz", "p2/seg.nii.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert "t1.nii.gz" in read_dataset(tmp_path, accept=True).layout
+
+
 def test_original_files_beside_another_layout_are_not_used(tmp_path):
     add_case(tmp_path / "original", "a", orientation=AXIAL)
     (tmp_path / "images").mkdir()

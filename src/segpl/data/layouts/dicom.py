@@ -12,9 +12,13 @@ from segpl.data.case import Case, Dataset
 from segpl.data.dicom.header import files_below, is_dicom
 from segpl.data.dicom.index import Index, LabelFile, SeriesFiles, index_folder, match_labels
 from segpl.data.dicom.label import SegmentNumbers
+from segpl.data.formats import OPENERS, open_picture
 from segpl.data.layouts.base import Layout, class_numbers, read_description
+from segpl.data.manifest import MANIFEST
+from segpl.data.readers import suffix_of
 from segpl.errors import InputError
 
+OPENED_BY_PILLOW = tuple(suffix for suffix, opener in OPENERS.items() if opener is open_picture)
 LONGEST_NAME = 80  # characters
 SHORT_UID = 6  # hexadecimal digits
 
@@ -27,11 +31,17 @@ class Dicom(Layout):
     """
 
     name: ClassVar[str] = "dicom"
-    needs: ClassVar[str] = "DICOM series, in any folders"
-    order: ClassVar[int] = 110  # other layouts may keep the original DICOM files beside theirs
+    needs: ClassVar[str] = "DICOM series in any folders, and no volumes of other formats"
+    order: ClassVar[int] = 110
 
     def matches(self, root: Path) -> bool:
-        return any(is_dicom(path) for path in files_below(root))
+        found = False
+        for path in files_below(root):
+            # a dataset of other volumes may keep the original DICOM files beside them
+            if suffix_of(path) not in ("", *OPENED_BY_PILLOW) and not _is_predicted(path):
+                return False
+            found = found or is_dicom(path)
+        return found
 
     def read(self, root: Path) -> Dataset:
         index = index_folder(root)
@@ -64,6 +74,10 @@ class Dicom(Layout):
             classes=dict(segments.numbers) if labels else None,
             ignore=ignore,
         )
+
+
+def _is_predicted(path: Path) -> bool:
+    return any((folder / MANIFEST).is_file() for folder in path.parents[:2])
 
 
 def _require_one_modality(root: Path, index: Index) -> None:
