@@ -16,8 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="dataset folder")
     parser.add_argument(
         "--layout",
-        help="file layout: decathlon, dicom, folders, nnunet, or patterns such as '{case}_T1.nii.gz "
-        "-> {case}_seg.nii.gz' (default: detect it)",
+        help="file layout: decathlon, dicom, folders, nnunet, or patterns such as "
+        "'{case}_T1.nii.gz -> {case}_seg.nii.gz' (default: detect it)",
     )
     add_yes(parser)
     parser.add_argument(
