@@ -283,7 +283,8 @@ def write_description(run: Run) -> None:
     run.split.write(folder.split)
     run.plan.write(folder.plan)
     # for the report, which loads no model
-    defaults = resolve({"method": {"name": run.config.method}})
+    planned = {"train": {"lr": run.config.planned_rate(run.plan)}}
+    defaults = resolve({"method": {"name": run.config.method}, **planned})
     changed = [text.split(" ")[0] for text in setting_changes(defaults, run.config)]
     write_json(folder.summary, {"parameters": run.parameters, "changed": changed})
     if not folder.environment.exists():

@@ -67,14 +67,17 @@ class Config:
         return replace(self, train=replace(self.train, lr=self.learning_rate(plan)))
 
     def learning_rate(self, plan: Plan) -> float:
-        """`train.lr` if set, otherwise the planned rate.
+        """`train.lr` if set, otherwise the planned rate."""
+        return self.train.lr or self.planned_rate(plan)
+
+    def planned_rate(self, plan: Plan) -> float:
+        """The learning rate of the plan, scaled to the network.
 
         A network narrower than planned gets a proportionally higher rate, up to the paper's. The
         planned rate also applies to MONAI networks, whose width is unknown.
         """
         width = self.network.width or plan.width
-        scaled = min(plan.lr * plan.width / width, max(plan.lr, PAPER_LR))
-        return self.train.lr or scaled
+        return min(plan.lr * plan.width / width, max(plan.lr, PAPER_LR))
 
 
 SECTIONS: dict[str, type[Any]] = {

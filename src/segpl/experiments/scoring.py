@@ -26,7 +26,7 @@ def score_run(run: Run) -> list[Score]:
     predictions = run.path / "predictions"
     predict_again(run, predictions)
     scores = evaluate_folders(
-        predictions, run.config.data.path, metrics=(*DEFAULT_METRICS, "volume")
+        predictions, run.config.data.path, metrics=(*DEFAULT_METRICS, "volume", "label_volume")
     )
     write_scores(run.path / "scores.csv", scores)
     return scores

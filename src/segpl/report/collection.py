@@ -186,25 +186,17 @@ def short_paths(paths: Sequence[str]) -> dict[str, str]:
     return {path: "/".join(part[-depth:]) for path, part in parts.items()}
 
 
-def typical_cases(run: RunRecord, found: RunCollection, metric: str = "dice") -> dict[str, str]:
-    """The worst, median and best case of a run; fewer if there are fewer cases.
+def cases_by_score(runs: Sequence[RunRecord], metric: str = "dice") -> list[str]:
+    """The scored cases, the lowest mean over the runs first; cases without a number come last."""
+    scores = [run.by_case(metric) for run in runs]
+    names = sorted({score.case for run in runs for score in run.scores})
+    means = {name: mean_of([each[name] for each in scores if name in each]) for name in names}
+    return sorted(names, key=lambda name: (math.isnan(means[name]), means[name]))
 
-    Cases are ranked by their mean over all runs of the same seed and data, so that these runs show
-    the same cases.
-    """
-    peers = [one for one in found.runs if (one.dataset, one.seed) == (run.dataset, run.seed)]
-    scores = [one.by_case(metric) for one in peers]
-    means = {
-        case: mean_of([each[case] for each in scores if case in each])
-        for case, value in run.by_case(metric).items()
-        if math.isfinite(value)
-    }
-    order = sorted(means, key=lambda case: (means[case], case))
+
+def typical_cases(order: Sequence[str]) -> dict[str, str]:
+    """Which of the cases, the worst first, are the worst, median and best; one case has no rank."""
     if len(order) < 2:
-        return {"only": order[0]} if order else {}
-    ranks = {"worst": 0, "median": (len(order) - 1) // 2, "best": len(order) - 1}
-    chosen: dict[str, str] = {}
-    for rank, place in ranks.items():
-        if order[place] not in chosen.values():
-            chosen[rank] = order[place]
-    return chosen
+        return dict.fromkeys(order, "the only case")
+    places = {"best": len(order) - 1, "median": (len(order) - 1) // 2, "worst": 0}
+    return {order[place]: rank for rank, place in places.items()}

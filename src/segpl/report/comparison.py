@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from segpl.evaluate.statistics import (
     BOOTSTRAP_SAMPLES,
@@ -78,6 +79,19 @@ def how_compared(found: Sequence[Difference]) -> str:
     return text
 
 
+def significantly_best(
+    scores: Mapping[str, BySeed], direction: Literal["high", "low"] = "high"
+) -> str | None:
+    """The method that is significantly better than every other one; None without one."""
+    means = {label: estimate(values, samples=1).mean for label, values in scores.items() if values}
+    if len(means) < 2:
+        return None
+    best = (max if direction == "high" else min)(means, key=lambda label: means[label])
+    others = {label: scores[label] for label in means if label != best}
+    differences = compare_with(scores[best], others)
+    return best if all(each.is_significant for each in differences.values()) else None
+
+
 def comparison_table(
     reference: str, scores: Mapping[str, BySeed], *, cases: str, failed: Sequence[str] = ()
 ) -> Table:
@@ -108,7 +122,7 @@ def comparison_table(
     count = max((estimate(values, samples=1).cases for values in scores.values()), default=0)
     notes = [
         f"Mean{' ± standard deviation' if seeds > 1 else ''} over {count_noun(seeds, 'seed')}, "
-        f"{count_noun(count, f'{cases} case')}. Difference from {reference}.",
+        f"{count_noun(count, f'{cases} case')}. Difference from {reference}; bold if significant.",
         how_compared(list(found.values())),
     ]
     if failed:
@@ -117,6 +131,9 @@ def comparison_table(
         columns=["method", "Dice", "difference", "95% CI", "higher in", "p"],
         rows=rows,
         note=" ".join(notes),
+        bold=frozenset(
+            (row, 2) for row, each in enumerate(found.values(), 1) if each.is_significant
+        ),
     )
 
 

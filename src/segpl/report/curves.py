@@ -23,6 +23,11 @@ from segpl.report.tables import mean_of
 Log = Mapping[str, Sequence[float]]  # column -> values; `step` is one of them
 Curve = NDArray[np.float64]
 MAX_POINTS = 400  # of a curve; more are not visible and make the page large
+# columns with values between 0 and 1
+FRACTIONS = (
+    *("validation Dice", "agreement", "kept", "threshold", "hidden_", "labeled_", "pseudo_"),
+    "predicted_",
+)
 COLUMN_TITLES = {
     "pseudo_foreground": "pseudo-labeled foreground",
     "labeled_foreground": "labeled foreground",
@@ -30,7 +35,7 @@ COLUMN_TITLES = {
     "hidden_dice": "Dice against hidden labels",
     "hidden_kept": "fraction of voxels kept",
     "kept": "fraction of voxels kept",
-    "threshold_std": "standard deviation of the threshold",
+    "threshold_std": "deviation of the threshold",
     "threshold_drawn": "sampled threshold",
     "kl": "KL divergence of the threshold",
     "lr": "learning rate",
@@ -77,18 +82,28 @@ def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> 
             continue
         steps, mean, std = mean_curve(shown[label], column)
         color = run_color(index)
-        axes.fill_between(steps, mean - std, mean + std, color=color, alpha=0.13, linewidth=0)
+        low, high = valid_band(column, mean, std)
+        axes.fill_between(steps, low, high, color=color, alpha=0.13, linewidth=0)
         axes.plot(
             *(steps, mean),
             color=color,
             linestyle=dash(index),
             linewidth=1.7,
+            marker="o" if steps.size == 1 else "",  # one point has no line
+            markersize=4,
             label=safe_name(label),
         )
     make_plain(axes, x="step", y=title)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, integer=True))
     legend_below(axes)
     return figure
+
+
+def valid_band(column: str, mean: Curve, std: Curve) -> tuple[Curve, Curve]:
+    """One deviation around the mean, without impossible values such as a Dice above 1."""
+    least = 0.0 if (mean >= 0).all() else -np.inf
+    most = 1.0 if column.startswith(FRACTIONS) and (mean <= 1).all() else np.inf
+    return np.maximum(mean - std, least), np.minimum(mean + std, most)
 
 
 def thin_out(log: Log, most: int = MAX_POINTS) -> Log:

@@ -25,7 +25,7 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
     note: str = ""
-    best: frozenset[tuple[int, int]] = frozenset()  # (row, column) of the cells in bold
+    bold: frozenset[tuple[int, int]] = frozenset()  # (row, column): significant differences
 
 
 def summary_table(scores: list[Score]) -> Table:
@@ -139,7 +139,7 @@ def print_table(table: Table, console: Console) -> None:
     for index, row in enumerate(table.rows):
         shown.add_row(
             *(
-                Text(cell, style="bold" if (index, column) in table.best else "")
+                Text(cell, style="bold" if (index, column) in table.bold else "")
                 for column, cell in enumerate(row)
             )
         )

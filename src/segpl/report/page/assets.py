@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from segpl.errors import InputError
 from segpl.files import csv_text, write_atomically, write_text
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
@@ -32,6 +33,7 @@ LATEX = {
 
 def write_assets(folder: Path, sections: Sequence[Section]) -> None:
     """Every table as CSV and LaTeX, every figure as PNG and SVG."""
+    require_own_assets(folder, sections)
     for section in sections:
         for entry in section.tables:
             table = entry.table
@@ -43,8 +45,21 @@ def write_assets(folder: Path, sections: Sequence[Section]) -> None:
                 write_atomically(folder / f"{shown.name}.{suffix}", save)
 
 
+def require_own_assets(folder: Path, sections: Sequence[Section]) -> None:
+    """Refuse to replace other files: assets come in pairs, such as scores.csv and scores.tex."""
+    for section in sections:
+        names = [(entry.name, "csv", "tex") for entry in section.tables]
+        names += [(entry.name, "png", "svg") for entry in section.figures]
+        for name, *suffixes in names:
+            found = [path for suffix in suffixes if (path := folder / f"{name}.{suffix}").exists()]
+            if len(found) == 1:
+                raise InputError(
+                    f"{found[0]} exists and was not written by a report. Choose another --assets."
+                )
+
+
 def as_latex(table: Table) -> str:
-    """A `tabular` with the best cells in bold, and the note as a comment."""
+    """A `tabular` with significant differences in bold, and the note as a comment."""
     lines = [
         f"% {escape_latex(table.note)}",
         rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
@@ -55,7 +70,7 @@ def as_latex(table: Table) -> str:
     for index, row in enumerate(table.rows):
         cells = [
             rf"\textbf{{{escape_latex(cell)}}}"
-            if (index, column) in table.best
+            if (index, column) in table.bold
             else escape_latex(cell)
             for column, cell in enumerate(row)
         ]

@@ -2,38 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
+from segpl.data.manifest import PredictedCase, read_manifest
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
-from segpl.errors import InputError, MissingFileError, UserError
+from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.calibration import class_indices
-from segpl.report.collection import RunCollection, typical_cases
-from segpl.report.page.slices import AnyArray, CaseArrays, CaseRequest
+from segpl.report.collection import RunCollection, cases_by_score, typical_cases
+from segpl.report.page.gallery import READ_ERRORS, CaseRequest, MaskRequest
+from segpl.report.page.slices import AnyArray, CaseArrays, MaskArrays
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.calibration import CaseCalibration, calibration_of
 from segpl.types import IGNORE
 
 MAX_ENTROPY = float(np.log(2))  # of one yes-or-no question, in nats
-READ_ERRORS = (UserError, OSError, ValueError)
+MASK_FOLDERS = ("predictions", "samples")
+MAX_UNSCORED = 24  # predictions without scores that are shown
+FEATURED = 4  # of them
 
 
 class RunCases:
-    """The test cases of a run and its predictions for them."""
+    """The predictions of a run, and the images and labels that belong to them."""
 
     def __init__(self, run: RunRecord) -> None:
         self.run = run
 
     @cached_property
     def names(self) -> list[str]:
+        """Scored cases."""
         return sorted({score.case for score in self.run.scores})
+
+    @cached_property
+    def predicted(self) -> dict[str, PredictedCase]:
+        """Entries of the manifests by case; those of `predictions` come first."""
+        found: dict[str, PredictedCase] = {}
+        for folder in MASK_FOLDERS:
+            with suppress(*READ_ERRORS):
+                manifest = read_manifest(self.run.path / folder)
+                found = {**(manifest.files if manifest else {}), **found}
+        return found
+
+    @cached_property
+    def unscored(self) -> list[str]:
+        """Predicted cases that were not labeled in training."""
+        labeled = self.run.split.labeled if self.run.split else ()
+        return [name for name in self.predicted if name not in labeled]
+
+    @cached_property
+    def has_masks(self) -> bool:
+        return self.run.plan is not None and any(
+            image_files(self.run.path / folder) for folder in MASK_FOLDERS
+        )
 
     @cached_property
     def cases(self) -> dict[str, Case]:
@@ -43,7 +73,7 @@ class RunCases:
             settings.get("data.layout") or None,
             subject=settings.get("data.subject") or None,
         )
-        return {case.name: case for case in dataset.cases if case.name in self.names}
+        return {case.name: case for case in dataset.cases}
 
     @property
     def plan(self) -> Plan:
@@ -54,50 +84,56 @@ class RunCases:
     def find(self, *folders: str, name: str) -> Path | None:
         """The first file of this name in folders of the run, in any format."""
         for folder in (self.run.path / each for each in folders):
-            if folder.is_dir():
-                for path in image_files(folder):
-                    if stem_of(path) == name:
-                        return path
+            for path in image_files(folder):
+                if stem_of(path) == name:
+                    return path
         return None
 
-    def case(self, name: str) -> Case:
-        case = self.cases.get(name)
-        if case is None:
-            raise MissingFileError(f"case {name} is no longer in {self.run.dataset}.")
-        return case
+    def images(self, name: str) -> Sequence[Path]:
+        """Files of the dataset, or those that the prediction was made from."""
+        case = None
+        with suppress(*READ_ERRORS):
+            case = self.cases.get(name)
+        if case is not None:
+            return case.images
+        if name in self.predicted:
+            return [Path(path) for path in self.predicted[name].images]
+        raise MissingFileError(f"case {name} is no longer in {self.run.dataset}.")
 
     def truth(self, name: str) -> tuple[AnyArray, Grid]:
         """Class indices, or IGNORE."""
-        case = self.case(name)
-        if case.label is None:
-            raise MissingFileError(f"case {name} has no label.")
+        case = self.cases.get(name)
+        if case is None or case.label is None:
+            raise MissingFileError(f"case {name} has no label in {self.run.dataset}.")
         return self.indices(case.label)
-
-    def prediction(self, name: str) -> tuple[AnyArray, Grid]:
-        path = self.find("predictions", name=name)
-        if path is None:
-            raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
-        return self.indices(path)
 
     def indices(self, path: Path) -> tuple[AnyArray, Grid]:
         """The numbers in a file as indices of the plan's classes."""
         found = read_label(path, self.plan.dims)
         return class_indices(found.array, self.plan.classes, self.plan.ignore, path), found.grid
 
-    def arrays(self, name: str) -> CaseArrays:
-        truth, grid = self.truth(name)
-        prediction, other = self.prediction(name)
-        image = read_image(self.case(name).images, self.plan.dims)
-        for what, found in (("prediction", other), ("image", image.grid)):
-            if difference := grid_difference(grid, found):
-                raise InputError(f"case {name}: the label and the {what} differ in {difference}.")
-        return CaseArrays(
-            name,
-            image.array[0],
-            np.where(truth == IGNORE, 0, truth),
-            np.where(prediction == IGNORE, 0, prediction),
-            grid,
-            self.uncertainty(name, truth.shape),
+    def case_arrays(self, name: str) -> CaseArrays:
+        """The image and, of a scored case, the label if the dataset has it."""
+        image = read_image(self.images(name), self.plan.dims)
+        if name not in self.names:
+            return CaseArrays(image.array[0], image.grid)
+        try:
+            truth, grid = self.truth(name)
+        except READ_ERRORS:
+            if self.run.split and name in self.run.split.test:
+                raise
+            return CaseArrays(image.array[0], image.grid)  # scored with labels from elsewhere
+        require_grid(name, "image", image.grid, grid)
+        return CaseArrays(image.array[0], grid, np.where(truth == IGNORE, 0, truth))
+
+    def mask_arrays(self, name: str, grid: Grid) -> MaskArrays:
+        path = self.find(*MASK_FOLDERS, name=name)
+        if path is None:
+            raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
+        prediction, own = self.indices(path)
+        require_grid(name, "prediction", own, grid)
+        return MaskArrays(
+            np.where(prediction == IGNORE, 0, prediction), self.uncertainty(name, grid.shape)
         )
 
     def uncertainty(self, name: str, shape: tuple[int, ...]) -> AnyArray | None:
@@ -109,26 +145,28 @@ class RunCases:
         entropy = read_image([path], self.plan.dims).array.max(0)
         return entropy / MAX_ENTROPY if entropy.shape == shape else None
 
-    def calibration(self) -> list[CaseCalibration]:
+    def calibration(self) -> dict[str, CaseCalibration]:
         """Calibration of every case that has a probability file."""
-        found = []
+        found = {}
         for name in self.names:
             path = self.find("predictions/probabilities", name=name)
             if path is None:
                 continue
             image = read_image([path], self.plan.dims)
             truth, grid = self.truth(name)
-            if difference := grid_difference(grid, image.grid):
-                raise InputError(
-                    f"case {name}: the label and the probabilities differ in {difference}."
-                )
+            require_grid(name, "probabilities", image.grid, grid)
             if len(image.array) != self.plan.outputs:
                 raise InputError(
                     f"case {name}: the probabilities have {len(image.array)} channels, but the "
                     f"plan has {self.plan.outputs}."
                 )
-            found.append(calibration_of(image.array, truth))
+            found[name] = calibration_of(image.array, truth)
         return found
+
+
+def require_grid(name: str, what: str, grid: Grid, other: Grid) -> None:
+    if difference := grid_difference(other, grid):
+        raise InputError(f"case {name}: the label and the {what} differ in {difference}.")
 
 
 def channel_note(found: RunCollection) -> str:
@@ -142,25 +180,97 @@ def channel_note(found: RunCollection) -> str:
     )
 
 
-def case_requests(found: RunCollection) -> list[CaseRequest]:
-    """The worst, median and best case of each run."""
+def case_requests(found: RunCollection) -> tuple[list[CaseRequest], str]:
+    """Scored cases from worst to best, or else predictions without scores; and a note.
+
+    Each method is shown by its first run on the dataset.
+    """
+    requests: list[CaseRequest] = []
+    notes = []
+    has_scores = any(run.scores for run in found.runs)
+    for dataset in found.datasets:
+        runs: dict[str, RunCases] = {}
+        for cases in map(RunCases, found.on(dataset).runs):
+            label = cases.run.label
+            if (cases.names if has_scores else cases.unscored) and (
+                label not in runs or (cases.has_masks and not runs[label].has_masks)
+            ):
+                runs[label] = cases
+        make = scored_requests if has_scores else unscored_requests
+        requests += make(dataset, list(runs.values()))
+        seeds = {cases.run.seed for cases in runs.values()}
+        if len(found.on(dataset).runs) > len(runs) > 0 and not found.has_data_by_seed:
+            which = f"seed {seeds.pop()}" if len(seeds) == 1 else "its first seed"
+            notes.append(f"Each method is shown with {which}.")
+        count = max((len(cases.unscored) for cases in runs.values()), default=0)
+        if not has_scores and count > MAX_UNSCORED:
+            notes.append(f"{MAX_UNSCORED} of {count} predicted scans are shown.")
+    return requests, " ".join(dict.fromkeys(notes))
+
+
+def scored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseRequest]:
+    order = cases_by_score([cases.run for cases in runs])
+    by_case = {cases.run.name: cases.run.by_case("dice") for cases in runs}
+    ranks = typical_cases(
+        [
+            name
+            for name in order
+            if any(math.isfinite(each.get(name, math.nan)) for each in by_case.values())
+        ]
+    )
     requests = []
-    for run in found.runs:
-        cases, scores = RunCases(run), run.by_case("dice")
-        for rank, name in typical_cases(run, found).items():
-            key = f"{run.dataset}/{name}"
-            read = partial(cases.arrays, name)
-            requests.append(
-                CaseRequest(run.name, run.label, run.seed, rank, scores[name], key, read)
-            )
+    for name in order:
+        own = [cases for cases in runs if name in cases.names]
+        title = f"{ranks[name]}: {name}" if name in ranks else name
+        masks = [(cases, score_caption(by_case[cases.run.name].get(name))) for cases in own]
+        requests.append(case_request(dataset, name, title, masks, is_featured=name in ranks))
     return requests
+
+
+def unscored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseRequest]:
+    names = list(dict.fromkeys(name for cases in runs for name in cases.unscored))[:MAX_UNSCORED]
+    return [
+        case_request(
+            dataset,
+            name,
+            name,
+            [(cases, "") for cases in runs if name in cases.unscored],
+            is_featured=place < FEATURED,
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def case_request(
+    dataset: str,
+    name: str,
+    title: str,
+    masks: Sequence[tuple[RunCases, str]],
+    *,
+    is_featured: bool,
+) -> CaseRequest:
+    first, _ = masks[0]
+    return CaseRequest(
+        f"{dataset}/{name}",
+        title,
+        partial(first.case_arrays, name),
+        tuple(
+            MaskRequest(cases.run.label, caption, partial(cases.mask_arrays, name))
+            for cases, caption in masks
+        ),
+        is_featured,
+    )
+
+
+def score_caption(dice: float | None) -> str:
+    return "" if dice is None or math.isnan(dice) else f"Dice {dice:.3f}"
 
 
 def calibrations(
     found: RunCollection, *, advance: Callable[[], object] = lambda: None
-) -> tuple[dict[str, list[list[CaseCalibration]]], list[str]]:
+) -> tuple[dict[str, dict[int, dict[Any, CaseCalibration]]], list[str]]:
     """Calibration by method and seed, and why runs have none."""
-    known: dict[str, list[list[CaseCalibration]]] = {label: [] for label in found.labels}
+    known: dict[str, dict[int, dict[Any, CaseCalibration]]] = {label: {} for label in found.labels}
     missing = []
     for run in found.runs:
         try:
@@ -170,7 +280,10 @@ def calibrations(
             continue
         finally:
             advance()
-        known[run.label].append(cases)
+        several = len(found.datasets) > 1  # keep cases of the same name apart
+        known[run.label][run.seed] = {
+            (run.dataset, name) if several else name: one for name, one in cases.items()
+        }
         if not cases:
             missing.append(f"{run.name} has no probabilities of its test cases.")
     return known, missing

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import segpl
 from segpl.display import CLASS_COLORS, bar
-from segpl.files import write_text
+from segpl.errors import InputError
+from segpl.files import storage_errors, write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
+from segpl.report.page.gallery import Gallery, make_gallery
 from segpl.report.page.html import svg, templates
-from segpl.report.page.slices import LAYERS, UNCERTAIN, Browser, browse
-from segpl.report.sections.answer import Answer, answers, estimates
+from segpl.report.page.slices import LAYERS, UNCERTAIN
+from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
 from segpl.report.sections.expected import expected_sections
 from segpl.report.sections.repeat import repeat_section, reproductions
@@ -63,25 +65,34 @@ def write_report(
         command: the command that writes this page, shown at its end.
         quiet: no progress bars.
     """
-    rows = read_stress(stress) if stress else None  # fails before anything slow
+    require_own_page(out)  # fails before anything slow
+    rows = read_stress(stress) if stress else None
     with bar("reading runs", len(runs), quiet=quiet) as advance:
         found = collect_runs(runs, labels=labels, advance=advance)
     with bar("calibration", len(found.runs), quiet=quiet) as advance:
         sections = sections_of(found, rows, advance=advance)
     preface = preface or Preface()
     page = Page(found, [*preface.sections, *sections], preface, command)
-    budget = MAX_PAGE - len(page.render([], {}, ""))
-    requests = case_requests(found)
+    budget = MAX_PAGE - len(page.render(Gallery()))
+    requests, note = case_requests(found)
     with bar("slices", len(requests), quiet=quiet) as advance:
-        browsers, sheets, note = browse(requests, budget=budget, advance=advance)
-    if not requests:
-        note = "No run has a scored test case."
-    elif sheets:
-        note = f"{note} {channel_note(found)}".strip()
-    write_text(out, page.render(browsers, sheets, note))
+        gallery = make_gallery(requests, budget=budget, advance=advance)
+    if gallery.cases:
+        notes = " ".join(filter(None, (gallery.note, note, channel_note(found))))
+        gallery = replace(gallery, note=notes)
+    write_text(out, page.render(gallery))
     if assets:
         write_assets(assets, page.sections)
     return found
+
+
+def require_own_page(path: Path) -> None:
+    """Refuse to replace a file that is not a report."""
+    if path.exists():
+        with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:
+            is_report = 'name="generator" content="segpl' in handle.read(2000)
+        if not is_report:
+            raise InputError(f"{path} exists and is not a segpl report. Choose another --out.")
 
 
 def sections_of(
@@ -91,14 +102,13 @@ def sections_of(
     advance: Callable[[], object] = lambda: None,
 ) -> list[Section]:
     """Everything but the slices, in the order of the page."""
-    best = list(estimates(found))[:2]
     return [
         score_section(found),
         *expected_sections(found),
         *curve_sections(found),
         calibration_section(*calibrations(found, advance=advance)),
         stress_section(found, stress),
-        volume_section(found, best),
+        volume_section(found),
         cost_section(found),
         repeat_section(found),
     ]
@@ -117,8 +127,9 @@ class Page:
             for entry in section.figures
         }
 
-    def render(self, browsers: Sequence[Browser], sheets: Mapping[str, str], note: str) -> str:
+    def render(self, gallery: Gallery) -> str:
         found, preface = self.found, self.preface
+        legends = legends_of(found, gallery)
         return (
             templates()
             .get_template("report.html")
@@ -127,23 +138,16 @@ class Page:
                 paragraphs=preface.paragraphs,
                 answers=preface.answers or answers(found),
                 warnings=warnings_of(found),
-                sections=[section for section in self.sections if section.key != "repeat"],
-                repeat=[section for section in self.sections if section.key == "repeat"],
+                sections=[section for section in self.sections if not section.is_empty],
+                missing=missing_parts(self.sections, gallery),
                 drawings=self.drawings,
                 reproductions=reproductions(found),
-                browsers=browsers,
-                sheets=sheets,
-                browser_data=[
-                    {**asdict(browser), "layers": browser.layers} for browser in browsers
-                ],
-                legends=[
-                    ("errors", ERROR_COLORS),
-                    *class_legends(found),
-                    *uncertainty_legend(browsers),
-                ],
+                gallery=gallery,
+                cases=[asdict(case) for case in gallery.cases],
+                legends=legends,
+                tile_colors=dict(legends[0][1]) if legends else {},
+                cases_text=cases_text(found, gallery),
                 layer_names=LAYERS,
-                is_volume=has_volumes(browsers),
-                slices_note=note,
                 command=self.command,
                 version=segpl.__version__,
             )
@@ -203,13 +207,28 @@ def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
     ]
 
 
-def uncertainty_legend(browsers: Sequence[Browser]) -> list[tuple[str, dict[str, str]]]:
-    if any("uncertainty" in browser.layers for browser in browsers if browser.cases):
-        return [("uncertainty", {"stronger is more uncertain": UNCERTAIN})]
-    return []
+def legends_of(found: RunCollection, gallery: Gallery) -> list[tuple[str, dict[str, str]]]:
+    """Colors of the overlays that some case has."""
+    legends = class_legends(found)
+    if "errors" in gallery.layers:
+        legends.insert(0, ("errors", ERROR_COLORS))
+    if "uncertainty" in gallery.layers:
+        legends.append(("uncertainty", {"stronger is more uncertain": UNCERTAIN}))
+    return legends
 
 
-def has_volumes(browsers: Sequence[Browser]) -> bool:
-    return any(
-        view.total > 1 for browser in browsers for case in browser.cases for view in case.views
-    )
+def cases_text(found: RunCollection, gallery: Gallery) -> str:
+    if any(run.scores for run in found.runs):
+        several = ", averaged over the methods" if len(found.labels) > 1 else ""
+        return f"All scored cases, the lowest Dice{several} first."
+    return "Predictions on scans without labels; they have no scores."
+
+
+def missing_parts(
+    sections: Sequence[Section], gallery: Gallery
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Titles of the sections that have nothing to show, and how to get it."""
+    empty = [(section.title, section.missing) for section in sections if section.is_empty]
+    if not gallery.cases:
+        empty.append(("Cases", gallery.missing or ("No run has predictions to show.",)))
+    return [(title, why) for title, why in empty if why]

@@ -1,7 +1,7 @@
-"""Slices of cases for a page: image, truth, prediction and uncertainty, at a bounded size.
+"""Slices of one case as pictures: image, truth, predictions and uncertainty.
 
 A volume is cut along its three axes. All slices of one axis are tiled into one picture, a sheet;
-runs that show the same case share the sheets of its image.
+all predictions of a case share the sheets of its image.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import base64
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,11 @@ from PIL import Image
 
 from segpl.data.readers import Grid
 from segpl.display import CLASS_COLORS
-from segpl.errors import UserError
 from segpl.report.figures import ERROR_COLORS, gray
 
 AnyArray = NDArray[Any]
-# slices per axis and pixels per side; the first level at which all cases fit is used
-LEVELS = ((32, 192), (24, 160), (16, 128), (12, 96), (8, 64), (4, 48))
 JPEG_QUALITY = 60
+PICTURE_SCALE = 4  # a 2D image has a single slice, which may have so many times longer sides
 SHADES = 8  # of uncertainty
 UNCERTAIN = "#FF5FD2"
 LAYERS = {
@@ -39,13 +37,18 @@ LAYERS = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseArrays:
-    """One case and its prediction, on one grid."""
+    """The image of a case and, if it is known, its label."""
 
-    name: str
     image: AnyArray  # (*S)
-    truth: AnyArray  # (*S) class indices, 0 is background
-    prediction: AnyArray  # (*S)
     grid: Grid
+    truth: AnyArray | None = None  # (*S) class indices, 0 is background
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskArrays:
+    """One prediction, on the grid of the case."""
+
+    prediction: AnyArray  # (*S) class indices, 0 is background
     uncertainty: AnyArray | None = None  # (*S) in [0, 1]
 
 
@@ -62,160 +65,64 @@ class View:
     start: int  # the slice with the most foreground
     places: tuple[int, ...]  # index of each slice in the volume
     image: str  # name of a sheet
-    layers: dict[str, str] = field(default_factory=dict)  # layer -> name of a sheet
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCase:
-    rank: str  # worst, median, best
-    case: str
-    score: str
-    views: tuple[View, ...]
+class Resolution:
+    slices: int  # per axis
+    side: int  # pixels
+
+    def size(self, shape: Sequence[int], *, is_volume: bool) -> tuple[int, int]:
+        """Height and width in pixels, scaled down so that the longer side fits."""
+        longest = self.side if is_volume else PICTURE_SCALE * self.side
+        scale = min(1.0, longest / max(shape))
+        return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
 
 
-@dataclass(frozen=True, slots=True)
-class Browser:
-    """The cases that a page shows of one run."""
+def draw_case(
+    key: str, case: CaseArrays, masks: Sequence[MaskArrays], resolution: Resolution
+) -> tuple[tuple[View, ...], list[tuple[dict[str, str], ...]], dict[str, str]]:
+    """The views, the layers of each mask by view (layer -> name of a sheet), and the sheets.
 
-    run: str
-    label: str
-    seed: int
-    cases: tuple[ShownCase, ...]
-    missing: tuple[str, ...] = ()
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        known = {layer for case in self.cases for layer in case.views[0].layers}
-        return tuple(layer for layer in LAYERS if layer in known)
-
-
-@dataclass(frozen=True, slots=True)
-class CaseRequest:
-    """A case to show; its arrays are read when they are needed."""
-
-    run: str
-    label: str
-    seed: int
-    rank: str
-    score: float
-    image_key: str  # requests with the same key show the same image
-    read: Callable[[], CaseArrays]
-
-
-def browse(
-    requests: Sequence[CaseRequest],
-    *,
-    budget: int,
-    advance: Callable[[], object] = lambda: None,
-) -> tuple[list[Browser], dict[str, str], str]:
-    """Browsers, their sheets as data URLs, and a note about the resolution.
-
-    The sheets stay below `budget` bytes: the resolution is chosen by the first case that can be
-    read, and cases that no longer fit are left out.
+    Names of sheets start with `key`.
     """
-    level = _level(requests, budget)
+    picture = gray(case.image)
+    reference = masks[0].prediction if case.truth is None else case.truth
     sheets: dict[str, str] = {}
-    shown: dict[str, list[ShownCase]] = {}
-    missing: dict[str, list[str]] = {}
-    used, left_out = 0, 0
-    # worst cases first: if space runs out, every run still shows one
-    order = sorted(
-        range(len(requests)), key=lambda place: requests[place].rank not in ("worst", "only")
-    )
-    for place in order:
-        one = requests[place]
-        try:
-            arrays = one.read()
-            views, made = _views(arrays, one.image_key, str(place), level, sheets)
-        except (UserError, OSError, ValueError) as error:
-            missing.setdefault(one.run, []).append(f"{one.rank} case: {error}")
-            continue
-        finally:
-            advance()
-        size = sum(map(len, made.values()))
-        if used + size > budget:
-            left_out += 1
-            continue
-        used += size
-        sheets |= made
-        shown.setdefault(one.run, []).append(
-            ShownCase(one.rank, arrays.name, f"{one.score:.3f}", views)
-        )
-    facts = {one.run: (one.label, one.seed) for one in requests}
-    browsers = [
-        Browser(run, *fact, tuple(shown.get(run, ())), tuple(missing.get(run, ())))
-        for run, fact in facts.items()
-        if run in shown or run in missing
-    ]
-    note = (
-        f"Up to {level[0]} evenly spaced slices per axis, at most {level[1]} pixels per side."
-        if shown
-        else ""
-    )
-    if left_out:
-        note += f" {left_out} of {len(requests)} cases are left out to limit the size of the page."
-    return browsers, sheets, note.strip()
-
-
-def _level(requests: Sequence[CaseRequest], budget: int) -> tuple[int, int]:
-    """The finest resolution at which all cases fit, if they are like the first one."""
-    for one in requests:
-        try:
-            arrays = one.read()
-        except (UserError, OSError, ValueError):
-            continue
-        for level in LEVELS:
-            _, made = _views(arrays, one.image_key, "0", level, {})
-            if len(requests) * sum(map(len, made.values())) <= budget:
-                return level
-        break
-    return LEVELS[-1]
-
-
-def _views(
-    arrays: CaseArrays,
-    image_key: str,
-    key: str,
-    level: tuple[int, int],
-    known: dict[str, str],
-) -> tuple[tuple[View, ...], dict[str, str]]:
-    """The views of a case, and the sheets that are not `known` yet."""
-    slices, side = level
-    picture = gray(arrays.image)
-    made: dict[str, str] = {}
     views = []
-    for name, turn, (height, width) in planes(arrays.grid):
-        truth = turn(arrays.truth)  # (slices, H, W)
-        counts = np.count_nonzero(truth, axis=(1, 2))
-        busiest = int(counts.argmax()) if counts.any() else len(truth) // 2
-        places = evenly_spaced(len(truth), slices)
-        # a 2D image has a single view, which may be larger
-        size = fit_size(truth.shape[1:], side if len(arrays.grid.shape) == 3 else 2 * side)
+    layers: list[list[dict[str, str]]] = [[] for _ in masks]
+    for name, turn, (height, width) in planes(case.grid):
+        turned = turn(reference)  # (slices, H, W)
+        counts = np.count_nonzero(turned, axis=(1, 2))
+        busiest = int(counts.argmax()) if counts.any() else len(turned) // 2
+        places = evenly_spaced(len(turned), resolution.slices)
+        size = resolution.size(turned.shape[1:], is_volume=len(case.grid.shape) == 3)
         across = math.ceil(math.sqrt(len(places)))
-        image = f"{image_key}/{name}"
-        if image not in known:
-            made[image] = _jpeg_url(_sheet(turn(picture), places, size, across))
-        layers: dict[str, str] = {}
-        for layer, values, colors in _layers(arrays):
-            nearest = layer != "uncertainty"
-            pixels = _sheet(turn(values), places, size, across, nearest=nearest)
-            layers[layer] = f"{key}/{name}/{layer}"
-            made[layers[layer]] = _palette_url(pixels, colors)
-        views.append(
-            View(
-                name=name,
-                count=len(places),
-                total=len(truth),
-                across=across,
-                down=math.ceil(len(places) / across),
-                ratio=truth.shape[2] * width / (truth.shape[1] * height),
-                start=int(np.abs(np.array(places) - busiest).argmin()),
-                places=tuple(places),
-                image=image,
-                layers=layers,
-            )
+        view = View(
+            name=name,
+            count=len(places),
+            total=len(turned),
+            across=across,
+            down=math.ceil(len(places) / across),
+            ratio=turned.shape[2] * width / (turned.shape[1] * height),
+            start=int(np.abs(np.array(places) - busiest).argmin()),
+            places=tuple(places),
+            image=f"{key}/{name}",
         )
-    return tuple(views), made
+        views.append(view)
+        sheets[view.image] = jpeg_url(_sheet(turn(picture), places, size, across))
+        for number, mask in enumerate(masks):
+            named = {}
+            for layer, values, colors in layers_of(case, mask):
+                # the truth is the same for every mask
+                named[layer] = f"{view.image}/{layer}" + ("" if layer == "truth" else f"/{number}")
+                if named[layer] not in sheets:
+                    pixels = _sheet(
+                        turn(values), places, size, across, nearest=layer != "uncertainty"
+                    )
+                    sheets[named[layer]] = palette_url(pixels, colors)
+            layers[number].append(named)
+    return tuple(views), [tuple(each) for each in layers], sheets
 
 
 def planes(grid: Grid) -> list[tuple[str, Callable[[AnyArray], AnyArray], tuple[float, float]]]:
@@ -258,28 +165,34 @@ def evenly_spaced(count: int, most: int) -> list[int]:
     return [round(place) for place in np.linspace(0, count - 1, min(count, most))]
 
 
-def fit_size(shape: Sequence[int], longest: int) -> tuple[int, int]:
-    """Height and width in pixels, scaled down so that the longer side fits."""
-    scale = min(1.0, longest / max(shape))
-    return max(1, round(shape[0] * scale)), max(1, round(shape[1] * scale))
-
-
-def _layers(arrays: CaseArrays) -> Iterator[tuple[str, AnyArray, Sequence[tuple[str, float]]]]:
+def layers_of(
+    case: CaseArrays, mask: MaskArrays
+) -> Iterator[tuple[str, AnyArray, Sequence[tuple[str, float]]]]:
     """Name, palette indices and colors (with opacity) of each overlay."""
-    truth, prediction = arrays.truth, arrays.prediction
+    truth, prediction = case.truth, mask.prediction
+    if truth is not None:
+        yield "errors", errors_of(prediction, truth), [(c, 1.0) for c in ERROR_COLORS.values()]
+        yield "truth", *class_layer(truth)
+    yield "prediction", *class_layer(prediction)
+    if mask.uncertainty is not None:
+        shades = np.rint(np.clip(mask.uncertainty, 0, 1) * (SHADES - 1)).astype(np.uint8)
+        opacities = [index / (SHADES - 1) for index in range(1, SHADES)]
+        yield "uncertainty", shades, [(UNCERTAIN, opacity) for opacity in opacities]
+
+
+def errors_of(prediction: AnyArray, truth: AnyArray) -> NDArray[np.uint8]:
+    """1: correct foreground, 2: false positive or another class, 3: false negative."""
     errors = np.zeros(truth.shape, np.uint8)
     errors[(prediction != 0) & (prediction == truth)] = 1
     errors[(prediction != 0) & (prediction != truth)] = 2
     errors[(prediction == 0) & (truth != 0)] = 3
-    yield "errors", errors, [(color, 1.0) for color in ERROR_COLORS.values()]
-    classes = [(CLASS_COLORS[index % len(CLASS_COLORS)], 1.0) for index in range(255)]
-    for layer, values in (("truth", truth), ("prediction", prediction)):
-        most = int(values.max(initial=0))
-        yield layer, np.clip(values, 0, 255).astype(np.uint8), classes[:most]
-    if arrays.uncertainty is not None:
-        shades = np.rint(np.clip(arrays.uncertainty, 0, 1) * (SHADES - 1)).astype(np.uint8)
-        opacities = [index / (SHADES - 1) for index in range(1, SHADES)]
-        yield "uncertainty", shades, [(UNCERTAIN, opacity) for opacity in opacities]
+    return errors
+
+
+def class_layer(values: AnyArray) -> tuple[NDArray[np.uint8], list[tuple[str, float]]]:
+    count = int(values.max(initial=0))
+    colors = [(CLASS_COLORS[index % len(CLASS_COLORS)], 1.0) for index in range(min(count, 255))]
+    return np.clip(values, 0, 255).astype(np.uint8), colors
 
 
 def _sheet(
@@ -304,13 +217,13 @@ def _sheet(
     return sheet
 
 
-def _jpeg_url(sheet: NDArray[np.uint8]) -> str:
+def jpeg_url(sheet: NDArray[np.uint8], quality: int = JPEG_QUALITY) -> str:
     buffer = io.BytesIO()
-    Image.fromarray(sheet).save(buffer, "jpeg", quality=JPEG_QUALITY, optimize=True)
+    Image.fromarray(sheet).save(buffer, "jpeg", quality=quality, optimize=True)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-def _palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
+def palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -> str:
     """A PNG with a palette: 0 is transparent, every other index has its color and opacity."""
     picture = Image.frombytes("P", sheet.shape[::-1], sheet.tobytes())
     table = [0, 0, 0]

@@ -42,7 +42,8 @@ def answer(found: RunCollection) -> Answer:
     known = estimates(found)
     if not known:
         return Answer("No run has scores on test cases yet.")
-    best, *others = known
+    best = next(iter(known))
+    others = [label for label in found.labels if label in known and label != best]
     score = dice_text(known[best])
     if not others:
         return Answer(f"{best}: {score}. There is no other method to compare with.")

@@ -21,9 +21,10 @@ from segpl.evaluate.uncertainty import (
     questions,
     reliability,
 )
+from segpl.report.comparison import significantly_best
 from segpl.report.figures import INK, dash, legend_below, make_plain, panel, run_color, safe_name
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
-from segpl.report.tables import Table, mean_and_std
+from segpl.report.tables import Table, mean_and_std, mean_of
 
 MAX_VOXELS = 500_000  # per case; more are thinned out evenly
 CURVE_POINTS = 50
@@ -56,7 +57,7 @@ class CaseCalibration:
         return self.retention.area
 
 
-BySeeds = Mapping[str, Sequence[Sequence[CaseCalibration]]]  # label -> seeds -> cases
+Calibrations = Mapping[str, Mapping[int, Mapping[Any, CaseCalibration]]]  # label -> seed -> case
 
 
 def calibration_of(
@@ -75,8 +76,11 @@ def calibration_of(
     )
 
 
-def calibration_section(found: BySeeds, missing: Sequence[str]) -> Section:
-    known = {label: [seed for seed in seeds if seed] for label, seeds in found.items()}
+def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
+    known = {
+        label: {seed: cases for seed, cases in seeds.items() if cases}
+        for label, seeds in found.items()
+    }
     known = {label: seeds for label, seeds in known.items() if seeds}
     if not known:
         reason = (
@@ -110,39 +114,36 @@ def calibration_section(found: BySeeds, missing: Sequence[str]) -> Section:
     )
 
 
-def calibration_table(found: BySeeds) -> Table:
-    values = {
-        label: [
-            [float(np.mean([getattr(case, name) for case in cases])) for cases in seeds]
-            for name in COLUMNS.values()
-        ]
-        for label, seeds in found.items()
-    }
-    means = [[float(np.mean(each)) for each in columns] for columns in values.values()]
-    lowest = np.min(means, axis=0)
+def calibration_table(found: Calibrations) -> Table:
+    labels = list(found)
+    rows, bold = [[label] for label in labels], set()
+    for column, name in enumerate(COLUMNS.values(), 1):
+        values = {
+            label: {
+                seed: {case: float(getattr(one, name)) for case, one in cases.items()}
+                for seed, cases in seeds.items()
+            }
+            for label, seeds in found.items()
+        }
+        for row, seeds in zip(rows, values.values(), strict=True):
+            row.append(mean_and_std([mean_of(list(cases.values())) for cases in seeds.values()], 4))
+        if best := significantly_best(values, "low"):
+            bold.add((labels.index(best), column))
     return Table(
         columns=["method", *COLUMNS],
-        rows=[
-            [label, *(mean_and_std(each, 4) for each in columns)]
-            for label, columns in values.items()
-        ],
-        note="Lower is better. Mean ± standard deviation over seeds of the mean over cases. ECE, "
-        "ACE: expected and adaptive calibration error, 15 bins. Retained error: area under the "
+        rows=rows,
+        note="Lower is better; bold: significantly lower than every other method. Mean ± standard "
+        "deviation over seeds of the mean over cases. ECE, ACE: expected and adaptive calibration error, 15 bins. Retained error: area under the "
         f"retention curve. At most {MAX_VOXELS:,} evenly spaced voxels per case.",
-        best=frozenset(
-            (row, column + 1)
-            for row, line in enumerate(means)
-            for column, value in enumerate(line)
-            if len(means) > 1 and value == lowest[column]
-        ),
+        bold=frozenset(bold),
     )
 
 
-def reliability_figure(found: BySeeds, places: Mapping[str, int]) -> Figure:
+def reliability_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
     figure, axes = panel(extra_height=0.6)
     axes.plot([0, 1], [0, 1], color=INK, alpha=0.35, linewidth=1, linestyle="--")
     for label, seeds in found.items():
-        cases = [case.reliability for seed in seeds for case in seed]
+        cases = [case.reliability for seed in seeds.values() for case in seed.values()]
         count = np.sum([case.count for case in cases], axis=0)
         shown = count >= MIN_BIN
         x, y = (
@@ -158,10 +159,10 @@ def reliability_figure(found: BySeeds, places: Mapping[str, int]) -> Figure:
     return figure
 
 
-def retention_figure(found: BySeeds, places: Mapping[str, int]) -> Figure:
+def retention_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
     figure, axes = panel(extra_height=0.6)
     for label, seeds in found.items():
-        curves = [case.retention for seed in seeds for case in seed]
+        curves = [case.retention for seed in seeds.values() for case in seed.values()]
         error = 100 * np.mean([curve.error for curve in curves], axis=0)
         axes.plot(100 * curves[0].retained, error, **_line(label, places))
     make_plain(axes, x="voxels retained (%)", y="wrong (%)")

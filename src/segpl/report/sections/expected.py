@@ -49,9 +49,9 @@ def folds_table(runs: Sequence[RunRecord]) -> Table:
         for name, dice in by_class.items():
             values = list(dice.values())
             ends = number(min(values)), number(max(values))
-            rows.append([run.name, name, folds, str(len(values)), mean_and_std(values), *ends])
+            rows.append([run.name, name, mean_and_std(values), *ends, folds, str(len(values))])
     return Table(
-        columns=["run", "class", "folds", "cases", "Dice", "worst", "best"],
+        columns=["run", "class", "Dice", "worst", "best", "folds", "cases"],
         rows=rows,
         note="Mean ± standard deviation over cases, by the last checkpoint of each fold, on the "
         "plan's voxel grid. folds.csv in the run folder lists every case.",
@@ -87,8 +87,8 @@ def agreement_table(found: RunCollection) -> Table:
             rows.append([label, name, *agreement_cells(each)])
     return Table(
         columns=[
-            *("method", "class", "networks", "found in"),
-            *("agreement", "lowest", "probability", "threshold"),
+            *("method", "class", "agreement", "lowest"),
+            *("probability", "threshold", "found in", "networks"),
         ],
         rows=rows,
         note="Agreement: Dice between the networks of a method, if it has several. Lowest: over "
@@ -103,12 +103,12 @@ def agreement_cells(each: Sequence[tuple[NetworkAgreement, ClassAgreement]]) -> 
     threshold = over_seeds([record.threshold for record in learned])
     std = over_seeds([record.threshold_std for record in learned])
     return [
-        ", ".join(dict.fromkeys(name for record, _ in each for name in record.networks)),
-        f"{sum(one.found for _, one in each)} of {sum(len(record.cases) for record, _ in each)}",
         over_seeds([one.agreement for _, one in each]),
         number(min(lowest, default=math.nan)),
         over_seeds([one.confidence for _, one in each]),
         f"{threshold} (std {std})" if learned else "-",
+        f"{sum(one.found for _, one in each)} of {sum(len(record.cases) for record, _ in each)}",
+        ", ".join(dict.fromkeys(name for record, _ in each for name in record.networks)),
     ]
 
 

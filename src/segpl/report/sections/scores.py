@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
 from segpl.report.collection import RunCollection
+from segpl.report.comparison import significantly_best
 from segpl.report.figures import INK, PANEL, make_plain, run_color, safe_name
 from segpl.report.sections.answer import estimates
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
@@ -61,15 +62,16 @@ def score_section(found: RunCollection) -> Section:
 
 
 def methods_table(found: RunCollection) -> Table:
-    """One row per method, the best first: mean and deviation over seeds of the mean over cases."""
+    """One row per method: mean and deviation over seeds of the mean over cases, Dice first."""
     known, metrics = estimates(found), found.metrics()
-    rows, means = [], []
-    for label in [*known, *(label for label in found.labels if label not in known)]:
+    first, *others = metrics
+    rows = []
+    for label in found.labels:
         runs = [run for run in found.of(label) if run.scores]
-        values = {m: [mean_of(list(run.by_case(m).values())) for run in runs] for m in metrics}
+        means = {m: [mean_of(list(run.by_case(m).values())) for run in runs] for m in metrics}
+        cells = {metric: mean_and_std(values) for metric, values in means.items()}
         ci = interval(known[label].low, known[label].high) if label in known else "-"
-        rows.append([label, str(len(runs)), ci, *(mean_and_std(values[m]) for m in metrics)])
-        means.append([mean_of(values[m]) for m in metrics])
+        rows.append([label, cells[first], ci, *(cells[m] for m in others), str(len(runs))])
     cases = len({score.case for run in found.runs for score in run.scores})
     # tell masks of different runs apart: one of them may be empty
     scores = [
@@ -78,45 +80,43 @@ def methods_table(found: RunCollection) -> Table:
         for score in run.scores
     ]
     return Table(
-        columns=["method", "seeds", "Dice, 95% CI", *(metric_title(*m) for m in metrics.items())],
+        columns=[
+            "method",
+            metric_title(first, metrics[first]),
+            "Dice, 95% CI",
+            *(metric_title(metric, metrics[metric]) for metric in others),
+            "seeds",
+        ],
         rows=rows,
         note="Mean ± standard deviation over seeds of the mean over up to "
-        f"{count_noun(cases, 'test case')}; the best mean is bold. 95% CI: bootstrap over seeds "
-        f"and cases. {empty_note(scores)}",
-        best=best_cells(means, list(metrics), first=3),
+        f"{count_noun(cases, 'test case')}. Bold: significantly better than every other method. "
+        f"95% CI: bootstrap over seeds and cases. {empty_note(scores)}",
+        bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
     )
 
 
-def best_cells(
-    means: Sequence[Sequence[float]], metrics: Sequence[str], *, first: int
-) -> frozenset[tuple[int, int]]:
-    """Cells of the best mean of each metric; `first` is the column of the first metric."""
-    if len(means) < 2:
-        return frozenset()
-    best: set[tuple[int, int]] = set()
-    for column, metric in enumerate(metrics):
+def bold_cells(found: RunCollection, columns: Mapping[str, int]) -> frozenset[tuple[int, int]]:
+    """The significantly best method of each metric; `columns` are the places of the metrics."""
+    bold = set()
+    for metric, column in columns.items():
         direction = METRICS[metric].best
-        values = {
-            row: abs(line[column]) if direction == "zero" else line[column]
-            for row, line in enumerate(means)
-            if math.isfinite(line[column])
-        }
-        if values:
-            top = max(values.values()) if direction == "high" else min(values.values())
-            best |= {(row, column + first) for row, value in values.items() if value == top}
-    return frozenset(best)
+        if found.is_comparable and (direction == "high" or direction == "low"):
+            scores = {label: found.scores(label, metric) for label in found.labels}
+            if best := significantly_best(scores, direction):
+                bold.add((found.labels.index(best), column))
+    return frozenset(bold)
 
 
 def runs_table(found: RunCollection, metrics: dict[str, str]) -> Table:
     return Table(
-        columns=["run", "method", "seed", "cases", *(metric_title(*m) for m in metrics.items())],
+        columns=["run", *(metric_title(*m) for m in metrics.items()), "method", "seed", "cases"],
         rows=[
             [
                 run.name,
+                *(number(mean_of(list(run.by_case(metric).values()))) for metric in metrics),
                 run.label,
                 str(run.seed),
                 str(len({score.case for score in run.scores})),
-                *(number(mean_of(list(run.by_case(metric).values()))) for metric in metrics),
             ]
             for run in found.runs
         ],

@@ -40,3 +40,7 @@ class Section:
     tables: tuple[NamedTable, ...] = ()
     figures: tuple[NamedFigure, ...] = ()
     missing: tuple[str, ...] = ()  # what could not be shown, and how to get it
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.tables or self.figures)

@@ -1,9 +1,9 @@
-"""Bland-Altman plot: whether the two best methods measure the same volumes."""
+"""Bland-Altman plots: the predicted volume of each method compared with the true volume."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
@@ -12,105 +12,121 @@ from segpl.report.collection import RunCollection
 from segpl.report.figures import INK, make_plain, panel, run_color
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
-from segpl.report.tables import Table, count_noun, interval, number
+from segpl.report.tables import Table, interval, number
 
 
-def volume_section(found: RunCollection, labels: Sequence[str]) -> Section:
-    """Compare the foreground volumes that these two methods predict."""
-    key, title = "volumes", "Volume agreement of the two best methods"
-    if not found.is_comparable:
-        return Section(key, title, missing=("These runs use several datasets.",))
-    volumes = {label: by_seed for label in labels if (by_seed := found.by_seed(label, volume_of))}
-    if len(volumes) < 2:
-        reason = "This needs two methods with volumes in their scores: `segpl report --fill`."
+def volume_section(found: RunCollection) -> Section:
+    """Predicted minus true foreground volume, over their mean; one plot per method."""
+    key, title = "volumes", "Predicted and true volumes"
+    compared = {}
+    for label in found.labels:
+        predicted, true = (
+            case_means(found.by_seed(label, lambda run, metric=metric: volume_of(run, metric)))
+            for metric in ("volume", "label_volume")
+        )
+        if (one := bland_altman(predicted, true)).differences:
+            compared[label] = one
+    if not compared:
+        reason = "No scores contain volumes. Run `segpl report --fill`, or `segpl evaluate`."
         return Section(key, title, missing=(reason,))
-    units = {s.unit for run in found.runs for s in run.scores if s.metric == "volume"}
-    unit = units.pop()
-    (first, ours), (second, theirs) = list(volumes.items())[:2]
-    compared = bland_altman(case_means(ours), case_means(theirs))
-    if not compared.differences:
-        reason = f"{first} and {second} have no predicted case in common."
-        return Section(key, title, missing=(reason,))
+    units = {
+        run.label: score.unit
+        for run in found.runs
+        for score in run.scores
+        if score.metric == "label_volume"
+    }
+    limits = common_limits(compared) if found.is_comparable else None
     return Section(
         key,
         title,
         text=(
-            f"Bland-Altman plot of the foreground volume of each case: {first} minus {second}, "
-            "averaged over seeds. 95% of new differences are expected between the dashed lines. "
-            "The bars on the right are 95% confidence intervals of the three lines.",
+            "Bland-Altman plots of the foreground volume of each case: predicted minus true, "
+            "averaged over seeds. 95% of new differences are expected between the dashed lines.",
         ),
-        tables=(NamedTable("volumes", volume_table(compared, unit)),),
-        figures=(
+        tables=(NamedTable("volumes", volume_table(compared, units)),),
+        figures=tuple(
             NamedFigure(
-                "bland-altman",
-                volume_figure(compared, unit),
-                f"difference in volume between {first} and {second}, over the mean volume",
-            ),
+                f"bland-altman-{place + 1}",
+                volume_figure(one, units[label], limits, run_color(found.labels.index(label))),
+                f"{label}: predicted minus true volume, over the mean of both",
+            )
+            for place, (label, one) in enumerate(compared.items())
         ),
     )
 
 
-def volume_of(run: RunRecord) -> dict[str, float]:
-    """Foreground volume of each predicted case."""
+def volume_of(run: RunRecord, metric: str) -> dict[str, float]:
+    """Foreground volume of each case, the sum over its classes."""
     totals: dict[str, float] = {}
     for score in run.scores:
-        if score.metric == "volume":
+        if score.metric == metric:
             totals[score.case] = totals.get(score.case, 0.0) + score.value
     return totals
 
 
-def volume_table(found: BlandAltman, unit: str) -> Table:
-    lines = (("bias", found.bias), ("lower limit", found.lower), ("upper limit", found.upper))
+def common_limits(compared: Mapping[str, BlandAltman]) -> tuple[float, float]:
+    """A range of differences that contains the points and lines of every method."""
+    values = [
+        value
+        for one in compared.values()
+        for value in (*one.differences.values(), one.lower.value, one.upper.value, 0.0)
+        if math.isfinite(value)
+    ]
+    margin = 0.08 * (max(values) - min(values)) or 1.0
+    return min(values) - margin, max(values) + margin
+
+
+def volume_table(compared: Mapping[str, BlandAltman], units: Mapping[str, str]) -> Table:
     return Table(
-        columns=["line", f"difference ({unit})", "95% CI"],
+        columns=["method", "bias", "95% CI", "lower limit", "upper limit", "unit", "cases"],
         rows=[
-            [name, number(bound.value), interval(bound.low, bound.high)] for name, bound in lines
+            [
+                label,
+                number(one.bias.value),
+                interval(one.bias.low, one.bias.high),
+                number(one.lower.value),
+                number(one.upper.value),
+                units[label],
+                str(len(one.differences)),
+            ]
+            for label, one in compared.items()
         ],
-        note=f"{count_noun(len(found.differences), 'case')}; the limits of agreement are at 1.96 "
-        "standard deviations.",
+        note="Bias: mean of predicted minus true volume. The limits of agreement are at 1.96 "
+        "standard deviations from it.",
     )
 
 
-def volume_figure(found: BlandAltman, unit: str) -> Figure:
-    figure, axes = panel(extra_height=0.3)
+def volume_figure(
+    found: BlandAltman, unit: str, limits: tuple[float, float] | None, color: str
+) -> Figure:
+    figure, axes = panel()
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
-    lines = (
+    for name, bound, dash in (
         ("bias", found.bias, "-"),
         ("upper limit", found.upper, "--"),
         ("lower limit", found.lower, "--"),
-    )
-    for column, (name, bound, dash) in enumerate(lines):
-        if not math.isfinite(bound.value):
-            continue
-        axes.axhline(bound.value, color=run_color(1), linestyle=dash, linewidth=1.4)
-        axes.annotate(
-            f"{name} {number(bound.value)}",
-            (1, bound.value),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=INK,
-        )
-        if math.isfinite(bound.low):
-            # next to the points and to each other: with few cases the intervals overlap
-            axes.plot(
-                [1.02 + 0.03 * column] * 2,
-                [bound.low, bound.high],
-                "_-",
-                color=run_color(1),
-                linewidth=1.2,
-                transform=axes.get_yaxis_transform(),
-                clip_on=False,
+    ):
+        if math.isfinite(bound.value):
+            axes.axhline(bound.value, color=color, linestyle=dash, linewidth=1.4)
+            axes.annotate(
+                f"{name} {number(bound.value)}",
+                (1, bound.value),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="bottom",
+                fontsize=8,
+                color=INK,
             )
     axes.plot(
         list(found.means.values()),
         list(found.differences.values()),
         "o",
-        color=INK,
-        markersize=4.5,
-        alpha=0.7,
+        color=color,
+        markersize=5,
+        alpha=0.75,
         markeredgewidth=0,
     )
-    make_plain(axes, x=f"mean volume ({unit})", y=f"difference ({unit})")
+    if limits:
+        axes.set_ylim(limits)
+    make_plain(axes, x=f"mean volume ({unit})", y=f"predicted - true ({unit})")
     return figure

@@ -61,6 +61,7 @@ def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None 
         name_panel(axes, title, degradation)
         if index % across == 0:
             axes.set_ylabel("Dice", color=INK, fontsize=9)
+    grid.flat[0].set_ylim(dice_range(grid.flat[0]))  # the panels share it
     handles = {  # of all panels: a run may be missing from some
         name: handle
         for axes in grid.flat
@@ -105,10 +106,15 @@ def draw_curve(
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
 
 
+def dice_range(axes: Axes) -> tuple[float, float]:
+    """The range of the curves and bands with a margin, within that of Dice."""
+    low, high = axes.get_ylim()
+    return max(0.0, low), min(1.0, high)
+
+
 def name_panel(axes: Axes, title: str, degradation: str) -> None:
     make_plain(axes)
     axes.set_title(title, loc="left", fontsize=9, color=INK)
-    axes.set_ylim(0, 1)
     if degradation == PATCH_SIZE:
         axes.set_xlabel("longest side (voxels)", color=INK, fontsize=8.5)
         sides = sorted({float(x) for line in axes.lines[:1] for x in np.ravel(line.get_xdata())})

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from segpl.errors import MissingFileError
 from segpl.evaluate.metrics import EMPTY_POLICY
+from segpl.evaluate.statistics import BySeed
 from segpl.files import csv_text, read_table, write_text
+from segpl.report.comparison import significantly_best
 from segpl.report.tables import Table, count_noun
 
 CLEAN = "clean"  # unchanged images; severity 0 of every degradation
@@ -64,6 +66,15 @@ def by_case(rows: Sequence[StressRow], run: str, degradation: str) -> dict[float
     }
 
 
+def dice_by_case(rows: Sequence[StressRow], run: str, degradation: str) -> BySeed:
+    """Dice of each case, averaged over classes and severities."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if row.run == run and row.degradation == degradation:
+            found.setdefault(row.case, []).append(row.dice)
+    return {0: {case: statistics.fmean(values) for case, values in found.items()}}
+
+
 def curve_of(
     rows: Sequence[StressRow], run: str, degradation: str
 ) -> tuple[list[float], list[float], list[float]]:
@@ -82,10 +93,10 @@ def curve_of(
 def stress_table(rows: Sequence[StressRow]) -> Table:
     """One row per degradation and run: Dice on clean and degraded images, and the drop."""
     shown: list[list[str]] = []
-    best: set[tuple[int, int]] = set()
+    bold: set[tuple[int, int]] = set()
     runs = names_in(row.run for row in rows)
     for degradation in degradations_in(rows):
-        means: dict[int, float] = {}
+        places: dict[str, int] = {}  # run -> row
         for run in runs:
             degraded = by_case(rows, run, degradation)
             clean = by_case(rows, run, CLEAN).get(0.0)
@@ -94,17 +105,18 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
             clean_mean = statistics.fmean(clean)
             levels = [statistics.fmean(values) for values in degraded.values()]
             mean = statistics.fmean(levels)
-            means[len(shown)] = mean
+            places[run] = len(shown)
             drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}%" if clean_mean > 0 else "-"
             worst = f"{min(levels):.3f}"
             shown.append([degradation, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
-        if len(means) > 1:
-            best |= {(row, 3) for row, mean in means.items() if mean == max(means.values())}
+        scores = {run: dice_by_case(rows, run, degradation) for run in places}
+        if best := significantly_best(scores):
+            bold.add((places[best], 3))
     return Table(
         columns=["degradation", "run", "Dice, clean", "mean", "worst", "drop"],
         rows=shown,
         note=stress_note(rows),
-        best=frozenset(best),
+        bold=frozenset(bold),
     )
 
 
@@ -115,6 +127,7 @@ def stress_note(rows: Sequence[StressRow]) -> str:
     patch = f" For {PATCH_SIZE}, clean is the window of the plan." if has_patch else ""
     return (
         f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's voxel grid. Mean and "
-        "worst: over severities above 0. Drop: from clean to mean, relative to clean."
+        "worst: over severities above 0; bold if significantly higher than that of every other "
+        "run. Drop: from clean to mean, relative to clean."
         f"{patch} {EMPTY_POLICY}"
     )
