@@ -6,6 +6,7 @@ import csv
 import io
 import re
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -70,9 +71,11 @@ def page_file(runs_by_dims, tmp_path_factory) -> Path:
 def test_runs_of_two_seeds_are_one_row_per_method(page_file):
     page = page_file.read_text()
     table = section(page, "scores").split("</table>")[0]
-    assert sorted(re.findall(r"<tr><td>([^<]*)</td><td>2</td>", table)) == sorted(METHODS)
-    for key in ("curves", "threshold", "pseudo-labels", "calibration", "volumes", "cost"):
+    found = re.findall(r"<tr><td>([^<]*)</td>.*<td>2</td></tr>", table)
+    assert found == ["supervised", "segpl-vi"]
+    for key in ("curves", "threshold", "pseudo-labels", "volumes", "cost"):
         section(page, key)
+    assert "Calibration" in section(page, "missing")
     assert "segpl train --config" in section(page, "repeat")
     assert "train.log_every" in section(page, "repeat")
     assert not re.search(r'(?:src|href)="(?!#|data:)', page)
@@ -112,7 +115,7 @@ def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
     assert "Dice" in (filled.assets / "scores.csv").read_text().splitlines()[0]
     assert r"\begin{tabular}" in (filled.assets / "scores.tex").read_text()
     assert (filled.assets / "reliability.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (filled.assets / "bland-altman.svg").read_text()
+    assert "<svg" in (filled.assets / "bland-altman-1.svg").read_text()
 
 
 def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
@@ -126,9 +129,9 @@ def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
     assert sorted(next(csv.reader(io.StringIO(text))) for text in tables) == sorted(heads)
     assert names["csv"] == names["tex"]
     assert names["png"] == names["svg"]
-    assert len(names["svg"]) == filled.page.count("<svg") == filled.page.count("</svg>")
+    assert len(names["svg"]) == filled.page.count('<svg role="img"')
     assert {"scores", "calibration", "stress", "volumes", "cost"} <= names["csv"]
-    assert {"stress-curves", "dice-by-case", "bland-altman", "reliability"} <= names["svg"]
+    assert {"stress-curves", "dice-by-case", "bland-altman-1", "reliability"} <= names["svg"]
 
 
 def test_progress_bars_name_each_step(filled):
@@ -161,14 +164,22 @@ def test_broken_runs_are_named_and_the_others_shown(segpl, runs, tmp_path):
         assert f"{name} is left out" in answer.err
     assert f"{copies[1].name}: no scores" in section(page, "scores")
     assert f"{copies[1].name}: no log" in section(page, "curves")
-    assert "no readable plan.json" in section(page, "cases")
-    assert "<strong>supervised</strong>" in section(page, "cases")
+    assert '"label": "supervised"' in page
 
 
 def test_other_suffixes_than_html_are_rejected(segpl, runs, tmp_path):
     answer = segpl("report", *runs, "--out", tmp_path / "report.pdf")
     assert answer.code == 1
     assert "must end with .html" in answer.err
+
+
+def test_page_of_somebody_else_is_not_replaced(segpl, runs, tmp_path):
+    other = tmp_path / "index.html"
+    other.write_text("<html>my page</html>")
+    answer = segpl("report", *runs, "--out", other)
+    assert answer.code == 1
+    assert "is not a segpl report. Choose another --out" in answer.err
+    assert other.read_text() == "<html>my page</html>"
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
@@ -180,7 +191,13 @@ def test_page_works_in_a_browser(page_file, tmp_path):
         assert page.run("document.querySelector('h1').textContent") == "2 methods on 3d/data"
         assert page.run("document.querySelectorAll('svg').length") > 5
         sorts_by_clicks_and_keys(page)
-        scrolls_and_fades(page)
+        scrolls_the_page_unless_a_picture_has_focus(page)
+        moves_through_slices_views_and_layers(page)
+        draws_contours(page)
+        changes_window_level_and_zoom(page)
+        reaches_every_case_in_all_methods(page)
+        has_a_sticky_table_of_contents(page)
+        shows_the_main_score_first_on_a_phone(page)
         fits_a_phone_and_the_dark(page)
         assert page.complaints() == []
         assert page.requests() == [out.resolve().as_uri()]
@@ -188,14 +205,14 @@ def test_page_works_in_a_browser(page_file, tmp_path):
 
 def sorts_by_clicks_and_keys(page) -> None:
     table = "document.querySelector('#scores table')"
-    column = f"[...{table}.tBodies[0].rows].map(row => parseFloat(row.cells[3].textContent))"
-    click = f"{table}.tHead.rows[0].cells[3].querySelector('button').click()"
+    column = f"[...{table}.tBodies[0].rows].map(row => parseFloat(row.cells[1].textContent))"
+    click = f"{table}.tHead.rows[0].cells[1].querySelector('button').click()"
     page.run(click)
     down = page.run(column)
     assert down == sorted(down, reverse=True)
     page.run(click)
     assert page.run(column) == sorted(down)
-    assert page.run(f"{table}.tHead.rows[0].cells[3].getAttribute('aria-sort')") == "ascending"
+    assert page.run(f"{table}.tHead.rows[0].cells[1].getAttribute('aria-sort')") == "ascending"
     page.run(f"{table}.tHead.rows[0].cells[0].querySelector('button').focus()")
     page.send(
         "Input.dispatchKeyEvent", type="keyDown", key="Enter", windowsVirtualKeyCode=13, text="\r"
@@ -204,36 +221,137 @@ def sorts_by_clicks_and_keys(page) -> None:
     assert names == sorted(METHODS, reverse=True)
 
 
-def scrolls_and_fades(page) -> None:
-    stage = "document.querySelector('.stage')"
-    position = f"{stage}.querySelector('.image').style.backgroundPosition"
-    slider = "document.querySelector('.place input')"
-    assert page.run(f"{stage}.querySelector('.image').style.backgroundImage").startswith(
-        'url("data:image/jpeg'
+STAGE = "document.querySelector('.stage')"
+CURRENT_SECTION = "document.querySelector('nav a[aria-current]')?.hash"
+OVERLAY = "document.querySelector('.over')"
+
+
+def value(page, name: str) -> int:
+    return page.run(f"Number(document.querySelector('[name={name}]').value)")
+
+
+def choose(page, name: str, value: object) -> None:
+    control = f"document.querySelector('[name={name}]')"
+    page.run(f"{control}.value = {value!r}")
+    page.run(f"{control}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+
+
+def wheel(page) -> float:
+    """Turn the mouse wheel over the first picture; returns how far the page was scrolled before."""
+    box = page.run(
+        f"{STAGE}.scrollIntoView({{block: 'center'}}), {STAGE}.getBoundingClientRect().toJSON()"
     )
-    before, place = page.run(position), page.run(f"Number({slider}.value)")
-    page.run(f"{stage}.focus()")
+    place = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    top = page.run("scrollY")
+    page.send("Input.dispatchMouseEvent", type="mouseWheel", deltaX=0, deltaY=40, **place)
+    return top
+
+
+def opaque_pixels(page) -> int:
+    """Colored pixels of the first overlay, once it is drawn."""
+    return page.run(
+        f"[...{OVERLAY}.getContext('2d').getImageData(0, 0, {OVERLAY}.width, {OVERLAY}.height)"
+        ".data].filter((_, index) => index % 4 === 3).filter(Boolean).length"
+    )
+
+
+def wait_for(condition) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def scrolls_the_page_unless_a_picture_has_focus(page) -> None:
+    page.run("document.activeElement.blur()")
+    choose(page, "place", 3)
+    top = wheel(page)
+    before = value(page, "place")
+    wait_for(lambda: page.run("scrollY") > top)
+    assert value(page, "place") == before
+    page.run(f"{STAGE}.focus({{preventScroll: true}})")
+    wheel(page)
+    wait_for(lambda: value(page, "place") == before + 1)
+
+
+def moves_through_slices_views_and_layers(page) -> None:
+    image = "document.querySelector('.image')"
+    assert page.run(f"{image}.style.backgroundImage").startswith('url("data:image/jpeg')
+    page.run(f"{STAGE}.focus()")
     page.press("Home")
-    assert page.run(f"Number({slider}.value)") == 0
+    assert value(page, "place") == 0
+    before = page.run(f"{image}.style.backgroundPosition")
     page.press("ArrowUp")
-    assert page.run(f"Number({slider}.value)") == 1
-    assert page.run(position) != before or place == 1
-    page.run(f"{stage}.dispatchEvent(new WheelEvent('wheel', {{deltaY: 1, cancelable: true}}))")
-    assert page.run(f"Number({slider}.value)") == 2
-    page.run(f"{slider}.value = 5; {slider}.dispatchEvent(new Event('input'))")
+    assert value(page, "place") == 1
+    assert page.run(f"{image}.style.backgroundPosition") != before
+    choose(page, "place", 5)
     assert page.run("document.querySelector('.place output').textContent") == "slice 6 of 24"
-    views = "document.querySelector('.browser').querySelectorAll('[data-choice=view] input')"
-    assert page.run(f"{views}.length") == 3
-    seen = page.run(f"{stage}.querySelector('.image').dataset.sheet")
-    page.run(f"{views}[1].click()")
-    assert page.run(f"{stage}.querySelector('.image').dataset.sheet") != seen
-    layers = "document.querySelector('.browser').querySelectorAll('[data-choice=layer] input')"
-    page.run(f"{layers}[2].click()")
-    assert page.run(f"{stage}.querySelector('.over').dataset.sheet").endswith("prediction")
-    fade = "document.querySelector('.fade input')"
-    page.run(f"{fade}.value = 20; {fade}.dispatchEvent(new Event('input'))")
-    assert page.run(f"{stage}.querySelector('.over').style.opacity") == "0.2"
-    assert page.run(f"{stage}.getBoundingClientRect().height") > 50
+    assert page.run("document.querySelectorAll('[name=view] option').length") == 3
+    sheet = page.run(f"{image}.dataset.sheet")
+    choose(page, "view", 1)
+    assert page.run(f"{image}.dataset.sheet") != sheet
+    page.run("document.querySelector('[name=layer][value=prediction]').click()")
+    assert "/prediction/0" in page.run(f"{OVERLAY}.dataset.shown")
+    choose(page, "opacity", 20)
+    assert page.run(f"{OVERLAY}.style.opacity") == "0.2"
+
+
+def draws_contours(page) -> None:
+    page.run("document.querySelector('[name=layer][value=truth]').click()")
+    choose(page, "view", 0)
+    wait_for(lambda: opaque_pixels(page) > 0)
+    filled = opaque_pixels(page)
+    page.run("document.querySelector('[name=contours]').click()")
+    wait_for(lambda: 0 < opaque_pixels(page) < filled)
+    page.run("document.querySelector('[name=contours]').click()")
+    wait_for(lambda: opaque_pixels(page) == filled)
+
+
+def changes_window_level_and_zoom(page) -> None:
+    function = "document.querySelector('feFuncR')"
+    choose(page, "window", 50)
+    choose(page, "level", 25)
+    assert float(page.run(f"{function}.getAttribute('slope')")) == 2
+    assert float(page.run(f"{function}.getAttribute('intercept')")) == 0
+    assert "#window" in page.run("getComputedStyle(document.querySelector('.image')).filter")
+    choose(page, "zoom", 300)
+    panes = "[...document.querySelectorAll('.pane')].map(pane => pane.style.transform)"
+    assert page.run(panes) == ["translate(0%, 0%) scale(3)"] * 2
+    page.run("document.querySelector('[data-reset]').click()")
+    assert page.run(panes) == ["translate(0%, 0%) scale(1)"] * 2
+    assert value(page, "window") == 100
+
+
+def reaches_every_case_in_all_methods(page) -> None:
+    assert page.run("document.querySelectorAll('[name=case] option').length") == 3
+    titles = set()
+    for _ in range(3):
+        captions = "[...document.querySelectorAll('.stages figcaption')].map(c => c.textContent)"
+        assert [text.split(":")[0] for text in page.run(captions)] == [METHODS[0], METHODS[1]]
+        titles.add(page.run("document.querySelector('.image').dataset.sheet"))
+        page.run("document.querySelector('[data-step=\"1\"]').click()")
+    assert len(titles) == 3
+    page.run("document.querySelector('.tiles a').click()")
+    assert value(page, "case") == 0
+
+
+def has_a_sticky_table_of_contents(page) -> None:
+    for width in (1280, 900):
+        page.resize(width, 900)
+        page.run("document.querySelector('#cost').scrollIntoView()")
+        wait_for(lambda: page.run(CURRENT_SECTION) not in (None, "#answer"))
+        top = page.run("document.querySelector('nav').getBoundingClientRect().top")
+        assert abs(top) < 1
+    page.resize(1280, 900)
+
+
+def shows_the_main_score_first_on_a_phone(page) -> None:
+    page.resize(390, 844)
+    cell = "document.querySelector('#scores tbody td:nth-child(2)').getBoundingClientRect()"
+    assert page.run("document.querySelector('#scores th:nth-child(2)').textContent") == "Dice"
+    assert page.run(f"{cell}.right") <= 390
+    shadow = "getComputedStyle(document.querySelector('#scores .scroll')).backgroundImage"
+    assert "gradient" in page.run(shadow)
 
 
 def fits_a_phone_and_the_dark(page) -> None:

@@ -12,6 +12,7 @@ from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score
 from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note
+from segpl.report.page.slices import MaskArrays
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.volumes import volume_of
 
@@ -52,10 +53,15 @@ def run(tmp_path) -> RunRecord:
     return make_record("segpl", dataset=str(data), path=folder, plan=PLAN, scores=scores)
 
 
+def masks(run: RunRecord) -> MaskArrays:
+    cases = RunCases(run)
+    return cases.mask_arrays("t0", cases.case_arrays("t0").grid)
+
+
 def test_number_without_a_class_is_rejected(run):
     write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
     with pytest.raises(InputError, match="contains the number 7, which is not a class"):
-        RunCases(run).arrays("t0")
+        masks(run)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_probabilities_of_another_grid_or_other_classes_are_reported(run, shape,
     path = run.path / "predictions" / "probabilities" / "t0.nii.gz"
     write(path, np.zeros(shape, np.float32), affine)
     known, missing = calibrations(collect(run))
-    assert known == {"segpl": []}
+    assert known == {"segpl": {}}
     assert words in missing[0]
 
 
@@ -80,18 +86,18 @@ def test_shown_channel_is_named_if_there_are_several(run):
 
 
 def test_case_is_read_with_its_truth_and_prediction(run):
-    arrays = RunCases(run).arrays("t0")
-    assert np.count_nonzero(arrays.truth == 2) == 4
-    assert np.count_nonzero(arrays.prediction) == 4
-    assert arrays.truth[0, 0, 0] == 0
-    assert arrays.uncertainty is None
+    truth = RunCases(run).case_arrays("t0").truth
+    assert np.count_nonzero(truth == 2) == 4
+    assert truth[0, 0, 0] == 0
+    assert np.count_nonzero(masks(run).prediction) == 4
+    assert masks(run).uncertainty is None
 
 
 def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):
     entropy = np.zeros((6, 5, 4, 3), np.float32)
     entropy[2, 2, 2, 1] = MAX_ENTROPY / 2
     write(run.path / "samples" / "uncertainty" / "t0_entropy.nii.gz", entropy)
-    shown = RunCases(run).arrays("t0").uncertainty
+    shown = masks(run).uncertainty
     assert shown is not None
     assert (shown[2, 2, 2], shown.sum()) == (pytest.approx(0.5), pytest.approx(0.5))
 
@@ -99,14 +105,14 @@ def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):
 def test_prediction_on_another_grid_is_rejected(run):
     write(run.path / "predictions" / "t0.nii.gz", np.zeros((6, 5, 4), np.uint8), np.eye(4))
     with pytest.raises(InputError, match="the label and the prediction differ in voxel spacing"):
-        RunCases(run).arrays("t0")
+        masks(run)
 
 
 def test_calibration_uses_only_voxels_with_a_known_label(run):
     probability = np.stack([number == LABEL for number in (0, 1, 4)], -1).astype(np.float32)
     write(run.path / "predictions" / "probabilities" / "t0.nii.gz", probability)
     known, missing = calibrations(collect(run))
-    (case,) = known["segpl"][0]
+    case = known["segpl"][0]["t0"]
     assert missing == []
     assert case.brier == 0
     assert case.reliability.count.sum() == 3 * 119
@@ -114,4 +120,4 @@ def test_calibration_uses_only_voxels_with_a_known_label(run):
 
 def test_volume_of_a_case_is_the_sum_over_its_classes(run):
     scored = [Score("t0", name, "volume", size, "ml") for name, size in (("a", 1.5), ("b", 2.0))]
-    assert volume_of(replace(run, scores=scored)) == {"t0": 3.5}
+    assert volume_of(replace(run, scores=scored), "volume") == {"t0": 3.5}

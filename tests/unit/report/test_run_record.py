@@ -160,7 +160,7 @@ def test_moved_data_is_reported_and_hides_nothing_else(tmp_path):
     out = tmp_path / "page.html"
     write_report(runs, out, quiet=True)
     page = out.read_text()
-    assert "worst case: " in page
+    assert "worst: t0: " in page.split('<section id="missing">')[1]
     assert "0.550" in page
 
 

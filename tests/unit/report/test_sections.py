@@ -10,18 +10,20 @@ from records import collect, make_record
 
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow
-from segpl.report.collection import RunCollection, typical_cases
-from segpl.report.curves import thin_out
+from segpl.report.collection import RunCollection, cases_by_score, typical_cases
+from segpl.report.curves import curve_figure, thin_out
+from segpl.report.page.cases import case_requests
+from segpl.report.page.gallery import Gallery, ShownCase, ShownMask, Tile
 from segpl.report.page.report import (
     Page,
     Preface,
     class_legends,
-    has_volumes,
+    legends_of,
+    sections_of,
     title_of,
-    uncertainty_legend,
     warnings_of,
 )
-from segpl.report.page.slices import Browser, ShownCase, View
+from segpl.report.page.slices import View
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.repeat import settings_table, train_command, versions_table
 from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
@@ -117,22 +119,40 @@ class TestAnswer:
 
 
 class TestScores:
-    def test_best_method_comes_first_and_is_bold(self):
+    def test_score_of_a_significantly_better_method_is_bold(self):
         runs = make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + 0.1)
         table = methods_table(collect(*runs))
-        assert [row[0] for row in table.rows] == ["segpl", "supervised"]
-        assert table.best == {(0, 3)}
+        assert [row[0] for row in table.rows] == ["supervised", "segpl"]
+        assert table.columns[:2] == ["method", "Dice"]
+        assert table.bold == {(1, 1)}
+
+    def test_highest_mean_alone_is_not_bold(self):
+        runs = make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE)
+        assert methods_table(collect(*runs)).bold == frozenset()
+
+    def test_all_tables_have_the_same_order_of_methods(self):
+        runs = [make_record(name, 0, BASE + x) for name, x in (("cps", 0.1), ("supervised", 0.2))]
+        found = collect(*runs, make_record("segpl", 0, BASE))
+        for table in (
+            methods_table(found),
+            class_table(found),
+            cost_section(found).tables[0].table,
+        ):
+            assert [row[0] for row in table.rows] == ["supervised", "cps", "segpl"]
+        assert cases_table(found, "dice").columns[1:] == ["supervised", "cps", "segpl"]
+        sentences = answer(found).sentences
+        assert [text.split(" scores")[0] for text in sentences] == ["cps", "segpl"]
 
     def test_deviation_is_over_seeds(self):
         """By hand: means 0.5 and 0.6, deviation 0.0707."""
         runs = make_record("segpl", 0, [0.4, 0.6]), make_record("segpl", 1, [0.5, 0.7])
-        assert methods_table(collect(*runs)).rows[0][3] == "0.550 ± 0.071"
+        assert methods_table(collect(*runs)).rows[0][1] == "0.550 ± 0.071"
 
     def test_classes_are_averaged_before_cases(self):
         run = make_record("segpl", 0, [0.2])
         scores = [*run.scores, Score("case0", "tumor", "dice", 0.6)]
         found = collect(replace(run, scores=scores))
-        assert methods_table(found).rows[0][3] == "0.400"
+        assert methods_table(found).rows[0][1] == "0.400"
         assert class_table(found).rows == [["segpl", "0.200", "0.600"]]
 
     def test_empty_masks_are_counted_per_run(self):
@@ -141,11 +161,12 @@ class TestScores:
         found = collect(replace(run, scores=scores), make_record("cps", 0, BASE))
         assert "1 of 24 pairs" in methods_table(found).note
 
-    def test_nan_scores_are_left_out_of_means_and_slices(self):
-        run = make_record("segpl", 0, [0.4, np.nan, 0.6])
-        found = collect(run)
-        assert methods_table(found).rows[0][3] == "0.500"
-        assert "case1" not in typical_cases(run, found).values()
+    def test_nan_scores_are_left_out_of_means_and_come_last(self):
+        run = make_record("segpl", 0, [0.4, np.nan, 0.3])
+        assert methods_table(collect(run)).rows[0][1] == "0.350"
+        assert cases_by_score([run]) == ["case2", "case0", "case1"]
+        requests, _ = case_requests(collect(run))
+        assert [one.title for one in requests] == ["worst: case2", "best: case0", "case1"]
 
     def test_page_warns_of_different_test_cases(self):
         found = collect(make_record("segpl", 0, BASE), make_record("cps", 0, BASE[:5]))
@@ -153,25 +174,26 @@ class TestScores:
 
 
 @pytest.mark.parametrize(
-    ("values", "chosen"),
+    ("order", "chosen"),
     [
-        ([0.3, 0.9, 0.5], {"worst": "case0", "median": "case2", "best": "case1"}),
-        ([0.3, 0.9], {"worst": "case0", "best": "case1"}),
-        ([0.3], {"only": "case0"}),
-        ([], {}),
+        ("abcde", {"a": "worst", "c": "median", "e": "best"}),
+        ("ab", {"a": "worst", "b": "best"}),
+        ("a", {"a": "the only case"}),
+        ("", {}),
     ],
 )
-def test_typical_cases_are_the_extremes_and_the_median(values, chosen):
-    run = make_record("segpl", 0, values)
-    assert typical_cases(run, collect(run)) == chosen
+def test_typical_cases_are_the_extremes_and_the_median(order, chosen):
+    assert typical_cases(order) == chosen
 
 
-def test_methods_of_one_seed_show_the_same_cases():
+def test_every_case_is_shown_by_all_methods_from_worst_to_best():
     """By hand: means over both are 0.5, 0.45 and 0.55."""
     runs = make_record("segpl", 0, [0.1, 0.5, 0.6]), make_record("cps", 0, [0.9, 0.4, 0.5])
-    found = collect(*runs)
-    expected = {"worst": "case1", "median": "case0", "best": "case2"}
-    assert [typical_cases(run, found) for run in runs] == [expected, expected]
+    requests, note = case_requests(collect(*runs, make_record("cps", 1, [0.1, 0.1, 0.1])))
+    assert [one.title for one in requests] == ["worst: case1", "median: case0", "best: case2"]
+    assert [[mask.label for mask in one.masks] for one in requests] == [["segpl", "cps"]] * 3
+    assert requests[0].masks[1].caption == "Dice 0.400"
+    assert note == "Each method is shown with seed 0."
 
 
 class TestTraining:
@@ -201,6 +223,20 @@ class TestTraining:
         log = {"step": [1.0, 2.0, 3.0, 4.0, 5.0], "total": [1.0, 3.0, np.nan, 5.0, 6.0]}
         assert thin_out(log, 3) == {"step": [2.0, 4.0, 5.0], "total": [2.0, 5.0, 6.0]}
         assert thin_out(log, 5) is log
+
+    def test_log_with_a_single_row_has_a_visible_point(self):
+        figure = curve_figure({"segpl": [{"step": [10.0], "total": [0.5]}]}, "total", "loss")
+        (line,) = figure.axes[0].lines
+        assert line.get_marker() == "o"
+        assert line.get_xydata().tolist() == [[10.0, 0.5]]
+
+    def test_bands_have_no_impossible_values(self):
+        logs = [{"step": [1.0], "threshold": [v], "total": [v]} for v in (0.1, 0.98, 0.99)]
+        for column, most in (("threshold", 1.0), ("total", 1.2)):
+            axes = curve_figure({"segpl": logs}, column, column).axes[0]
+            low, high = axes.collections[0].get_datalim(axes.transData).intervaly
+            assert low >= 0
+            assert high == pytest.approx(most, abs=0.01)
 
     def test_cost_has_time_weights_and_memory(self):
         runs = make_record("segpl", 0), make_record("segpl", 1)
@@ -252,15 +288,19 @@ class TestPage:
         found = RunCollection(named, {evil: evil})
         preface = Preface(title=evil, paragraphs=[evil])
         page = Page(found, [score_section(found), cost_section(found)], preface, evil)
-        html = page.render([], {evil: "data:,"}, evil)
-        assert "<img" not in html
+        view = View(evil, 1, 1, 1, 1, 1.0, 0, (0,), evil)
+        mask = ShownMask(evil, evil, ({"errors": evil},))
+        tile = Tile("data:,", evil, evil, evil)
+        shown = (ShownCase(evil, (view,), (mask,)),)
+        html = page.render(Gallery(shown, (tile,), {evil: "data:,"}, (evil,), evil))
+        assert html.count("<img") == 1  # the tile
         assert html.count("</script>") == 3  # those of the template
         assert "&lt;img src=x onerror=alert(1)&gt;" in html
 
     def test_same_runs_give_the_same_page_and_figures_take_the_text_color(self):
         found = collect(make_record("segpl", 0, BASE))
         one, two = (
-            Page(found, [score_section(found)], Preface(), "").render([], {}, "") for _ in "ab"
+            Page(found, [score_section(found)], Preface(), "").render(Gallery()) for _ in "ab"
         )
         assert one == two
         assert "currentColor" in one
@@ -272,7 +312,7 @@ class TestPage:
         log = {"step": list(range(20_000)), **{c: rng.normal(size=20_000) for c in columns}}
         runs = [make_record("segpl", settings={"method.alpha": a}, log=log) for a in range(5)]
         found = collect(*runs)
-        html = Page(found, curve_sections(found), Preface(), "").render([], {}, "")
+        html = Page(found, curve_sections(found), Preface(), "").render(Gallery())
         assert len(html) < 4_000_000
 
     def test_title_includes_the_parent_of_a_folder_named_data(self):
@@ -285,13 +325,24 @@ class TestPage:
             "1 method on demo/data",
         ]
 
-    @pytest.mark.parametrize("slices", [1, 9])
-    def test_slices_and_uncertainty_are_explained_only_if_shown(self, slices):
-        layers = {"errors": "e"} if slices == 1 else {"errors": "e", "uncertainty": "u"}
-        view = View("stored", slices, slices, 1, 1, 1.0, 0, (0,), "i", layers)
-        shown = Browser("run", "segpl", 0, (ShownCase("best", "a", "Dice 0.5", (view,)),), ())
-        assert has_volumes([shown]) == (slices > 1)
-        assert bool(uncertainty_legend([shown])) == (slices > 1)
+    @pytest.mark.parametrize("layers", [("errors",), ("prediction", "uncertainty")])
+    def test_only_layers_that_are_shown_have_a_legend(self, layers):
+        view = View("stored", 1, 1, 1, 1, 1.0, 0, (0,), "i")
+        mask = ShownMask("segpl", "", (dict.fromkeys(layers, "s"),))
+        shown = Gallery((ShownCase("a", (view,), (mask,)),))
+        found = [heading for heading, _ in legends_of(collect(make_record("segpl")), shown)]
+        assert found == [layer for layer in ("errors", "uncertainty") if layer in layers]
+
+    def test_empty_sections_are_one_list_of_what_is_missing(self):
+        found = collect(make_record("segpl", 0, BASE))
+        page = Page(found, sections_of(found), Preface(), "")
+        html = page.render(Gallery())
+        listed = html.split('<section id="missing">')[1]
+        for title, remedy in (("Calibration", "--probabilities"), ("Degraded", "segpl stress")):
+            assert title in listed
+            assert remedy in listed
+        assert '<section id="calibration">' not in html
+        assert 'href="#calibration"' not in html
 
     def test_every_dataset_has_a_legend_of_its_classes(self):
         runs = [

@@ -84,7 +84,7 @@ def test_table_has_clean_mean_worst_and_relative_drop():
         ["blur", "b", "0.500", "0.500", "0.500", "0.0%"],
         ["patch", "a", "0.800", "0.500", "0.500", "37.5%"],
     ]
-    assert table.best == {(1, 3)}
+    assert table.bold == frozenset()  # one case proves nothing
     assert "2 cases" in table.note
 
 
@@ -127,3 +127,20 @@ def test_bands_stay_between_zero_and_one():
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert heights.min() == 0
     assert heights.max() == 1
+
+
+def test_only_a_significant_difference_is_bold():
+    rows = [
+        row(run, degradation, severity, str(case), 0.5 + 0.01 * case + (run == "b") / 4)
+        for run in "ab"
+        for degradation, severity in ((CLEAN, 0), ("blur", 1))
+        for case in range(8)
+    ]
+    assert stress_table(rows).bold == {(1, 3)}
+
+
+def test_axis_of_the_scores_fits_the_data():
+    rows = [row("a", CLEAN, 0, "x", 0.82), row("a", "blur", 1, "x", 0.78)]
+    low, high = stress_figure(rows).axes[0].get_ylim()
+    assert 0.7 < low < 0.78
+    assert 0.82 < high < 0.9

@@ -230,5 +230,6 @@ def missing_parts(
     """Titles of the sections that have nothing to show, and how to get it."""
     empty = [(section.title, section.missing) for section in sections if section.is_empty]
     if not gallery.cases:
-        empty.append(("Cases", gallery.missing or ("No run has predictions to show.",)))
+        why = gallery.note or "No run has predictions to show."
+        empty.append(("Cases", gallery.missing or (why,)))
     return [(title, why) for title, why in empty if why]

@@ -133,7 +133,8 @@ def calibration_table(found: Calibrations) -> Table:
         columns=["method", *COLUMNS],
         rows=rows,
         note="Lower is better; bold: significantly lower than every other method. Mean ± standard "
-        "deviation over seeds of the mean over cases. ECE, ACE: expected and adaptive calibration error, 15 bins. Retained error: area under the "
+        "deviation over seeds of the mean over cases. ECE, ACE: expected and adaptive calibration "
+        "error, 15 bins. Retained error: area under the "
         f"retention curve. At most {MAX_VOXELS:,} evenly spaced voxels per case.",
         bold=frozenset(bold),
     )

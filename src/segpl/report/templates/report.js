@@ -48,7 +48,7 @@
     const wanted = `${sheet} ${place} ${contours}`;
     if (canvas.dataset.shown === wanted) return;
     canvas.dataset.shown = wanted;
-    const context = canvas.getContext("2d");
+    const context = canvas.getContext("2d", { willReadFrequently: true });
     if (!sheet) return context.clearRect(0, 0, canvas.width, canvas.height);
     load(sheet, (picture) => {
       if (canvas.dataset.shown !== wanted) return; // another slice was chosen meanwhile
