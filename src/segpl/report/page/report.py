@@ -230,6 +230,6 @@ def missing_parts(
     """Titles of the sections that have nothing to show, and how to get it."""
     empty = [(section.title, section.missing) for section in sections if section.is_empty]
     if not gallery.cases:
-        why = gallery.note or "No run has predictions to show."
-        empty.append(("Cases", gallery.missing or (why,)))
+        why = tuple(filter(None, (*gallery.missing, gallery.note)))
+        empty.append(("Cases", why or ("No run has predictions to show.",)))
     return [(title, why) for title, why in empty if why]
