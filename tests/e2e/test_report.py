@@ -78,6 +78,7 @@ def test_runs_of_two_seeds_are_one_row_per_method(page_file):
     assert "Calibration" in section(page, "missing")
     assert "segpl train --config" in section(page, "repeat")
     assert "train.log_every" in section(page, "repeat")
+    assert "train.lr" not in section(page, "repeat")  # planned, not changed
     assert not re.search(r'(?:src|href)="(?!#|data:)', page)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -21,7 +22,7 @@ def volume_section(found: RunCollection) -> Section:
     compared = {}
     for label in found.labels:
         predicted, true = (
-            case_means(found.by_seed(label, lambda run, metric=metric: volume_of(run, metric)))
+            case_means(found.by_seed(label, partial(volume_of, metric=metric)))
             for metric in ("volume", "label_volume")
         )
         if (one := bland_altman(predicted, true)).differences:
