@@ -83,6 +83,11 @@ class Run:
         )
 
     @property
+    def mirrors(self) -> bool:
+        """Whether training has shown mirrored images to the network."""
+        return self.config.augment.mirror > 0
+
+    @property
     def largest(self) -> tuple[str, ...]:
         """Classes for which validation advises keeping only the largest component."""
         return advised_classes(self.folder, self.checkpoint)
@@ -110,7 +115,7 @@ class Run:
             overwrite: replace masks that other weights have written.
             overlap: overlap of neighboring windows, as a fraction of the window.
             samples: number of sampled predictions to average; also writes uncertainty maps.
-            by: how to draw samples; by default the first way this run supports.
+            by: how to draw samples; by default networks or views, whichever is better calibrated.
             seed: seed of the samples.
             ensemble: other runs to average with; also writes uncertainty maps.
             largest: classes that keep only their largest component, or "all" or "none"; by default

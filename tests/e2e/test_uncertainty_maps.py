@@ -44,7 +44,7 @@ def manifest(folder: Path) -> dict:
 
 def test_maps_are_written_beside_the_masks(segpl, made, tmp_path):
     out = tmp_path / "masks"
-    options = ("--samples", 4, "--probabilities")
+    options = ("--samples", 4, "--by", "thresholds", "--probabilities")
     answer = segpl("predict", made / "vi", "--out", out, *options)
     assert answer.code == 0, answer.err
     assert set(files_in(out)) == {
@@ -86,7 +86,7 @@ def test_several_classes_have_maps_of_several_channels(segpl, made, tmp_path):
     out = tmp_path / "masks"
     answer = segpl("predict", made / "three", "--out", out, "--samples", 9, "--probabilities")
     assert answer.code == 0, answer.err
-    assert "(4 samples by flips)" in manifest(out)["run"]
+    assert "(9 samples by views)" in manifest(out)["run"]
     with np.load(out / "uncertainty" / "t0_std.npz") as stored:
         (name,) = stored.files
         assert stored[name].shape == (3, 32, 32)
@@ -133,7 +133,7 @@ def test_an_ensemble_is_the_mean_of_its_runs_whatever_their_grids(segpl, made, t
     ("options", "words"),
     [
         (("--samples", 5, "--by", "thresholds"), "needs a method that learns a threshold"),
-        (("--samples", 5, "--by", "networks"), "Available: flips."),
+        (("--samples", 5, "--by", "networks"), "Available: views, flips."),
         (("--samples", 5, "--by", "flip"), "no way of sampling named 'flip'"),
         (("--samples", 0), "--samples is 0, but must be at least 1"),
         (("--by", "flips"), "Add --samples 5"),

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         metavar="WAY",
-        help="how to draw samples: thresholds, networks, dropout or flips (default: the first one "
-        "this run supports)",
+        help="how to draw samples: networks, views, flips, thresholds or dropout (default: "
+        "networks if the run has N of them, otherwise views)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
     parser.add_argument(

@@ -1,17 +1,19 @@
-"""Several predictions of one image, by thresholds, networks, dropout or mirroring."""
+"""Several predictions of one image, by networks, views, flips, thresholds or dropout."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from segpl.data.plan import Plan
 from segpl.methods.base import Method
@@ -20,8 +22,10 @@ from segpl.networks.network import Network
 from segpl.types import NetOutput
 
 THRESHOLDS_PER_PASS = 8  # every draw is a map, and the maps of a large scan fill the memory
+MOST_SHIFT = 2  # voxels
 Maps = NDArray[np.float32]  # (K, *S)
 Predict = Callable[[Tensor], Tensor]
+View = tuple[tuple[int, ...], tuple[int, ...]]  # axes of (B, C, *S) to mirror, voxels to shift by
 # image (C, *S), network, plan, output channels -> maps on the grid of the file
 PredictWhole = Callable[[Tensor, Predict, Plan, int], Maps]
 
@@ -30,7 +34,7 @@ PredictWhole = Callable[[Tensor, Predict, Plan, int], Maps]
 class Sampling:
     """How to draw samples, and how many."""
 
-    by: str  # 'thresholds', 'networks', 'dropout' or 'flips'
+    by: str  # a key of SAMPLERS
     count: int
     seed: int = 0
 
@@ -47,6 +51,7 @@ class RunSampler:
     plan: Plan
     sampling: Sampling | None = None  # None: the plain prediction is the only sample
     number: int = 0  # in the ensemble: its members must not draw the same random numbers
+    mirrors: bool = True  # whether training has shown mirrored images
 
     def samples(self, image: Tensor, case: str, whole: PredictWhole) -> Iterator[tuple[Maps, Maps]]:
         """Each sample (K, *S) of a prepared image, with the probabilities it was made from."""
@@ -146,20 +151,49 @@ def sample_flips(
     sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
 ) -> Iterator[tuple[Maps, Maps]]:
     """Predictions of mirrored windows, mirrored back. Nothing is random."""
-    for axes in flip_axes(sampler.plan)[: len(seeds)]:
+    still = (0,) * sampler.plan.dims
+    return _sample_views(
+        sampler, [(axes, still) for axes in flip_axes(sampler.plan)], seeds, image, whole
+    )
 
-        def predict(windows: Tensor, axes: tuple[int, ...] = axes) -> Tensor:
-            return sampler.method.predict(windows.flip(axes)).flip(axes)
+
+def sample_views(
+    sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
+) -> Iterator[tuple[Maps, Maps]]:
+    """Predictions of mirrored and shifted windows, brought back. Nothing is random."""
+    views = plausible_views(sampler.plan, mirrors=sampler.mirrors)
+    return _sample_views(sampler, views, seeds, image, whole)
+
+
+def _sample_views(
+    sampler: RunSampler,
+    views: Sequence[View],
+    seeds: Sequence[int],
+    image: Tensor,
+    whole: PredictWhole,
+) -> Iterator[tuple[Maps, Maps]]:
+    for axes, offset in views[: len(seeds)]:
+        back = [-voxels for voxels in offset]
+
+        def predict(
+            windows: Tensor,
+            axes: tuple[int, ...] = axes,
+            offset: Sequence[int] = offset,
+            back: Sequence[int] = back,
+        ) -> Tensor:
+            seen = shift(windows, offset).flip(axes)
+            return shift(sampler.method.predict(seen).flip(axes), back)
 
         maps = whole(image, predict, sampler.plan, sampler.plan.outputs)
         yield maps, maps
 
 
 SAMPLERS = {
-    "thresholds": sample_thresholds,
     "networks": sample_networks,
-    "dropout": sample_dropout,
+    "views": sample_views,
     "flips": sample_flips,
+    "thresholds": sample_thresholds,
+    "dropout": sample_dropout,
 }
 
 
@@ -172,6 +206,35 @@ def flip_axes(plan: Plan) -> list[tuple[int, ...]]:
         return [()]
     axes = [2 + axis for axis in plan.mirror_axes or range(plan.dims)]
     return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
+
+
+def plausible_views(plan: Plan, *, mirrors: bool) -> list[View]:
+    """Pairs of axes to mirror and voxels to shift by, starting with neither.
+
+    Mirrored only along the axes along which training mirrors. Shifted by a small part of the patch
+    and by less than the network's strides, because it is invariant to shifts by whole strides.
+    """
+    flips = flip_axes(plan) if mirrors and plan.mirror_axes else [()]
+    steps = [math.prod(row[axis] for row in plan.strides) for axis in range(plan.dims)]
+    most = [
+        min(step // 2, side // 16, MOST_SHIFT) for step, side in zip(steps, plan.patch, strict=True)
+    ]
+    corners = set(product(*[(-voxels, voxels) for voxels in most]))
+    shifts = [(0,) * plan.dims, *sorted(corners - {(0,) * plan.dims})]
+    # one count is a power of 2 and the other is odd, so this walk meets each pair exactly once
+    pairs = range(len(flips) * len(shifts))
+    return [(flips[index % len(flips)], shifts[index % len(shifts)]) for index in pairs]
+
+
+def shift(values: Tensor, offset: Sequence[int]) -> Tensor:
+    """Move (B, C, *S) by whole voxels, repeating the border."""
+    if not any(offset):
+        return values
+    pads = [pad for voxels in reversed(offset) for pad in (max(voxels, 0), max(-voxels, 0))]
+    padded = F.pad(values, pads, mode="replicate")
+    sides = zip(offset, values.shape[2:], strict=True)
+    box = [slice(max(-voxels, 0), max(-voxels, 0) + side) for voxels, side in sides]
+    return padded[:, :, *box]
 
 
 def network_probability(network: Network) -> Predict:

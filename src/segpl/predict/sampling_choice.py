@@ -11,14 +11,15 @@ from segpl.data.plan import Plan
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS
-from segpl.predict.samples import RunSampler, Sampling, flip_axes
+from segpl.predict.samples import RunSampler, Sampling, flip_axes, plausible_views
 
-# what each way needs, in the order of preference
+# what each way needs
 WAYS = {
-    "thresholds": "a method that learns a threshold, such as segpl-vi",
     "networks": "a method that predicts with several networks, such as ensemble",
-    "dropout": "a network with dropout (network.dropout)",
+    "views": "",
     "flips": "classes that mirroring does not swap",
+    "thresholds": "a method that learns a threshold, such as segpl-vi",
+    "dropout": "a network with dropout (network.dropout)",
 }
 
 
@@ -29,6 +30,8 @@ class TrainedRun(Protocol):
     def method(self) -> Method: ...
     @property
     def plan(self) -> Plan: ...
+    @property
+    def mirrors(self) -> bool: ...  # whether training has shown mirrored images
 
 
 def samplers_for(
@@ -40,44 +43,38 @@ def samplers_for(
         raise InputError(f"--by {by} also needs the number of samples. Add --samples 5.")
     if count is None and len(runs) == 1:
         return []
-    parts = [(run.method, run.plan) for run in runs]
-    sampling = None if count is None else choose_sampling(parts, count, by, seed)
-    return [RunSampler(*part, sampling, number) for number, part in enumerate(parts)]
+    sampling = None if count is None else choose_sampling(runs, count, by, seed)
+    return [
+        RunSampler(run.method, run.plan, sampling, number, run.mirrors)
+        for number, run in enumerate(runs)
+    ]
 
 
-def choose_sampling(
-    runs: Sequence[tuple[Method, Plan]], count: int, by: str | None, seed: int
-) -> Sampling:
-    """Sampling `by` the given way, or by the first of WAYS that all runs support.
+def choose_sampling(runs: Sequence[TrainedRun], count: int, by: str | None, seed: int) -> Sampling:
+    """Sampling `by` the given way; by default by networks if there are enough, or else by views.
 
-    The number of flips and networks is limited; a larger `count` means all of them.
+    A view is predicted by all networks of its run, so it loses nothing if the networks are few.
+    The number of networks, views and flips is limited; a larger `count` means all of them.
     """
     if count < 1:
         raise InputError(f"--samples is {count}, but must be at least 1. Try 5.")
     if by is not None and by not in WAYS:
         raise unknown("way of sampling", by, WAYS)
-    most = {way: min(most_samples(method, plan, way) for method, plan in runs) for way in WAYS}
-    supported = [way for way in WAYS if most[way] > 0]
-    if not supported:
-        raise InputError(
-            "no way of sampling is available: there is no learned threshold, no second network and "
-            "no dropout, and mirroring would swap left and right classes. Predict without "
-            "--samples."
-        )
-    if by is not None and by not in supported:
+    most = {way: min(most_samples(run, way) for run in runs) for way in WAYS}
+    if by is None:
+        by = "networks" if most["networks"] >= count else "views"
+    if not most[by]:
         which = "this run" if len(runs) == 1 else "a run of the ensemble"
         raise InputError(
             f"--by {by} needs {WAYS[by]}, but {which} does not have that. Available: "
-            f"{', '.join(supported)}."
+            f"{', '.join(way for way in WAYS if most[way])}."
         )
-    # by default, do not replace the requested number of samples by a few networks
-    default = next(way for way in supported if way != "networks" or most[way] >= count)
-    way = by or default
-    return Sampling(way, int(min(count, most[way])), seed)
+    return Sampling(by, int(min(count, most[by])), seed)
 
 
-def most_samples(method: Method, plan: Plan, way: str) -> float:
+def most_samples(run: TrainedRun, way: str) -> float:
     """Number of different samples that a run can draw in a given way; may be infinite."""
+    method, plan = run.method, run.plan
     if way == "thresholds":
         return math.inf if method.has_threshold else 0
     if way == "networks":
@@ -86,6 +83,8 @@ def most_samples(method: Method, plan: Plan, way: str) -> float:
     if way == "dropout":
         layers = [layer for network in method.predictors() for layer in network.modules()]
         return math.inf if any(isinstance(x, DROPOUTS) and x.p > 0 for x in layers) else 0
+    if way == "views":
+        return len(plausible_views(plan, mirrors=run.mirrors))
     return len(flip_axes(plan)) if len(flip_axes(plan)) > 1 else 0
 
 

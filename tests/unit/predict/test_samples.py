@@ -23,7 +23,9 @@ from segpl.predict.samples import (
     Sampling,
     apply_threshold,
     flip_axes,
+    plausible_views,
     sample_seed,
+    shift,
 )
 from segpl.predict.sampling_choice import choose_sampling, samplers_for, sampling_note
 from segpl.predict.window import predict_windows
@@ -52,6 +54,11 @@ class Trained:
     path: Path
     method: object
     plan: Plan = PLAN
+    mirrors: bool = True
+
+
+def choose(method, count: int, by: str | None = None, **options) -> Sampling:
+    return choose_sampling([Trained(Path("a"), method, **options)], count, by, 0)
 
 
 def windows(image, predict, plan, channels=0, *, window_batch=4) -> np.ndarray:
@@ -83,7 +90,7 @@ def sampler_for(way: str, count: int = 3, **options) -> RunSampler:
     return RunSampler(method_for(way), PLAN, Sampling(way, count), **options)
 
 
-every_way = pytest.mark.parametrize("way", ["thresholds", "networks", "dropout", "flips"])
+every_way = pytest.mark.parametrize("way", ["thresholds", "networks", "dropout", "flips", "views"])
 random_way = pytest.mark.parametrize("way", ["thresholds", "dropout"])
 
 
@@ -290,8 +297,47 @@ class TestOthers:
     def test_left_and_right_classes_forbid_mirroring(self):
         plan = replace(PLAN, classes={"background": 0, "left ear": 1, "right ear": 2})
         assert flip_axes(plan) == [()]
-        with pytest.raises(InputError, match="would swap left and right classes"):
-            choose_sampling([(build("supervised", 2), plan)], 4, None, 0)
+        with pytest.raises(InputError, match="--by flips needs classes that mirroring does not"):
+            choose(build("supervised", 2), 4, "flips", plan=plan)
+
+    @pytest.mark.parametrize(
+        ("mirrors", "change", "flips", "shifts"),
+        [
+            (True, {}, 4, 5),
+            (False, {}, 1, 5),  # the network has never seen a mirrored image
+            (True, {"classes": {"background": 0, "left ear": 1, "right ear": 2}}, 1, 5),
+            (True, {"strides": ((2, 1),)}, 4, 3),
+            (True, {"strides": ()}, 4, 1),
+        ],
+    )
+    def test_views_are_all_plausible_pairs_of_flips_and_shifts(
+        self, mirrors, change, flips, shifts
+    ):
+        views = plausible_views(replace(PLAN, **change), mirrors=mirrors)
+        assert views[0] == ((), (0, 0))
+        assert len(views) == len(set(views)) == flips * shifts
+        assert {axes for axes, _ in views} == set(flip_axes(PLAN)[:flips])
+
+    def test_volumes_of_unknown_orientation_are_shifted_but_not_mirrored(self):
+        plan = replace(PLAN, dims=3, patch=(16, 32, 8), strides=((2, 2, 2), (1, 2, 2)))
+        views = plausible_views(plan, mirrors=True)
+        assert {axes for axes, _ in views} == {()}
+        assert {tuple(map(abs, offset)) for _, offset in views[1:]} == {(1, 2, 0)}
+
+    def test_a_shift_repeats_the_border(self):
+        row = torch.arange(5.0).view(1, 1, 1, 5)
+        assert shift(row, (0, 2)).flatten().tolist() == [0, 0, 0, 1, 2]
+        assert shift(row, (0, -1)).flatten().tolist() == [1, 2, 3, 4, 4]
+        assert shift(shift(row, (0, 1)), (0, -1)).flatten().tolist() == [0, 1, 2, 3, 3]
+
+    def test_shifts_are_undone(self):
+        """Only the voxels that the shift moved out of the image are repeated ones."""
+        bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
+        sampler = RunSampler(build_with("supervised", bright), PLAN, Sampling("views", 20))
+        one_window = IMAGE[:, :16, :16]
+        for view in arrays(sampler, image=one_window):
+            inside = (slice(None), slice(2, -2), slice(2, -2))
+            assert view[inside] == pytest.approx(one_window.sigmoid().numpy()[inside], abs=1e-5)
 
     def test_flips_are_undone(self):
         """A network that looks at single voxels does not notice a mirror."""
@@ -326,35 +372,40 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("name", "settings", "network", "expected"),
         [
-            ("segpl-vi", {}, DROPPING, "thresholds"),
-            ("bpl", {}, None, "thresholds"),
+            ("segpl-vi", {}, DROPPING, "views"),
+            ("bpl", {}, None, "views"),
             ("ensemble", {}, DROPPING, "networks"),
-            ("cps", {"predict_by": "both"}, DROPPING, "dropout"),
-            ("cps", {"predict_by": "both"}, None, "flips"),
-            ("supervised", {}, DROPPING, "dropout"),
-            ("supervised", {}, None, "flips"),
+            ("cps", {"predict_by": "both"}, DROPPING, "views"),  # only two networks
+            ("supervised", {}, DROPPING, "views"),
         ],
     )
-    def test_default_is_the_first_supported_way(self, name, settings, network, expected):
+    def test_default_is_networks_if_there_are_enough_or_else_views(
+        self, name, settings, network, expected
+    ):
         method = build(name, 2, settings=settings, network=network)
-        assert choose_sampling([(method, PLAN)], 3, None, 0).by == expected
+        assert choose(method, 3).by == expected
 
-    def test_an_ensemble_uses_a_way_that_all_runs_support(self):
-        runs = [(vi(), PLAN), (build("supervised", 2), PLAN)]
-        assert choose_sampling(runs, 2, None, 0).by == "flips"
+    def test_runs_without_plausible_mirrors_have_a_default_too(self):
+        plan = replace(PLAN, classes={"background": 0, "left ear": 1, "right ear": 2})
+        assert choose(build("supervised", 2), 5, plan=plan) == Sampling("views", 5)
+
+    def test_an_ensemble_needs_a_way_that_all_runs_support(self):
+        runs = [Trained(Path("a"), vi()), Trained(Path("b"), build("supervised", 2))]
+        assert choose_sampling(runs, 2, None, 0).by == "views"
         with pytest.raises(InputError, match=r"--by thresholds needs .* a run of the ensemble"):
             choose_sampling(runs, 2, "thresholds", 0)
 
     @pytest.mark.parametrize("way", ["thresholds", "networks", "dropout"])
     def test_an_unsupported_way_names_the_supported_ones(self, way):
-        with pytest.raises(InputError, match=f"--by {way} needs .* Available: flips"):
-            choose_sampling([(build("supervised", 2), PLAN)], 5, way, 0)
+        with pytest.raises(InputError, match=f"--by {way} needs .* Available: views, flips"):
+            choose(build("supervised", 2), 5, way)
 
-    def test_numbers_of_flips_and_networks_are_limited(self):
-        runs = [(method_for("networks"), PLAN)]
-        assert choose_sampling(runs, 50, "networks", 0).count == 3
-        assert choose_sampling(runs, 50, "flips", 0).count == 4
-        assert choose_sampling([(vi(), PLAN)], 50, None, 0).count == 50
+    def test_numbers_of_views_flips_and_networks_are_limited(self):
+        method = method_for("networks")
+        assert choose(method, 50, "networks").count == 3
+        assert choose(method, 50, "flips").count == 4
+        assert choose(method, 50).count == 20
+        assert choose(vi(), 50, "thresholds").count == 50
 
     def test_bad_requests_are_errors(self):
         runs = [Trained(Path("a"), vi())]

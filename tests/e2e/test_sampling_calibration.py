@@ -1,0 +1,63 @@
+"""On real scans, the default samples are uncertain where the mask is wrong, and cost no likelihood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import read_volume
+from test_real_data import link, require
+
+from segpl.data.masks import voxel_entropy
+from segpl.evaluate.uncertainty import negative_log_likelihood, questions
+
+pytestmark = pytest.mark.slow
+
+PLAN = Path(__file__).parents[2] / "benchmarks" / "plans" / "hippocampus-2mm.json"
+LABELED, UNLABELED, TEST = 8, 8, 8
+
+
+@pytest.fixture
+def hippocampus(tmp_path) -> Path:
+    """The labels of the test cases are not part of the dataset."""
+    source, root = require("Task04_Hippocampus"), tmp_path / "Task04_Hippocampus"
+    description = json.loads((source / "dataset.json").read_text())
+    some = description["training"][: LABELED + UNLABELED]
+    for entry in some:
+        link(source / entry["image"], root / entry["image"])
+    for entry in some[:LABELED]:
+        link(source / entry["label"], root / entry["label"])
+    description |= {"training": some[:LABELED], "test": [e["image"] for e in some[LABELED:]]}
+    (root / "dataset.json").write_text(json.dumps(description))
+    return root
+
+
+@pytest.mark.parametrize("method", ["supervised", "segpl-vi"])
+def test_default_samples_find_errors_and_are_no_worse_calibrated(
+    segpl, hippocampus, tmp_path, method
+):
+    run, source = tmp_path / "run", require("Task04_Hippocampus")
+    cases = json.loads((source / "dataset.json").read_text())["training"][-TEST:]
+    images = [source / entry["image"] for entry in cases]
+    options = ("--plan", PLAN, "--method", method, "--steps", 150, "--out", run)
+    assert segpl("train", hippocampus, *options).code == 0
+    for out, samples in (("plain", ()), ("samples", ("--samples", 5))):
+        command = ("predict", run, *images, "--out", tmp_path / out, "--probabilities")
+        assert segpl(*command, *samples).code == 0
+
+    losses: dict[str, list[float]] = {"plain": [], "samples": []}
+    on_wrong, on_right = [], []
+    for entry, image in zip(cases, images, strict=True):
+        truth = read_volume(source / entry["label"]).astype(int)
+        for out, found in losses.items():
+            probability = read_volume(tmp_path / out / "probabilities" / image.name)
+            maps = np.moveaxis(probability, -1, 0)
+            found.append(negative_log_likelihood(*questions(maps, truth)))
+        wrong = read_volume(tmp_path / "samples" / image.name) != truth
+        entropy = voxel_entropy(maps).max(0)
+        on_wrong.append(entropy[wrong].mean())
+        on_right.append(entropy[~wrong].mean())
+    assert np.mean(on_wrong) > 2 * np.mean(on_right)
+    assert np.mean(losses["samples"]) <= np.mean(losses["plain"])
