@@ -34,7 +34,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "predictions.json"
+        if path.is_file() and path.name not in ("predictions.json", "cases.csv")
     }
 
 
