@@ -1,4 +1,4 @@
-"""On real scans, the default samples are uncertain where the mask is wrong, and cost no likelihood."""
+"""On real scans, default samples are uncertain where the mask is wrong, and no less likely."""
 
 from __future__ import annotations
 
