@@ -25,7 +25,9 @@ THRESHOLDS_PER_PASS = 8  # every draw is a map, and the maps of a large scan fil
 MOST_SHIFT = 2  # voxels
 Maps = NDArray[np.float32]  # (K, *S)
 Predict = Callable[[Tensor], Tensor]
-View = tuple[tuple[int, ...], tuple[int, ...]]  # axes of (B, C, *S) to mirror, voxels to shift by
+ImageView = tuple[
+    tuple[int, ...], tuple[int, ...]
+]  # axes of (B, C, *S) to mirror, voxels to shift by
 # image (C, *S), network, plan, output channels -> maps on the grid of the file
 PredictWhole = Callable[[Tensor, Predict, Plan, int], Maps]
 
@@ -167,7 +169,7 @@ def sample_views(
 
 def _sample_views(
     sampler: RunSampler,
-    views: Sequence[View],
+    views: Sequence[ImageView],
     seeds: Sequence[int],
     image: Tensor,
     whole: PredictWhole,
@@ -208,7 +210,7 @@ def flip_axes(plan: Plan) -> list[tuple[int, ...]]:
     return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
 
 
-def plausible_views(plan: Plan, *, mirrors: bool) -> list[View]:
+def plausible_views(plan: Plan, *, mirrors: bool) -> list[ImageView]:
     """Pairs of axes to mirror and voxels to shift by, starting with neither.
 
     Mirrored only along the axes along which training mirrors. Shifted by a small part of the patch
