@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from marks import build_case
@@ -10,6 +12,7 @@ from tiny import SIDE, make_batch, moved, shape_for, total_of, trainable
 from segpl.errors import InputError, UnknownNameError
 from segpl.methods.base import METHODS
 from segpl.networks.build import build_network
+from segpl.networks.monai import MONAI_OPTIONS
 from segpl.networks.network import Network, NetworkSettings
 
 NETWORKS = {
@@ -102,16 +105,49 @@ def test_unknown_network_is_rejected_with_a_suggestion():
         make(NetworkSettings("SegResNit"), 3)
 
 
-def test_classifier_is_rejected():
-    options = {"in_shape": [1, 16, 16], "classes": 2, "channels": [4, 8], "strides": [2, 2]}
-    with pytest.raises(InputError, match="Classifier is not a segmentation network"):
-        make(NetworkSettings("Classifier", options=options), 2)
+def test_network_that_returns_no_segmentation_is_rejected():
+    settings = NetworkSettings("SegResNet", options={"use_conv_final": False})
+    with pytest.raises(InputError, match="SegResNet is not a segmentation network"):
+        make(settings, 2)
 
 
 def test_unknown_option_is_rejected_with_a_suggestion():
     settings = NetworkSettings("DynUNet", options={"filter": [4, 8, 16]})
-    with pytest.raises(InputError, match=r"DynUNet has no argument 'filter'.*mean 'filters'"):
+    with pytest.raises(InputError, match=r"DynUNet has no option 'filter'.*mean 'filters'"):
         make(settings, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("FlexibleUNet", "pretrained", True),
+        ("AHNet", "pretrained", True),
+        ("SegResNetDS", "preprocess", "os.system"),
+        ("SegResNet", "pretrained_url", "http://127.0.0.1/"),
+        ("SegResNet", "act", "http://127.0.0.1/"),
+        ("SegResNet", "act", "../weights.pt"),
+        ("SegResNet", "init_filters", 10**9),
+        ("BasicUNet", "features", [4, 4, 4, 4, 4, 10**9]),
+        ("HighResNet", "layer_params", [{"name": "/etc/passwd"}]),
+    ],
+)
+def test_an_option_that_does_not_shape_the_network_is_rejected_by_name(name, option, value):
+    with pytest.raises(InputError, match=option):
+        make(NetworkSettings(name, options={option: value}), 2)
+
+
+def test_networks_that_can_load_weights_are_not_offered():
+    """Their constructors download from an address, or read a file."""
+    for name in ("HoVerNet", "TorchVisionFCModel", "Transchex", "DenseNet121", "MILModel"):
+        with pytest.raises(UnknownNameError, match=f"no network named '{name}'"):
+            make(NetworkSettings(name, options={"pretrained_url": "http://127.0.0.1/"}), 2)
+
+
+def test_every_option_is_an_argument_of_its_network():
+    from monai.networks import nets
+
+    for name, options in MONAI_OPTIONS.items():
+        assert set(options.split()) <= set(inspect.signature(getattr(nets, name)).parameters), name
 
 
 def test_patch_that_a_network_cannot_process_is_rejected_with_the_reason():
@@ -121,7 +157,7 @@ def test_patch_that_a_network_cannot_process_is_rejected_with_the_reason():
 
 def test_missing_argument_of_a_network_is_reported_with_its_section():
     with pytest.raises(InputError, match=r"cannot be built with.*\[network\.options\]"):
-        make(NetworkSettings("Classifier"), 2)
+        make(NetworkSettings("FlexibleUNet"), 2)
 
 
 def test_options_are_rejected_for_our_unet():

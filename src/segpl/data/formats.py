@@ -8,30 +8,34 @@ import math
 import re
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.limits import (
     MOST_PADDING,
-    is_inside,
+    MOST_TEXT,
+    BoundedFile,
     reject_surplus,
+    require_inside,
     require_size,
     require_stored,
 )
+from segpl.data.metaimage import read_meta_image
 from segpl.errors import UnusableFileError
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Role = Literal["image", "label"]
 # numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
-MOST_HEADER = 2**22  # bytes of a text header
-DATA_FILE = re.compile(
-    rb"(?:ElementDataFile\s*[=:]|(?<=[\r\n])[ \t]*data ?file\s*:)([^\r\n]*)", re.IGNORECASE
-)
+DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
 LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
@@ -67,7 +71,6 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
             f"{path} is corrupt: its voxels start at byte {start}, inside the header",
             "Convert it again. Both files of a pair .hdr and .img belong into one .nii.gz.",
         )
-    require_size(str(path), shape)
     size = start + math.prod(shape) * header.get_data_dtype().itemsize
 
     def values() -> NDArray[Any]:
@@ -83,7 +86,28 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
     return OpenFile(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
 
 
-def open_itk(path: Path, role: Role) -> OpenFile:
+def open_metaimage(path: Path, role: Role) -> OpenFile:
+    image = read_meta_image(path)
+    return OpenFile(image.shape, image.values, affine=_itk_affine(itk_geometry(path)))
+
+
+def open_nrrd(path: Path, role: Role) -> OpenFile:
+    stored_in = nrrd_data_file(path)
+    sitk, reader = _nrrd_reader(path)
+    axes = reader.GetDimension()
+    components = reader.GetNumberOfComponents()
+    shape = (*reader.GetSize(), components) if components > 1 else reader.GetSize()
+
+    def values() -> NDArray[Any]:
+        require_stored(stored_in, math.prod(shape), is_packed=True)
+        stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
+        return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
+
+    return OpenFile(shape, values, affine=_itk_affine(itk_geometry(path)))
+
+
+def _nrrd_reader(path: Path) -> tuple[Any, Any]:
+    """The module SimpleITK, and its reader with the header of an NRRD file."""
     try:
         import SimpleITK as sitk  # noqa: N813 (as in its manual)
     except ImportError as error:
@@ -91,63 +115,73 @@ def open_itk(path: Path, role: Role) -> OpenFile:
             f"reading {path} needs SimpleITK, which is not installed",
             "Install it with: pip install segpl[itk]",
         ) from error
-
-    stored_in = data_file(path)
     reader = sitk.ImageFileReader()
-    # by suffix: content of another format would choose another reader
-    reader.SetImageIO("NrrdImageIO" if path.suffix.lower() == ".nrrd" else "MetaImageIO")
+    reader.SetImageIO("NrrdImageIO")  # content of another format would choose another reader
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    axes = reader.GetDimension()
-    components = reader.GetNumberOfComponents()
-    last = (components,) if components > 1 else ()
+    return sitk, reader
 
-    shape = (*reader.GetSize(), *last)
-    require_size(str(path), shape)
-    require_stored(stored_in, math.prod(shape), is_packed=True)
-    spatial = min(axes, 3)
+
+class ItkGeometry(NamedTuple):
+    """Geometry in ITK's LPS; `direction` has a column per axis."""
+
+    spacing: tuple[float, ...]
+    origin: tuple[float, ...]
+    direction: NDArray[np.float64]
+
+
+def itk_geometry(path: Path) -> ItkGeometry:
+    """Geometry of an NRRD or MetaImage file."""
+    if path.suffix.lower() == ".nrrd":
+        _, reader = _nrrd_reader(path)
+        axes = reader.GetDimension()
+        direction = np.reshape(reader.GetDirection(), (axes, axes))
+        return ItkGeometry(reader.GetSpacing(), reader.GetOrigin(), direction)
+    image = read_meta_image(path)
+    return ItkGeometry(image.spacing, image.origin, image.direction)
+
+
+def _itk_affine(geometry: ItkGeometry) -> NDArray[np.float64]:
+    """4x4 to RAS mm, from the first three axes."""
+    spatial = min(len(geometry.spacing), 3)
     affine = np.eye(4)
-    direction = np.asarray(reader.GetDirection()).reshape(axes, axes)[:spatial, :spatial]
-    affine[:spatial, :spatial] = direction * np.asarray(reader.GetSpacing())[:spatial]
-    affine[:spatial, 3] = reader.GetOrigin()[:spatial]
-    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine  # ITK uses LPS
-
-    def values() -> NDArray[Any]:
-        stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
-        return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
-
-    return OpenFile(shape, values, affine=affine)
+    affine[:spatial, :spatial] = geometry.direction[:spatial, :spatial]
+    affine[:spatial, :spatial] *= geometry.spacing[:spatial]
+    affine[:spatial, 3] = geometry.origin[:spatial]
+    return np.asarray(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
 
 
-def data_file(path: Path) -> Path:
-    """The file with the voxels that a header of ITK names; often the same file.
-
-    Every entry is checked, since ITK may skip one that looks like the first here.
-    """
+def nrrd_data_file(path: Path) -> Path:
+    """The file with the voxels that an NRRD header names; by default the same file."""
     with path.open("rb") as file:
-        head = file.read(MOST_HEADER)
-    found = [match[1].decode("utf-8", "replace").strip() for match in DATA_FILE.finditer(head)]
-    names = [name for name in found if name != "LOCAL"]
+        head = file.read(MOST_TEXT)
+    names = [match[1].decode("utf-8", "replace").strip() for match in DATA_FILE.finditer(head)]
     for name in names:
-        if not is_inside(name) or name.startswith("LIST") or "%" in name:
-            raise UnusableFileError(
-                f"{path} reads its voxels from {name!r}, but only one file in the same folder is "
-                "allowed",
-                "Convert it to .nii.gz, or to a single .mha or .nrrd file.",
-            )
+        require_inside(path, name)
     return path.parent / names[0] if names else path
 
 
-def open_picture(path: Path, role: Role) -> OpenFile:
-    from PIL import Image
+@contextmanager
+def _opened_picture(path: Path) -> Iterator[Image.Image]:
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        picture = Image.open(path, formats=PICTURE_FORMATS)
+        with BoundedFile(path) as file, Image.open(file, formats=PICTURE_FORMATS) as picture:
+            yield picture
     except Image.DecompressionBombError as error:
         raise UnusableFileError(
             f"{path} is too large: {str(error).partition(',')[0]}", "Crop or downsample it."
         ) from error
-    with picture:
+    except UnidentifiedImageError as error:
+        raise UnusableFileError(
+            f"{path} is corrupt or truncated: it is not a picture of the types "
+            f"{', '.join(PICTURE_FORMATS)}",
+            "Copy or download it again, or convert it to PNG.",
+        ) from error
+
+
+def open_picture(path: Path, role: Role) -> OpenFile:
+    with _opened_picture(path) as picture:
         pages = getattr(picture, "n_frames", 1)
         mode = picture.mode
         palette = picture.getpalette("RGB") if mode in ("P", "PA") else None
@@ -171,7 +205,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
     is_gray |= palette is not None and bool((shades == shades[:, :1]).all())
 
     def image() -> NDArray[Any]:
-        with Image.open(path, formats=PICTURE_FORMATS) as picture:
+        with _opened_picture(path) as picture:
             if mode.startswith("P"):  # Pillow warns about transparency without RGBA
                 colors = np.asarray(picture.convert("RGBA"))
                 return colors[..., 0] if is_gray else colors[..., :3]
@@ -180,7 +214,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
             return np.asarray(picture.convert("RGB"))
 
     def label() -> NDArray[Any]:
-        with Image.open(path, formats=PICTURE_FORMATS) as picture:
+        with _opened_picture(path) as picture:
             if is_gray or palette is not None:
                 return _first_band(np.asarray(picture))  # for a palette: indices, not colors
             colors = np.asarray(picture.convert("RGB"))
@@ -202,17 +236,17 @@ def _first_band(values: NDArray[Any]) -> NDArray[Any]:
 
 def open_npy(path: Path, role: Role) -> OpenFile:
     def values() -> NDArray[Any]:
-        with path.open("rb") as file:
+        with BoundedFile(path) as file:
             return _npy_values(file)
 
-    with path.open("rb") as file:
+    with BoundedFile(path) as file:
         shape, size = _npy_shape(file, path)
     require_stored(path, size, is_packed=False)
     return OpenFile(shape, values, channels_first=True)
 
 
 def open_npz(path: Path, role: Role) -> OpenFile:
-    with zipfile.ZipFile(path) as archive:
+    with BoundedFile(path) as whole, zipfile.ZipFile(whole) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         others = [name for name in names if name != "spacing"]
         known = [name for name in (role, "image", "label") if name in names]
@@ -231,7 +265,7 @@ def open_npz(path: Path, role: Role) -> OpenFile:
             spacing = tuple(float(size) for size in stored.ravel())
 
     def values() -> NDArray[Any]:
-        with zipfile.ZipFile(path) as archive:
+        with BoundedFile(path) as whole, zipfile.ZipFile(whole) as archive:
             # read to the end, which verifies the checksum
             return _npy_values(io.BytesIO(archive.read(f"{name}.npy")))
 
@@ -282,7 +316,7 @@ OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     ".tiff": open_picture,
     ".npy": open_npy,
     ".npz": open_npz,
-    ".nrrd": open_itk,
-    ".mha": open_itk,
-    ".mhd": open_itk,
+    ".nrrd": open_nrrd,
+    ".mha": open_metaimage,
+    ".mhd": open_metaimage,
 }

@@ -5,7 +5,9 @@ Everything is checked before memory is taken.
 
 from __future__ import annotations
 
+import io
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +16,16 @@ from segpl.errors import UnusableFileError
 MOST_VALUES = 10**9  # of one image, over all channels; a CT of 512 x 512 x 2000 has half of it
 SPACING_RANGE = (1e-6, 1e4)  # mm: from 1 nm to 10 m
 MOST_UNPACKED = 1400  # times the size of a compressed file: deflate reaches 1032, LZW 1320
+MOST_TEXT = 2**22  # bytes of a text header
 MOST_PADDING = 2**20  # bytes of padding or metadata after the values
+
+
+class BoundedFile(io.FileIO):
+    """A file whose `read` reserves no more memory than the file has bytes."""
+
+    def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
+        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def require_size(what: str, shape: Sequence[int]) -> None:
@@ -56,6 +67,16 @@ def reject_surplus(path: Path, surplus: int, size: int) -> None:
         raise UnusableFileError(
             f"{path} unpacks to more than the {size:,} bytes that its header describes",
             "Copy or download it again, or remove the case from the dataset.",
+        )
+
+
+def require_inside(path: Path, name: str) -> None:
+    """Reject a header that reads its voxels from anything but one file in its own folder."""
+    if not is_inside(name) or name.startswith("LIST") or "%" in name:
+        raise UnusableFileError(
+            f"{path} reads its voxels from {name!r}, but only a single file in the same folder is "
+            "allowed",
+            "Convert it to .nii.gz.",
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +12,64 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, did_you_mean, unknown
 from segpl.networks.network import NetworkShape
+
+# MONAI's segmentation networks, and their arguments that only shape the network. A run folder may
+# come from somebody else: no argument may load weights, open a connection or name a file.
+MONAI_OPTIONS = {
+    "AHNet": "layers psp_block_num upsample_mode",
+    "AttentionUnet": "channels strides kernel_size up_kernel_size dropout",
+    "BasicUNet": "features act norm bias dropout upsample",
+    "BasicUNetPlusPlus": "features deep_supervision act norm bias dropout upsample",
+    "DynUNet": "kernel_size strides upsample_kernel_size filters dropout norm_name act_name "
+    "deep_supervision deep_supr_num res_block trans_bias",
+    "FlexibleUNet": "backbone decoder_channels norm act dropout decoder_bias upsample pre_conv "
+    "interp_mode is_pad",
+    "HighResNet": "norm_type acti_type dropout_prob bias layer_params channel_matching",
+    "MedNeXt": "init_filters encoder_expansion_ratio decoder_expansion_ratio "
+    "bottleneck_expansion_ratio kernel_size deep_supervision use_residual_connection blocks_down "
+    "blocks_bottleneck blocks_up norm_type global_resp_norm",
+    "SegResNet": "init_filters dropout_prob act norm num_groups use_conv_final blocks_down "
+    "blocks_up upsample_mode",
+    "SegResNetDS": "init_filters act norm blocks_down blocks_up dsdepth upsample_mode resolution",
+    "SwinUNETR": "patch_size depths num_heads window_size qkv_bias mlp_ratio feature_size "
+    "norm_name drop_rate attn_drop_rate dropout_path_rate normalize patch_norm use_checkpoint "
+    "downsample use_v2",
+    "UNETR": "img_size feature_size hidden_size mlp_dim num_heads proj_type norm_name conv_block "
+    "res_block dropout_rate qkv_bias",
+    "UNet": "channels strides kernel_size up_kernel_size num_res_units act norm dropout bias "
+    "adn_ordering",
+    "VNet": "act dropout_prob dropout_prob_down dropout_prob_up dropout_dim bias",
+}
+MOST_OPTION = 4096  # largest number of an option
+OPTION_WORD = re.compile(r"[A-Za-z0-9_-]{1,40}")  # neither a path nor a URL
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Reject networks and options that are not in `MONAI_OPTIONS`, and values that are no shape."""
+    if name not in MONAI_OPTIONS:
+        raise unknown("network", name, [*MONAI_OPTIONS, "unet"])
+    known = MONAI_OPTIONS[name].split()
+    for option, value in options.items():
+        if option not in known:
+            raise InputError(
+                f"{name} has no option '{option}'; only arguments that shape the network are "
+                f"options. {did_you_mean(option, known)}"
+            )
+        if not _is_shape(value):
+            raise InputError(
+                f"network.options.{option} is {value!r}: use words, and numbers up to "
+                f"{MOST_OPTION}."
+            )
+
+
+def _is_shape(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(OPTION_WORD.fullmatch(key) and _is_shape(entry) for key, entry in value.items())
+    if isinstance(value, list | tuple):
+        return len(value) <= MOST_OPTION and all(map(_is_shape, value))
+    if isinstance(value, str):
+        return OPTION_WORD.fullmatch(value) is not None
+    return isinstance(value, int | float) and abs(value) <= MOST_OPTION
 
 
 def arguments_for(kind: type[nn.Module], shape: NetworkShape, width: int) -> dict[str, Any]:
@@ -52,28 +112,16 @@ def missing_package(name: str, error: ImportError) -> InputError:
 class MonaiBody(nn.Module):
     def __init__(self, name: str, options: dict[str, Any], shape: NetworkShape, width: int) -> None:
         super().__init__()
+        check_options(name, options)
         from monai.networks import nets
 
-        kinds = {
-            key: value
-            for key, value in vars(nets).items()
-            if isinstance(value, type) and issubclass(value, nn.Module)
-        }
-        if name not in kinds:
-            raise unknown("network", name, [*kinds, "unet"])
-        kind = kinds[name]
-        known = list(inspect.signature(kind).parameters)
-        for option in options:
-            if option not in known:
-                raise InputError(
-                    f"{name} has no argument '{option}'. {did_you_mean(option, known)}"
-                )
+        kind = getattr(nets, name)
         arguments = arguments_for(kind, shape, width) | options
         try:
             self.network = kind(**arguments)
         except ImportError as error:
             raise missing_package(name, error) from error
-        except (TypeError, ValueError, AssertionError, NotImplementedError) as error:
+        except (TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError) as error:
             raise InputError(
                 f"MONAI's {name} cannot be built with {arguments}: {as_sentence(error)} "
                 "Set the missing arguments under [network.options] in the config."
@@ -104,7 +152,7 @@ class MonaiBody(nn.Module):
                 output = self._logits(self.network(torch.zeros(1, shape.channels, *shape.patch)))
         except ImportError as error:
             raise missing_package(name, error) from error
-        except (RuntimeError, ValueError, TypeError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise InputError(
                 f"MONAI's {name} cannot process a patch of {shape.patch}: {as_sentence(error)} "
                 "Change the patch in plan.json or choose another network."

@@ -14,7 +14,7 @@ from segpl.types import NetOutput
 
 @dataclass(frozen=True, slots=True)
 class NetworkSettings:
-    name: str = "unet"  # `unet`, or a class in monai.networks.nets
+    name: str = "unet"  # `unet`, or a segmentation network of MONAI such as `SegResNet`
     width: int = 0  # channels of the first level; 0: from the plan
     norm: str = "instance"  # `instance` or `batch`
     dropout: float = 0.0  # channel dropout at the deepest level and before the last layer

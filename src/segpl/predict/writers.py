@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.formats import itk_geometry
 from segpl.data.readers import Grid, is_series, suffix_of
 from segpl.errors import InputError, StorageError
 from segpl.files import write_atomically
@@ -137,11 +138,8 @@ def _nifti_header(path: Path) -> tuple[Any, Any]:
 def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None:
     import SimpleITK as sitk  # noqa: N813 (as in its manual)
 
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(like))
-    reader.ReadImageInformation()
-    axes = reader.GetDimension()
-    spatial = min(axes, 3)
+    spacing, origin, direction = itk_geometry(like)
+    spatial = min(len(spacing), 3)
     first = 1 if channels > 1 else 0
     if values.ndim - first < spatial:
         values = values[..., None]  # a slice is stored as a volume with one slice
@@ -149,10 +147,9 @@ def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None
     image = sitk.GetImageFromArray(
         np.ascontiguousarray(values.transpose(order)), isVector=channels > 1
     )
-    direction = np.reshape(reader.GetDirection(), (axes, axes))[:spatial, :spatial]
-    image.SetOrigin(reader.GetOrigin()[:spatial])
-    image.SetSpacing(reader.GetSpacing()[:spatial])
-    image.SetDirection(direction.ravel().tolist())
+    image.SetOrigin(origin[:spatial])
+    image.SetSpacing(spacing[:spatial])
+    image.SetDirection(direction[:spatial, :spatial].ravel().tolist())
 
     def write(draft: Path) -> None:
         try:
