@@ -118,6 +118,7 @@ def choose_plan(config: Config, inspection: Inspection) -> Plan:
         # MONAI networks halve every axis, which a patch of one slice does not allow
         derived = derive_plan(inspection, resources, slices=config.network.name == "unet")
         plan = with_batch(derived, config)
+    plan.check(config.data.plan or "the plan")
     if plan.dims != inspection.dims:
         raise InputError(
             f"the plan is for {plan.dims}D images, but {inspection.dataset.root} has "

@@ -143,27 +143,21 @@ class Run:
         for run in runs:
             run.method.to(self.device).eval()
         with bar("predicting", len(jobs), quiet=self.quiet) as advance:
-            try:
-                return predict_jobs(
-                    jobs,
-                    self.method.predict,
-                    self.plan,
-                    Path(out),
-                    device=self.device,
-                    run=" + ".join(run.identity for run in runs) + sampling_note(samplers),
-                    probabilities=probabilities,
-                    overwrite=overwrite,
-                    overlap=overlap,
-                    samplers=samplers,
-                    largest=kept,
-                    seen=seen,
-                    advance=advance,
-                )
-            except torch.OutOfMemoryError as error:
-                raise InputError(
-                    f"out of memory on {self.device}. Free some memory, or use --device cpu. The "
-                    f"masks finished so far are in {out}."
-                ) from error
+            return predict_jobs(
+                jobs,
+                self.method.predict,
+                self.plan,
+                Path(out),
+                device=self.device,
+                run=" + ".join(run.identity for run in runs) + sampling_note(samplers),
+                probabilities=probabilities,
+                overwrite=overwrite,
+                overlap=overlap,
+                samplers=samplers,
+                largest=kept,
+                seen=seen,
+                advance=advance,
+            )
 
     def one_component_classes(
         self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None

@@ -32,11 +32,19 @@ def require_size(what: str, shape: Sequence[int]) -> None:
     """Reject images of `MOST_VALUES` or more."""
     values = math.prod(shape)
     if values >= MOST_VALUES:
-        sides = " x ".join(map(str, shape))
+        sides = " x ".join(str(side) for side in shape if side > 1)
         raise UnusableFileError(
             f"{what} is too large: {sides} are {values:,} values, and the limit is {MOST_VALUES:,}",
             "Check its header; crop or downsample the scan if the size is right.",
         )
+
+
+def require_resampled(
+    what: str, old: Sequence[float], new: Sequence[float], shape: Sequence[int]
+) -> None:
+    """Reject an image that would have `MOST_VALUES` or more at the spacing of the plan."""
+    spacings = " to ".join(" x ".join(f"{size:.3g}" for size in one) for one in (old, new))
+    require_size(f"{what}, resampled from {spacings} mm,", shape)
 
 
 def require_stored(path: Path, size: int, *, is_packed: bool) -> None:

@@ -94,13 +94,13 @@ def read_meta_image(path: Path) -> MetaImage:
     is_local = name.upper() == "LOCAL"
     if not is_local:
         require_inside(path, name)
-    matrix = _numbers(fields, ("TransformMatrix", "Rotation", "Orientation"), count**2)
+    matrix = _field_numbers(fields, ("TransformMatrix", "Rotation", "Orientation"), count**2)
     return MetaImage(
         sides,
         channels,
         kind,
-        tuple(_numbers(fields, ("ElementSpacing", "ElementSize"), count, default=1.0)),
-        tuple(_numbers(fields, ("Offset", "Position", "Origin"), count, default=0.0)),
+        tuple(_field_numbers(fields, ("ElementSpacing", "ElementSize"), count, default=1.0)),
+        tuple(_field_numbers(fields, ("Offset", "Position", "Origin"), count, default=0.0)),
         # a row per axis in the file
         np.reshape(matrix, (count, count)).T if matrix else np.eye(count),
         path if is_local else path.parent / name,
@@ -126,7 +126,7 @@ def _is_true(fields: dict[str, str], name: str, default: str = "False") -> bool:
     return fields.get(name, default)[:1] in ("T", "t", "1")
 
 
-def _numbers(
+def _field_numbers(
     fields: dict[str, str], names: tuple[str, ...], count: int, default: float | None = None
 ) -> list[float]:
     """The first of these fields; otherwise `count` times the default, if there is one."""

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from segpl.data.limits import MOST_VALUES, SPACING_RANGE
 from segpl.errors import InputError
 from segpl.files import read_edited_record, write_json
 
 PAPER_LR = 0.01  # learning rate of networks of the paper's width
 RIGHT = {"left": "right", "l": "r", "lt": "rt", "lh": "rh"}  # names of the two sides
 LEFT = r"left|\b(?:l|lt|lh)\b"
+MOST_WIDTH, MOST_LEVELS, MOST_KERNEL = 1024, 10, 11
 BODY_AXES = ("RL", "AP", "SI")  # the two directions of each axis of the body
 
 
@@ -105,8 +107,10 @@ class Plan:
         for name in ("spacing", "patch"):
             if len(getattr(self, name)) != self.dims:
                 yield f"{name} {getattr(self, name)} must have {self.dims} numbers."
-        if min(*self.patch, *self.spacing, self.width, self.batch, self.lr) <= 0:
-            yield "patch, spacing, width, batch and lr must be positive."
+        numbers = (*self.patch, *self.spacing, self.width, self.batch, self.lr)
+        if not all(0 < number < math.inf for number in numbers):
+            yield "patch, spacing, width, batch and lr must be positive and finite."
+        yield from self._size_problems()
         if len(self.normalization) != len(self.channels):
             yield (
                 f"there are {len(self.channels)} channels but {len(self.normalization)} "
@@ -117,6 +121,25 @@ class Plan:
         yield from self._stride_problems()
         if self.kernels:
             yield from self._kernel_problems()
+
+    def _size_problems(self) -> Iterator[str]:
+        values = math.prod(self.patch) * len(self.channels) * self.batch
+        if values >= MOST_VALUES:
+            yield (
+                f"{self.batch} crops of patch {self.patch} with {len(self.channels)} channels are "
+                f"{values:,} values, and the limit is {MOST_VALUES:,}. Use smaller crops, or fewer."
+            )
+        low, high = SPACING_RANGE
+        if not all(low <= size <= high for size in self.spacing):
+            yield f"spacing {self.spacing} must be from {low:g} to {high:g} mm."
+        largest = max((side for row in self.kernels for side in row), default=0)
+        for name, number, limit in (
+            ("width", self.width, MOST_WIDTH),
+            ("the number of rows of strides", len(self.strides), MOST_LEVELS),
+            ("the largest kernel", largest, MOST_KERNEL),
+        ):
+            if number > limit:
+                yield f"{name} is {number}, and the limit is {limit}."
 
     def _stride_problems(self) -> Iterator[str]:
         if any(len(row) != self.dims or min(row) < 1 for row in self.strides):

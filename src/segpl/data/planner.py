@@ -11,6 +11,7 @@ import numpy as np
 from segpl.data.fingerprint import Fingerprint
 from segpl.data.geometry import resampled_shape
 from segpl.data.inspect import Inspection
+from segpl.data.limits import require_resampled
 from segpl.data.plan import PAPER_LR, Normalization, Plan
 from segpl.data.spacing import (
     MOST_COARSENING,
@@ -265,10 +266,13 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 
 
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
-    """Reject images that would be mostly padding."""
+    """Reject images that would be mostly padding, or too large."""
     for item in prints:
         stored = reorient_fingerprint(item, plan.orientation)
         shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
+        require_resampled(
+            f"case {item.case}", stored.spacing, plan.spacing, (*shape, len(plan.channels))
+        )
         for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True)):
             if 2 * size < side:
                 raise InputError(

@@ -16,6 +16,7 @@ from segpl.data.geometry import (
     resize_label,
     undo_reorient,
 )
+from segpl.data.limits import require_resampled
 from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import Grid, Image, Label
 from segpl.errors import InputError, unknown
@@ -85,7 +86,9 @@ def restore(probabilities: NDArray[np.float32], grid: Grid, plan: Plan) -> NDArr
 def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:
     shape = reorient_axes(grid.shape, grid.affine, plan.orientation)
     spacing = reorient_axes(grid.spacing, grid.affine, plan.orientation)
-    return resampled_shape(shape, spacing, plan.spacing)
+    result = resampled_shape(shape, spacing, plan.spacing)
+    require_resampled("the image", spacing, plan.spacing, (*result, len(plan.channels)))
+    return result
 
 
 def _zscore(channel: Channel, nonzero: Nonzero, rule: Normalization, name: str) -> Channel:

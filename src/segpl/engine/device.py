@@ -91,7 +91,8 @@ def should_compile(device: torch.device, choice: str) -> bool:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out. Torch has no exception class for this on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    kinds = (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)
 
 
 def is_compiler_error(error: Exception) -> bool:

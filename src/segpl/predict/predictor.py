@@ -20,6 +20,7 @@ from segpl.data.masks import keep_largest, label_values, largest_note, voxel_ent
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
 from segpl.data.readers import Grid, read_image, read_label
+from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.inputs import Job
@@ -200,10 +201,17 @@ def _pipeline(
     def collecting_errors(job: Job) -> Iterator[None]:
         try:
             yield
-        except StorageError:
-            raise  # the others would fail on the same disk
+        except (StorageError, DivergedError):
+            raise  # the others would fail as well
         except UserError as error:
             results.failed[job.name] = str(error)
+            advance()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            results.failed[job.name] = (
+                "out of memory. Free some memory, use another --device, or crop the scan."
+            )
             advance()
 
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
@@ -218,7 +226,7 @@ def _pipeline(
             writing.clear()
 
         for index, job in enumerate(jobs):
-            loaded = None
+            loaded = predict = None
             with collecting_errors(job):
                 loaded = reading[0].result()
             # read only one ahead: volumes are large
@@ -226,8 +234,11 @@ def _pipeline(
             reading = [reader.submit(_load_job, following, plans) for following in ahead]
             if loaded is None:
                 continue
-            predict = infer(job, loaded)
+            with collecting_errors(job):
+                predict = infer(job, loaded)
             finish_writing()
+            if predict is None:
+                continue
             files, paths = outputs[job.name], missing[job.name]
             future = writer.submit(
                 _write_job, job, files, paths, predict, plans[0], largest, loaded.grid, results

@@ -242,6 +242,19 @@ class TestDecathlon:
         with pytest.raises(MissingFileError, match=words):
             read_dataset(root)
 
+    @pytest.mark.parametrize("name", ["/etc/passwd", "../a.nii.gz", "imagesTr/../../a.nii.gz"])
+    @pytest.mark.parametrize("key", ["training", "test"])
+    def test_entry_outside_the_dataset_is_rejected(self, root, key, name):
+        describe(root, **{key: [{"image": name}]})
+        with pytest.raises(InputError, match=rf"lists '{name}' under '{key}', which is outside"):
+            read_dataset(root)
+
+    def test_a_linked_file_belongs_to_the_dataset(self, root, tmp_path_factory):
+        elsewhere = tmp_path_factory.mktemp("elsewhere") / "a.nii.gz"
+        (root / "imagesTr" / "a.nii.gz").rename(elsewhere)
+        (root / "imagesTr" / "a.nii.gz").symlink_to(elsewhere)
+        assert "a" in names(read_dataset(root).labeled)
+
     def test_entry_without_an_image_is_rejected(self, root):
         describe(root, training=[{"label": "labelsTr/a.nii.gz"}])
         with pytest.raises(InputError, match=r"missing required field 'image' in 'training\[0\]'"):

@@ -161,6 +161,14 @@ class TestPatch:
         with pytest.raises(InputError, match=expected):
             check_sizes(plan, [fingerprint((40, 40, 10), case="tiny")])
 
+    def test_image_too_large_after_resampling_is_rejected_with_the_limit(self):
+        """One header of 100 mm among those of 1 mm."""
+        plan = plan_for(*[fingerprint((40, 40, 40))] * 3)
+        wrong = fingerprint((40, 40, 40), spacing=(100.0, 100.0, 100.0), case="wrong")
+        expected = r"case wrong, .* 100 x 100 x 100 to .*64,000,000,000 values, and the limit is 1,"
+        with pytest.raises(InputError, match=expected):
+            check_sizes(plan, [wrong])
+
     def test_almost_no_memory_still_gives_a_plan(self):
         plan = plan_for(fingerprint((100, 100, 100)), resources=Resources(1, accelerated=False))
         assert plan.batch == 1

@@ -164,3 +164,16 @@ def test_restore_undoes_the_resampling():
 def test_image_is_resampled_to_the_spacing_of_the_plan():
     image = picture(np.random.default_rng(0).random((10, 6)), spacing=(2.0, 0.5))
     assert prepare_image(image, PLAN).shape == (1, 20, 3)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "scan"),
+    [
+        (prepare_image, Image(np.zeros((1, 4, 4), np.float32), Grid((4, 4), (1e4, 1e4), None))),
+        (prepare_label, Label(np.zeros((4, 4), np.int32), Grid((4, 4), (1e4, 1e4), None))),
+    ],
+)
+def test_a_scan_too_large_after_resampling_is_rejected_before_it_is_resampled(prepare, scan):
+    plan = replace(PLAN, spacing=(0.1, 0.1))
+    with pytest.raises(InputError, match="160,000,000,000 values, and the limit is 1,000,000,000"):
+        prepare(scan, plan)

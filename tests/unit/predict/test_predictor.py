@@ -388,3 +388,31 @@ def test_a_folder_holds_the_masks_of_one_run(tmp_path):
     predict([first], PLAN, tmp_path / "out", run="runs/a")
     with pytest.raises(InputError, match=r"another run or of other weights .runs/a"):
         predict([second], PLAN, tmp_path / "out", run="runs/b")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_out_of_memory_is_reported_and_the_remaining_scans_are_predicted(tmp_path, error):
+    for name in "abc":
+        write_nifti(tmp_path / f"{name}.nii.gz", blob() + (name == "b"))
+    calls: list[None] = []
+
+    def fails_once(windows: torch.Tensor) -> torch.Tensor:
+        if float(windows.min()) > -5:  # scan b
+            calls.append(None)
+            raise error
+        return bright_is_organ(windows)
+
+    with pytest.raises(InputError, match=r"1 of 3 image.*\[b\] out of memory"):
+        predict([tmp_path], PLAN, tmp_path / "out", network=fails_once)
+    assert calls
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.nii.gz")) == [
+        "a.nii.gz",
+        "c.nii.gz",
+    ]

@@ -16,8 +16,9 @@ from segpl.data.layouts.base import (
     pair_files,
     read_description,
 )
+from segpl.data.limits import is_inside
 from segpl.data.readers import stem_of
-from segpl.errors import MissingFileError
+from segpl.errors import InputError, MissingFileError
 
 
 class Decathlon(Layout):
@@ -68,6 +69,12 @@ def _listed_case(root: Path, entry: ListedCase | str, key: str) -> Case:
     listed = ListedCase(entry) if isinstance(entry, str) else entry
     image = root / listed.image
     label = root / listed.label if listed.label else None
+    for name in (listed.image, listed.label or ""):
+        if not is_inside(name):
+            raise InputError(
+                f"{root / 'dataset.json'} lists {name!r} under '{key}', which is outside the "
+                "dataset. Move or link the file into the dataset, and list it by that path."
+            )
     for what, path in (("image", image), ("label", label)):
         if path is not None and not path.is_file():
             raise MissingFileError(
