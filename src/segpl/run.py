@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Run:
     device: torch.device
     checkpoint: str = "last"
     quiet: bool = False
+    folds: tuple[Path, ...] = ()  # runs of its cross-validation, if all have been trained
 
     @property
     def path(self) -> Path:
@@ -103,7 +104,7 @@ class Run:
         samples: int | None = None,
         by: str | None = None,
         seed: int = 0,
-        ensemble: Sequence[Run] = (),
+        ensemble: Sequence[Run] | None = None,
         largest: str | Sequence[str] | None = None,
     ) -> list[Path]:
         """Write a mask for every input and return the files written.
@@ -117,10 +118,12 @@ class Run:
             samples: number of sampled predictions to average; also writes uncertainty maps.
             by: how to draw samples; by default networks or views, whichever is better calibrated.
             seed: seed of the samples.
-            ensemble: other runs to average with; also writes uncertainty maps.
+            ensemble: other runs to average with; also writes uncertainty maps. By default the
+                folds of the run, if its cross-validation is complete; () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those that validation recommends.
         """
+        ensemble = self.fold_runs() if ensemble is None else ensemble
         runs = [self, *ensemble]
         samplers = samplers_for(runs, samples, by, seed)
         kept = self.one_component_classes(ensemble, largest)
@@ -159,6 +162,18 @@ class Run:
                 advance=advance,
             )
 
+    def fold_runs(self) -> list[Run]:
+        """The runs of a complete cross-validation, to average with."""
+        if self.folds and not self.quiet:
+            say(
+                f"Averaging {self.path} and {', '.join(path.name for path in self.folds)}. "
+                "--no-folds leaves out the folds."
+            )
+        return [
+            load_run(path, device=str(self.device), checkpoint=self.checkpoint, quiet=self.quiet)
+            for path in self.folds
+        ]
+
     def one_component_classes(
         self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
     ) -> tuple[str, ...]:
@@ -186,11 +201,18 @@ class Run:
 def load_run(
     path: str | Path, *, device: str = "auto", checkpoint: str = "last", quiet: bool = False
 ) -> Run:
-    """Load a trained run for prediction. Loading executes no code from the folder."""
+    """Load a trained run for prediction. Loading executes no code from the folder.
+
+    Of a run that has only been cross-validated, this is the first fold, with the others in `folds`.
+    """
     folder = RunFolder(Path(path))
     if not folder.path.is_dir():
         raise MissingFileError(f"{path} does not exist. Pass a run folder.")
     folder.require_run()
+    folds = trained_folds(folder)
+    if folds and not folder.last.exists():
+        first = load_run(folds[0], device=device, checkpoint=checkpoint, quiet=quiet)
+        return replace(first, folds=folds[1:])
     config = resolve(read_config(folder.config), str(folder.config))
     plan = Plan.read(folder.plan)
     method = build_method(config, plan)
@@ -203,9 +225,18 @@ def load_run(
     load_weights(method, read_checkpoint(source), source)
     target = choose_device(device)
     method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs
-    return Run(
-        folder, config, plan, Split.read(folder.split), method, target, checkpoint, quiet=quiet
-    )
+    split = Split.read(folder.split)
+    return Run(folder, config, plan, split, method, target, checkpoint, quiet=quiet, folds=folds)
+
+
+def trained_folds(folder: RunFolder) -> tuple[Path, ...]:
+    """The runs of a cross-validation; empty unless all of them are there."""
+    first = RunFolder(folder.path / "fold-0")
+    if not (folder.folds.exists() and first.config.exists()):
+        return ()
+    count = resolve(read_config(first.config), str(first.config)).split.folds
+    paths = tuple(folder.path / f"fold-{number}" for number in range(count))
+    return paths if all(RunFolder(path).last.exists() for path in paths) else ()
 
 
 def train(

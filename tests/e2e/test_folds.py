@@ -77,11 +77,71 @@ def test_folds_do_not_change_the_run_itself(made):
         assert (made / "run" / name).read_bytes() == (made / "plain" / name).read_bytes()
 
 
-def test_the_run_and_its_folds_can_predict_as_an_ensemble(segpl, run, tmp_path):
-    folds = sorted(run.glob("fold-*"))
-    answer = segpl("predict", run, "--ensemble", *folds, "--out", tmp_path / "mean")
+def runs_in(masks: Path) -> list[str]:
+    identity: str = json.loads((masks / "predictions.json").read_text())["run"]
+    return [Path(part.split("#")[0]).name for part in identity.split(" + ")]
+
+
+def test_the_run_and_its_folds_predict_as_an_ensemble_by_default(segpl, run, tmp_path):
+    answer = segpl("predict", run, "--out", tmp_path / "mean")
     assert answer.code == 0, answer.err
-    assert (tmp_path / "mean" / "t0.png").is_file()
+    assert "and fold-0, fold-1, fold-2. --no-folds" in answer.err
+    assert runs_in(tmp_path / "mean") == ["run", "fold-0", "fold-1", "fold-2"]
+    assert segpl("predict", run, "--no-folds", "--out", tmp_path / "one").code == 0
+    assert runs_in(tmp_path / "one") == ["run"]
+
+
+def test_incomplete_folds_do_not_predict(segpl, copy, tmp_path):
+    shutil.rmtree(copy / "fold-1")
+    assert segpl("predict", copy, "--out", tmp_path / "masks").code == 0
+    assert runs_in(tmp_path / "masks") == ["run"]
+
+
+def test_held_out_cases_have_masks_and_scores(run):
+    for number in range(COUNT):
+        fold = run / f"fold-{number}"
+        (name,) = read(fold / "split.json")["validation"]
+        assert (fold / "validation" / f"{name}.png").is_file()
+        scores = rows_of(fold / "validation" / "scores.csv")
+        (dice,) = [row["value"] for row in scores if row["metric"] == "dice"]
+        (row,) = [row for row in rows_of(run / "folds.csv") if row["case"] == name]
+        assert (row["fold"], row["dice"]) == (str(number), dice)
+
+
+def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_path):
+    out = tmp_path / "run"
+    options = (made / "data", *FAST, "--set", "train.agreement=0", "--folds", COUNT, "--out", out)
+    for number in (1, 2):
+        answer = segpl("train", *options, "--fold", number)
+        assert answer.code == 0, answer.err
+        assert f"fold-{number}/validation" in answer.err
+        assert "--fold 0" in answer.err
+        assert not (out / "folds.csv").exists()
+    again = segpl("train", *options, "--fold", 1)
+    assert again.code == 1
+    assert "fold-1 already contains a run. Resume it with --resume" in again.err
+    answer = segpl("train", *options, "--fold", 0)
+    assert answer.code == 0, answer.err
+    assert "Expected Dice" in answer.out
+    for name in ("folds.csv", "fold-0/log.csv", "fold-1/validation/scores.csv"):
+        assert (out / name).read_bytes() == (made / "run" / name).read_bytes(), name
+    assert not (out / "checkpoints").exists()
+
+
+def test_held_out_cases_are_scored_on_the_grid_of_their_files(segpl, made, tmp_path):
+    """On a plan of twice the spacing, the curve has the scores of the coarse grid."""
+    plan, out = tmp_path / "plan.json", tmp_path / "run"
+    shutil.copy(made / "run" / "plan.json", plan)
+    edited(plan, spacing=[2.0, 2.0], patch=[16, 16])
+    options = ("--steps", 2, "--plan", plan, "--folds", COUNT, "--fold", 0, "--out", out)
+    answer = segpl("train", made / "data", *FAST, *options)
+    assert answer.code == 0, answer.err
+    (curve,) = rows_of(out / "fold-0" / "validation.csv")
+    scores = rows_of(out / "fold-0" / "validation" / "scores.csv")
+    (dice,) = [float(row["value"]) for row in scores if row["metric"] == "dice"]
+    assert dice != float(curve["dice"])
+    with Image.open(out / "fold-0" / "validation" / f"{curve['case']}.png") as mask:
+        assert mask.size == (32, 32)
 
 
 def test_the_config_of_a_fold_repeats_it_exactly(segpl, run, tmp_path):
@@ -155,7 +215,7 @@ def test_folds_can_come_after_the_run_and_the_run_after_the_folds(segpl, made, t
         path.unlink()
     shutil.rmtree(later / "checkpoints")
     early = segpl("predict", later, "--out", tmp_path / "masks")
-    assert "has not written a checkpoint yet" in early.err
+    assert early.code == 0, early.err  # the folds predict
     assert segpl("train", "--out", later, "--resume").code == 0
     assert (later / "log.csv").read_bytes() == (made / "run" / "log.csv").read_bytes()
 
@@ -208,7 +268,9 @@ class TestErrors:
         [
             (("--folds", 4), "--folds 4 exceeds the number of labeled subjects, 3"),
             (("--folds", 1), "--folds is 1, but must be at least 2"),
-            (("--estimate-only",), "--estimate-only needs --folds N"),
+            (("--estimate-only",), "--estimate-only needs the number of folds, --folds N"),
+            (("--fold", 0), "--fold needs the number of folds, --folds N"),
+            (("--folds", 3, "--fold", 3), "--fold is 3, but must be between 0 and 2"),
         ],
     )
     def test_bad_requests_leave_no_folder(self, segpl, made, tmp_path, options, words):
@@ -268,5 +330,5 @@ class TestErrors:
         (copy / "fold-1" / "validation.csv").write_text("step,case\n6,a0\n")
         answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
         assert answer.code == 1
-        assert "fold-1/validation.csv is not a table of validation scores" in answer.err
+        assert "fold-1/validation.csv" in answer.err
         assert "train the fold again with --resume" in answer.err

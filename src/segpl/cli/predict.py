@@ -68,8 +68,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN",
-        help="average the predictions of these runs as well",
+        help="average the predictions of these runs as well (default: the folds of the run, if its "
+        "cross-validation is complete)",
     )
+    parser.add_argument("--no-folds", action="store_true", help="leave out the folds of the run")
     parser.add_argument(
         "--largest",
         nargs="+",
@@ -106,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
             samples=args.samples,
             by=args.by,
             seed=args.seed,
-            ensemble=others,
+            ensemble=others if args.ensemble or args.no_folds else None,
             largest=args.largest,
         )
     except IncompleteError:

@@ -25,7 +25,7 @@ def words_of(action: argparse.Action, given: Mapping[str, Any]) -> Iterator[str]
     option = action.option_strings[-1:]
     values = [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
     if action.nargs == 0:
-        yield from option
+        yield action.option_strings[0 if value else -1]  # --preview or --no-preview
     elif isinstance(action, argparse._AppendAction):
         for one in values:
             yield from (*option, one)

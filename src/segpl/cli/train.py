@@ -10,6 +10,7 @@ Examples:
   segpl train data --out runs/a --resume                           resume an interrupted run
   segpl train runs/a/config.toml --out runs/d                      repeat a run
   segpl train data --labeled 5 --folds 5 --out runs/e              also estimate the expected Dice
+  segpl train data --folds 5 --fold 2 --out runs/f                 one fold, as with nnU-Net
 """
 
 from __future__ import annotations
@@ -45,6 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="run N-fold cross-validation on the labeled cases first, to estimate the expected "
         "Dice (OUT/folds.csv; runs in OUT/fold-0, ...)",
+    )
+    parser.add_argument(
+        "--fold",
+        type=int,
+        metavar="K",
+        help="with --folds: train this fold only, from 0; the masks and scores of its held-out "
+        "cases are in OUT/fold-K/validation",
     )
     parser.add_argument(
         "--estimate-only",
@@ -147,28 +155,29 @@ def run(args: argparse.Namespace) -> int:
         "settings": settings_from(args),
         "overrides": args.set,
     }
-    if args.estimate_only and args.folds is None:
-        raise InputError("--estimate-only needs --folds N.")
+    has_fold = args.fold is not None
+    if args.folds is None and (has_fold or args.estimate_only):
+        option = "--fold" if has_fold else "--estimate-only"
+        raise InputError(f"{option} needs the number of folds, --folds N. Five are common.")
+    estimate = None
     if args.folds is not None:
         from segpl.experiments.folds import cross_validate
 
-        estimate = cross_validate(**given, folds=args.folds, resume=args.resume)
+        estimate = cross_validate(**given, folds=args.folds, fold=args.fold, resume=args.resume)
+        if estimate is None:
+            say_next_fold(args)
+            return 0
         show_estimate(estimate, args.out)
-        if args.estimate_only:
+        if args.estimate_only or has_fold:
+            say(f"To predict with the mean of the folds: {prediction_command(args)}")
             return 0
     trained = train(**given, resume=args.resume or args.folds is not None)
-    predicted = {
-        "run": args.out,
-        "inputs": [] if trained.split.test else ["IMAGES"],
-        "out": args.out / "predictions",
-        "device": args.device,
-    }
     say(
         f"Done: trained {trained.parameters:,} weights in {args.out}. Next: "
-        f"{next_command('predict', predicted)}"
+        f"{prediction_command(args)}"
     )
     split = trained.split
-    if args.folds is not None:
+    if estimate:
         say(estimate.sentences[0])
     elif (
         not (split.validation or split.test or RunFolder(args.out).folds.exists())
@@ -179,6 +188,34 @@ def run(args: argparse.Namespace) -> int:
         estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}
         say(f"To estimate the expected Dice: {next_command('train', estimated)}")
     return 0
+
+
+def prediction_command(args: argparse.Namespace) -> str:
+    from segpl.data.split import Split
+    from segpl.engine.folder import RunFolder
+
+    given = {
+        "run": args.out,
+        "inputs": [] if Split.read(RunFolder(args.out).split).test else ["IMAGES"],
+        "out": args.out / "predictions",
+        "device": args.device,
+    }
+    return next_command("predict", given)
+
+
+def say_next_fold(args: argparse.Namespace) -> None:
+    from segpl.display import say
+    from segpl.engine.folder import RunFolder
+
+    say(
+        f"Done: fold {args.fold}. Masks and scores of its held-out cases: "
+        f"{shlex.quote(str(args.out / f'fold-{args.fold}' / 'validation'))}"
+    )
+    folders = [RunFolder(args.out / f"fold-{number}") for number in range(args.folds)]
+    missing = [number for number, folder in enumerate(folders) if not folder.last.exists()]
+    if missing:
+        following = {**vars(args), "fold": missing[0], "resume": False}
+        say(f"{len(missing)} of {args.folds} folds remain: {next_command('train', following)}")
 
 
 def labeled_subjects(run: Run) -> int:

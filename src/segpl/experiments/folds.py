@@ -1,7 +1,8 @@
 """Cross-validation over the labeled cases: an estimate of Dice without a held-out test set.
 
-runs/a/fold-0 ...   one run per fold, trained on the other labeled cases
-runs/a/folds.csv    each labeled case, scored by the run that held it out
+runs/a/fold-0 ...          one run per fold, trained on the other labeled cases
+runs/a/fold-0/validation   masks and scores of the cases that the fold held out
+runs/a/folds.csv           each labeled case, scored by the run that held it out
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
+from segpl.evaluate.folders import evaluate_folders
+from segpl.evaluate.metrics import DEFAULT_METRICS
+from segpl.evaluate.scores import read_scores, write_scores
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import csv_text, write_text
+from segpl.predict.outputs import OtherWeightsError
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table, count_noun
-from segpl.run import Run, prepare_run, train
+from segpl.run import Run, load_run, prepare_run, train
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
@@ -66,8 +71,7 @@ class FoldEstimate:
             f"Expected Dice on similar scans: {self.mean:.2f} (range {min(values):.2f} to "
             f"{max(values):.2f} over {cases}{of}; each fold trained on {on}).",
             f"This estimate uses {cases}. New scans can fall outside this range, and scans "
-            "of another scanner or hospital may differ more. Scores are on the grid of the plan, "
-            "which can be coarser than that of the files.",
+            "of another scanner or hospital may differ more.",
         ]
         last, best = max(self.by_step), max(self.by_step, key=lambda step: self.by_step[step])
         if self.by_step[best] > self.by_step[last] + NOTABLE:
@@ -101,7 +105,7 @@ class FoldEstimate:
             ["case", "fold", *columns],
             rows,
             "Dice of each labeled case, from the last checkpoint of the fold that held it out, on "
-            "the grid of the plan.",
+            "the grid of its label.",
         )
 
 
@@ -110,23 +114,25 @@ def cross_validate(
     *,
     out: str | Path,
     folds: int,
+    fold: int | None = None,
     method: str | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
-) -> FoldEstimate:
+) -> FoldEstimate | None:
     """Train `folds` runs, each with a part of the labeled cases held out, and score these parts.
 
     The folds share the settings, plan and seed of the run in `out`. That run is prepared but not
     trained: `segpl.train(out=out, resume=True)` trains it, before or after. The plan is derived
-    once, from all labeled cases.
+    once, from all labeled cases. Returns None while folds are missing, which needs `fold`.
 
     Args:
         data: folder of the dataset.
         out: folder of the run, as for `segpl.train`; the folds are `out/fold-0` and so on.
         folds: number of parts of the labeled subjects, 2 or more.
+        fold: train this fold only, from 0; different folds may be trained at the same time.
         method: name of a method.
         config: TOML file with settings.
         settings: sections of settings; overrides `config`.
@@ -138,8 +144,11 @@ def cross_validate(
         data, method=method, config=config, settings=settings, overrides=overrides
     )
     folder = RunFolder(Path(out))
-    with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        splits = fold_splits(resolved, folds)  # checked before anything is written
+    one = () if fold is None else (fold,)
+    # another fold may have prepared the run
+    is_prepared = resume or fold is not None
+    with claim_folder(folder, content, resume=is_prepared, source=config) as resolved:
+        splits = fold_splits(resolved, folds, one)  # checked before anything is written
         with folder.undo_on_error():
             device = choose_device(resolved.train.device)
             run, _ = prepare_run(resolved, folder, device, quiet=quiet)
@@ -150,12 +159,25 @@ def cross_validate(
                 if place.config.exists():
                     resumed_config(place, wanted.as_dict())  # other settings are an error
             require_same_cases(run, places, splits)
+            for number in () if resume else one:
+                places[number].require_unused()
         for note in () if quiet else run.split.notes:
             say(note)
-        for number, (place, wanted) in enumerate(zip(places, configs, strict=True)):
-            train_fold(place, wanted, run, f"Fold {number} (of 0 to {folds - 1})", splits[number])
-        estimate = collect_estimate(run, places, splits)
-        write_text(folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, estimate.rows)]))
+        for number in () if one else range(folds):
+            train_fold(places[number], configs[number], run, splits[number])
+        if not one:
+            return write_estimate(run, places, splits)
+    for number in one:  # without the lock, which would keep other folds from being trained
+        train_fold(places[number], configs[number], run, splits[number])
+    if not all(is_finished(place, run.config) for place in places):
+        return None
+    with folder.locked():
+        return write_estimate(run, places, splits)
+
+
+def write_estimate(run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]) -> FoldEstimate:
+    estimate = collect_estimate(run, folders, splits)
+    write_text(run.folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, estimate.rows)]))
     return estimate
 
 
@@ -163,10 +185,12 @@ def fold_config(config: Config, folds: int, number: int) -> Config:
     return replace(config, split=replace(config.split, folds=folds, fold=number))
 
 
-def fold_splits(config: Config, folds: int) -> list[Split]:
-    """The split of each fold."""
+def fold_splits(config: Config, folds: int, chosen: Sequence[int] = ()) -> list[Split]:
+    """The split of each fold; `chosen` are the folds to train now."""
     if folds < 2:
         raise InputError(f"--folds is {folds}, but must be at least 2.")
+    if any(not 0 <= number < folds for number in chosen):
+        raise InputError(f"--fold is {chosen[0]}, but must be between 0 and {folds - 1}.")
     if config.split.folds:
         raise InputError(
             f"split.folds is {config.split.folds}: these are the settings of a single fold. Use "
@@ -203,31 +227,66 @@ def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[S
             )
 
 
-def train_fold(folder: RunFolder, config: Config, whole: Run, title: str, split: Split) -> None:
-    """Train one fold, or resume it; a finished fold is left alone."""
+def is_finished(folder: RunFolder, config: Config) -> bool:
     last = folder.last
-    if last.exists() and read_checkpoint(last).step == config.train.steps:
+    return last.exists() and read_checkpoint(last).step == config.train.steps
+
+
+def train_fold(folder: RunFolder, config: Config, whole: Run, split: Split) -> None:
+    """Train one fold, or resume it, and score its held-out cases; a finished one stays."""
+    if is_finished(folder, config):
+        score_held_out(load_run(folder.path, device=config.train.device, quiet=whole.quiet))
         return
     if not whole.quiet:
         labels, held_out = count_noun(len(split.labeled), "label"), ", ".join(split.validation)
+        title = f"Fold {config.split.fold} (of 0 to {config.split.folds - 1})"
         say(f"{title}: {labels} for training, held out: {held_out}.")
     if not folder.config.exists():
         # all folds share one plan, which does not depend on what is held out; the config comes
         # last, because it makes the folder a run
         whole.plan.write(folder.plan)
         write_text(folder.config, config.as_toml())
-    train(out=folder.path, settings=config.as_dict(), resume=True, quiet=whole.quiet)
+    score_held_out(
+        train(out=folder.path, settings=config.as_dict(), resume=True, quiet=whole.quiet)
+    )
+
+
+def score_held_out(run: Run) -> None:
+    """Write and score a mask of each held-out case, on the grid of its file."""
+    out = held_out_masks(run.folder)
+    # as test cases of a run that has not used them; the fold's own advice on components has
+    split = replace(run.split, test=run.split.validation, validation=())
+    judged = replace(run, split=split)
+    try:
+        written = judged.predict(out=out, ensemble=(), largest="none")
+    except OtherWeightsError:
+        written = judged.predict(out=out, ensemble=(), largest="none", overwrite=True)
+    scores = out / "scores.csv"
+    if written or not scores.exists():
+        metrics = (*DEFAULT_METRICS, "volume")
+        write_scores(scores, evaluate_folders(out, run.config.data.path, metrics=metrics))
+
+
+def held_out_masks(folder: RunFolder) -> Path:
+    return folder.path / "validation"
 
 
 def collect_estimate(
     run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]
 ) -> FoldEstimate:
-    """The estimate from the validation scores of all folds."""
-    rows = [row for number, folder in enumerate(folders) for row in held_out_scores(folder, number)]
+    """The estimate from the masks of all folds; their curves are on the grid of the plan."""
+    steps = run.config.train.steps
+    curves = [row for number, folder in enumerate(folders) for row in fold_curve(folder, number)]
+    rows = [
+        FoldScore(steps, number, score.case, score.class_name, score.value)
+        for number, folder in enumerate(folders)
+        for score in read_scores(held_out_masks(folder) / "scores.csv")
+        if score.metric == "dice"
+    ]
     subject = {case.name: case.subject for case in open_dataset(run.config).cases}
     return FoldEstimate(
-        tuple(row for row in rows if row.step == run.config.train.steps),
-        mean_by_step(rows, len(folders)),
+        tuple(rows),
+        mean_by_step(curves, len(folders)),
         tuple(len(split.labeled) for split in splits),
         len({subject[name] for split in splits for name in split.validation}),
     )
@@ -248,7 +307,8 @@ def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:
     }
 
 
-def held_out_scores(folder: RunFolder, fold: int) -> list[FoldScore]:
+def fold_curve(folder: RunFolder, fold: int) -> list[FoldScore]:
+    """Scores of the held-out cases during training."""
     path = folder.validation
     remedy = f"Delete {folder.path} and train the fold again with --resume."
     try:

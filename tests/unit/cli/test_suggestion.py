@@ -21,7 +21,7 @@ def parse(command: str, *words: str) -> argparse.Namespace:
 
 GIVEN = {
     "train": "'my data' --labeled 5 --test 0 --resume --set a.b=1 --set 'c.d=x y' --out 'my run'",
-    "predict": "run 'a b' c --out o --samples 3 --ensemble r s --largest none",
+    "predict": "run 'a b' c --out o --samples 3 --ensemble r s --no-preview --largest none",
     "compare": "data --methods segpl 'x y' --seeds 0 1 --phantom --out o",
 }
 
@@ -48,4 +48,4 @@ def test_every_argument_can_be_written(command):
     parser = argparse.ArgumentParser(add_help=False)
     importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
     kinds = {type(action).__name__ for action in parser._actions}
-    assert kinds <= {"_StoreAction", "_StoreTrueAction", "_AppendAction"}
+    assert kinds <= {"_StoreAction", "_StoreTrueAction", "_AppendAction", "BooleanOptionalAction"}

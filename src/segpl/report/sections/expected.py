@@ -54,7 +54,7 @@ def folds_table(runs: Sequence[RunRecord]) -> Table:
         columns=["run", "class", "Dice", "worst", "best", "folds", "cases"],
         rows=rows,
         note="Mean ± standard deviation over cases, by the last checkpoint of each fold, on the "
-        "plan's voxel grid. folds.csv in the run folder lists every case.",
+        "grid of the labels. folds.csv in the run folder lists every case.",
     )
 
 
