@@ -42,6 +42,7 @@ class Dataset:
     # name -> number in the label files, background first; None: read from the labels
     classes: dict[str, int] | None = None
     ignore: int | None = None  # number in the label files that marks unlabeled voxels
+    unused: tuple[str, ...] = ()  # DICOM files of other kinds: the first of each, and the kind
 
     def __post_init__(self) -> None:
         if not self.cases:

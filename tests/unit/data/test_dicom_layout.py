@@ -13,6 +13,7 @@ from segpl.data.dicom.series import open_series
 from segpl.data.dicom.write import write_segmentation
 from segpl.data.inspect import inspect
 from segpl.data.layouts import read_dataset
+from segpl.data.layouts.content import list_content, unused_files
 from segpl.data.readers import read_case_label
 from segpl.errors import InputError, UnusableFileError
 
@@ -132,7 +133,12 @@ def test_files_of_other_kinds_are_left_out(tmp_path):
     report.SeriesInstanceUID, report.Modality = "1.2.3", "SR"
     save([report], tmp_path / "report")
     (tmp_path / "a" / "notes.txt").write_text("not DICOM")
-    assert [case.name for case in read_dataset(tmp_path).cases] == ["a"]
+    dataset = read_dataset(tmp_path)
+    assert [case.name for case in dataset.cases] == ["a"]
+    assert unused_files(dataset, list_content(tmp_path)) == [
+        "report/003.dcm (files without an image: 1)",
+        "scout/IM0003 (localizers: 5)",
+    ]
 
 
 def test_folder_without_a_series_says_what_it_contains(tmp_path):

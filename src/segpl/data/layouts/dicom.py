@@ -14,8 +14,7 @@ from segpl.data.dicom.index import Index, LabelFile, SeriesFiles, index_folder, 
 from segpl.data.dicom.label import SegmentNumbers
 from segpl.data.formats import OPENERS, open_picture
 from segpl.data.layouts.base import Layout, class_numbers, read_description
-from segpl.data.manifest import MANIFEST
-from segpl.data.readers import suffix_of
+from segpl.data.layouts.content import list_content
 from segpl.errors import InputError
 
 OPENED_BY_PILLOW = tuple(suffix for suffix, opener in OPENERS.items() if opener is open_picture)
@@ -35,13 +34,9 @@ class Dicom(Layout):
     order: ClassVar[int] = 110
 
     def matches(self, root: Path) -> bool:
-        found = False
-        for path in files_below(root):
-            # a dataset of other volumes may keep the original DICOM files beside them
-            if suffix_of(path) not in ("", *OPENED_BY_PILLOW) and not _is_predicted(path):
-                return False
-            found = found or is_dicom(path)
-        return found
+        # a dataset of other volumes may keep the original DICOM files beside them
+        others = {file.suffix.lower() for file in list_content(root).files}
+        return others <= set(OPENED_BY_PILLOW) and any(map(is_dicom, files_below(root)))
 
     def read(self, root: Path) -> Dataset:
         index = index_folder(root)
@@ -73,11 +68,11 @@ class Dicom(Layout):
             channels=(modality,) if modality else (),
             classes=dict(segments.numbers) if labels else None,
             ignore=ignore,
+            unused=tuple(
+                f"{files[0].relative_to(root).as_posix()} ({kind}: {len(files)})"
+                for kind, files in index.skipped.items()
+            ),
         )
-
-
-def _is_predicted(path: Path) -> bool:
-    return any((folder / MANIFEST).is_file() for folder in path.parents[:2])
 
 
 def _require_one_modality(root: Path, index: Index) -> None:
