@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from segpl.data.check import has_errors, render, unusable_problems
+    from segpl.data.check import has_errors, planning_problems, render, unusable_problems
     from segpl.data.inspect import inspect
     from segpl.data.layouts import read_dataset
     from segpl.data.layouts.content import list_content, unused_files
@@ -60,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     inspection = replace(
         inspection, problems=(*inspection.problems, *unusable_problems(content.unusable))
     )
+    problems = (*inspection.problems, *planning_problems(inspection))
+    inspection = replace(inspection, problems=problems)
     page = render(
         inspection, next_command("train", training), unused=unused_files(dataset, content)
     )

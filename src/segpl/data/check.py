@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -16,8 +17,12 @@ from rich.text import Text
 from segpl.data.case import Case
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
+from segpl.data.planner import Resources, check_sizes, derive_plan
+from segpl.data.split import SplitSettings, make_split
+from segpl.errors import UserError
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
+ANY_COMPUTER = Resources(2**33, accelerated=False)  # sizes are checked without loading torch
 MOST_UNUSED = 5  # ignored files that are named
 NO_LABEL = Problem(
     "", "no training case has a label", "Add labels for a few cases: training needs at least one."
@@ -53,6 +58,27 @@ def unusable_problems(unusable: Mapping[str, str]) -> list[Problem]:
     """Files and folders that look like images but cannot be read, as warnings."""
     remedy = "Replace it with a file such as .nii.gz, or remove it."
     return [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
+
+
+def planning_problems(inspection: Inspection) -> list[Problem]:
+    """What `segpl train` would reject after a faultless inspection: its split and its plan."""
+    dataset = inspection.dataset
+    training = {case.name for case in (*dataset.labeled, *dataset.unlabeled)}
+    prints = {name: one for name, one in inspection.fingerprints.items() if name in training}
+    if has_errors(inspection) or not prints:
+        return []
+    problems = []
+    try:
+        make_split(dataset, SplitSettings())
+        plan = derive_plan(replace(inspection, fingerprints=prints), ANY_COMPUTER)
+    except UserError as error:
+        return [Problem("", str(error).rstrip("."), "")]
+    for item in prints.values():
+        try:
+            check_sizes(plan, [item])
+        except UserError as error:
+            problems.append(Problem(item.case, str(error).rstrip("."), ""))
+    return problems
 
 
 def _problems(inspection: Inspection) -> list[Problem]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from segpl.cli import check as command
 from segpl.data.case import Case, Dataset
-from segpl.data.check import has_errors, render
+from segpl.data.check import has_errors, planning_problems, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import LAYOUTS, read_dataset
@@ -78,6 +78,18 @@ class TestPage:
         page = text(inspection(labeled=20, unlabeled=0))
         assert "all labels are used, and --labeled N" in page
         assert "segpl train 'my data' --out runs/first\n" in page
+
+    def test_a_case_that_training_would_reject_is_an_error(self):
+        """One header of 100 mm among those of 0.5 mm: too large after resampling."""
+        found = inspection(labeled=4)
+        assert planning_problems(found) == []
+        wrong = replace(
+            found.fingerprints["p1_frame1"], shape=(64, 64, 64), spacing=(100.0, 100.0, 100.0)
+        )
+        found = replace(found, fingerprints=found.fingerprints | {"p1_frame1": wrong})
+        (problem,) = planning_problems(found)
+        assert (problem.case, problem.fatal) == ("p1_frame1", True)
+        assert "and the limit is 1,000,000,000" in problem.what
 
     def test_dataset_without_labels_is_an_error(self):
         found = inspection(labeled=0)
