@@ -1,35 +1,63 @@
 """Semi-supervised medical image segmentation from a few labeled and many unlabeled scans.
 
 >>> import segpl
->>> run = segpl.train("data", out="runs/a")  # doctest: +SKIP
+>>> run = segpl.train("data")  # doctest: +SKIP
 >>> run.predict("new_scans", out="masks")  # doctest: +SKIP
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import segpl.report as _report_package  # an empty module; see below
+
 if TYPE_CHECKING:
+    from segpl.api import check, compare
     from segpl.evaluate.folders import evaluate_folders
     from segpl.experiments.folds import cross_validate
+    from segpl.predict.predictor import PredictedImage
     from segpl.run import Run, load_run, train
 
 __version__ = "0.1.0"
-__all__ = ["Run", "cross_validate", "evaluate_folders", "load_run", "train"]
+__all__ = [
+    "PredictedImage",
+    "Run",
+    "check",
+    "compare",
+    "cross_validate",
+    "evaluate_folders",
+    "load_run",
+    "report",
+    "train",
+]
+_HOMES = {
+    "PredictedImage": "segpl.predict.predictor",
+    "check": "segpl.api",
+    "compare": "segpl.api",
+    "cross_validate": "segpl.experiments.folds",
+    "evaluate_folders": "segpl.evaluate.folders",
+    **dict.fromkeys(("Run", "load_run", "train"), "segpl.run"),
+}
+
+
+class _CallableModule(ModuleType):
+    """`segpl.report` is both a function and the package of its parts."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return import_module("segpl.api").report(*args, **options)
+
+
+_report_package.__class__ = _CallableModule
 
 
 def __getattr__(name: str) -> Any:
     # imported on first use: torch takes seconds, and `segpl --help` does not need it
-    if name in ("Run", "load_run", "train"):
-        from segpl import run
-
-        return getattr(run, name)
-    if name == "evaluate_folders":
-        from segpl.evaluate.folders import evaluate_folders
-
-        return evaluate_folders
-    if name == "cross_validate":
-        from segpl.experiments.folds import cross_validate
-
-        return cross_validate
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'segpl' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

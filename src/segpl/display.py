@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
+
+from segpl.errors import spell_options
 
 SHORT_NAMES = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
@@ -33,7 +36,14 @@ CLASS_COLORS = (
 
 
 def say(message: str, *, style: str = "") -> None:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(message, style=style, markup=False)
+    error_console().print(spell_options(message), style=style, markup=False)
+
+
+def error_console() -> Console:
+    """Standard error; in a notebook without ipywidgets, rich would show no progress at all."""
+    has_widgets = find_spec("ipywidgets") is not None
+    jupyter = None if has_widgets else False
+    return Console(stderr=True, highlight=False, soft_wrap=True, force_jupyter=jupyter)
 
 
 @contextmanager
@@ -48,7 +58,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=error_console()) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
 
@@ -57,11 +67,11 @@ class TrainingDisplay:
     """A progress bar with losses, threshold and time left; lines of text without a terminal."""
 
     def __init__(self, title: str, steps: int, *, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = error_console()
         self.steps = steps
         self.title = title
         self.is_quiet = quiet
-        self.is_plain = quiet or not self.console.is_terminal
+        self.is_plain = quiet or not (self.console.is_terminal or self.console.is_jupyter)
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -2,17 +2,58 @@
 
 The command line prints only their message; any other exception is a bug and keeps its traceback.
 Each error also derives from the built-in exception that a Python user would catch.
+
+Messages name options as on the command line (`--labeled 8`). Python users read them as arguments
+(`labeled=8`).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONG_LIST = 40  # names
+OPTION = re.compile(
+    r"(?P<command>`[^`]*`)|--(?P<name>[a-z][a-z-]*)"
+    r"(?: (?P<number>N\b|-?\d+(?:\.\d+)?)| (?P<text>'[^']*')"
+    r"| (?P<word>(?:auto|cpu|cuda|last|best|all|none|supervised)\b)"
+    r"| (?P<setting>[a-z_]+\.[a-z_.]+=[^\s,;:]*[^\s,;:.]))?"
+)
+TURNED_ON = ("fill", "overwrite", "phantom", "probabilities", "resume", "yes")
+SWITCHES = {"no-folds": "ensemble=()", **{name: f"{name}=True" for name in TURNED_ON}}
+ARGUMENTS = {"set": "overrides"}  # options that Python names differently
+
+
+class Spelling:
+    """Whether messages name options (the command line) or arguments (Python)."""
+
+    is_command_line = False
+
+
+def spell_options(message: str) -> str:
+    """The message with options as arguments, unless the command line is in use.
+
+    Commands in backquotes stay as they are.
+    """
+    return message if Spelling.is_command_line else OPTION.sub(_as_argument, message)
+
+
+def _as_argument(found: re.Match[str]) -> str:
+    if found["command"]:
+        return found["command"]
+    option = found["name"]
+    name = ARGUMENTS.get(option, option.replace("-", "_"))
+    if option in SWITCHES:
+        return SWITCHES[option]
+    if value := found["number"] or found["text"]:
+        return f"{name}={value}"
+    if found["word"]:
+        return f"{name}='{found['word']}'"
+    return f"{name}=['{found['setting']}']" if found["setting"] else f"`{name}`"
 
 
 class UserError(Exception):
@@ -20,7 +61,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         # KeyError would put quotes around the message
-        return str(self.args[0]) if self.args else ""
+        return spell_options(str(self.args[0])) if self.args else ""
 
 
 class InputError(UserError, ValueError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 
 from segpl.assembly import (
     TrainingInputs,
@@ -18,6 +20,7 @@ from segpl.assembly import (
     require_validation,
     with_planned_values,
 )
+from segpl.data.arrays import image_in_memory, labels_like
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
@@ -37,13 +40,15 @@ from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_json, write_text
 from segpl.methods.base import Method
+from segpl.notebook import describe_run, show_run
 from segpl.predict.inputs import Job, find_inputs
-from segpl.predict.predictor import predict_jobs
+from segpl.predict.predictor import PredictedImage, predict_image, predict_jobs
 from segpl.predict.sampling_choice import samplers_for, sampling_note
 from segpl.settings import (
     Config,
     claim_folder,
     gather_settings,
+    merge_settings,
     read_config,
     resolve,
     setting_changes,
@@ -53,7 +58,7 @@ from segpl.validate.postprocessing import advised_classes, write_advice
 from segpl.validate.validator import Validator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """A run folder with its config, plan, split, and the method with its weights."""
 
@@ -66,6 +71,12 @@ class Run:
     checkpoint: str = "last"
     quiet: bool = False
     folds: tuple[Path, ...] = ()  # runs of its cross-validation, if all have been trained
+
+    def __repr__(self) -> str:
+        return describe_run(self)
+
+    def _repr_html_(self) -> str:
+        return show_run(self)
 
     @property
     def path(self) -> Path:
@@ -174,6 +185,59 @@ class Run:
             for path in self.folds
         ]
 
+    def predict_array(
+        self,
+        image: Any,
+        *,
+        spacing: Sequence[float] | None = None,
+        affine: ArrayLike | None = None,
+        overlap: float = 0.5,
+        samples: int | None = None,
+        by: str | None = None,
+        seed: int = 0,
+        ensemble: Sequence[Run] | None = None,
+        largest: str | Sequence[str] | None = None,
+        name: str = "",
+    ) -> PredictedImage:
+        """Predict an image in memory; the result equals that for a file with this content.
+
+        Args:
+            image: array (*S), with an axis of channels first or last if there are several; or an
+                image of nibabel or SimpleITK.
+            spacing: voxel size of an array in mm, one number per axis.
+            affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
+            overlap: overlap of neighboring windows, as a fraction of the window.
+            samples: number of sampled predictions to average.
+            by: how to draw samples; by default networks or views, whichever is better calibrated.
+            seed: seed of the samples.
+            ensemble: other runs to average with; by default the folds of the run, () for none.
+            largest: classes that keep only their largest component, or "all" or "none"; by default
+                those that validation recommends.
+            name: random samples are those for a file of this name.
+        """
+        ensemble = self.fold_runs() if ensemble is None else ensemble
+        runs = [self, *ensemble]
+        samplers = samplers_for(runs, samples, by, seed)
+        for run in runs:
+            run.method.to(self.device).eval()
+        predicted = predict_image(
+            image_in_memory(
+                image,
+                dims=self.plan.dims,
+                channels=len(self.plan.channels),
+                spacing=spacing,
+                affine=affine,
+            ),
+            self.method.predict,
+            self.plan,
+            device=self.device,
+            name=name,
+            overlap=overlap,
+            samplers=samplers,
+            largest=self.one_component_classes(ensemble, largest),
+        )
+        return replace(predicted, image=labels_like(image, predicted.labels))
+
     def one_component_classes(
         self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
     ) -> tuple[str, ...]:
@@ -242,8 +306,14 @@ def trained_folds(folder: RunFolder) -> tuple[Path, ...]:
 def train(
     data: str | Path = "",
     *,
-    out: str | Path,
+    out: str | Path | None = None,
     method: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    labeled: int | None = None,
+    validation: int | None = None,
+    test: int | None = None,
+    device: str | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
@@ -254,20 +324,48 @@ def train(
 
     Args:
         data: folder of the dataset.
-        out: folder of the run; it must not exist yet, except to resume the run in it.
+        out: folder of the run; it must not exist yet, except to resume the run in it. By default a
+            new folder runs/NAME, named after the dataset.
         method: name of a method, as listed by `segpl list methods`.
+        steps: training steps.
+        seed: seed of weights, crops and sampling.
+        labeled: use this many labels and hide the others; 0: all.
+        validation: hold out this many labeled cases for validation.
+        test: hold out this many labeled cases for testing.
+        device: "auto", "cpu", "cuda" or "cuda:N".
         config: TOML file with settings.
         settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
         resume: resume the run in `out` from its last checkpoint.
         quiet: show no progress.
     """
+    if out is None and resume:
+        raise InputError("--resume needs the folder of the run, --out.")
+    chosen: dict[str, dict[str, Any]] = {
+        "train": {"steps": steps, "seed": seed, "device": device},
+        "split": {"labeled": labeled, "validation": validation, "test": test},
+    }
+    given = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in chosen.items()
+    }
     content = gather_settings(
-        data, method=method, config=config, settings=settings, overrides=overrides
+        data,
+        method=method,
+        config=config,
+        settings=merge_settings(settings or {}, given),
+        overrides=overrides,
     )
-    folder = RunFolder(Path(out))
+    folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
         return train_config(resolved, folder, quiet=quiet)
+
+
+def new_folder(content: Mapping[str, Any]) -> Path:
+    """A folder runs/NAME that does not exist yet, named after the dataset."""
+    name = Path(content["data"].get("path", "")).name or "run"
+    numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(path for path in (Path("runs", one) for one in numbered) if not path.exists())
 
 
 def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:

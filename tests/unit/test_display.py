@@ -87,3 +87,23 @@ def test_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys):
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     last = re.split(r"[\r\n]+", frames.strip())[-1]
     assert last.endswith("1502/2000 sup 0.500  pseudo 0.500  cost 11.500  T 0.500 4:09:00")
+
+
+@pytest.mark.parametrize(("widgets", "is_plain"), [(None, True), (object(), False)])
+def test_a_notebook_shows_bars_only_with_ipywidgets(monkeypatch, widgets, is_plain):
+    """Without them, rich would show nothing but a warning."""
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(display, "find_spec", lambda name: widgets)
+    shown = TrainingDisplay("segpl", 100)
+    assert (shown.is_plain, shown.console.is_jupyter) == (is_plain, not is_plain)
+
+
+def test_a_notebook_without_ipywidgets_gets_lines_of_text(clock, capsys, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr(display, "find_spec", lambda name: None)
+    with TrainingDisplay("segpl", 100) as shown, display.bar("predicting", 2) as advance:
+        simulate(shown, clock, range(1, 101), pace=2)
+        advance()
+    printed = capsys.readouterr().err
+    assert "step 100 of 100" in printed
+    assert "predicting" in printed

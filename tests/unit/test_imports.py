@@ -21,9 +21,9 @@ LAYERS = [
     {"methods"},
     {"engine", "evaluate"},
     {"predict", "report"},
-    {"validate", "settings", "assembly", "run"},
+    {"validate", "settings", "assembly", "notebook", "run"},
     {"experiments"},
-    {"cli", "__init__", "__main__"},
+    {"api", "cli", "__init__", "__main__"},
 ]
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # a method sees no file; a score needs no model; a page is made from files alone

@@ -20,7 +20,6 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,42 +83,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from segpl.errors import InputError
-    from segpl.experiments.compare import run_experiment
-    from segpl.experiments.experiment import make_experiment
-    from segpl.files import read_toml
+    from segpl.api import compare
     from segpl.report.tables import print_table
-    from segpl.settings import with_overrides
 
-    if bool(args.source) == args.phantom:
-        raise InputError("give a dataset or a TOML file, or --phantom to generate scans.")
-    given = {
-        "train.steps": args.steps,
-        "train.device": args.device,
-        "split.labeled": args.labeled,
-        "split.test": args.test,
-    }
-    chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
-    content: dict[str, Any]
-    if args.phantom:
-        content, source = {"datasets": {"": {"phantom": True}}}, "--phantom"
-    elif args.source.suffix.lower() == ".toml":
-        content, source = read_toml(args.source), args.source.name
-    else:
-        content, source = {"datasets": {"": {"path": str(args.source)}}}, str(args.source)
-    experiment = make_experiment(
-        content,
-        source,
+    result = compare(
+        args.source or "",
+        out=args.out,
+        phantom=args.phantom,
         methods=args.methods,
         seeds=args.seeds,
-        overrides=with_overrides({}, [*chosen, *args.set]),
-    )
-    result = run_experiment(
-        experiment,
-        args.out,
-        root=args.data,
+        steps=args.steps,
+        labeled=args.labeled,
+        test=args.test,
+        device=args.device,
+        jobs=args.jobs,
+        data=args.data,
         only=args.only,
-        processes=args.jobs,
+        overrides=args.set,
         command=shlex.join(["segpl", *sys.argv[1:]]),
     )
     console = Console(highlight=False, soft_wrap=True, markup=False)

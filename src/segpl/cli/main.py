@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import segpl
-from segpl.errors import UserError, did_you_mean
+from segpl.errors import Spelling, UserError, did_you_mean
 
 COMMANDS = {
     "demo": "try segpl on generated scans; no data needed",
@@ -38,6 +38,7 @@ RESUME_ADVICE = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    Spelling.is_command_line = True
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="segpl",

@@ -88,7 +88,7 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
 
 def open_metaimage(path: Path, role: Role) -> OpenFile:
     image = read_meta_image(path)
-    return OpenFile(image.shape, image.values, affine=_itk_affine(itk_geometry(path)))
+    return OpenFile(image.shape, image.values, affine=itk_affine(itk_geometry(path)))
 
 
 def open_nrrd(path: Path, role: Role) -> OpenFile:
@@ -103,7 +103,7 @@ def open_nrrd(path: Path, role: Role) -> OpenFile:
         stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
         return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
 
-    return OpenFile(shape, values, affine=_itk_affine(itk_geometry(path)))
+    return OpenFile(shape, values, affine=itk_affine(itk_geometry(path)))
 
 
 def _nrrd_reader(path: Path) -> tuple[Any, Any]:
@@ -141,7 +141,7 @@ def itk_geometry(path: Path) -> ItkGeometry:
     return ItkGeometry(image.spacing, image.origin, image.direction)
 
 
-def _itk_affine(geometry: ItkGeometry) -> NDArray[np.float64]:
+def itk_affine(geometry: ItkGeometry) -> NDArray[np.float64]:
     """4x4 to RAS mm, from the first three axes."""
     spatial = min(len(geometry.spacing), 3)
     affine = np.eye(4)

@@ -101,6 +101,13 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
     return Image(parts[0] if len(parts) == 1 else np.concatenate(parts), first)
 
 
+def image_of(opened: OpenFile, name: str, dims: int) -> Image:
+    """An image that is already open; `name` is its name in messages."""
+    path = Path(name)
+    grid, _ = _grid(path, opened, dims)
+    return Image(_finite(path, _channels_first(opened, grid)), grid)
+
+
 def read_label(path: Path, dims: int | None = None) -> Label:
     with errors_naming(path):
         opened = _open(path, "label")

@@ -12,12 +12,15 @@ from multiprocessing.synchronize import Event
 
 import torch
 
+from segpl.errors import Spelling
+
 stop_event: Event | None = None  # in a worker: set when the user interrupts
 
 
-def prepare_worker(threads: int, stop: Event) -> None:
+def prepare_worker(threads: int, stop: Event, is_command_line: bool) -> None:
     """Share the cores, and exit with the parent, even if it is killed."""
     global stop_event
+    Spelling.is_command_line = is_command_line
     stop_event = stop
     torch.set_num_threads(threads)
     threading.Thread(target=exit_with_parent, daemon=True).start()
@@ -43,7 +46,10 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
     stop = context.Event()
     threads = max(1, (os.cpu_count() or 1) // count)
     with ProcessPoolExecutor(
-        count, mp_context=context, initializer=prepare_worker, initargs=(threads, stop)
+        count,
+        mp_context=context,
+        initializer=prepare_worker,
+        initargs=(threads, stop, Spelling.is_command_line),
     ) as pool:
         try:
             yield pool

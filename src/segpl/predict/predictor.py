@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from segpl.data.manifest import mask_digest
 from segpl.data.masks import keep_largest, label_values, largest_note, voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
-from segpl.data.readers import Grid, read_image, read_label
+from segpl.data.readers import Grid, Image, read_image, read_label
+from segpl.data.summary import CaseSummary
 from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.averaging import Prediction, average_samples
@@ -116,6 +118,46 @@ def predict_jobs(
             f"{len(failed)} of {len(jobs)} image(s) could not be predicted{others}: {reasons}"
         )
     return [outputs[job.name].labels for job in todo]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PredictedImage:
+    """A prediction in memory; arrays have the axes of the image, channels first."""
+
+    labels: NDArray[Any]  # (*S), numbers of `classes`
+    probabilities: Maps  # (K, *S); one channel for a single foreground class
+    classes: dict[str, int]  # name -> number
+    summary: CaseSummary
+    entropy: Maps | None = None  # (K, *S), with samples
+    std: Maps | None = None
+    image: Any = None  # the labels as an image of nibabel or SimpleITK, if the input was one
+
+
+def predict_image(
+    image: Image,
+    predict: Predict,
+    plan: Plan,
+    *,
+    device: torch.device,
+    name: str = "",
+    overlap: float = 0.5,
+    window_batch: int = 4,
+    samplers: Sequence[RunSampler] = (),
+    largest: Sequence[str] = (),
+) -> PredictedImage:
+    """What `predict_jobs` would write for an image in a file; `name` seeds random samples."""
+    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
+    plans = _distinct([sampler.plan for sampler in samplers] or [plan])
+    prediction = infer(Job(name, ()), _prepared(image, plans))()
+    labels = _chosen_labels(prediction, plan, largest)
+    return PredictedImage(
+        labels=labels,
+        probabilities=prediction.probability,
+        classes=plan.classes,
+        summary=summarize_case(labels, image.grid, plan.classes, prediction.probability),
+        entropy=_entropy(prediction) if samplers else None,
+        std=prediction.std,
+    )
 
 
 class _Regularly:
@@ -248,8 +290,20 @@ def _pipeline(
 
 
 def _load_job(job: Job, plans: Sequence[Plan]) -> _Loaded:
-    image = read_image(job.images, plans[0].dims)
+    return _prepared(read_image(job.images, plans[0].dims), plans)
+
+
+def _prepared(image: Image, plans: Sequence[Plan]) -> _Loaded:
     return _Loaded([prepare_image(image, plan) for plan in plans], image.grid)
+
+
+def _chosen_labels(prediction: Prediction, plan: Plan, largest: Sequence[str]) -> NDArray[Any]:
+    decisive = prediction.probability if prediction.decisive is None else prediction.decisive
+    return keep_largest(label_values(decisive, plan), plan.classes, largest)
+
+
+def _entropy(prediction: Prediction) -> Maps:
+    return voxel_entropy(prediction.probability).astype(np.float32)
 
 
 def _write_job(
@@ -270,13 +324,12 @@ def _write_job(
             assert prediction.std is not None, "samplers give a standard deviation"
             values = prediction.std
         elif kind == ENTROPY:
-            values = voxel_entropy(prediction.probability).astype(np.float32)
+            values = _entropy(prediction)
         else:
             values = prediction.probability
         write_probabilities(path, values, job.images[0], grid)
     if files.labels in missing:  # otherwise it may have been corrected by hand
-        decisive = prediction.probability if prediction.decisive is None else prediction.decisive
-        labels = keep_largest(label_values(decisive, plan), plan.classes, largest)
+        labels = _chosen_labels(prediction, plan, largest)
         summary = summarize_case(labels, grid, plan.classes, prediction.probability)
         write_labels(files.labels, labels, job.images[0], grid)
         results.summaries[job.name] = summary

@@ -65,7 +65,7 @@ def scores_by_class(scores: list[Score]) -> Table:
         if has_volumes:
             errors = list(metrics["volume_error"].values())
             sizes = [abs(error) for error in errors]
-            row += [f"{100 * mean_of(errors):+.1f} %", f"{100 * mean_of(sizes):.1f} %"]
+            row += [f"{100 * mean_of(errors):+.1f}%", f"{100 * mean_of(sizes):.1f}%"]
         rows.append(row)
     columns = ["class", metric_title(main, units[main]), "95% interval", "worst", "worst case"]
     columns += ["volume error", "absolute"] if has_volumes else []

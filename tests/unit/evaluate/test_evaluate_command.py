@@ -69,7 +69,7 @@ def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "255 " in line]
     # Dice 1, 2/3 and 0; volume errors 0, -1/2 and -1
     assert [row[:2] + row[5:] for row in rows] == [
-        ["255", "0.556", "0.000", "c", "-50.0", "%", "50.0", "%"]
+        ["255", "0.556", "0.000", "c", "-50.0%", "50.0%"]
     ]
     low, _, high = rows[0][2:5]
     assert 0 <= float(low) < 0.556 < float(high) <= 1

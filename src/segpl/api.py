@@ -1,0 +1,160 @@
+"""The functions of the package that need several of its parts; `segpl.NAME` loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from segpl.data.check import render, unusable_problems
+from segpl.data.inspect import Problem, inspect
+from segpl.data.layouts import read_dataset
+from segpl.data.layouts.content import list_content, unused_files
+from segpl.display import bar
+from segpl.errors import InputError
+from segpl.experiments.compare import ExperimentResult, run_experiment
+from segpl.experiments.experiment import make_experiment
+from segpl.experiments.report import fill_all
+from segpl.files import read_toml
+from segpl.report.page.report import write_report
+from segpl.settings import with_overrides
+
+
+def check(
+    data: str | Path,
+    *,
+    layout: str | None = None,
+    subject: str | None = None,
+    yes: bool = False,
+    quiet: bool = False,
+) -> list[Problem]:
+    """Read every case of a dataset, print what was found, and return its problems.
+
+    Args:
+        data: folder of the dataset.
+        layout: name of a file layout; by default it is detected.
+        subject: regular expression whose group is the subject of a case.
+        yes: accept the layout that is proposed for other file names.
+        quiet: print nothing.
+    """
+    from rich.console import Console
+
+    root = Path(data)
+    dataset = read_dataset(root, layout, subject=subject, accept=yes)
+    content = list_content(root)
+    names = [case.name for case in dataset.cases]
+    with bar("reading cases", len(names), quiet=quiet) as advance:
+        inspection = inspect(dataset, read_labels_of=names, advance=advance)
+    problems = (*inspection.problems, *unusable_problems(content.unusable))
+    if not quiet:
+        inspection = replace(inspection, problems=problems)
+        unused = unused_files(dataset, content)
+        page = render(inspection, f'segpl.train("{data}")', unused=unused)
+        Console().print(page, crop=False)
+    return list(problems)
+
+
+def compare(
+    source: str | Path = "",
+    *,
+    out: str | Path,
+    phantom: bool = False,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    steps: int | None = None,
+    labeled: int | None = None,
+    test: int | None = None,
+    device: str | None = None,
+    jobs: int = 1,
+    data: str | Path = "",
+    only: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    command: str = "",
+    quiet: bool = False,
+) -> ExperimentResult:
+    """Train several methods with several seeds, and compare them with significance tests.
+
+    Args:
+        source: folder of a dataset, or a TOML file that describes an experiment.
+        out: output folder; a repeated call resumes an interrupted comparison.
+        phantom: generate the scans instead.
+        methods: methods or variants to compare with supervised training; all by default.
+        seeds: by default 0, 1 and 2.
+        steps: training steps.
+        labeled: use this many labels and hide the others.
+        test: hold out this many labeled cases for testing.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        jobs: runs to train in parallel.
+        data: folder that contains the datasets of a TOML file.
+        only: train on these datasets of a TOML file only.
+        overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
+        command: shown in the report.
+        quiet: show no progress.
+    """
+    if bool(str(source)) == phantom:
+        raise InputError("give a dataset or a TOML file, or --phantom to generate scans.")
+    given = {
+        "train.steps": steps,
+        "train.device": device,
+        "split.labeled": labeled,
+        "split.test": test,
+    }
+    chosen = [f"{key}={value}" for key, value in given.items() if value is not None]
+    content: dict[str, Any]
+    if phantom:
+        content, name = {"datasets": {"": {"phantom": True}}}, "--phantom"
+    elif Path(source).suffix.lower() == ".toml":
+        content, name = read_toml(Path(source)), Path(source).name
+    else:
+        content, name = {"datasets": {"": {"path": str(source)}}}, str(source)
+    experiment = make_experiment(
+        content,
+        name,
+        methods=methods,
+        seeds=seeds,
+        overrides=with_overrides({}, [*chosen, *overrides]),
+    )
+    return run_experiment(
+        experiment,
+        Path(out),
+        root=Path(data),
+        only=only,
+        processes=jobs,
+        command=command,
+        quiet=quiet,
+    )
+
+
+def report(
+    runs: str | Path | Sequence[str | Path],
+    *,
+    out: str | Path = "report.html",
+    stress: str | Path | None = None,
+    assets: str | Path | None = None,
+    fill: bool = False,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Path:
+    """Write one HTML page about runs, and return its path.
+
+    Args:
+        runs: run folders.
+        out: the HTML file.
+        stress: table that `segpl stress` wrote about these runs.
+        assets: folder for all tables and figures as separate files.
+        fill: first predict and score the test cases of each run.
+        device: for `fill`.
+        quiet: show no progress.
+    """
+    paths = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
+    if fill:
+        fill_all(paths, device=device, quiet=quiet)
+    write_report(
+        paths,
+        Path(out),
+        stress=Path(stress) if stress else None,
+        assets=Path(assets) if assets else None,
+        quiet=quiet,
+    )
+    return Path(out)

@@ -1,0 +1,89 @@
+"""Images in memory: arrays, and images of nibabel and SimpleITK."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from segpl.data.formats import ItkGeometry, OpenFile, itk_affine
+from segpl.data.readers import Image, image_of
+from segpl.errors import InputError
+
+
+def image_in_memory(
+    source: Any,
+    *,
+    dims: int,
+    channels: int,
+    spacing: Sequence[float] | None = None,
+    affine: ArrayLike | None = None,
+) -> Image:
+    """The image that the file with this content would give.
+
+    An array may have an axis of `channels`, first or last.
+    """
+    if spacing is not None and affine is not None:
+        raise InputError("both `spacing` and `affine` are given. An affine contains the spacing.")
+    if (library := library_of(source)) is None:
+        array = np.asarray(source)
+        matrix = None if affine is None else np.asarray(affine, np.float64)
+        if matrix is not None and matrix.shape != (4, 4):
+            raise InputError(f"`affine` has shape {matrix.shape}, but must be a 4x4 matrix.")
+        opened = OpenFile(
+            array.shape,
+            lambda: array,
+            affine=matrix,
+            spacing=None if spacing is None else tuple(map(float, spacing)),
+            channels_first=array.ndim > dims and array.shape[0] == channels,
+        )
+        return image_of(opened, "the array", dims)
+    if spacing is not None or affine is not None:
+        raise InputError(f"the {library} image has its own geometry. Omit `spacing` and `affine`.")
+    return image_of(open_nibabel(source) if library == "nibabel" else open_sitk(source), "it", dims)
+
+
+def library_of(source: Any) -> str | None:
+    """The library of an image object; None for an array."""
+    name = type(source).__module__.partition(".")[0]
+    return name if name in ("nibabel", "SimpleITK") else None
+
+
+def open_nibabel(source: Any) -> OpenFile:
+    shape = tuple(source.shape)
+    while len(shape) > 4 and shape[3] == 1:  # (x, y, z, 1, C), as ITK writes vectors
+        shape = shape[:3] + shape[4:]
+    affine = np.asarray(source.affine, np.float64)
+    return OpenFile(shape, lambda: np.asanyarray(source.dataobj).reshape(shape), affine=affine)
+
+
+def open_sitk(source: Any) -> OpenFile:
+    import SimpleITK as sitk  # noqa: N813 (as in its manual)
+
+    axes, components = source.GetDimension(), source.GetNumberOfComponentsPerPixel()
+
+    def values() -> NDArray[Any]:
+        stored: NDArray[Any] = sitk.GetArrayFromImage(source)  # (z, y, x) or (z, y, x, C)
+        return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
+
+    shape = (*source.GetSize(), *((components,) if components > 1 else ()))
+    direction = np.reshape(source.GetDirection(), (axes, axes))
+    geometry = ItkGeometry(source.GetSpacing(), source.GetOrigin(), direction)
+    return OpenFile(shape, values, affine=itk_affine(geometry))
+
+
+def labels_like(source: Any, labels: NDArray[Any]) -> Any:
+    """The labels as an image of the same library and geometry as `source`; None for an array."""
+    library = library_of(source)
+    if library == "nibabel":
+        return type(source)(labels.reshape(source.shape[:3]), source.affine)
+    if library == "SimpleITK":
+        import SimpleITK as sitk  # noqa: N813 (as in its manual)
+
+        size = source.GetSize()
+        image = sitk.GetImageFromArray(np.ascontiguousarray(labels.reshape(size).T))
+        image.CopyInformation(source)
+        return image
+    return None

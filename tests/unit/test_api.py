@@ -1,0 +1,202 @@
+"""The names that `import segpl` offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import segpl
+from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.errors import InputError, Spelling
+from segpl.run import new_folder, train
+
+OPTIONS = {"samples": 2, "by": "flips", "largest": "none"}
+
+
+@pytest.fixture(autouse=True)
+def in_python(monkeypatch):
+    monkeypatch.setattr(Spelling, "is_command_line", False)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("api") / "scans"
+    shape = PhantomSettings(shape=(16, 16, 16))
+    write_phantom_dataset(root, labeled=2, unlabeled=1, test=0, settings=shape)
+    return root
+
+
+def test_dir_lists_the_api():
+    assert set(segpl.__all__) <= set(dir(segpl))
+    for name in segpl.__all__:
+        assert callable(getattr(segpl, name)), name
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = (
+        "import sys, segpl; dir(segpl);"
+        "print([n for n in ('torch', 'monai', 'numpy', 'rich') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_report_is_a_function_and_a_package(tmp_path, monkeypatch):
+    import segpl.report.tables
+    from segpl import api
+
+    calls = []
+    monkeypatch.setattr(api, "write_report", lambda runs, out, **_: calls.append((runs, out)))
+    assert segpl.report("runs/a", out=tmp_path / "r.html", quiet=True) == tmp_path / "r.html"
+    assert calls == [([Path("runs/a")], tmp_path / "r.html")]
+    assert segpl.report.tables.Table
+
+
+def test_check_prints_the_dataset_and_returns_its_problems(data, capsys):
+    assert not [problem for problem in segpl.check(data) if problem.fatal]
+    shown = capsys.readouterr().out
+    assert "scans" in shown
+    assert "segpl.train(" in shown
+    segpl.check(data, quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_compare_needs_data(tmp_path):
+    with pytest.raises(InputError, match="phantom=True"):
+        segpl.compare(out=tmp_path)
+
+
+def test_the_default_folder_is_new(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    content = {"data": {"path": "/data/scans"}}
+    assert new_folder(content) == Path("runs/scans")
+    Path("runs/scans").mkdir(parents=True)
+    assert new_folder(content) == Path("runs/scans-2")
+
+
+def test_common_options_are_arguments(data, tmp_path, monkeypatch):
+    """They win over `settings`, and `out` may be omitted."""
+    from segpl import run
+
+    monkeypatch.chdir(tmp_path)
+    trained = []
+    monkeypatch.setattr(
+        run, "train_config", lambda config, folder, **_: trained.append((config, folder))
+    )
+    train(data, steps=20, seed=3, labeled=1, test=0, device="cpu", settings={"train": {"steps": 5}})
+    (config, folder) = trained[0]
+    assert (config.train.steps, config.train.seed, config.train.device) == (20, 3, "cpu")
+    assert (config.split.labeled, config.split.test) == (1, 0)
+    assert folder.path == Path("runs/scans")
+
+
+def test_resuming_needs_the_folder(data):
+    with pytest.raises(InputError, match="resume=True needs the folder of the run, `out`"):
+        train(data, resume=True)
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    settings = {"network": {"width": 4}, "train": {"agreement": 0}}
+    out = tmp_path_factory.mktemp("runs") / "a"
+    return train(
+        data, out=out, method="supervised", steps=2, device="cpu", settings=settings, quiet=True
+    )
+
+
+@pytest.fixture(scope="module")
+def scan(data):
+    return next((data / "unlabeled" / "imgs").iterdir())
+
+
+@pytest.fixture(scope="module")
+def stored(run, scan, tmp_path_factory):
+    """Labels, probabilities, entropy and deviation as files."""
+    import nibabel
+
+    out = tmp_path_factory.mktemp("masks")
+    run.predict(scan, out=out, probabilities=True, samples=2, by="flips", largest="none")
+    found = {path.name: path for path in out.rglob("*.nii.gz")}
+    name = scan.name.removesuffix(".nii.gz")
+    return {
+        "labels": nibabel.load(out / scan.name),
+        "probabilities": nibabel.load(out / "probabilities" / scan.name),
+        "entropy": nibabel.load(found[f"{name}_entropy.nii.gz"]),
+        "std": nibabel.load(found[f"{name}_std.nii.gz"]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["array", "nibabel", "sitk"])
+def test_an_image_in_memory_gives_what_its_file_gives(run, scan, stored, kind):
+    import nibabel
+    import SimpleITK as sitk  # noqa: N813
+
+    image = nibabel.load(scan)
+    if kind == "array":
+        found = run.predict_array(image.get_fdata(), affine=image.affine, **OPTIONS)
+        assert found.image is None
+    elif kind == "nibabel":
+        found = run.predict_array(image, **OPTIONS)
+        np.testing.assert_array_equal(found.image.affine, image.affine)
+        np.testing.assert_array_equal(found.image.get_fdata(), found.labels)
+    else:
+        source = sitk.ReadImage(str(scan))
+        found = run.predict_array(source, **OPTIONS)
+        assert found.image.GetOrigin() == source.GetOrigin()
+        np.testing.assert_array_equal(sitk.GetArrayFromImage(found.image).T, found.labels)
+    np.testing.assert_array_equal(found.labels, stored["labels"].get_fdata())
+    for name in ("probabilities", "entropy", "std"):
+        expected = np.asarray(stored[name].dataobj)
+        np.testing.assert_array_equal(getattr(found, name)[0], expected, err_msg=name)
+
+
+def test_the_spacing_matters(run):
+    array = np.random.default_rng(0).normal(size=(16, 16, 16))
+    plain = run.predict_array(array).probabilities
+    assert plain.shape == (1, 16, 16, 16)
+    doubled = run.predict_array(array, spacing=(1, 1, 1.5))
+    assert not np.array_equal(plain, doubled.probabilities)
+    assert doubled.summary.unit == "ml"
+    assert doubled.entropy is None
+
+
+def test_wrong_geometry_is_an_error(run):
+    array = np.zeros((4, 4, 4))
+    with pytest.raises(InputError, match="both `spacing` and `affine`"):
+        run.predict_array(array, spacing=(1, 1, 1), affine=np.eye(4))
+    with pytest.raises(InputError, match="4x4"):
+        run.predict_array(array, affine=np.eye(3))
+    with pytest.raises(InputError, match="the array has 2 axes"):
+        run.predict_array(array[0])
+
+
+def test_repr_has_ten_lines(run):
+    lines = repr(run).splitlines()
+    assert len(lines) == 10
+    assert "supervised" in lines[1]
+    assert "2 of 2 steps" in repr(run)
+
+
+def test_a_notebook_shows_curve_and_pictures(run):
+    (run.path / "log.csv").write_text("step,supervised\n1,0.9\n2,0.5\n")
+    shown = run._repr_html_()
+    assert "<polyline" in shown
+    assert shown.count("<img ") == 3
+
+
+def test_a_notebook_shows_text_if_nothing_can_be_drawn(run, monkeypatch):
+    from segpl import notebook
+
+    def broken(*_):
+        raise RuntimeError("a <problem>")
+
+    monkeypatch.setattr(notebook, "open_dataset", broken)
+    monkeypatch.setattr(notebook, "read_log", broken)
+    monkeypatch.setattr(notebook, "training_line", lambda run: "")
+    shown = run._repr_html_()
+    assert shown.count("No picture: a &lt;problem&gt;") == 2
+    assert "supervised" in shown
