@@ -53,7 +53,7 @@ def read_header(path: Path, tags: Sequence[str] | None = None) -> Any:
             # the whole file would be unpacked before its size is known
             raise UnusableFileError(
                 f"{path} has the deflated transfer syntax, which is not supported",
-                "Convert it, for example with gdcmconv --raw.",
+                "Convert it, for example with `gdcmconv --raw`.",
             )
         header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags and list(tags))
         if tags:
