@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,10 +17,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
+from rich.text import Text
 
 from segpl.errors import spell_options
 
-SHORT_NAMES = {"supervised": "sup", "threshold": "T", "threshold_cost": "cost"}
+# columns of log.csv in words; other losses by their name
+VALUE_NAMES = {
+    "supervised": "labeled loss",
+    "pseudo": "pseudo-label loss",
+    "kl": "KL loss",
+    "threshold": "threshold",
+    "threshold_cost": "threshold cost",
+}
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
 # Okabe and Ito's palette, the colors of errors last; a ninth class starts over
 CLASS_COLORS = (
@@ -63,6 +71,17 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         yield lambda: progress.advance(task)
 
 
+class ProgressWithValues(Progress):
+    """A bar, and a line of values below it: together they would not fit into 80 columns."""
+
+    values = ""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.values:
+            yield Text(self.values, no_wrap=True, overflow="ellipsis")
+
+
 class TrainingDisplay:
     """A progress bar with losses, threshold and time left; lines of text without a terminal."""
 
@@ -72,16 +91,15 @@ class TrainingDisplay:
         self.title = title
         self.is_quiet = quiet
         self.is_plain = quiet or not (self.console.is_terminal or self.console.is_jupyter)
-        self.progress = Progress(
+        self.progress = ProgressWithValues(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),  # a narrow bar shrinks first
-            TextColumn("{task.fields[values]}"),
             TextColumn("{task.fields[left]}"),
             console=self.console,
             disable=self.is_plain,
         )
-        self.task = self.progress.add_task(title, total=steps, values="", left="")
+        self.task = self.progress.add_task(title, total=steps, left="")
         self.start: tuple[int, float] | None = None  # first step seen, and its time
         self.next_line = 0, 0.0  # tenth of the steps and time of the next line of text
 
@@ -108,16 +126,21 @@ class TrainingDisplay:
     def on_log(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
         shown = [name for name in (*terms, "threshold") if name in row]
-        values = "  ".join(f"{SHORT_NAMES.get(name, name)} {row[name]:.3f}" for name in shown)
-        self.progress.update(self.task, values=values)
+        values = ", ".join(f"{in_words(name)} {row[name]:.2f}" for name in shown)
+        self.progress.values = values
         tenth, now = 10 * step // self.steps, time.monotonic()
         is_due = tenth >= self.next_line[0] or now >= self.next_line[1]
         if self.is_plain and not self.is_quiet and is_due:
             self.next_line = tenth + 1, now + MAX_SILENCE
             left = self.time_left(step)
-            ending = f"  {left} left" if left else ""
-            line = f"{self.title}: step {step} of {self.steps}  {values}{ending}"
+            ending = f", {left} left" if left else ""
+            line = f"{self.title}: step {step} of {self.steps}, {values}{ending}"
             self.console.print(line, markup=False)
 
     def on_warning(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="bold yellow", markup=False)
+
+
+def in_words(name: str) -> str:
+    """A column of log.csv as people say it."""
+    return VALUE_NAMES.get(name) or f"{name.replace('_', ' ')} loss"

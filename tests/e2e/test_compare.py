@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,9 @@ def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_pat
     assert all(0 <= float(row["test_dice"]) <= 1 and int(row["parameters"]) > 0 for row in rows)
     assert "Which methods improve on supervised training?" in answer.out
     assert "p cannot reach 0.05" in answer.out
+    assert "Run 1 of 4: supervised, seed 0" in answer.err
+    assert re.search(r"Run 3 of 4, about \d:\d\d:\d\d left: supervised, seed 1", answer.err)
+    assert answer.err.count("Scores so far.") == 4
 
     # one split per seed; another seed has other labels and the same test cases
     splits = [split_of(out, run) for run in ("supervised-0", "segpl-0", "segpl-1")]

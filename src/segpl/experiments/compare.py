@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from segpl.assembly import named_plan, open_dataset, plan_for
 from segpl.data.case import Dataset
@@ -18,6 +21,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
 from segpl.experiments.phantom_data import make_phantom
+from segpl.experiments.progress import Pace, scores_so_far
 from segpl.experiments.scoring import score_run
 from segpl.experiments.workers import is_stopped, workers
 from segpl.files import csv_text, write_text
@@ -30,7 +34,7 @@ from segpl.report.sections.questions import (
     page_answers,
     question_section,
 )
-from segpl.report.tables import mean_of
+from segpl.report.tables import mean_of, print_table
 from segpl.run import train
 from segpl.settings import Config, changed_settings, merge_settings, resolve
 
@@ -111,6 +115,7 @@ def run_experiment(
 
     errors: dict[Path, str] = {}
     rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
+    finished = set(rows)
 
     def on_result(job: TrainingJob, error: str) -> None:
         errors[job.folder] = error
@@ -118,6 +123,8 @@ def run_experiment(
             rows[job.folder] = run_row(job, error)
         ended = [rows[job.folder] for job in jobs if job.folder in rows]
         write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
+        if job.is_scored and job.folder not in finished and not quiet:
+            show_scores(jobs, rows)
 
     run_jobs([job for job in jobs if job.split], processes, on_result, quiet=quiet)
     return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
@@ -247,8 +254,14 @@ def run_jobs(
 ) -> None:
     """Run all jobs; `on_result` gets each finished job and its error, empty on success."""
     if processes == 1:
-        for job in jobs:
-            on_result(job, run_job(job, quiet=quiet))
+        pace = Pace(sum(not job.is_scored for job in jobs))
+        for number, job in enumerate(jobs, 1):
+            is_new = not job.is_scored
+            if is_new and not quiet:
+                say(f"Run {number} of {len(jobs)}{pace.left}: {job.title}")
+            error = run_job(job, quiet=quiet)
+            pace.done += is_new
+            on_result(job, error)
         return
     with (
         bar("training and scoring", len(jobs), quiet=quiet) as advance,
@@ -270,8 +283,6 @@ def run_job(job: TrainingJob, *, quiet: bool) -> str:
         raise KeyboardInterrupt
     if job.is_scored:
         return ""
-    if not quiet:
-        say(job.title)
     problem = job.folder / ERROR_FILE
     # of an earlier call: training refuses a folder with files that are not its own
     problem.unlink(missing_ok=True)
@@ -294,6 +305,18 @@ def error_of(finished: Future[str]) -> str:
             "a training process was killed, probably because memory ran out. Repeat the command "
             "with fewer --jobs."
         )
+
+
+def show_scores(jobs: Sequence[TrainingJob], rows: Mapping[Path, Sequence[object]]) -> None:
+    """Print the mean test Dice of each method so far."""
+    names = {job.folder: f"{job.dataset and job.dataset + ', '}{job.label}" for job in jobs}
+    found: dict[str, list[float]] = {}
+    for folder, row in rows.items():
+        score = dict(zip(ROW_HEADER, row, strict=True))["test_dice"]
+        if score:
+            found.setdefault(names[folder], []).append(float(str(score)))
+    table = scores_so_far(found, Counter(names.values()))
+    print_table(table, Console(stderr=True, highlight=False))
 
 
 def run_row(job: TrainingJob, error: str = "") -> list[object]:
