@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import unescape
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from browser import CHROMIUM, chromium
 from conftest import make_dataset
 
 from segpl.cli.main import main
+from segpl.data.split import Split
+from segpl.engine.folder import RunFolder
 from segpl.experiments.scoring import score_run
 from segpl.report.stress.rows import StressRow, write_stress
 from segpl.run import load_run
@@ -166,6 +168,40 @@ def test_broken_runs_are_named_and_the_others_shown(segpl, runs, tmp_path):
     assert f"{copies[1].name}: no scores" in section(page, "scores")
     assert f"{copies[1].name}: no log" in section(page, "curves")
     assert '"label": "supervised"' in page
+
+
+def without_results(run: Path, to: Path, **split: tuple[str, ...]) -> Path:
+    """A copy that was only trained, with other parts of its split."""
+    copy = shutil.copytree(run, to / run.name)
+    (copy / "scores.csv").unlink()
+    shutil.rmtree(copy / "predictions")
+    folder = RunFolder(copy)
+    replace(Split.read(folder.split), **split).write(folder.split)
+    return copy
+
+
+def test_run_without_test_cases_shows_predictions_on_unlabeled_scans(segpl, runs, tmp_path):
+    run, out = without_results(runs[-1], tmp_path, test=()), tmp_path / "report.html"
+    answer = segpl("report", run, "--out", out)
+    assert answer.code == 0, answer.err
+    assert "Predicting 2 unlabeled scans" in answer.err
+    assert "No case was held out for testing" in answer.out
+    page = out.read_text()
+    assert page.count("data-case=") == 2
+    assert 'value="uncertainty"' in section(page, "cases")
+    assert "confidence" in section(page, "predictions")
+    assert "--folds" in page
+    assert "Predicting" not in segpl("report", run, "--out", out).err
+
+
+def test_predicted_test_cases_are_scored_for_the_report(segpl, runs, tmp_path):
+    run, out = without_results(runs[-1], tmp_path), tmp_path / "report.html"
+    assert segpl("predict", run, "--out", run / "predictions").code == 0
+    answer = segpl("report", run, "--out", out)
+    assert answer.out.startswith("supervised: Dice ")
+    assert (run / "scores.csv").exists()
+    assert out.read_text().count('"label": "supervised"') == 3
+    assert "predicting" not in answer.err
 
 
 def test_other_suffixes_than_html_are_rejected(segpl, runs, tmp_path):

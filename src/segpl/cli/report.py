@@ -1,8 +1,9 @@
 """Write an HTML report: the best method, its lead, whether it is significant, and all scores.
 
-The report is a single file that opens offline: tables, curves, slices of the worst, median and best
-case of each run, and how to reproduce it. Runs that differ only in their seed count as one method.
-The report lists what is missing.
+The report is a single file that opens offline: tables, curves, pictures of every scored case, and
+how to reproduce it. Runs that differ only in their seed count as one method. Test cases without
+scores are predicted and scored first; a run without test cases predicts a few unlabeled scans. The
+report lists what is missing.
 
 Examples:
   segpl report runs/a runs/b --out report.html
@@ -34,26 +35,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fill",
         action="store_true",
-        help="first predict the test cases of each run, with probabilities and 5 samples, and "
+        help="first predict the test cases of all runs with probabilities and 5 samples, and "
         "score them by every metric; finished predictions are kept",
     )
-    parser.add_argument("--device", default="auto", help="for --fill: auto, cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--device", default="auto", help="to predict with: auto, cpu, cuda or cuda:N"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from segpl.errors import InputError
-    from segpl.report.page.report import write_report
+    from segpl.report.collection import without_scores
+    from segpl.report.page.report import require_own_page, write_report
     from segpl.report.sections.answer import answers
 
     if args.out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out} must end with .html.")
+    require_own_page(args.out)
     failed: list[Path] = []
     if args.fill:
         from segpl.experiments.report import fill_all
 
         failed = fill_all(args.runs, device=args.device)
+    elif missing := without_scores(args.runs):
+        from segpl.experiments.report import predict_missing
+
+        predict_missing(missing, device=args.device)
     options = [
         part
         for name, value in (("--stress", args.stress), ("--assets", args.assets))

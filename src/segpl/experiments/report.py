@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from segpl.display import bar, say
@@ -10,10 +11,49 @@ from segpl.errors import UserError
 from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import write_scores
-from segpl.experiments.scoring import predict_again
+from segpl.experiments.scoring import predict_again, score_masks, score_run
+from segpl.report.page.slices import evenly_spaced
+from segpl.report.run_record import RunRecord, read_run
+from segpl.report.run_scores import MASK_FOLDERS
+from segpl.report.tables import count_noun
 from segpl.run import load_run
 
 SAMPLES = 5
+SHOWN_SCANS = 6  # predicted for the pictures of a run without test cases
+
+
+def predict_missing(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> None:
+    """Score the test cases of runs without scores, or else predict a few unlabeled scans.
+
+    Nothing is replaced: runs that have predictions are only scored.
+    """
+    for path in paths:
+        try:
+            predict_for_report(read_run(path), device=device, quiet=quiet)
+        except UserError as error:
+            say(f"note: nothing was predicted with {path}: {error}", style="yellow")
+
+
+def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
+    path, split = record.path, record.split
+    if split is None:
+        return  # the report says why
+    is_new = not any((path / name).exists() for name in MASK_FOLDERS)
+    unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
+    if set(record.predicted) & set(split.test):
+        score_masks(path / "predictions", record.dataset, path / "scores.csv")
+    elif is_new and split.test:
+        if not quiet:
+            say(f"Predicting and scoring the {count_noun(len(split.test), 'test case')} of {path}")
+        score_run(load_run(path, device=device, quiet=quiet))
+    elif is_new and unlabeled:
+        names = tuple(unlabeled[place] for place in evenly_spaced(len(unlabeled), SHOWN_SCANS))
+        if not quiet:
+            say(f"Predicting {count_noun(len(names), 'unlabeled scan')} with {path}")
+        run = load_run(path, device=device, quiet=quiet)
+        # a run predicts its test cases by default
+        run = replace(run, split=replace(run.split, test=names))
+        run.predict(out=path / "samples", samples=SAMPLES)
 
 
 def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:

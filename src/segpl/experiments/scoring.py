@@ -25,8 +25,12 @@ def score_run(run: Run) -> list[Score]:
     """Predict and score the test cases; masks and `scores.csv` stay in the run folder."""
     predictions = run.path / "predictions"
     predict_again(run, predictions)
-    scores = evaluate_folders(
-        predictions, run.config.data.path, metrics=(*DEFAULT_METRICS, "volume", "label_volume")
-    )
-    write_scores(run.path / "scores.csv", scores)
+    return score_masks(predictions, run.config.data.path, run.path / "scores.csv")
+
+
+def score_masks(predictions: Path, labels: str | Path, out: Path) -> list[Score]:
+    """Score masks by the metrics that a report needs, and write the table."""
+    metrics = (*DEFAULT_METRICS, "volume", "label_volume")
+    scores = evaluate_folders(predictions, labels, metrics=metrics)
+    write_scores(out, scores)
     return scores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,16 @@ def collect_runs(
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise InputError(f"none of the runs can be read: {reasons} Give run folders.")
     return group_runs(runs, left_out)
+
+
+def without_scores(paths: Sequence[Path]) -> list[Path]:
+    """Readable runs that have no current scores."""
+    found = []
+    for path in paths:
+        with suppress(*UNREADABLE):
+            if not read_run(path).scores:
+                found.append(path)
+    return found
 
 
 def group_runs(runs: Sequence[RunRecord], left_out: Mapping[str, str]) -> RunCollection:

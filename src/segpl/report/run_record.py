@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from segpl.data.manifest import PredictedCase
 from segpl.data.plan import Plan
 from segpl.data.split import Split
+from segpl.data.summary import CaseSummary
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
-from segpl.evaluate.scores import Score, read_scores
+from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow, read_validation
 from segpl.files import RESTORE, convert_record, read_record, read_table, read_toml
+from segpl.report.run_scores import current_predictions, current_scores
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -56,7 +59,8 @@ class RunRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, Sequence[float]] = field(default_factory=dict)  # column -> values
     validation: Sequence[ValidationRow] = ()
-    scores: Sequence[Score] = ()  # of the test cases
+    scores: Sequence[Score] = ()  # of cases that were not labeled in training
+    predicted: Mapping[str, PredictedCase] = field(default_factory=dict)  # by case
     folds: Sequence[FoldScore] = ()
     agreement: NetworkAgreement | None = None
     seconds: float = math.nan
@@ -79,6 +83,16 @@ class RunRecord:
         return str(self.settings.get("data.path", ""))
 
     @property
+    def summaries(self) -> dict[str, CaseSummary]:
+        """Of predicted cases that were not labeled in training."""
+        labeled = self.split.labeled if self.split else ()
+        return {
+            case: one.summary
+            for case, one in self.predicted.items()
+            if one.summary and case not in labeled
+        }
+
+    @property
     def loss_terms(self) -> list[str]:
         """Columns of the log that have a weight."""
         return [column for column in self.log if f"{column}.weight" in self.log]
@@ -86,6 +100,10 @@ class RunRecord:
     def by_case(self, metric: str) -> dict[str, float]:
         """Test score of each case, averaged over classes; nan if a class has no number."""
         return _mean_by_key((s.case, s.value) for s in self.scores if s.metric == metric)
+
+    def folds_by_case(self) -> dict[str, float]:
+        """Dice of each labeled case by the fold that held it out, averaged over classes."""
+        return _mean_by_key((row.case, row.dice) for row in self.folds)
 
     def validation_by_case(self) -> dict[str, float]:
         """Dice of each validation case at the last step, averaged over classes."""
@@ -122,6 +140,10 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
     split = attempt("split", lambda: Split.read(folder.split), None)
     times = attempt("training times", lambda: read_log(folder.times), no_log)
     summary = attempt("summary", lambda: read_record(folder.summary, RunSummary), RunSummary())
+    no_predictions: dict[str, PredictedCase] = {}
+    no_scores: tuple[list[Score], list[str]] = ([], [])
+    scores, notes = attempt("scores", lambda: current_scores(folder, split), no_scores)
+    problems += notes
     return RunRecord(
         name=name or path.name,
         path=path,
@@ -134,7 +156,8 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         ),
         log=attempt("log", lambda: read_log(folder.log), no_log),
         validation=attempt("validation scores", lambda: read_validation(folder.validation), []),
-        scores=attempt("scores", lambda: _scores(path, split), []),
+        scores=scores,
+        predicted=attempt("predictions", lambda: current_predictions(folder), no_predictions),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),
         seconds=_last(times, "seconds"),
@@ -197,25 +220,6 @@ def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
 def reason(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
-
-
-def _scores(path: Path, split: Split | None) -> list[Score]:
-    """Scores of the run folder and of its predictions; the newer file wins."""
-    if split is not None and not split.test:
-        raise InputError("no case was held out for testing. Train with --test N.")
-    places = [path / "scores.csv", path / "predictions" / "scores.csv"]
-    found = [place for place in places if place.is_file()]
-    if not found:
-        raise InputError(
-            f"there is no {places[0].name}. Write it with `segpl report --fill`, or with `segpl "
-            "predict` and `segpl evaluate`."
-        )
-    values: dict[tuple[str, str, str], Score] = {}
-    for place in sorted(found, key=lambda place: place.stat().st_mtime):
-        values |= {(s.case, s.class_name, s.metric): s for s in read_scores(place)}
-    if not values:
-        raise InputError(f"{found[0]} has no rows.")
-    return list(values.values())
 
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:

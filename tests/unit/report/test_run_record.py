@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from segpl.data.manifest import Manifest, PredictedCase, write_manifest
 from segpl.data.split import Split
+from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score, write_scores
 from segpl.report.collection import collect_runs
@@ -139,6 +143,62 @@ def test_agreement_of_older_weights_is_not_shown(tmp_path):
 
 def test_run_without_test_cases_says_how_to_hold_some_out(tmp_path):
     assert "Train with --test N" in problems(make_run(tmp_path, "a"))
+
+
+def add_scores(run: Path, **dice: float) -> None:
+    """As after `segpl predict --out RUN/predictions` and `segpl evaluate RUN/predictions`."""
+    scores = [Score(case, "x", "dice", value) for case, value in dice.items()]
+    write_scores(run / "predictions" / "scores.csv", scores)
+
+
+def test_scores_of_other_labeled_scans_count_without_test_cases(tmp_path):
+    run = make_run(tmp_path, "a")
+    add_scores(run, new=0.6)
+    assert collect_runs([run]).runs[0].by_case("dice") == {"new": 0.6}
+    assert "no scores" not in problems(run)
+
+
+def test_scores_of_labeled_training_cases_are_left_out(tmp_path):
+    run = make_run(tmp_path, "a")  # trained on the label of a
+    add_scores(run, a=0.9, b=0.5)
+    assert collect_runs([run]).runs[0].by_case("dice") == {"b": 0.5}
+    assert "scores of 1 case labeled in training are left out: a." in problems(run)
+    add_scores(run, a=0.9)
+    assert collect_runs([run]).runs[0].scores == []
+    assert "every scored case was labeled in training" in problems(run)
+
+
+def write_checkpoint(run: Path) -> str:
+    """Returns the identity that a prediction by these weights records."""
+    folder = RunFolder(run)
+    folder.last.parent.mkdir(exist_ok=True)
+    folder.last.write_bytes(b"weights")
+    return f"/elsewhere#last@{folder.weights_hash('last')}"
+
+
+def test_scores_of_other_weights_are_not_shown(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    identity = write_checkpoint(run)
+    summary = CaseSummary("ml", {"x": ClassSummary(1.0, 0.9)})
+    entry = PredictedCase(("t0.nii.gz",), "t0.nii.gz", summary=summary)
+    files = {"t0": entry, "a": entry, "old": replace(entry, outdated="other")}
+    write_manifest(run / "predictions", Manifest({"x": 1}, None, identity, files))
+    (found,) = collect_runs([run]).runs
+    assert found.by_case("dice") == {"t0": 0.5}
+    assert list(found.summaries) == ["t0"]
+    RunFolder(run).last.write_bytes(b"trained further")
+    (found,) = collect_runs([run]).runs
+    assert (found.scores, found.summaries) == ([], {})
+    assert "no scores: the masks in predictions were predicted with other weights" in problems(run)
+
+
+def test_scores_older_than_the_weights_are_marked(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    write_checkpoint(run)
+    assert "outdated" not in problems(run)
+    os.utime(run / "scores.csv", (1, 1))
+    assert "scores may be outdated: checkpoints/last.safetensors is newer" in problems(run)
+    assert collect_runs([run]).runs[0].by_case("dice") == {"t0": 0.5}
 
 
 def test_newer_scores_override_older_ones(tmp_path):

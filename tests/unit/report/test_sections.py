@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from records import collect, make_record
 
+from segpl.data.manifest import PredictedCase
+from segpl.data.split import Split
+from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
@@ -24,7 +28,9 @@ from segpl.report.page.report import (
     warnings_of,
 )
 from segpl.report.page.slices import View
+from segpl.report.run_record import FoldScore
 from segpl.report.sections.answer import answer, answers
+from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import settings_table, train_command, versions_table
 from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
 from segpl.report.sections.stress import stress_section
@@ -108,10 +114,30 @@ class TestAnswer:
         assert "p = 0.062" in found.sentences[0]
 
     def test_missing_scores_and_a_single_method_are_stated(self):
-        assert "No run has scores" in answer(collect(make_record("segpl"))).headline
+        split = Split((), (), (), ("t",), ())
+        assert "no scores yet" in answer(collect(make_record("segpl", split=split))).headline
         alone = answer(collect(make_record("segpl", 0, BASE)))
         assert "no other method to compare with" in alone.headline
         assert alone.sentences == ()
+
+    def test_run_without_test_cases_shows_what_is_known_and_how_to_learn_more(self):
+        found = NetworkAgreement(
+            10, ("u",), 0, ("student", "teacher"), {"x": ClassAgreement(1, 0.8, 0.7, 0.9)}
+        )
+        split = Split(("a", "b", "c"), ("u", "v"), (), (), ())
+        shown = answer(collect(make_record("segpl", split=split, agreement=found)))
+        assert shown.headline.startswith("segpl was trained on 3 labeled cases and 2 unlabeled")
+        assert "student and teacher agree on x with Dice 0.80" in shown.sentences[0]
+        assert "--resume --folds 3" in shown.sentences[1]
+
+    def test_cross_validation_is_the_answer_without_test_cases(self):
+        folds = [
+            FoldScore(9, n, case, "x", dice) for n, case, dice in ((0, "a", 0.5), (1, "b", 0.7))
+        ]
+        run = make_record("segpl", split=Split(("a", "b"), (), (), (), ()), folds=folds)
+        assert answer(collect(run)).headline == (
+            "segpl: Dice 0.600 by cross-validation (0.500 to 0.700 in 2 labeled cases, 2 folds)."
+        )
 
     def test_difference_within_the_noise_is_not(self):
         runs = (make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE))
@@ -194,6 +220,29 @@ def test_every_case_is_shown_by_all_methods_from_worst_to_best():
     assert [[mask.label for mask in one.masks] for one in requests] == [["segpl", "cps"]] * 3
     assert requests[0].masks[1].caption == "Dice 0.400"
     assert note == "Each method is shown with seed 0."
+
+
+def test_predictions_without_scores_are_shown_in_the_order_of_review():
+    predicted = {
+        name: PredictedCase(
+            (), "", summary=CaseSummary("ml", {"x": ClassSummary(volume, confidence)})
+        )
+        for name, volume, confidence in (("sure", 2.0, 0.9), ("unsure", 1.5, 0.8), ("a", 1, 0.1))
+    }
+    run = make_record("segpl", split=Split(("a",), (), (), (), ()), predicted=predicted)
+    requests, _ = case_requests(collect(run))
+    assert [(one.title, one.masks[0].caption) for one in requests] == [
+        ("unsure", "confidence 0.80, 1.500 ml"),
+        ("sure", "confidence 0.90, 2.000 ml"),
+    ]
+    table = predictions_section(collect(run)).tables[0].table
+    assert table.columns == ["case", "confidence", "x (ml)", "review because"]
+    assert [row[:3] for row in table.rows] == [
+        ["unsure", "0.80", "1.500"],
+        ["sure", "0.90", "2.000"],
+    ]
+    scored = replace(run, scores=[Score("sure", "x", "dice", 0.5)])
+    assert predictions_section(collect(scored)).is_empty
 
 
 class TestTraining:

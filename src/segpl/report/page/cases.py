@@ -14,20 +14,21 @@ import numpy as np
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
-from segpl.data.manifest import PredictedCase, read_manifest
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
+from segpl.data.summary import CaseSummary, review_order
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.calibration import class_indices
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
 from segpl.report.page.gallery import READ_ERRORS, CaseRequest, MaskRequest
 from segpl.report.page.slices import AnyArray, CaseArrays, MaskArrays
 from segpl.report.run_record import RunRecord
+from segpl.report.run_scores import MASK_FOLDERS
 from segpl.report.sections.calibration import CaseCalibration, calibration_of
+from segpl.report.tables import number
 from segpl.types import IGNORE
 
 MAX_ENTROPY = float(np.log(2))  # of one yes-or-no question, in nats
-MASK_FOLDERS = ("predictions", "samples")
 MAX_UNSCORED = 24  # predictions without scores that are shown
 FEATURED = 4  # of them
 
@@ -44,20 +45,9 @@ class RunCases:
         return sorted({score.case for score in self.run.scores})
 
     @cached_property
-    def predicted(self) -> dict[str, PredictedCase]:
-        """Entries of the manifests by case; those of `predictions` come first."""
-        found: dict[str, PredictedCase] = {}
-        for folder in MASK_FOLDERS:
-            with suppress(*READ_ERRORS):
-                manifest = read_manifest(self.run.path / folder)
-                found = {**(manifest.files if manifest else {}), **found}
-        return found
-
-    @cached_property
-    def unscored(self) -> list[str]:
-        """Predicted cases that were not labeled in training."""
-        labeled = self.run.split.labeled if self.run.split else ()
-        return [name for name in self.predicted if name not in labeled]
+    def unscored(self) -> dict[str, CaseSummary]:
+        """Predicted cases that were not labeled in training, in the order of review."""
+        return {one.case: one.summary for one in review_order(self.run.summaries) if one.summary}
 
     @cached_property
     def has_masks(self) -> bool:
@@ -96,8 +86,8 @@ class RunCases:
             case = self.cases.get(name)
         if case is not None:
             return case.images
-        if name in self.predicted:
-            return [Path(path) for path in self.predicted[name].images]
+        if name in self.run.predicted:
+            return [Path(path) for path in self.run.predicted[name].images]
         raise MissingFileError(f"case {name} is no longer in {self.run.dataset}.")
 
     def truth(self, name: str) -> tuple[AnyArray, Grid]:
@@ -234,7 +224,7 @@ def unscored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseReques
             dataset,
             name,
             name,
-            [(cases, "") for cases in runs if name in cases.unscored],
+            [(c, summary_caption(c.unscored[name])) for c in runs if name in c.unscored],
             is_featured=place < FEATURED,
         )
         for place, name in enumerate(names)
@@ -264,6 +254,12 @@ def case_request(
 
 def score_caption(dice: float | None) -> str:
     return "" if dice is None or math.isnan(dice) else f"Dice {dice:.3f}"
+
+
+def summary_caption(summary: CaseSummary) -> str:
+    volume = sum(one.volume for one in summary.classes.values())
+    size = f"{number(volume)} {summary.unit}"
+    return size if summary.confidence is None else f"confidence {summary.confidence:.2f}, {size}"
 
 
 def calibrations(

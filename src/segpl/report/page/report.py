@@ -20,6 +20,7 @@ from segpl.report.page.slices import LAYERS, UNCERTAIN
 from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
 from segpl.report.sections.expected import expected_sections
+from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import repeat_section, reproductions
 from segpl.report.sections.scores import score_section
 from segpl.report.sections.section import Section
@@ -105,6 +106,7 @@ def sections_of(
     return [
         score_section(found),
         *expected_sections(found),
+        predictions_section(found),
         *curve_sections(found),
         calibration_section(*calibrations(found, advance=advance)),
         stress_section(found, stress),
@@ -221,7 +223,7 @@ def cases_text(found: RunCollection, gallery: Gallery) -> str:
     if any(run.scores for run in found.runs):
         several = ", averaged over the methods" if len(found.labels) > 1 else ""
         return f"All scored cases, the lowest Dice{several} first."
-    return "Predictions on scans without labels; they have no scores."
+    return "Predictions on scans without labels, those to review first at the top."
 
 
 def missing_parts(

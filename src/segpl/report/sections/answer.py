@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segpl.evaluate.agreement import agreement_summary
 from segpl.evaluate.statistics import Estimate, compare_with, estimate
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import describe, how_compared
-from segpl.report.tables import count_noun, interval, join_names
+from segpl.report.run_record import RunRecord
+from segpl.report.tables import count_noun, interval, join_names, mean_of
+
+NO_TEST = "No case was held out for testing, so the accuracy on new scans was not measured."
+SUGGESTED_FOLDS = 5
 
 # with two methods, a two-sided test does not depend on which of them is called the best
 SELECTION_NOTE = (
@@ -41,7 +47,7 @@ def answers(found: RunCollection) -> list[Answer]:
 def answer(found: RunCollection) -> Answer:
     known = estimates(found)
     if not known:
-        return Answer("No run has scores on test cases yet.")
+        return answer_without_scores(found)
     best = next(iter(known))
     others = [label for label in found.labels if label in known and label != best]
     score = dice_text(known[best])
@@ -58,6 +64,50 @@ def answer(found: RunCollection) -> Answer:
             for other, each in differences.items()
         ),
         how_compared(list(differences.values())) + (SELECTION_NOTE if len(others) > 1 else ""),
+    )
+
+
+def answer_without_scores(found: RunCollection) -> Answer:
+    """What is known of runs without test scores: cross-validation, or else agreement."""
+    run = found.runs[0]
+    alone = len(found.runs) == 1
+    estimated = [one for one in found.runs if one.folds]
+    if estimated:
+        texts = tuple(fold_text(one) for one in estimated)
+        first, rest = (texts[0], texts[1:]) if alone else ("Estimates by cross-validation.", texts)
+        return Answer(first, (*rest, NO_TEST))
+    cases = len(run.split.labeled) if run.split else 0
+    trained = (
+        f"{run.label} was trained on {count_noun(cases, 'labeled case')} and "
+        f"{len(run.split.unlabeled) if run.split else 0} unlabeled ones. "
+        if alone and cases
+        else ""
+    )
+    has_test = any(one.split and one.split.test for one in found.runs)
+    state = "The test cases have no scores yet." if has_test else NO_TEST
+    sentences = [
+        f"{'' if alone else f'{one.name}: '}{agreement_summary(one.agreement)}"
+        for one in found.runs
+        if one.agreement
+    ]
+    if not has_test and cases > 1:
+        folds = min(SUGGESTED_FOLDS, cases)
+        sentences.append(
+            "Cross-validation estimates the Dice: `segpl train --out "
+            f"{shlex.quote(str(run.path))} --resume --folds {folds}`."
+        )
+    return Answer(trained + state, tuple(sentences))
+
+
+def fold_text(run: RunRecord) -> str:
+    """The mean, and the range over cases."""
+    by_case = run.folds_by_case()
+    low, high = min(by_case.values()), max(by_case.values())
+    counts = f"{count_noun(len(by_case), 'labeled case')}, "
+    counts += count_noun(len({row.fold for row in run.folds}), "fold")
+    return (
+        f"{run.label}: Dice {mean_of(list(by_case.values())):.3f} by cross-validation "
+        f"({interval(low, high)} in {counts})."
     )
 
 

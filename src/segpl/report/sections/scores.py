@@ -33,7 +33,7 @@ BOX_PLOTS = ("dice", "hd95")
 
 def score_section(found: RunCollection) -> Section:
     metrics = found.metrics()
-    missing = found.problems("no scores")
+    missing = found.problems("no scores", "scores")
     if not metrics:
         return Section("scores", TITLE, missing=missing)
     tables = [NamedTable("scores", methods_table(found))]

@@ -1,0 +1,55 @@
+"""Predictions without scores: volumes, confidence, and which cases to review first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segpl.data.summary import review_order
+from segpl.report.collection import RunCollection
+from segpl.report.run_record import RunRecord
+from segpl.report.sections.section import NamedTable, Section
+from segpl.report.tables import Table, number
+
+
+def predictions_section(found: RunCollection) -> Section:
+    """Of runs without scores; empty if there are none."""
+    runs = [run for run in found.runs if not run.scores and run.summaries]
+    return Section(
+        "predictions",
+        "Predictions without labels",
+        text=(
+            "Cases to review first come first. Confidence is the Dice to expect if the "
+            "probabilities are calibrated; it is not a measured score.",
+        ),
+        tables=tuple(
+            NamedTable(
+                f"predictions-{place}",
+                predictions_table(run),
+                run.name if len(runs) > 1 else "",
+                folded=len(runs) > 1,
+            )
+            for place, run in enumerate(runs, 1)
+        ),
+        missing=found.problems("no predictions"),
+    )
+
+
+def predictions_table(run: RunRecord) -> Table:
+    reviews = [review for review in review_order(run.summaries) if review.summary]
+    classes = list(dict.fromkeys(n for review in reviews for n in review.summary.classes))
+    units = list(dict.fromkeys(review.summary.unit for review in reviews))
+    unit = f" ({units[0]})" if len(units) == 1 else ""
+    rows: list[Sequence[str]] = []
+    for review in reviews:
+        summary = review.summary
+        volumes = [
+            number(summary.classes[name].volume) if name in summary.classes else "-"
+            for name in classes
+        ]
+        confidence = "-" if summary.confidence is None else f"{summary.confidence:.2f}"
+        rows.append([review.case, confidence, *volumes, "; ".join(review.reasons) or "-"])
+    return Table(
+        columns=["case", "confidence", *(f"{name}{unit}" for name in classes), "review because"],
+        rows=[list(row) for row in rows],
+        note="Confidence: the lowest of any class.",
+    )
