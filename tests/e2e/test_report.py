@@ -154,6 +154,8 @@ def test_broken_runs_are_named_and_the_others_shown(segpl, runs, tmp_path):
     (copies[0] / "config.toml").write_text("this is [no toml")
     (copies[1] / "log.csv").write_bytes(b"\xff\xfe\x00nothing")
     (copies[1] / "scores.csv").unlink()
+    for folder in ("predictions", "checkpoints"):
+        shutil.rmtree(copies[1] / folder)
     (copies[2] / "plan.json").unlink()
     shutil.rmtree(copies[2] / "predictions")
     empty = tmp_path / "runs" / "empty"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from segpl.data.summary import review_order
 from segpl.report.collection import RunCollection
 from segpl.report.run_record import RunRecord
@@ -35,21 +33,21 @@ def predictions_section(found: RunCollection) -> Section:
 
 
 def predictions_table(run: RunRecord) -> Table:
-    reviews = [review for review in review_order(run.summaries) if review.summary]
-    classes = list(dict.fromkeys(n for review in reviews for n in review.summary.classes))
-    units = list(dict.fromkeys(review.summary.unit for review in reviews))
+    summaries = run.summaries
+    classes = list(dict.fromkeys(name for one in summaries.values() for name in one.classes))
+    units = list(dict.fromkeys(one.unit for one in summaries.values()))
     unit = f" ({units[0]})" if len(units) == 1 else ""
-    rows: list[Sequence[str]] = []
-    for review in reviews:
-        summary = review.summary
+    rows = []
+    for review in review_order(summaries):
+        summary = summaries[review.case]
+        confidence = "-" if summary.confidence is None else f"{summary.confidence:.2f}"
         volumes = [
             number(summary.classes[name].volume) if name in summary.classes else "-"
             for name in classes
         ]
-        confidence = "-" if summary.confidence is None else f"{summary.confidence:.2f}"
         rows.append([review.case, confidence, *volumes, "; ".join(review.reasons) or "-"])
     return Table(
         columns=["case", "confidence", *(f"{name}{unit}" for name in classes), "review because"],
-        rows=[list(row) for row in rows],
+        rows=rows,
         note="Confidence: the lowest of any class.",
     )
