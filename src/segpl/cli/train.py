@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from segpl.experiments.folds import FoldEstimate
     from segpl.run import Run
 
-SUGGESTED_FOLDS = 5
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, nargs="?", help="dataset folder, or a config.toml")
@@ -183,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
         not (split.validation or split.test or RunFolder(args.out).folds.exists())
         and (subjects := labeled_subjects(trained)) > 1
     ):
+        from segpl.data.split import SUGGESTED_FOLDS
+
         count = min(SUGGESTED_FOLDS, subjects)
         # the run knows its other options
         estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}

@@ -11,6 +11,8 @@ from segpl.data.case import Case, Dataset
 from segpl.errors import InputError
 from segpl.files import read_record, write_json
 
+SUGGESTED_FOLDS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segpl.data.split import SUGGESTED_FOLDS
 from segpl.evaluate.agreement import agreement_summary
 from segpl.evaluate.statistics import Estimate, compare_with, estimate
 from segpl.report.collection import RunCollection
@@ -14,7 +15,6 @@ from segpl.report.run_record import RunRecord
 from segpl.report.tables import count_noun, interval, join_names, mean_of
 
 NO_TEST = "No case was held out for testing, so the accuracy on new scans was not measured."
-SUGGESTED_FOLDS = 5
 
 # with two methods, a two-sided test does not depend on which of them is called the best
 SELECTION_NOTE = (
