@@ -69,7 +69,9 @@ def prepare_inputs(
         split = make_split(dataset, config.split)
     cases = training_cases(dataset, split)
     if folder and folder.plan.exists():
-        return TrainingInputs(dataset, split, Plan.read(folder.plan))
+        plan = Plan.read(folder.plan)
+        dataset.require_numbers(plan.classes, folder.plan)
+        return TrainingInputs(dataset, split, plan)
     with bar("inspecting the data", len(cases), quiet=quiet) as advance:
         inspection = inspect(dataset, cases=cases, read_labels_of=split.labeled, advance=advance)
     require_usable(inspection)

@@ -73,8 +73,8 @@ class Dataset:
             if classes.get(name, number) != number:
                 raise InputError(
                     f"class '{name}' is {classes[name]} in {source} and {number} in {self.root}. "
-                    "The dataset has changed since: name its classes in labels.json with the "
-                    "numbers of the run."
+                    "Both must use the same numbers. Those of a DICOM dataset follow from the "
+                    "names of all segments; labels.json in its folder sets them."
                 )
 
     def case(self, name: str) -> Case:

@@ -6,6 +6,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from generated_dicom import make_contours, make_series, save
 from records import collect, make_record
 
 from segpl.data.plan import Normalization, Plan
@@ -91,6 +92,22 @@ def test_case_is_read_with_its_truth_and_prediction(run):
     assert truth[0, 0, 0] == 0
     assert np.count_nonzero(masks(run).prediction) == 4
     assert masks(run).uncertainty is None
+
+
+def test_truth_of_a_dicom_series_is_drawn_on_its_grid(tmp_path):
+    series = make_series()
+    save(series, tmp_path / "t0")
+    corners = [(-30.0, 14.0, 9.5), (-26.0, 14.0, 9.5), (-26.0, 18.0, 9.5), (-30.0, 18.0, 9.5)]
+    save([make_contours(series, {"vessel": [np.array(corners)]})], tmp_path)
+    scores = [Score("t0", "vessel", "dice", 0.5)]
+    plan = replace(PLAN, classes={"background": 0, "vessel": 1}, ignore=None)
+    run = make_record("segpl", dataset=str(tmp_path), path=tmp_path, plan=plan, scores=scores)
+    arrays = RunCases(run).case_arrays("t0")
+    assert np.flatnonzero(arrays.truth.any(axis=(0, 1))).tolist() == [1]
+    assert arrays.truth.sum() == 8 * 5
+    moved = replace(run, plan=replace(plan, classes={"background": 0, "vessel": 2}))
+    with pytest.raises(InputError, match="class 'vessel' is 2 in"):
+        RunCases(moved).truth("t0")
 
 
 def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):

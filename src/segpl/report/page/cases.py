@@ -15,7 +15,15 @@ from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
-from segpl.data.readers import Grid, grid_difference, read_image, read_label, stem_of
+from segpl.data.readers import (
+    Grid,
+    Label,
+    grid_difference,
+    read_case_label,
+    read_image,
+    read_label,
+    stem_of,
+)
 from segpl.data.summary import CaseSummary, review_order
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.calibration import class_indices
@@ -63,6 +71,7 @@ class RunCases:
             settings.get("data.layout") or None,
             subject=settings.get("data.subject") or None,
         )
+        dataset.require_numbers(self.plan.classes, self.run.path / "plan.json")
         return {case.name: case for case in dataset.cases}
 
     @property
@@ -95,11 +104,10 @@ class RunCases:
         case = self.cases.get(name)
         if case is None or case.label is None:
             raise MissingFileError(f"case {name} has no label in {self.run.dataset}.")
-        return self.indices(case.label)
+        return self.indices(read_case_label(case, self.plan.dims), case.label)
 
-    def indices(self, path: Path) -> tuple[AnyArray, Grid]:
+    def indices(self, found: Label, path: Path) -> tuple[AnyArray, Grid]:
         """The numbers in a file as indices of the plan's classes."""
-        found = read_label(path, self.plan.dims)
         return class_indices(found.array, self.plan.classes, self.plan.ignore, path), found.grid
 
     def case_arrays(self, name: str) -> CaseArrays:
@@ -120,7 +128,7 @@ class RunCases:
         path = self.find(*MASK_FOLDERS, name=name)
         if path is None:
             raise MissingFileError(f"{self.run.name} has no prediction of case {name}.")
-        prediction, own = self.indices(path)
+        prediction, own = self.indices(read_label(path, self.plan.dims), path)
         require_grid(name, "prediction", own, grid)
         return MaskArrays(
             np.where(prediction == IGNORE, 0, prediction), self.uncertainty(name, grid.shape)
