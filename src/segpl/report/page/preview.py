@@ -111,7 +111,7 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
         .get_template("preview.html")
         .render(
             version=segpl.__version__,
-            title=f"Predictions in {folder.resolve().name}",
+            title=f"Masks in {'/'.join(folder.resolve().parts[-2:])}",
             table=review_table(manifest, reviews),
             shown=shown,
             legend=list(zip(classes, colors, strict=True)),
