@@ -139,11 +139,7 @@ class Run:
         samplers = samplers_for(runs, samples, by, seed)
         kept = self.one_component_classes(ensemble, largest)
         paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-        jobs = (
-            find_inputs(paths, self.plan, layout=self.config.data.layout)
-            if paths
-            else self.test_jobs()
-        )
+        jobs = self.find_jobs(paths) if paths else self.test_jobs()
         roles = {name: "validation" for run in runs for name in run.split.validation}
         roles |= {name: "training" for run in runs for name in run.split.labeled}
         seen = {job.name: roles[job.name] for job in jobs if job.name in roles}
@@ -251,6 +247,13 @@ class Run:
                 "validation scores. --largest none keeps all components."
             )
         return kept
+
+    def find_jobs(self, paths: Sequence[Path]) -> list[Job]:
+        def tell(note: str) -> None:
+            if not self.quiet:
+                say(note, style="yellow")
+
+        return find_inputs(paths, self.plan, layout=self.config.data.layout, tell=tell)
 
     def test_jobs(self) -> list[Job]:
         if not self.split.test:

@@ -39,6 +39,7 @@ def evaluate_folders(
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
+    layout: str | None = None,
     advance: Callable[[], object] | None = None,
 ) -> list[Score]:
     """Score every prediction that has a label.
@@ -49,9 +50,10 @@ def evaluate_folders(
         metrics: names of `METRICS`.
         tolerance: tolerance of surface Dice, in mm.
         region: folder of masks to score inside of, or its name next to the folder of labels.
+        layout: layout of the dataset; by default detected.
         advance: called once per case.
     """
-    pairing = pair_cases(Path(predictions), Path(labels), region=region)
+    pairing = pair_cases(Path(predictions), Path(labels), region=region, layout=layout)
     warn_without_label(pairing, labels)
     return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segpl.data.case import Case
-from segpl.data.layouts import read_dataset
+from segpl.data.case import Case, Dataset
+from segpl.data.layouts import read_dataset, stated_layout
 from segpl.data.layouts.base import image_files
+from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
 from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
 from segpl.errors import InputError, MissingFileError
@@ -35,8 +36,17 @@ class Pairing:
         return read_label(self.pairs[case][1])
 
 
-def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = None) -> Pairing:
-    """Match predictions and labels by case name; their formats may differ."""
+def pair_cases(
+    predictions: Path,
+    labels: Path,
+    *,
+    region: str | Path | None = None,
+    layout: str | None = None,
+) -> Pairing:
+    """Match predictions and labels by case name; their formats may differ.
+
+    `layout` is that of a dataset given as `labels`; detected by default.
+    """
     for path in (predictions, labels):
         if not path.is_dir():
             raise MissingFileError(
@@ -52,10 +62,12 @@ def pair_cases(predictions: Path, labels: Path, *, region: str | Path | None = N
             f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
             "--out DIR`."
         )
-    known, dataset = _files_by_case(labels), None
-    if not known:
-        dataset = read_dataset(labels)
-        known = {case.name: case.label for case in dataset.cases if case.label}
+    dataset = _as_dataset(labels, layout)
+    known = (
+        {case.name: case.label for case in dataset.cases if case.label}
+        if dataset
+        else _files_by_case(labels)
+    )
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
@@ -137,3 +149,10 @@ def _files_by_case(folder: Path) -> dict[str, Path]:
             )
         found[case] = path
     return found
+
+
+def _as_dataset(folder: Path, layout: str | None) -> Dataset | None:
+    """The dataset in a folder; None if the folder contains nothing but label files."""
+    if image_files(folder) and not (layout or stated_layout(folder) or find_patterns(folder)):
+        return None
+    return read_dataset(folder, layout, accept=True)

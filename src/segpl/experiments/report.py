@@ -41,7 +41,12 @@ def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
     is_new = not any((path / name).exists() for name in MASK_FOLDERS)
     unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
     if set(record.predicted) & set(split.test):
-        score_masks(path / "predictions", record.dataset, path / "scores.csv")
+        score_masks(
+            path / "predictions",
+            record.dataset,
+            path / "scores.csv",
+            layout=record.settings.get("data.layout"),
+        )
     elif is_new and split.test:
         if not quiet:
             say(f"Predicting and scoring the {count_noun(len(split.test), 'test case')} of {path}")
@@ -64,7 +69,11 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     predict_again(run, path / "samples", samples=SAMPLES)
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
         scores = evaluate_folders(
-            predictions, run.config.data.path, metrics=tuple(METRICS), advance=advance
+            predictions,
+            run.config.data.path,
+            metrics=tuple(METRICS),
+            layout=run.config.data.layout,
+            advance=advance,
         )
     write_scores(path / "scores.csv", scores)
 

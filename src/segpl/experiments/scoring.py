@@ -25,12 +25,15 @@ def score_run(run: Run) -> list[Score]:
     """Predict and score the test cases; masks and `scores.csv` stay in the run folder."""
     predictions = run.path / "predictions"
     predict_again(run, predictions)
-    return score_masks(predictions, run.config.data.path, run.path / "scores.csv")
+    data = run.config.data
+    return score_masks(predictions, data.path, run.path / "scores.csv", layout=data.layout)
 
 
-def score_masks(predictions: Path, labels: str | Path, out: Path) -> list[Score]:
+def score_masks(
+    predictions: Path, labels: str | Path, out: Path, *, layout: str | None
+) -> list[Score]:
     """Score masks by the metrics that a report needs, and write the table."""
     metrics = (*DEFAULT_METRICS, "volume", "label_volume")
-    scores = evaluate_folders(predictions, labels, metrics=metrics)
+    scores = evaluate_folders(predictions, labels, metrics=metrics, layout=layout)
     write_scores(out, scores)
     return scores

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.data.layouts import read_like
+from segpl.data.case import Case, Dataset
+from segpl.data.layouts import name_files, read_dataset, read_like, stated_layout
 from segpl.data.layouts.base import image_files
+from segpl.data.layouts.content import list_content
 from segpl.data.layouts.nnunet import CHANNEL
+from segpl.data.layouts.pairing import find_patterns, has_label_word, looks_like_label
+from segpl.data.layouts.patterns import is_patterns, parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, UserError
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
 
@@ -25,17 +30,24 @@ class Job:
     images: tuple[Path, ...]  # as in a case: channels of one scan, or slices of a DICOM series
 
 
-def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]:
+def find_inputs(
+    inputs: Sequence[Path],
+    plan: Plan,
+    *,
+    layout: str,
+    tell: Callable[[str], None] = lambda note: None,
+) -> list[Job]:
     """Images in files, folders of images, and datasets.
 
     A dataset gives its test cases, or all cases if it has none. `layout` is that of the training
-    data, whose file names the inputs probably share.
+    data, whose file names the inputs probably share. `tell` receives notes about skipped files and
+    about channels and classes that differ from the plan.
     """
     files: list[Path] = []
     jobs: list[Job] = []
     for path in inputs:
         if path.is_dir():
-            jobs += _folder_jobs(path, plan, layout)
+            jobs += _folder_jobs(path, plan, layout, tell)
         elif not path.exists():
             raise MissingFileError(f"{path} does not exist. Pass an image or a folder of images.")
         elif is_series([path]):
@@ -56,13 +68,85 @@ def find_inputs(inputs: Sequence[Path], plan: Plan, *, layout: str) -> list[Job]
     return jobs
 
 
-def _folder_jobs(folder: Path, plan: Plan, layout: str) -> list[Job]:
-    if files := image_files(folder):
-        return _file_jobs(files, plan, layout)
-    if not any(folder.iterdir()):
-        raise InputError(f"{folder} is empty. Pass a folder of images.")
-    dataset = read_like(folder, layout)
-    return [Job(case.name, case.images) for case in dataset.test or dataset.cases]
+def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], None]) -> list[Job]:
+    files = image_files(folder)
+    dataset = _matched(folder, layout) if is_patterns(layout) else None
+    if dataset is None and not files:
+        if not any(folder.iterdir()):
+            raise InputError(f"{folder} is empty. Pass a folder of images.")
+        dataset = read_like(folder, layout)
+    if dataset is None and (stated_layout(folder) or find_patterns(folder)):
+        dataset = read_dataset(folder, accept=True)
+    if dataset is None:
+        _reject_unclear(folder, files)
+        jobs = _file_jobs(files, plan, layout)
+    else:
+        _tell_differences(dataset, plan, tell)
+        cases = dataset.test or dataset.cases
+        jobs = [Job(case.name, _planned_channels(case, dataset, plan)) for case in cases]
+    if files or (dataset and is_patterns(dataset.layout)):
+        content = list_content(folder)
+        known = {path for job in jobs for path in job.images}
+        skipped = [file.path for file in content.files if folder / file.path not in known]
+        if skipped := [*skipped, *content.unusable]:
+            tell(f"Skipped in {folder}: {name_files(skipped)}.")
+    return jobs
+
+
+def _matched(folder: Path, layout: str) -> Dataset | None:
+    """The cases whose files are named as in training, in the same folders or in a single one."""
+    patterns = parse_patterns(layout)
+    for one in (patterns, patterns.without_folders()):
+        with suppress(UserError):
+            return one.read(folder)
+    return None
+
+
+def _reject_unclear(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder in which some files may be labels, but it is unclear of which images."""
+    labels = [path for path in files if has_label_word(stem_of(path))]
+    if not labels and has_label_word(folder.name):
+        labels = list(files)
+    if labels and (len(labels) < len(files) or looks_like_label(labels[0])):
+        raise InputError(
+            f"it is unclear which files in {folder} are images: {labels[0].name} is named like a "
+            "label. Pass the images by name, or move other files to another folder."
+        )
+
+
+def _tell_differences(dataset: Dataset, plan: Plan, tell: Callable[[str], None]) -> None:
+    channels = dataset.channels
+    is_named = plan.channels != tuple(f"channel-{index}" for index in range(len(plan.channels)))
+    if channels and is_named and not set(plan.channels) <= set(channels):
+        tell(
+            f"note: {dataset.root} has the channels {', '.join(channels)}, but the run was trained "
+            f"on {', '.join(plan.channels)}."
+        )
+    if dataset.classes and dataset.classes != plan.classes:
+        tell(
+            f"note: {dataset.root} has the classes {_class_list(dataset.classes)}, but the run "
+            f"predicts {_class_list(plan.classes)}."
+        )
+
+
+def _class_list(classes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({number})" for name, number in classes.items())
+
+
+def _planned_channels(case: Case, dataset: Dataset, plan: Plan) -> tuple[Path, ...]:
+    """The files of a case in the order of the plan, chosen by the names of the channels."""
+    names, files = dataset.channels, case.images
+    if is_series(files):
+        return files
+    if len(files) == len(names) and set(plan.channels) <= set(names):
+        files = tuple(files[names.index(name)] for name in plan.channels)
+    if len(files) not in (1, len(plan.channels)):
+        raise InputError(
+            f"case {case.name} has {len(files)} images "
+            f"({', '.join(path.name for path in files)}), but the run was trained on "
+            f"{len(plan.channels)}: {', '.join(plan.channels)}. Pass the images by name."
+        )
+    return files
 
 
 def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:

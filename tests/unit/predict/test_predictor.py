@@ -284,8 +284,10 @@ def names(folder: Path, *files: str) -> Path:
     return folder
 
 
-def find(*paths: Path, plan: Plan = PLAN, layout: str = "folders") -> dict[str, list[str]]:
-    jobs = find_inputs(paths, plan, layout=layout)
+def find(
+    *paths: Path, plan: Plan = PLAN, layout: str = "folders", tell=lambda note: None
+) -> dict[str, list[str]]:
+    jobs = find_inputs(paths, plan, layout=layout, tell=tell)
     return {job.name: [path.name for path in job.images] for job in jobs}
 
 
@@ -295,6 +297,72 @@ TWO_CHANNELS = replace(PLAN, channels=("T1", "T2"), normalization=PLAN.normaliza
 def test_a_folder_gives_its_images_only(tmp_path):
     folder = names(tmp_path, "b.nii.gz", "a.nii.gz", "notes.txt", "._a.nii.gz")
     assert list(find(folder)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("files", "skipped"),
+    [
+        (("x_0000.nii.gz", "x_seg.nii.gz"), ("x_seg.nii.gz",)),
+        (("x.nii.gz", "y.nii.gz", "x_mask.nii.gz"), ("x_mask.nii.gz",)),
+        (("x.nii.gz", "labels/x.nii.gz"), ("labels/x.nii.gz",)),
+        (("x.nii.gz", "old/y.nii.gz"), ("old/y.nii.gz",)),
+    ],
+)
+def test_labels_and_other_files_are_skipped_and_named(tmp_path, files, skipped):
+    for file in files:
+        names((tmp_path / file).parent, Path(file).name)
+    notes: list[str] = []
+    assert "x" in find(tmp_path, tell=notes.append)
+    images = [file for file in files if file not in skipped]
+    assert find(tmp_path) == {file[0]: [file] for file in images}
+    assert len(notes) == 1
+    assert notes[0] == f"Skipped in {tmp_path}: {', '.join(skipped)}."
+
+
+def test_bare_names_beside_numbered_channels_are_labels(tmp_path):
+    names(tmp_path)
+    np.save(tmp_path / "x_0000.npy", np.random.default_rng(0).normal(size=(20, 20)))
+    np.save(tmp_path / "x.npy", np.eye(20, dtype=np.uint8))
+    assert find(tmp_path) == {"x": ["x_0000.npy"]}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [("x.nii.gz", "lesion_mask.nii.gz"), ("a_mask.npy", "b_mask.npy"), ("labelsTs/a.npy",)],
+)
+def test_folder_that_may_contain_labels_is_refused(tmp_path, files):
+    for file in files:
+        path = tmp_path / file
+        names(path.parent, path.name)
+        if path.suffix == ".npy":
+            np.save(path, np.eye(5, dtype=np.uint8))
+    with pytest.raises(InputError, match="it is unclear which files"):
+        find((tmp_path / files[0]).parent)
+
+
+@pytest.mark.parametrize("folder", ["", "p1/"])
+def test_files_named_as_in_training_are_grouped(tmp_path, folder):
+    names(tmp_path / folder, "p1_T2.nii.gz", "p1_T1.nii.gz", "p1_seg.nii.gz", "p1_ADC.nii.gz")
+    layout = "{case}/{case}_T1.nii.gz + {case}/{case}_T2.nii.gz -> {case}/{case}_seg.nii.gz"
+    found = find(tmp_path, plan=TWO_CHANNELS, layout=layout)
+    assert found == {"p1": ["p1_T1.nii.gz", "p1_T2.nii.gz"]}
+
+
+def test_channels_are_chosen_by_name(tmp_path):
+    names(tmp_path, *(f"{c}_{m}.nii.gz" for c in "ab" for m in ("ADC", "T2", "T1", "seg")))
+    assert find(tmp_path, plan=TWO_CHANNELS)["a"] == ["a_T1.nii.gz", "a_T2.nii.gz"]
+    with pytest.raises(InputError, match=r"case a has 3 images .*trained on 1: "):
+        find(tmp_path)
+
+
+def test_other_channels_and_classes_are_noted(tmp_path):
+    names(tmp_path / "imagesTr", "a_0000.nii.gz")
+    text = '{"channel_names": {"0": "PET"}, "labels": {"background": 0, "lung": 1}}'
+    (tmp_path / "dataset.json").write_text(text)
+    notes: list[str] = []
+    assert list(find(tmp_path, layout="nnunet", tell=notes.append)) == ["a"]
+    assert "has the channels PET, but the run was trained on" in notes[0]
+    assert "has the classes background (0), lung (1), but the run predicts" in notes[1]
 
 
 def test_numbered_channels_form_one_case(tmp_path):
