@@ -12,10 +12,10 @@ from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.layouts import read_dataset
 from segpl.data.plan import Plan
-from segpl.data.planner import Resources, check_sizes, derive_plan
+from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
-from segpl.display import TrainingDisplay, bar
+from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
@@ -75,7 +75,13 @@ def prepare_inputs(
     with bar("inspecting the data", len(cases), quiet=quiet) as advance:
         inspection = inspect(dataset, cases=cases, read_labels_of=split.labeled, advance=advance)
     require_usable(inspection)
-    return TrainingInputs(dataset, split, choose_plan(config, inspection))
+    plan = choose_plan(config, inspection)
+    padded = padded_cases(plan, list(inspection.fingerprints.values()))
+    if padded and not quiet:
+        names = ", ".join(f"{case} ({shape})" for case, shape in padded.items())
+        patch = "x".join(map(str, plan.patch))
+        say(f"Padded, because they are smaller than half the patch of {patch} voxels: {names}.")
+    return TrainingInputs(dataset, split, plan)
 
 
 def plan_for(config: Config, *, quiet: bool = False) -> Plan:

@@ -17,7 +17,7 @@ from rich.text import Text
 from segpl.data.case import Case
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
-from segpl.data.planner import Resources, check_sizes, derive_plan
+from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
 from segpl.errors import UserError
 
@@ -78,7 +78,16 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
             check_sizes(plan, [item])
         except UserError as error:
             problems.append(Problem(item.case, str(error).rstrip("."), ""))
-    return problems
+    try:
+        padded = padded_cases(plan, list(prints.values()))
+    except UserError as error:
+        return [*problems, Problem("", str(error).rstrip("."), "")]
+    what = "voxels after resampling is much smaller than the others"
+    remedy = "It will be padded. Leave it out if it shows too little."
+    return problems + [
+        Problem(case, f"the image of {shape} {what}", remedy, fatal=False)
+        for case, shape in padded.items()
+    ]
 
 
 def _problems(inspection: Inspection) -> list[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
@@ -12,11 +12,12 @@ from typing import NamedTuple
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
+from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError
 
 THREADS = 4
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
-SPACING_OUTLIER = 3.0  # times the median spacing
+OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 
 
@@ -261,14 +262,13 @@ def _foreground_problems(
 
 
 def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Cases whose number of channels or spacing differs from the others."""
+    """Cases whose number of channels, spacing or field of view differs from the others."""
     if not prints:
         return
     usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
     needed = len(dataset.channels) or usual
     names = ", ".join(dataset.channels)
     expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
-    middle = [median(sizes) for sizes in zip(*(item.spacing for item in prints), strict=True)]
     for item in prints:
         if len(item.channels) != needed:
             yield Problem(
@@ -277,14 +277,29 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
                 f"{expected}",
                 "Store the same channels in the same order for every case.",
             )
-        ratios = [a / b for a, b in zip(item.spacing, middle, strict=True)]
-        if max(ratios) > SPACING_OUTLIER or min(ratios) < 1 / SPACING_OUTLIER:
-            own, usual_spacing = (
-                " x ".join(f"{size:.3g}" for size in spacing) for spacing in (item.spacing, middle)
-            )
-            yield Problem(
-                item.case,
-                f"the voxel spacing {own} mm is far from the median {usual_spacing} mm",
-                "Check its header: the image will be resampled.",
-                fatal=False,
-            )
+    # axes are stored in different orders
+    has_order = all(item.orientation for item in prints)
+    ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
+    spacings = {item.case: item.spacing for item in ordered}
+    extents = {
+        item.case: tuple(n * size for n, size in zip(item.shape, item.spacing, strict=True))
+        for item in ordered
+    }
+    remedy = "Check its header: the image will be resampled."
+    # pictures do not store the size of their pixels
+    unit = "mm" if has_order or any({*size} != {1} for size in spacings.values()) else "pixels"
+    yield from _far_from_median("voxel spacing", spacings, unit, remedy)
+    remedy = "Check that it shows the same region."
+    yield from _far_from_median("field of view", extents, unit, remedy)
+
+
+def _far_from_median(
+    what: str, sizes: Mapping[str, tuple[float, ...]], unit: str, remedy: str
+) -> Iterator[Problem]:
+    middle = [median(along) for along in zip(*sizes.values(), strict=True)]
+    for case, own in sizes.items():
+        ratios = [a / b for a, b in zip(own, middle, strict=True)]
+        if max(ratios) > OUTLIER or min(ratios) < 1 / OUTLIER:
+            found, usual = (" x ".join(f"{size:.3g}" for size in one) for one in (own, middle))
+            text = f"the {what} {found} {unit} is far from the median {usual} {unit}"
+            yield Problem(case, text, remedy, fatal=False)

@@ -38,6 +38,8 @@ WIDTH = 32  # with an accelerator
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
 SLICES = {False: 4, True: 8}  # labeled crops per step if a patch is a single slice
+OUTLIERS = 0.1  # fraction of images that may be much smaller than the others
+FEWEST_FOR_OUTLIERS = 5  # images without which none is an outlier
 CT_LOW = -500  # a channel whose 0.5th percentile is below this contains Hounsfield units
 
 
@@ -124,8 +126,8 @@ def explain(
         "spacing": why_spacing,
         "patch": f"{patch}median image after resampling "
         f"({by_sides(median_shape(prints, spacing))}), limited by memory, time and twice the "
-        f"smallest image ({by_sides(np.min(shapes, axis=0))}); each side is a multiple of its "
-        "strides",
+        f"smallest image ({by_sides(usual_minimum(shapes))}, without outliers, which are padded); "
+        "each side is a multiple of its strides",
         "strides": f"an axis is downsampled while {SMALLEST_SIDE} voxels remain and it is at most "
         f"{COARSE:g} times as coarse as the finest axis",
         "kernels": f"1 along an axis more than {COARSE:g} times as coarse as the finest, or with "
@@ -210,7 +212,7 @@ def fit_to_memory(
     """Patch, strides and labeled crops per step; the patch is one voxel along `slice_axis`."""
     dims = len(spacing)
     # an image smaller than half the patch would be mostly padding
-    longest = [2 * min(shape[axis] for shape in shapes) for axis in range(dims)]
+    longest = [2 * side for side in usual_minimum(shapes)]
     middle = np.median(shapes, axis=0)
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
     voxels, most = VOXELS[dims, resources.accelerated], CROPS[dims, resources.accelerated]
@@ -227,6 +229,20 @@ def fit_to_memory(
         if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
             return patch, strides, max(batch, 1)
         voxels //= 2
+
+
+def usual_minimum(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The smallest side of each axis; a few images below half of the median do not count."""
+    sides = []
+    for along in zip(*shapes, strict=True):
+        usual = [side for side in along if 2 * side >= np.median(along)]
+        sides.append(min(usual if are_few(len(along) - len(usual), len(along)) else along))
+    return tuple(sides)
+
+
+def are_few(count: int, total: int) -> bool:
+    """Whether `count` of `total` images are outliers that the plan need not fit."""
+    return total >= FEWEST_FOR_OUTLIERS and count <= max(1, OUTLIERS * total)
 
 
 def round_to_multiple(side: int, factor: int, longest: int) -> int:
@@ -266,18 +282,39 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 
 
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
-    """Reject images that would be mostly padding, or too large."""
+    """Reject images that are too large after resampling."""
     for item in prints:
         stored = reorient_fingerprint(item, plan.orientation)
         shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
         require_resampled(
             f"case {item.case}", stored.spacing, plan.spacing, (*shape, len(plan.channels))
         )
-        for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True)):
-            if 2 * size < side:
-                raise InputError(
-                    f"case {item.case}: the image is smaller than half the patch: "
-                    f"{by_sides(shape)} voxels after resampling, but the patch has "
-                    f"{by_sides(plan.patch)} (axis {axis}). Use {2 * size} or less there in "
-                    "plan.json, or leave the case out."
-                )
+
+
+def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
+    """Size after resampling of the cases smaller than half the patch, which are mostly padding.
+
+    Raises if they are more than a few.
+    """
+    found: dict[str, str] = {}
+    sides: list[tuple[int, int]] = []  # axis and size
+    for item in prints:
+        stored = reorient_fingerprint(item, plan.orientation)
+        shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
+        short = [
+            (axis, size)
+            for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True))
+            if 2 * size < side
+        ]
+        if short:
+            found[item.case] = by_sides(shape)
+            sides += short
+    if found and not are_few(len(found), len(prints)):
+        case, shape_text = next(iter(found.items()))
+        axis, size = sides[0]
+        raise InputError(
+            f"case {case}: the image is smaller than half the patch: {shape_text} voxels after "
+            f"resampling, but the patch has {by_sides(plan.patch)} (axis {axis}). Use {2 * size} "
+            "or less there in plan.json, or leave the case out."
+        )
+    return found

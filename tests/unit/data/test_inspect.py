@@ -227,6 +227,12 @@ class TestFiles:
         found = problems(folder.inspect(), "far", fatal=False)
         assert "5 x 5 x 5 mm is far from the median 1 x 1 x 1 mm" in found
 
+    def test_unusual_field_of_view_is_a_warning(self, folder):
+        folder.add("b")
+        folder.add("thin", scan(0, 8, 9, 2))
+        found = problems(folder.inspect(), "thin", fatal=False)
+        assert "the field of view 8 x 9 x 2 mm is far from the median 8 x 9 x 10 mm" in found
+
     def test_every_problem_of_every_case_is_found_and_has_a_remedy(self, folder):
         broken = scan()
         broken[0, 0, 0] = np.nan

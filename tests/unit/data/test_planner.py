@@ -17,6 +17,7 @@ from segpl.data.planner import (
     choose_strides,
     derive_plan,
     fit_to_memory,
+    padded_cases,
     shrink_box,
     thick_slice_axis,
 )
@@ -153,13 +154,27 @@ class TestPatch:
     def test_derived_plan_accepts_its_smallest_image(self, smallest):
         """A side rounded up to a multiple of its strides must not exceed twice the image."""
         prints = [fingerprint((40, 40, smallest)), *[fingerprint((40, 40, 40))] * 2]
-        check_sizes(plan_for(*prints), prints)
+        assert padded_cases(plan_for(*prints), prints) == {}
+
+    @pytest.mark.parametrize(("others", "thin"), [(199, 1), (199, 15), (4, 1)])
+    def test_a_few_thin_scans_do_not_shrink_the_patch(self, others, thin):
+        usual = [fingerprint((40, 40, 40))] * others
+        small = [fingerprint((40, 40, 6), case=f"thin{number}") for number in range(thin)]
+        plan = plan_for(*usual, *small)
+        assert plan.patch == plan_for(*usual).patch
+        assert padded_cases(plan, [*usual, *small]) == {item.case: "40x40x6" for item in small}
+
+    def test_many_thin_scans_do(self):
+        prints = [*[fingerprint((40, 40, 40))] * 6, *[fingerprint((40, 40, 6))] * 4]
+        plan = plan_for(*prints)
+        assert plan.patch[2] <= 12
+        assert padded_cases(plan, prints) == {}
 
     def test_image_smaller_than_half_the_patch_is_rejected(self):
         plan = plan_for(fingerprint((40, 40, 40)))
         expected = r"case tiny: the image is smaller than half the patch: 40x40x10.*Use 20 or less"
         with pytest.raises(InputError, match=expected):
-            check_sizes(plan, [fingerprint((40, 40, 10), case="tiny")])
+            padded_cases(plan, [fingerprint((40, 40, 10), case="tiny")])
 
     def test_image_too_large_after_resampling_is_rejected_with_the_limit(self):
         """One header of 100 mm among those of 1 mm."""
