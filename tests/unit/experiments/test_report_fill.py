@@ -24,7 +24,7 @@ class Run:
     def __init__(self, path: Path, weights: str = "run@1", fail_at: int = 0) -> None:
         self.path, self.weights, self.fail_at = path, weights, fail_at
         self.split = SimpleNamespace(test=CASES)
-        self.config = SimpleNamespace(data=SimpleNamespace(path=str(path / "data")))
+        self.config = SimpleNamespace(data=SimpleNamespace(path=str(path / "data"), layout=""))
         self.predicted = 0
 
     def network(self, windows: torch.Tensor) -> torch.Tensor:
