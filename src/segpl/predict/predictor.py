@@ -334,6 +334,7 @@ def _write_job(
         write_labels(files.labels, labels, job.images[0], grid)
         results.summaries[job.name] = summary
         results.digests[job.name] = mask_digest(files.labels)
-    if (path := files.maps.get(SEGMENTATION)) in missing and path is not None:
+    segmentation = files.maps.get(SEGMENTATION)
+    if segmentation is not None and segmentation in missing:
         mask = read_label(files.labels, plan.dims).array
-        write_segmentation(path, mask, job.images, plan.classes)
+        write_segmentation(segmentation, mask, job.images, plan.classes)

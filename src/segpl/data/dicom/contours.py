@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.dicom.header import read_header
 from segpl.data.dicom.series import Series
 from segpl.errors import UnusableFileError
 
-CONTOUR_TAGS = ("ROIContourSequence", "StructureSetROISequence")
 PLANE_TOLERANCE = 0.3  # slices between a contour and its slice
 
 
 def drawn_contours(
-    path: Path, series: Series
+    path: Path, header: Any, series: Series
 ) -> Iterator[tuple[str, tuple[NDArray[np.intp], ...]]]:
     """Structure name and voxels (column, row, slice) of each structure on each slice.
 
     A voxel is inside if its center is. Contours of one structure on one slice are combined by
     exclusive or, so that a contour within another one is a hole.
     """
-    header = read_header(path, CONTOUR_TAGS)
     names = {
         int(item.ROINumber): str(item.ROIName).strip() for item in header.StructureSetROISequence
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ def files_below(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(names) if name[0] != ".")
 
 
-def read_header(path: Path, tags: Sequence[str] | None = None) -> Any:
-    """The elements of a file without its pixels; only these `tags`, if any are named."""
+def read_header(path: Path) -> Any:
+    """The elements of a file without its pixels. They are decoded when they are used."""
     try:
         import pydicom
         from pydicom.filereader import read_file_meta_info
@@ -55,7 +55,4 @@ def read_header(path: Path, tags: Sequence[str] | None = None) -> Any:
                 f"{path} has the deflated transfer syntax, which is not supported",
                 "Convert it, for example with `gdcmconv --raw`.",
             )
-        header = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=tags and list(tags))
-        if tags:
-            header.walk(lambda dataset, element: element)  # decode here, where errors name the file
-        return header
+        return pydicom.dcmread(path, stop_before_pixels=True)

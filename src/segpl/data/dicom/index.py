@@ -17,27 +17,6 @@ CONTOURS = "1.2.840.10008.5.1.4.1.1.481.3"
 DIRECTORY = "1.2.840.10008.1.3.10"
 DOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 WRITTEN_BY = "segpl"  # ManufacturerModelName of our own segmentations
-TAGS_OF_FILES = (
-    "Columns",
-    "FrameOfReferenceUID",
-    "ImageOrientationPatient",
-    "ImageType",
-    "ManufacturerModelName",
-    "Modality",
-    "NumberOfFrames",
-    "PatientID",
-    "PerFrameFunctionalGroupsSequence",
-    "ReferencedFrameOfReferenceSequence",
-    "ReferencedSeriesSequence",
-    "Rows",
-    "SOPClassUID",
-    "SOPInstanceUID",
-    "SegmentSequence",
-    "SeriesInstanceUID",
-    "SeriesNumber",
-    "StructureSetROISequence",
-    "StudyInstanceUID",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +87,7 @@ def index_folder(root: Path) -> Index:
 @lru_cache(maxsize=200_000)  # a command reads its dataset several times
 def _read_file(path: Path, size: int, modified: int) -> _Slices | LabelFile | str:
     """What a file contributes; a description of its kind if it is neither image nor label."""
-    header = read_header(path, TAGS_OF_FILES)
+    header = read_header(path)
 
     def text(tag: str) -> str:
         value = header.get(tag)

@@ -55,9 +55,9 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
 
 def _parts(path: Path, series: Series) -> Iterator[tuple[str, SegmentVoxels]]:
     """Name and voxels of each segment, or of parts of it."""
-    header = read_header(path, ("SOPClassUID",))
+    header = read_header(path)
     with errors_naming(path):
         if header.get("SOPClassUID") == CONTOURS:
-            yield from drawn_contours(path, series)
+            yield from drawn_contours(path, header, series)
         else:
-            yield from segment_voxels(path, series)
+            yield from segment_voxels(path, header, series)

@@ -9,45 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.dicom.header import read_header
 from segpl.data.dicom.series import Series
 from segpl.errors import UnusableFileError
 
-SEGMENT_TAGS = (
-    "Columns",
-    "MaximumFractionalValue",
-    "NumberOfFrames",
-    "PerFrameFunctionalGroupsSequence",
-    "Rows",
-    "SegmentSequence",
-    "SegmentationType",
-    "SharedFunctionalGroupsSequence",
-)
 GRID_TOLERANCE = 0.05  # voxels
 
 
 def segment_voxels(
-    path: Path, series: Series
+    path: Path, header: Any, series: Series
 ) -> Iterator[tuple[str, tuple[NDArray[np.intp], ...]]]:
     """Segment name and voxels (column, row, slice) of each frame that is not empty."""
     from pydicom.pixels import iter_pixels
 
-    header = read_header(path, SEGMENT_TAGS)
     names = {
         int(item.SegmentNumber): str(item.SegmentLabel).strip() for item in header.SegmentSequence
     }
+    planes = header.PerFrameFunctionalGroupsSequence
     size = (int(header.Columns), int(header.Rows))
-    if not set(size) <= set(series.shape) or len(header.PerFrameFunctionalGroupsSequence) > len(
-        names
-    ) * max(series.shape):
+    if not set(size) <= set(series.shape) or len(planes) > len(names) * max(series.shape):
         raise _other_grid(path, f"{size[0]} x {size[1]} pixels in {header.NumberOfFrames} frames")
     shared = header.SharedFunctionalGroupsSequence[0]
     is_map = header.SegmentationType == "LABELMAP"
     # a fraction of half or more counts
     low = int(header.MaximumFractionalValue) / 2 if header.SegmentationType == "FRACTIONAL" else 1
-    for groups, frame in zip(
-        header.PerFrameFunctionalGroupsSequence, iter_pixels(path), strict=True
-    ):
+    for groups, frame in zip(planes, iter_pixels(path), strict=True):
         to_index = _to_index(path, groups, shared, series)
         if is_map:
             for number in np.unique(frame[frame != 0]):

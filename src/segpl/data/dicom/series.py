@@ -14,25 +14,6 @@ from numpy.typing import NDArray
 from segpl.data.dicom.header import read_header
 from segpl.errors import UnusableFileError, errors_naming
 
-TAGS = (
-    "BitsStored",
-    "Columns",
-    "ImageOrientationPatient",
-    "ImagePositionPatient",
-    "ModalityLUTSequence",
-    "NumberOfFrames",
-    "PerFrameFunctionalGroupsSequence",
-    "PhotometricInterpretation",
-    "PixelRepresentation",
-    "PixelSpacing",
-    "RescaleIntercept",
-    "RescaleSlope",
-    "Rows",
-    "SamplesPerPixel",
-    "SharedFunctionalGroupsSequence",
-    "SliceThickness",
-    "SpacingBetweenSlices",
-)
 MOST_FRAMES = 100_000
 DIRECTION_TOLERANCE = 1e-3  # of the components of a unit vector
 PIXEL_TOLERANCE = 1e-3  # relative, of the pixel spacing
@@ -109,7 +90,7 @@ def open_series(files: Sequence[Path]) -> Series:
 
 
 def _planes(path: Path) -> list[Plane]:
-    header = read_header(path, TAGS)
+    header = read_header(path)
     with errors_naming(path):
         _require_gray(path, header)
         if "PerFrameFunctionalGroupsSequence" not in header:
