@@ -145,7 +145,8 @@ def make_gallery(
                 ),
             )
         if len(shown) > before:
-            notes.append(f"{resolution.slices} slices per axis, {resolution.side} pixels per side")
+            is_volume = any(view.total > 1 for one in shown.values() for view in one.views)
+            notes.append(resolution.describe(is_volume=is_volume))
     order = sorted(shown)
     return Gallery(
         tuple(shown[place] for place in order),

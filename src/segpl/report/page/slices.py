@@ -72,6 +72,11 @@ class Resolution:
     slices: int  # per axis
     side: int  # pixels
 
+    def describe(self, *, is_volume: bool) -> str:
+        if is_volume:
+            return f"{self.slices} slices per axis, {self.side} pixels per side"
+        return f"{PICTURE_SCALE * self.side} pixels per side"
+
     def size(self, shape: Sequence[int], *, is_volume: bool) -> tuple[int, int]:
         """Height and width in pixels, scaled down so that the longer side fits."""
         longest = self.side if is_volume else PICTURE_SCALE * self.side
