@@ -36,6 +36,19 @@ def evaluate(*arguments: object) -> int:
     return command.run(parser.parse_args([str(argument) for argument in arguments]))
 
 
+@pytest.mark.parametrize("layout", ["detected", "stated"])
+def test_dataset_with_other_file_names_gives_its_labels(folders, tmp_path, layout):
+    predictions, labels = folders
+    for label in labels.iterdir():
+        picture(tmp_path / "data" / label.name, np.arange(4).reshape(2, 2))
+        label.rename(tmp_path / "data" / f"{label.stem}_gt.png")
+    if layout == "stated":
+        (tmp_path / "data" / "segpl.toml").write_text('layout = "{case}.png -> {case}_gt.png"')
+    evaluate(predictions, tmp_path / "data", "--out", tmp_path / "scores.csv")
+    dice = {s.case: s.value for s in read_scores(tmp_path / "scores.csv") if s.metric == "dice"}
+    assert dice == pytest.approx({"a": 1, "b": 2 / 3, "c": 0})
+
+
 def test_every_metric_is_written_and_printed_with_its_unit(folders, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     out = tmp_path / "out" / "scores.csv"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,9 @@ def subfolder(root: Path, names: Sequence[str]) -> Path | None:
     """The first of these subfolders that exists, in upper or lower case."""
     if not root.is_dir():
         return None
-    found = {path.name.lower(): path for path in sorted(root.iterdir()) if path.is_dir()}
+    with os.scandir(root) as entries:  # knows folders without a look at each of many files
+        folders = sorted(entry.name for entry in entries if entry.is_dir())
+    found = {name.lower(): root / name for name in folders}
     return next((found[name] for name in names if name in found), None)
 
 

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from segpl.cli import plan, train
+from segpl.data.layouts import read_dataset
+from segpl.settings import resolve
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a_T1.png", "b_T1.png", "a_seg.png"):
+        (tmp_path / name).touch()
+    tmp_path.chmod(0o555)  # a dataset may be read-only
+    yield tmp_path
+    tmp_path.chmod(0o755)
+
+
+def settings(command, *arguments: object) -> dict[str, dict[str, object]]:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return train.settings_from(parser.parse_args([str(one) for one in (*arguments, "--out", "x")]))
+
+
+@pytest.mark.parametrize("command", [plan, train])
+def test_accepted_layout_becomes_a_setting_of_the_run(folder, command):
+    config = resolve(settings(command, folder, "--yes"))
+    assert config.data.layout == "{case}_T1.png -> {case}_seg.png"
+    assert [case.name for case in read_dataset(folder, config.data.layout).labeled] == ["a"]
+    assert "data" not in settings(command, folder)
+
+
+def test_resumed_run_keeps_its_layout(folder):
+    assert "data" not in settings(train, folder, "--yes", "--resume")
+
+
+def test_standard_layout_needs_no_setting(tmp_path):
+    for part in ("images", "labels"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "a.png").touch()
+    assert "data" not in settings(train, tmp_path, "--yes")
