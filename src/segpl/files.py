@@ -36,12 +36,21 @@ BAD_PATH = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno
 MAX_BYTES = 2**28  # of a JSON or CSV file
 MAX_TOML_BYTES = 2**20
 MAX_DEPTH = 32  # of nested tables and lists
-DOTTED = re.compile(rf"(?:[\w\"'-]+\s*\.\s*){{{MAX_DEPTH},}}")
+# from the start of a key, without backtracking: long runs of letters take linear time
+DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){{{MAX_DEPTH},}}")
 RESTORE = "The file was edited or damaged. Restore it, or write it again."
 
 DRAFT = re.compile(r"\.(?P<host>[0-9a-f]{8})\.draft\.[0-9a-f]{16}(?:\.\w+)*")
 SUFFIX = re.compile(r"(?:\.\w{1,12}){0,2}$")
 OLD_DRAFT = 24 * 3600.0  # seconds after which a draft of another computer is abandoned
+
+
+class BoundedFile(io.FileIO):
+    """A file whose `read` reserves no more memory than the file has bytes."""
+
+    def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
+        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

@@ -13,6 +13,7 @@ from segpl.files import (
     _host,
     append_text,
     read_record,
+    read_toml,
     remove_abandoned_drafts,
     write_atomically,
     write_text,
@@ -208,3 +209,12 @@ def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(StorageError, match=r"no permission to write .*: Permission denied"):
         write_text(tmp_path / "new" / "a.txt", "x")
+
+
+@pytest.mark.parametrize("run", ["1", "a", "a.", '"', "a ."])
+def test_long_lines_of_toml_are_rejected_in_linear_time(tmp_path, run):
+    """A quadratic search would take hours for these."""
+    path = tmp_path / "config.toml"
+    path.write_text("[x]\n" + run * (2**19 // len(run)))
+    with pytest.raises(InputError, match="not valid TOML"):
+        read_toml(path)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from segpl.data.limits import (
     MOST_PADDING,
     MOST_TEXT,
-    BoundedFile,
     reject_surplus,
     require_inside,
     require_size,
@@ -28,6 +27,7 @@ from segpl.data.limits import (
 )
 from segpl.data.metaimage import read_meta_image
 from segpl.errors import UnusableFileError
+from segpl.files import BoundedFile
 
 if TYPE_CHECKING:
     from PIL import Image

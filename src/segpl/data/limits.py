@@ -5,9 +5,7 @@ Everything is checked before memory is taken.
 
 from __future__ import annotations
 
-import io
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -18,14 +16,6 @@ SPACING_RANGE = (1e-6, 1e4)  # mm: from 1 nm to 10 m
 MOST_UNPACKED = 1400  # times the size of a compressed file: deflate reaches 1032, LZW 1320
 MOST_TEXT = 2**22  # bytes of a text header
 MOST_PADDING = 2**20  # bytes of padding or metadata after the values
-
-
-class BoundedFile(io.FileIO):
-    """A file whose `read` reserves no more memory than the file has bytes."""
-
-    def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
-        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
-        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def require_size(what: str, shape: Sequence[int]) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from segpl.errors import UnusableFileError, errors_naming
+from segpl.files import BoundedFile
 
 PREAMBLE = 128  # bytes before the marker
 MARKER = b"DICM"
+META = 2  # group of the elements that describe the file
 DEFLATED = "1.2.840.10008.1.2.1.99"
 
 
@@ -42,17 +44,20 @@ def read_header(path: Path) -> Any:
     """The elements of a file without its pixels. They are decoded when they are used."""
     try:
         import pydicom
-        from pydicom.filereader import read_file_meta_info
+        from pydicom.filereader import read_dataset
     except ImportError as error:
         raise UnusableFileError(
             f"{path} is a DICOM file, and reading it needs packages that are not installed",
             "Install them with: pip install segpl[dicom]",
         ) from error
-    with errors_naming(path):
-        if read_file_meta_info(path).get("TransferSyntaxUID") == DEFLATED:
+    with errors_naming(path), BoundedFile(path) as file:
+        file.seek(PREAMBLE + len(MARKER))
+        meta = read_dataset(file, False, True, stop_when=lambda tag, *_: tag.group != META)
+        if meta.get("TransferSyntaxUID") == DEFLATED:
             # the whole file would be unpacked before its size is known
             raise UnusableFileError(
                 f"{path} has the deflated transfer syntax, which is not supported",
                 "Convert it, for example with `gdcmconv --raw`.",
             )
-        return pydicom.dcmread(path, stop_before_pixels=True)
+        file.seek(0)
+        return pydicom.dcmread(file, stop_before_pixels=True)

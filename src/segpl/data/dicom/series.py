@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from segpl.data.dicom.header import read_header
 from segpl.errors import UnusableFileError, errors_naming
+from segpl.files import BoundedFile
 
 MOST_FRAMES = 100_000
 DIRECTION_TOLERANCE = 1e-3  # of the components of a unit vector
@@ -61,8 +62,8 @@ class Series:
         order = sorted(enumerate(self.planes), key=lambda item: (item[1].file, item[1].frame))
         for file, group in groupby(order, key=lambda item: item[1].file):
             places = list(group)
-            with errors_naming(file):
-                frames = iter_pixels(file, indices=[plane.frame for _, plane in places])
+            with errors_naming(file), BoundedFile(file) as content:
+                frames = iter_pixels(content, indices=[plane.frame for _, plane in places])
                 for (place, plane), frame in zip(places, frames, strict=True):
                     stored = frame.astype(np.float64).T
                     if plane.inverted_from is not None:
