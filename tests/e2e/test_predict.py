@@ -61,6 +61,24 @@ def test_the_default_input_is_the_test_cases_of_the_run(masks):
         assert stored["probabilities"].shape == (3, 32, 32)
 
 
+def test_a_failed_image_is_in_the_table_beside_the_others(segpl, made, tmp_path):
+    folder, out = tmp_path / "images", tmp_path / "masks"
+    folder.mkdir()
+    (folder / "cut.nii.gz").write_bytes(b"cut")
+    write_volume(folder / "whole.nii.gz", scan(3, 5)[0], SLANTED)
+    answer = segpl("predict", made / "deep", folder, "--out", out)
+    assert answer.code == 1
+    rows = [line.split() for line in answer.out.splitlines()]
+    names = [row[0] for row in rows if row and row[0] in ("cut", "whole")]
+    assert names == ["cut", "whole"]
+    assert "not predicted" in answer.out
+    header, *cells = (out / "cases.csv").read_text(encoding="utf-8").splitlines()
+    assert header.startswith("review,case,confidence,")
+    assert [line.split(",")[1] for line in cells] == ["cut", "whole"]
+    assert (out / "preview" / "whole.png").exists()
+    assert "not predicted" in (out / "index.html").read_text(encoding="utf-8")
+
+
 def test_a_run_without_test_cases_needs_inputs(segpl, made, tmp_path):
     run = Path(shutil.copytree(made / "flat", tmp_path / "run"))
     text = (run / "split.json").read_text()

@@ -34,7 +34,9 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in ("predictions.json", "cases.csv")
+        if path.is_file()
+        and path.name not in ("predictions.json", "cases.csv", "index.html")
+        and path.parent.name != "preview"
     }
 
 
