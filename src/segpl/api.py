@@ -38,7 +38,7 @@ def check(
         yes: accept the layout that is proposed for other file names.
         quiet: print nothing.
     """
-    from rich.console import Console
+    from segpl.display import plain_console
 
     root = Path(data)
     dataset = read_dataset(root, layout, subject=subject, accept=yes)
@@ -51,7 +51,7 @@ def check(
         inspection = replace(inspection, problems=problems)
         unused = unused_files(dataset, content)
         page = render(inspection, f'segpl.train("{data}")', unused=unused)
-        Console().print(page, crop=False)
+        plain_console(soft_wrap=False).print(page, crop=False)
     return list(problems)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def prepare_inputs(
 ) -> TrainingInputs:
     """Split the dataset and plan. A resumed run reads its saved split and plan."""
     dataset = open_dataset(config)
+    if folder and (folder.last.exists() or folder.log.exists()):
+        folder.require_run()  # a new plan or split would not fit the weights
     if folder and folder.split.exists():
         split = Split.read(folder.split)
     else:
@@ -168,10 +171,43 @@ def build_method(config: Config, plan: Plan) -> Method:
         strides=plan.strides,
         kernels=plan.kernels,
     )
+    require_weights_fit(config, shape)
     kind = METHODS.get(config.method)
     with torch.random.fork_rng():
         torch.manual_seed(config.train.seed)
         return kind(lambda: build_network(config.network, shape), config.settings)
+
+
+def require_weights_fit(config: Config, shape: NetworkShape) -> None:
+    """Reject a network that is larger than the memory, before anything is allocated."""
+    if config.network.name != "unet":
+        return  # not every MONAI network can be built without memory
+    remedy = "Lower network.width, or the kernels or the width in plan.json."
+    try:
+        with torch.device("meta"):
+            network = build_network(config.network, shape)
+    except (RuntimeError, OverflowError) as error:
+        raise InputError(f"the network is too large to be built: {error}. {remedy}") from error
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    free = free_memory(torch.device("cpu"))
+    if 4 * weights > free:
+        raise InputError(
+            f"the network would have {weights:,} weights, which need {4 * weights / 2**30:.1f} GiB "
+            f"of memory, but {free / 2**30:.1f} GiB are free. {remedy}"
+        )
+
+
+def require_batch_fits(config: Config, plan: Plan, device: torch.device) -> None:
+    """Reject batches whose first feature map alone is larger than the memory."""
+    crops, free = config.train.batch or plan.batch, free_memory(device)
+    width = (config.network.width or plan.width) if config.network.name == "unet" else 1
+    needed = 2 * crops * math.prod(plan.patch) * max(width, len(plan.channels))  # bfloat16
+    if needed > free:
+        raise InputError(
+            f"a step with {crops} labeled crops of {'x'.join(map(str, plan.patch))} voxels needs "
+            f"more than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device}. "
+            "Lower train.batch, network.width or the patch in plan.json."
+        )
 
 
 def require_validation(method: Method, split: Split) -> None:

@@ -43,15 +43,32 @@ CLASS_COLORS = (
 )
 
 
+def plain_console(
+    *, stderr: bool = False, soft_wrap: bool = True, force_jupyter: bool | None = None
+) -> Console:
+    """A console that prints names as they are: `tumor [mm]` is no markup, `:cat:` no emoji.
+
+    With `soft_wrap`, long lines stay whole, for copying; tables need the width of the terminal.
+    """
+    return Console(
+        stderr=stderr,
+        soft_wrap=soft_wrap,
+        force_jupyter=force_jupyter,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
 def say(message: str, *, style: str = "") -> None:
-    error_console().print(spell_options(message), style=style, markup=False)
+    error_console().print(spell_options(message), style=style)
 
 
 def error_console() -> Console:
     """Standard error; in a notebook without ipywidgets, rich would show no progress at all."""
     has_widgets = find_spec("ipywidgets") is not None
     jupyter = None if has_widgets else False
-    return Console(stderr=True, highlight=False, soft_wrap=True, force_jupyter=jupyter)
+    return plain_console(stderr=True, force_jupyter=jupyter)
 
 
 @contextmanager
@@ -61,7 +78,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         yield lambda: None
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
@@ -92,10 +109,10 @@ class TrainingDisplay:
         self.is_quiet = quiet
         self.is_plain = quiet or not (self.console.is_terminal or self.console.is_jupyter)
         self.progress = ProgressWithValues(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),  # a narrow bar shrinks first
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[left]}", markup=False),
             console=self.console,
             disable=self.is_plain,
         )
@@ -135,10 +152,10 @@ class TrainingDisplay:
             left = self.time_left(step)
             ending = f", {left} left" if left else ""
             line = f"{self.title}: step {step} of {self.steps}, {values}{ending}"
-            self.console.print(line, markup=False)
+            self.console.print(line)
 
     def on_warning(self, message: str) -> None:
-        self.console.print(f"warning: {message}", style="bold yellow", markup=False)
+        self.console.print(f"warning: {message}", style="bold yellow")
 
 
 def in_words(name: str) -> str:

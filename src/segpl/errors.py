@@ -136,6 +136,15 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"no {kind} named '{name}'. {did_you_mean(name, known)}")
 
 
+def require_utf8(path: object) -> None:
+    """Reject names that no JSON or CSV file can hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        shown = str(path).encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"the name of {shown} is not valid UTF-8. Rename it.") from error
+
+
 def require_range(
     settings: object, low: float, high: float, *names: str, section: str = "method"
 ) -> None:

@@ -17,6 +17,7 @@ from segpl.assembly import (
     build_trainer,
     open_dataset,
     prepare_inputs,
+    require_batch_fits,
     require_validation,
     with_planned_values,
 )
@@ -400,6 +401,7 @@ def prepare_run(
     inputs = prepare_inputs(config, folder, quiet=quiet)
     config = with_planned_values(config, inputs)
     # before preprocessing, so that an impossible network fails early
+    require_batch_fits(config, inputs.plan, device)
     method = build_method(config, inputs.plan)
     require_validation(method, inputs.split)
     run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet)

@@ -150,7 +150,10 @@ def parse_table(kind: Any, values: Mapping[str, Any], section: str, source: str)
 def parse_value(value: Any, expected: Any, name: str, source: str) -> Any:
     where = f"{source}: {name} is {value!r}"
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise InputError(f"{source}: {name} is too large a number.") from error
     if expected in TYPE_NAMES and type(value) is not expected:
         raise InputError(f"{where}, but it must be {TYPE_NAMES[expected]}.")
     if expected not in TYPE_NAMES and not isinstance(value, Mapping):

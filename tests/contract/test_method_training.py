@@ -65,7 +65,7 @@ def test_resumed_training_repeats_the_uninterrupted_one_to_the_bit(name, tmp_pat
     method, optimizer = fresh(99)
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
-    load_optimizer(optimizer, checkpoint)
+    load_optimizer(optimizer, checkpoint, path)
     assert checkpoint.step == 2
     assert checkpoint.facts == {"best_score": 0.25}
     assert train(method, optimizer, 2) == uninterrupted
@@ -78,5 +78,5 @@ def test_checkpoint_can_be_saved_before_the_first_step(name, tmp_path):
     save_checkpoint(path, step=0, module=method, optimizer=optimizer_for(method, 0.01), facts={})
     checkpoint = read_checkpoint(path)
     load_weights(method, checkpoint, path)
-    load_optimizer(optimizer_for(method, 0.01), checkpoint)
+    load_optimizer(optimizer_for(method, 0.01), checkpoint, path)
     assert checkpoint.optimizer == {}

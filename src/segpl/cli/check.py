@@ -35,17 +35,17 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.progress import Progress
 
     from segpl.data.check import has_errors, planning_problems, render, unusable_problems
     from segpl.data.inspect import inspect
     from segpl.data.layouts import read_dataset
     from segpl.data.layouts.content import list_content, unused_files
+    from segpl.display import plain_console
 
     dataset = read_dataset(args.data, args.layout, subject=args.subject, accept=args.yes)
     content = list_content(args.data)
-    errors = Console(stderr=True)
+    errors = plain_console(stderr=True, soft_wrap=False)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("reading cases", total=len(dataset.cases))
         inspection = inspect(
@@ -65,5 +65,5 @@ def run(args: argparse.Namespace) -> int:
     page = render(
         inspection, next_command("train", training), unused=unused_files(dataset, content)
     )
-    Console().print(page, crop=False)
+    plain_console(soft_wrap=False).print(page, crop=False)
     return 1 if has_errors(inspection) else 0

@@ -81,9 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from segpl.api import compare
+    from segpl.display import plain_console
     from segpl.report.tables import print_table
 
     result = compare(
@@ -102,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         overrides=args.set,
         command=shlex.join(["segpl", *sys.argv[1:]]),
     )
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = plain_console()
     for answer in result.answers:
         console.print(f"\n{answer.title}")
         print_table(answer.table, console)

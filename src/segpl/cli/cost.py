@@ -64,10 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
 
     from segpl.data.plan import Plan
-    from segpl.display import bar, say
+    from segpl.display import bar, plain_console, say
     from segpl.errors import InputError
     from segpl.experiments.cost import (
         conditions,
@@ -103,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
     facts = conditions(configs[0], workload, args.steps)
     # a table wrapped to a narrow terminal or a pipe is unreadable
-    console = Console(highlight=False)
+    console = plain_console(soft_wrap=False)
     console.width = max(console.width, 140)
     print_table(cost_table(costs, facts), console)
     if args.out:

@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
 
+    from segpl.display import plain_console
     from segpl.experiments.demo import DemoSettings, run_demo
     from segpl.methods.base import METHODS
     from segpl.report.sections.answer import answers
@@ -40,12 +40,11 @@ def run(args: argparse.Namespace) -> int:
     for method in methods:
         METHODS.get(method)  # reject unknown names before anything slow
     found = run_demo(out, DemoSettings(steps=args.steps, seed=args.seed, methods=methods))
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
     print_table(methods_table(found), console)
     for answer in answers(found):
-        console.print(answer.headline, *answer.sentences, markup=False)
+        console.print(answer.headline, *answer.sentences)
     console.print(
         f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans.",
-        markup=False,
     )
     return 0

@@ -52,9 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from segpl.display import bar
+    from segpl.display import bar, plain_console
     from segpl.errors import InputError
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.folders import score_pairs
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
     # names and paths stay on one line, for copying
-    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    notes = plain_console(stderr=True)
     out: Path = args.out or args.predictions / "scores.csv"
     calibration_out = out.with_name("calibration.csv")
     if args.calibration and out == calibration_out:
@@ -88,16 +86,16 @@ def run(args: argparse.Namespace) -> int:
     with bar("scoring", len(pairing.pairs)) as advance:
         scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
-    print_table(scores_by_class(scores), Console())
+    print_table(scores_by_class(scores), plain_console(soft_wrap=False))
     if args.metrics:
-        print_table(summary_table(scores), Console())
+        print_table(summary_table(scores), plain_console(soft_wrap=False))
     if len(pairing.pairs) > 1:
         notes.print(f"Worst cases: {join_names(worst_cases(scores))}.")
     if probabilities is not None:
         with bar("calibration", len(probabilities.pairs)) as advance:
             calibration = score_probabilities(probabilities, advance=advance)
         write_scores(calibration_out, calibration)
-        print_table(calibration_summary(calibration), Console())
+        print_table(calibration_summary(calibration), plain_console(soft_wrap=False))
         if missing := sorted(pairing.pairs.keys() - probabilities.pairs.keys()):
             notes.print(f"Without probabilities: {', '.join(missing)}", style="yellow")
     for role, cases in pairing.seen.items():

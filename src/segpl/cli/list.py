@@ -30,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
+    from segpl.display import plain_console
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console()
     for line in lines_of(args.kind, args.method):
         console.print(line)
     return 0

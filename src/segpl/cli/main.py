@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import shlex
 import signal
 import sys
@@ -40,6 +41,8 @@ RESUME_ADVICE = {
 def main(arguments: Sequence[str] | None = None) -> int:
     Spelling.is_command_line = True
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names that are not UTF-8
     parser = argparse.ArgumentParser(
         prog="segpl",
         description="Semi-supervised medical image segmentation from a few labeled and many "

@@ -88,12 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
+    from segpl.display import plain_console
     from segpl.predict.predictor import IncompleteError
     from segpl.run import load_run
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console()
     trained, *others = (
         load_run(path, device=args.device, checkpoint=args.checkpoint)
         for path in (args.run, *args.ensemble)

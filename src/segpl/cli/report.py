@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
 
+    from segpl.display import plain_console
     from segpl.errors import InputError
     from segpl.report.collection import without_scores
     from segpl.report.page.report import require_own_page, write_report
@@ -75,10 +75,10 @@ def run(args: argparse.Namespace) -> int:
     found = write_report(
         args.runs, args.out, stress=args.stress, assets=args.assets, command=command
     )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console()
     for each in answers(found):
         console.print(each.headline)
-    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    notes = plain_console(stderr=True)
     for name, why in found.left_out.items():
         notes.print(f"{name} is left out: {why}", style="yellow")
     console.print(f"Open {shlex.quote(str(args.out))} in a browser.")

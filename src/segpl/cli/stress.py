@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
 
+    from segpl.display import plain_console
     from segpl.experiments.stress import FIGURE, TABLE, stress
     from segpl.experiments.stress_inputs import parse_patch
     from segpl.experiments.stress_settings import StressSettings
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         checkpoint=args.checkpoint,
     )
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = plain_console()
     print_table(stress_table(rows), console)
     table, figure = (shlex.quote(str(args.out / name)) for name in (TABLE, f"{FIGURE}.png"))
     console.print(f"Scores by case and severity: {table}. Curves: {figure} (and .svg).")

@@ -228,12 +228,11 @@ def labeled_subjects(run: Run) -> int:
 
 def show_estimate(estimate: FoldEstimate, out: Path) -> None:
     """Print the table of the folds and where it is stored."""
-    from rich.console import Console
-
+    from segpl.display import plain_console
     from segpl.report.tables import print_table
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = plain_console()
     print_table(estimate.table, console)
     for line in estimate.sentences:
-        console.print(line, markup=False)
+        console.print(line)
     console.print(f"Scores by case and class: {shlex.quote(str(out / 'folds.csv'))}")

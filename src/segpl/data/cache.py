@@ -34,7 +34,7 @@ from segpl.data.readers import Grid, Label
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import read_record, write_atomically, write_json
 
-VERSION = 2  # increase it when preparation of the same files with the same plan changes
+VERSION = 3  # increase it when preparation of the same files with the same plan changes
 FOREGROUND = 20_000  # foreground positions kept per case
 
 
@@ -73,6 +73,7 @@ class CacheRecord:
 
     sources: Sources
     grid: StoredGrid  # of the image; a label is reoriented with its image
+    shape: tuple[int, ...] = ()  # of the prepared array
 
 
 def cache_root() -> Path:
@@ -121,7 +122,7 @@ def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volum
         image, grid = _prepared_image(case, plan, stem)
         if not is_labeled:
             return Volume(case.name, image, None, None)
-        label, foreground = _prepared_label(case, plan, stem, grid)
+        label, foreground = _prepared_label(case, plan, stem, grid, image.shape[1:])
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -136,17 +137,18 @@ def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.floa
     sources = _sources(case.images)
     record = _read_cache_record(record_path)
     if record is not None and record.sources == sources:
-        array = _load_array(path)
-        if array is not None:
+        array = _load_array(path, "f")
+        if array is not None and array.shape == record.shape:
             return array, record.grid.grid()
     image = readers.read_image(case.images, plan.dims)
     array = _save_array(path, prepare_image(image, plan))
-    write_json(record_path, asdict(CacheRecord(sources, StoredGrid.of(image.grid))))
+    record = CacheRecord(sources, StoredGrid.of(image.grid), array.shape)
+    write_json(record_path, asdict(record))
     return array, image.grid
 
 
 def _prepared_label(
-    case: Case, plan: Plan, stem: Path, grid: Grid
+    case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...]
 ) -> tuple[NDArray[Any], NDArray[np.int32]]:
     if case.label is None:
         raise InputError(
@@ -155,11 +157,11 @@ def _prepared_label(
         )
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")
-    record = CacheRecord(_sources([case.label]), StoredGrid.of(grid))
+    record = CacheRecord(_sources([case.label]), StoredGrid.of(grid), shape)
     if _read_cache_record(record_path) == record:
-        array, foreground = _load_array(path), _load_array(foreground_path, mapped=False)
-        if array is not None and foreground is not None:
-            return array, foreground
+        array, stored = _load_array(path, "i"), _load_array(foreground_path, "i")
+        if array is not None and array.shape == shape and _are_positions(stored, shape):
+            return array, np.array(stored)
     label = readers.read_case_label(case, plan.dims)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
@@ -244,14 +246,21 @@ def _read_cache_record(path: Path) -> CacheRecord | None:
         return None
 
 
-def _load_array(path: Path, *, mapped: bool = True) -> NDArray[Any] | None:
-    """The array in `path`; None if it is missing or damaged."""
+def _load_array(path: Path, kind: str) -> NDArray[Any] | None:
+    """The array in `path`, memory-mapped; None if it is missing, damaged or of another `kind`."""
     try:
         with NPY_HEADERS:
-            array: NDArray[Any] = np.load(path, mmap_mode="r" if mapped else None)
+            array: NDArray[Any] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
         return None
-    return array
+    return array if array.dtype.kind == kind else None
+
+
+def _are_positions(array: NDArray[Any] | None, shape: tuple[int, ...]) -> bool:
+    """Whether every row of `array` is a position in an array of this shape."""
+    if array is None or array.ndim != 2 or array.shape[1] != len(shape):
+        return False
+    return bool(((array >= 0) & (array < shape)).all())
 
 
 def _save_array(path: Path, array: NDArray[Any]) -> NDArray[Any]:

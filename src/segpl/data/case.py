@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.data.dicom.label import SegmentNumbers
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, require_utf8
 
 LARGEST_CLASS = 65535  # number of a class in label files, which must fit 16 bits
 
@@ -26,6 +26,8 @@ class Case:
     segments: SegmentNumbers | None = None  # numbers of the names in a DICOM label
 
     def __post_init__(self) -> None:
+        for path in (*self.images, self.label or "", self.name):
+            require_utf8(path)
         if not self.subject:
             object.__setattr__(self, "subject", self.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -49,7 +50,20 @@ class Split:
 
     @classmethod
     def read(cls, path: Path) -> Split:
-        return read_record(path, cls)
+        split = read_record(path, cls)
+        split.check(path)
+        return split
+
+    def check(self, path: Path) -> None:
+        """Reject a file in which a case has two roles: its scores would be too good."""
+        cases = (*self.labeled, *self.unlabeled, *self.validation, *self.test)
+        name, count = Counter(cases).most_common(1)[0] if cases else ("", 0)
+        if count > 1 or not set(self.hidden) <= set(self.unlabeled) or not self.labeled:
+            found = f"case '{name}' appears {count} times" if count > 1 else "its parts do not fit"
+            raise InputError(
+                f"{path} cannot be used: {found}. A case is either labeled, unlabeled, held out "
+                "for validation or for testing. Restore the file, or train again."
+            )
 
 
 def make_split(dataset: Dataset, settings: SplitSettings) -> Split:

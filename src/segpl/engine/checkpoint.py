@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,12 +20,45 @@ from segpl.files import write_atomically
 FORMAT = 1
 
 
+class MeterState(TypedDict):
+    """Sums since the last log line."""
+
+    count: int
+    sums: dict[str, float]
+    weights: dict[str, float]
+
+
+class GuardState(TypedDict):
+    """Whether learning from pseudo-labels is paused, and the log lines out of range by column."""
+
+    lines: dict[str, int]
+    paused: bool
+
+
+class Facts(TypedDict, total=False):
+    """What a resumed run needs besides weights and optimizer state."""
+
+    best_score: float
+    best_step: int
+    guard: GuardState
+    meter: MeterState
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHeader:
+    """The metadata of a checkpoint file."""
+
+    format: int
+    step: int
+    facts: Facts
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     step: int
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]  # "<parameter index>.<name>" -> tensor
-    facts: dict[str, Any]  # small JSON values, such as the best score so far
+    facts: Facts
 
 
 def require_finite(module: nn.Module, when: str) -> None:
@@ -45,7 +78,7 @@ def save_checkpoint(
     step: int,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    facts: dict[str, Any],
+    facts: Facts,
 ) -> None:
     tensors = {f"model.{key}": value for key, value in module.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
@@ -73,26 +106,29 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise MissingFileError(
             f"{path} does not exist: the run has not written a checkpoint yet. Train it first."
         )
+    import msgspec
+
     try:
         with safe_open(path, "pt") as handle:
             metadata = handle.metadata() or {}
             tensors = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 -- the handle is not a mapping
-        content = json.loads(metadata["segpl"])
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        # msgspec's own decoder rejects NaN, which a monitor may be
+        header = msgspec.convert(json.loads(metadata["segpl"]), CheckpointHeader)
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path} is not a segpl checkpoint ({error}). Only checkpoints written by segpl can be "
             "loaded."
         ) from error
-    if content.get("format") != FORMAT:
+    if header.format != FORMAT:
         raise InputError(
-            f"{path} has checkpoint format {content.get('format')}, but this version of segpl "
+            f"{path} has checkpoint format {header.format}, but this version of segpl "
             f"reads {FORMAT}. Use the version named in the run's environment.json, or train again."
         )
 
     def part(prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    return Checkpoint(content["step"], part("model."), part("optimizer."), content["facts"])
+    return Checkpoint(header.step, part("model."), part("optimizer."), header.facts)
 
 
 def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> None:
@@ -111,16 +147,34 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> Non
     module.load_state_dict(checkpoint.weights)
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, source: Path) -> None:
+    """Load the state of Adam for the parameters that have one."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in checkpoint.optimizer.items():
-        index, name = key.split(".", 1)
-        parameter = parameters[int(index)]
-        if value.shape == parameter.shape:
-            # same memory layout as the parameter: another one may round differently
-            value = torch.empty_like(parameter).copy_(value)
-        state.setdefault(int(index), {})[name] = value
+    for index, parameter in enumerate(parameters):
+        shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        given = {name: checkpoint.optimizer.get(f"{index}.{name}") for name in shapes}
+        found = {name: value for name, value in given.items() if value is not None}
+        if found and {name: value.shape for name, value in found.items()} != shapes:
+            raise _other_optimizer(source)
+        # same memory layout as the parameter: another one may round differently
+        state |= {index: {n: _like(parameter, v) for n, v in found.items()}} if found else {}
+    if sum(map(len, state.values())) != len(checkpoint.optimizer):
+        raise _other_optimizer(source)
     optimizer.load_state_dict(
         {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )
+
+
+def _like(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` in the memory layout of its parameter."""
+    if value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter).copy_(value)
+
+
+def _other_optimizer(source: Path) -> InputError:
+    return InputError(
+        f"{source} has an optimizer state that does not fit its weights. The file is damaged: "
+        "restore it, or train again with another --out."
     )

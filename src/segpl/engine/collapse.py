@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from segpl.data.cache import Volume
+from segpl.engine.checkpoint import GuardState
 
 VANISHED = 0.05  # below this fraction of the share in the labels, foreground is lost
 FLOODED = 0.5  # above this fraction of the labeled background, foreground has flooded it
@@ -69,12 +69,12 @@ class CollapseWatch:
         self.has_warned = False
         self.idle_lines = 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> GuardState:
         """What a checkpoint needs so that a resumed run pauses at the same steps."""
         return {"lines": dict(self.lines), "paused": self.is_paused}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.lines, self.is_paused = dict(state["lines"]), bool(state["paused"])
+    def restore(self, state: GuardState) -> None:
+        self.lines, self.is_paused = dict(state["lines"]), state["paused"]
 
     def shares(self, row: Mapping[str, float]) -> list[Share]:
         """All foreground first, then each class that the log and the labeled scans have."""

@@ -140,5 +140,5 @@ class RunFolder:
         if missing:
             raise MissingFileError(
                 f"{self.path} is not a segpl run: {', '.join(missing)} missing. Give the folder "
-                "that `segpl train --out` wrote."
+                "that `segpl train --out` wrote, or restore the file."
             )

@@ -47,7 +47,11 @@ class CsvLog:
         is_new = not self.columns
         if is_new:
             self.columns = list(row)
-        assert set(row) == set(self.columns), "the columns of a log do not change"
+        if set(row) != set(self.columns):
+            raise InputError(
+                f"{self.path} has the columns {','.join(self.columns)[:80]}, not those of this "
+                "run. The file was edited or damaged: restore it, or train again."
+            )
         line = ",".join(repr(row[name]) for name in self.columns) + "\n"
         append_text(self.path, ",".join(self.columns) + "\n" + line if is_new else line)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from segpl.errors import DivergedError
+from segpl.engine.checkpoint import MeterState
+from segpl.errors import DivergedError, InputError
 from segpl.types import StepOutput
 
 NEVER = float("inf")
@@ -34,12 +32,17 @@ class Meter:
             previous = self.broken.get(name)
             self.broken[name] = now if previous is None else torch.minimum(previous, now)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> MeterState:
         """What has been added since the last row, as JSON values; exact."""
         sums = {name: value.item() for name, value in self.sums.items()}
         return {"count": self.count, "sums": sums, "weights": self.weights}
 
-    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+    def restore(self, state: MeterState, device: torch.device) -> None:
+        if not state["count"] > 0 or not {*state["weights"], "total"} <= state["sums"].keys():
+            raise InputError(
+                "the checkpoint has damaged sums of the last log line. Restore it, or train again "
+                "with another --out."
+            )
         self.count, self.weights = state["count"], dict(state["weights"])
         self.sums = {
             name: torch.tensor(value, dtype=torch.float64, device=device)

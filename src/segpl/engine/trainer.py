@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from segpl.data.sampler import Sampler
 from segpl.engine.checkpoint import (
+    Facts,
     load_optimizer,
     load_weights,
     read_checkpoint,
@@ -41,6 +42,9 @@ from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
 from segpl.types import Batch
 
+MOST_STEPS = 10**9
+MOST_CROPS = 4096  # per step; a typo beyond it would fill the memory
+
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
@@ -68,8 +72,9 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for low, high, names in (
-            (1, math.inf, ("steps", "log_every", "checkpoint_every")),
-            (0, math.inf, ("batch", "ratio", "validate_every", "agreement")),
+            (1, MOST_STEPS, ("steps", "log_every", "checkpoint_every")),
+            (0, MOST_STEPS, ("validate_every", "agreement")),
+            (0, MOST_CROPS, ("batch", "ratio")),
             (0, math.inf, ("lr", "lr_decay", "weight_decay")),
             (0, 1, ("foreground",)),
             (0, 2**32 - 1, ("seed",)),
@@ -132,14 +137,14 @@ class Trainer:
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None
         self.step = 0
-        self.facts: dict[str, Any] = {}
+        self.facts: Facts = {}
 
     def resume(self) -> None:
         """Load the last checkpoint. A run killed before its first checkpoint starts again."""
         if self.folder.last.exists():
             checkpoint = read_checkpoint(self.folder.last)
             load_weights(self.method, checkpoint, self.folder.last)
-            load_optimizer(self.optimizer, checkpoint)
+            load_optimizer(self.optimizer, checkpoint, self.folder.last)
             self.step, self.facts = checkpoint.step, checkpoint.facts
         for log in (self.log, self.times, CsvLog(self.folder.validation)):
             log.cut_after(self.step)

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from segpl.assembly import named_plan, open_dataset, plan_for
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
 from segpl.data.split import Split, make_split
-from segpl.display import bar, say
+from segpl.display import bar, plain_console, say
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
@@ -316,7 +314,7 @@ def show_scores(jobs: Sequence[TrainingJob], rows: Mapping[Path, Sequence[object
         if score:
             found.setdefault(names[folder], []).append(float(str(score)))
     table = scores_so_far(found, Counter(names.values()))
-    print_table(table, Console(stderr=True, highlight=False))
+    print_table(table, plain_console(stderr=True, soft_wrap=False))
 
 
 def run_row(job: TrainingJob, error: str = "") -> list[object]:

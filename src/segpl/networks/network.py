@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,8 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
 from segpl.types import NetOutput
+
+MOST_CHANNELS = 4096  # of the first level
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class NetworkSettings:
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network
 
     def __post_init__(self) -> None:
-        require_range(self, 0, math.inf, "width", section="network")
+        require_range(self, 0, MOST_CHANNELS, "width", section="network")
         if not 0 <= self.dropout < 1:
             raise InputError(
                 f"network.dropout is {self.dropout}: it must be at least 0 and below 1, for "

@@ -17,7 +17,7 @@ from segpl.data.layouts.pairing import find_patterns, has_label_word, looks_like
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
-from segpl.errors import InputError, MissingFileError, UserError
+from segpl.errors import InputError, MissingFileError, UserError, require_utf8
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
 
@@ -28,6 +28,10 @@ class Job:
 
     name: str
     images: tuple[Path, ...]  # as in a case: channels of one scan, or slices of a DICOM series
+
+    def __post_init__(self) -> None:
+        for path in (*self.images, self.name):
+            require_utf8(path)
 
 
 def find_inputs(

@@ -82,7 +82,7 @@ class TestParts:
         with pytest.raises(MissingFileError, match=r"split\.json does not exist"):
             Split.read(path)
         path.write_text('{"labeled": []}')
-        with pytest.raises(InputError, match=r"split\.json .*missing required field `unlabeled`"):
+        with pytest.raises(InputError, match=r"split\.json .*missing required field .unlabeled."):
             Split.read(path)
 
     def test_all_labels_are_kept_by_default(self):

@@ -55,7 +55,7 @@ def test_weights_buffers_and_optimizer_survive_bit_by_bit(tmp_path):
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=1, module=module, optimizer=optimizer, facts={})
     load_weights(other, read_checkpoint(path), path)
-    load_optimizer(fresh, read_checkpoint(path))
+    load_optimizer(fresh, read_checkpoint(path), path)
     for key, value in module.state_dict().items():
         assert torch.equal(value, other.state_dict()[key]), key
     for index, state in optimizer.state_dict()["state"].items():
@@ -69,14 +69,14 @@ def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
     path = tmp_path / "last.safetensors"
     save_checkpoint(path, step=1, module=module, optimizer=trained(module), facts={})
     optimizer = torch.optim.Adam(module.parameters())
-    load_optimizer(optimizer, read_checkpoint(path))
+    load_optimizer(optimizer, read_checkpoint(path), path)
     for parameter, state in optimizer.state.items():
         assert state["exp_avg"].stride() == parameter.stride()
 
 
 def test_new_optimizer_keeps_its_learning_rate(path):
     optimizer = torch.optim.Adam(layer().parameters(), lr=0.5)
-    load_optimizer(optimizer, read_checkpoint(path))
+    load_optimizer(optimizer, read_checkpoint(path), path)
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
