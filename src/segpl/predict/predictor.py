@@ -333,8 +333,9 @@ def _write_job(
         summary = summarize_case(labels, grid, plan.classes, prediction.probability)
         write_labels(files.labels, labels, job.images[0], grid)
         results.summaries[job.name] = summary
-        results.digests[job.name] = mask_digest(files.labels)
     segmentation = files.maps.get(SEGMENTATION)
     if segmentation is not None and segmentation in missing:
         mask = read_label(files.labels, plan.dims).array
         write_segmentation(segmentation, mask, job.images, plan.classes)
+    if files.labels in missing:  # last: it marks the files of the job as complete
+        results.digests[job.name] = mask_digest(files.labels)
