@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from segpl.data.check import render, unusable_problems
+from segpl.data.check import planning_problems, render, unusable_problems
 from segpl.data.inspect import Problem, inspect
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.content import list_content, unused_files
@@ -47,6 +47,7 @@ def check(
     with bar("reading cases", len(names), quiet=quiet) as advance:
         inspection = inspect(dataset, read_labels_of=names, advance=advance)
     problems = (*inspection.problems, *unusable_problems(content.unusable))
+    problems += tuple(planning_problems(inspection))
     if not quiet:
         inspection = replace(inspection, problems=problems)
         unused = unused_files(dataset, content)
