@@ -36,7 +36,7 @@ def predicting(segpl: Command, root: Path) -> Interrupted:
 
 
 def filling(segpl: Command, root: Path) -> Interrupted:
-    """--fill replaces the masks of older weights."""
+    """--fill replaces the masks of older weights; the third one stays until it is replaced."""
     data = make_dataset(root / "data", dims=2, test=3)
     run = root / "run"
     options = (*SHORT, *ANY, "--out", run)
@@ -44,7 +44,8 @@ def filling(segpl: Command, root: Path) -> Interrupted:
     assert segpl("predict", run, "--out", run / "predictions", "--probabilities").code == 0
     assert segpl("train", data, *options, "--steps", 8, "--resume").code == 0
     arguments = ("report", run, "--fill", "--out", root / "report.html")
-    return Interrupted(arguments, (predictor, "predict_windows"), 3, (run, "predictions/*.png"), 1)
+    new = (run, "predictions/t[01].png")
+    return Interrupted(arguments, (predictor, "predict_windows"), 3, new)
 
 
 def comparing(segpl: Command, root: Path) -> Interrupted:
