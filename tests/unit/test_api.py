@@ -14,6 +14,7 @@ from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.errors import InputError, Spelling
 from segpl.run import new_folder, train
 
+TURNED = np.array([[0, 0, 1.5, 5], [-1, 0, 0, 7], [0, 1, 0, -3], [0, 0, 0, 1.0]])
 OPTIONS = {"samples": 2, "by": "flips", "largest": "none"}
 
 
@@ -109,8 +110,14 @@ def run(data, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scan(data):
-    return next((data / "unlabeled" / "imgs").iterdir())
+def scan(data, tmp_path_factory):
+    """A scan whose axes are permuted, flipped and not of equal spacing."""
+    import nibabel
+
+    values = nibabel.load(next((data / "unlabeled" / "imgs").iterdir())).get_fdata()
+    path = tmp_path_factory.mktemp("scan") / "scan.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(values.astype(np.float32)[:, :14], TURNED), path)
+    return path
 
 
 @pytest.fixture(scope="module")
