@@ -82,7 +82,9 @@ def test_every_setting_that_a_page_names_exists():
 
 def example(start: str) -> dict[str, Any]:
     """The names that an example of CONTRIBUTING defines."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     (code,) = [block for block in blocks if block.startswith(f'"""{start}')]
     module = ModuleType("example")
     sys.modules["example"] = module  # dataclasses look their module up
