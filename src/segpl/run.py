@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -42,6 +43,12 @@ from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_json, write_text
 from segpl.methods.base import Method
 from segpl.notebook import describe_run, show_run
+from segpl.predict.familiarity import (
+    FEWEST_IMAGES,
+    ScanJudge,
+    read_training_images,
+    record_training_images,
+)
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import PredictedImage, predict_image, predict_jobs
 from segpl.predict.sampling_choice import samplers_for, sampling_note
@@ -153,7 +160,11 @@ class Run:
             )
         for run in runs:
             run.method.to(self.device).eval()
-        with bar("predicting", len(jobs), quiet=self.quiet) as advance:
+        judge = self.scan_judge()
+        with ExitStack() as stack:
+            if judge and not self.quiet:
+                stack.callback(warn_of_unfamiliar, judge)
+            advance = stack.enter_context(bar("predicting", len(jobs), quiet=self.quiet))
             return predict_jobs(
                 jobs,
                 self.method.predict,
@@ -167,8 +178,24 @@ class Run:
                 samplers=samplers,
                 largest=kept,
                 seen=seen,
+                judge=judge,
                 advance=advance,
             )
+
+    def scan_judge(self) -> ScanJudge | None:
+        """Detects scans unlike the training images; None if the run cannot tell."""
+        if not self.folder.familiarity.exists():
+            if not self.quiet:
+                say(
+                    f"note: {self.path} does not describe its training images "
+                    f"({self.folder.familiarity.name}), so unfamiliar scans are not detected."
+                )
+            return None
+        record = read_training_images(self.folder.familiarity)
+        if len(record.images) < FEWEST_IMAGES:
+            return None
+        weights = self.folder.weights_hash(self.checkpoint)
+        return ScanJudge(record, self.method.predictors()[0], self.plan, weights)
 
     def fold_runs(self) -> list[Run]:
         """The runs of a complete cross-validation, to average with."""
@@ -264,6 +291,11 @@ class Run:
             )
         dataset = open_dataset(self.config)
         return [Job(name, dataset.case(name).images) for name in self.split.test]
+
+
+def warn_of_unfamiliar(judge: ScanJudge) -> None:
+    for warning in judge.warnings():
+        say(f"warning: {warning}", style="yellow")
 
 
 def load_run(
@@ -389,6 +421,13 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
         write_advice(run.folder, run.plan, steps, trainer.validate.labels)
     elif run.split.unlabeled and config.train.agreement:
         report_agreement(run, trainer)
+    record_training_images(
+        folder.familiarity,
+        inputs.cases,
+        run.method.predictors()[0],
+        run.plan,
+        weights=folder.weights_hash("last"),
+    )
     return run
 
 

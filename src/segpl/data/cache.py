@@ -46,6 +46,7 @@ class Volume:
     image: NDArray[np.float32]  # (C, *S), memory-mapped
     label: NDArray[Any] | None  # (*S) int8 or int16, class index or IGNORE
     foreground: NDArray[np.int32] | None  # (N, dims) positions, balanced over classes if possible
+    grid: Grid | None = None  # of the image file
 
 
 Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
@@ -121,7 +122,7 @@ def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volum
     try:
         image, grid = _prepared_image(case, plan, stem)
         if not is_labeled:
-            return Volume(case.name, image, None, None)
+            return Volume(case.name, image, None, None, grid)
         label, foreground = _prepared_label(case, plan, stem, grid, image.shape[1:])
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
@@ -129,7 +130,7 @@ def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volum
     except Exception as error:
         error.add_note(f"while preparing case {case.name}")
         raise
-    return Volume(case.name, image, label, foreground)
+    return Volume(case.name, image, label, foreground, grid)
 
 
 def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.float32], Grid]:

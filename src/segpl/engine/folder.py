@@ -44,6 +44,7 @@ class RunFolder:
     best = RunFile("checkpoints/best.safetensors")
     postprocessing = RunFile("postprocessing.json")
     agreement = RunFile("agreement.json")
+    familiarity = RunFile("familiarity.json")
     folds = RunFile("folds.csv")
     lock = RunFile(".lock")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from segpl.data.summary import CaseSummary
 from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.averaging import Prediction, average_samples
+from segpl.predict.familiarity import ScanJudge
 from segpl.predict.inputs import Job
 from segpl.predict.outputs import (
     ENTROPY,
@@ -63,6 +64,7 @@ def predict_jobs(
     samplers: Sequence[RunSampler] = (),
     largest: Sequence[str] = (),
     seen: Mapping[str, str] | None = None,
+    judge: ScanJudge | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Path]:
     """Write a mask for each job into `out`; returns the masks written.
@@ -86,6 +88,7 @@ def predict_jobs(
             standard deviation into `out/uncertainty`.
         largest: classes that keep only their largest component.
         seen: cases that the run has seen the label of, and in which role.
+        judge: tells which scans are unlike the training images.
         advance: called once per finished job.
     """
     folder = OutputFolder(out, plan, run + largest_note(largest))
@@ -99,7 +102,7 @@ def predict_jobs(
     results = Results(seen=seen or {})
     folder.record(jobs, kinds, results)
 
-    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
+    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch, judge)
     plans = _distinct([sampler.plan for sampler in samplers] or [plan])
     record = _Regularly(lambda: folder.record(jobs, kinds, results))
 
@@ -189,9 +192,12 @@ class _Inference:
     device: torch.device
     overlap: float
     window_batch: int
+    judge: ScanJudge | None = None
 
     def __call__(self, job: Job, loaded: _Loaded) -> Callable[[], Prediction]:
         images = [torch.from_numpy(image).to(self.device) for image in loaded.images]
+        if self.judge:
+            self.judge(job.name, images[0], loaded.grid)
         if not self.samplers:
             maps = self.windows(images[0], self.predict, self.plan, self.plan.outputs)
             return lambda: Prediction(restore(maps, loaded.grid, self.plan))
@@ -231,7 +237,7 @@ def _pipeline(
     jobs: Sequence[Job],
     outputs: dict[str, OutputFiles],
     missing: dict[str, set[Path]],
-    infer: Callable[[Job, _Loaded], Callable[[], Prediction]],
+    infer: _Inference,
     plans: Sequence[Plan],
     largest: Sequence[str],
     results: Results,
@@ -283,7 +289,16 @@ def _pipeline(
                 continue
             files, paths = outputs[job.name], missing[job.name]
             future = writer.submit(
-                _write_job, job, files, paths, predict, plans[0], largest, loaded.grid, results
+                _write_job,
+                job,
+                files,
+                paths,
+                predict,
+                plans[0],
+                largest,
+                loaded.grid,
+                results,
+                infer.judge,
             )
             writing.append((job, future))
         finish_writing()
@@ -315,6 +330,7 @@ def _write_job(
     largest: Sequence[str],
     grid: Grid,
     results: Results,
+    judge: ScanJudge | None,
 ) -> None:
     prediction = predict()
     for kind, path in files.maps.items():
@@ -331,6 +347,11 @@ def _write_job(
     if files.labels in missing:  # otherwise it may have been corrected by hand
         labels = _chosen_labels(prediction, plan, largest)
         summary = summarize_case(labels, grid, plan.classes, prediction.probability)
+        if judge:
+            judgment = judge.judgments[job.name]
+            summary = replace(
+                summary, out_of_distribution=judgment.score, unfamiliar=judgment.reasons
+            )
         write_labels(files.labels, labels, job.images[0], grid)
         results.summaries[job.name] = summary
     segmentation = files.maps.get(SEGMENTATION)

@@ -1,0 +1,264 @@
+"""Tell whether a scan looks like the images that a run was trained on, and in which respect not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segpl.data.appearance import Appearance, appearance_of
+from segpl.data.cache import load_volumes
+from segpl.data.case import Case
+from segpl.data.plan import Plan
+from segpl.data.readers import Grid
+from segpl.errors import InputError, MissingFileError
+from segpl.files import read_record, write_json
+from segpl.networks.network import Network
+from segpl.types import NetOutput
+
+MOST_IMAGES = 64
+FEWEST_IMAGES = 3  # fewer cannot show how much images of one kind differ
+MOST_WINDOWS = 4  # per image, for the network features
+MOST_WARNINGS = 5
+FALSE_ALARMS = 0.002  # expected for each respect; distances have longer tails than assumed
+# A respect is judged by its distance in standard deviations. Differences below the first number
+# never count: 10 % of a length, 0.1 of a normalized intensity. The second is the lowest limit.
+LENGTH, INTENSITY, FEATURE = (0.1, 3.0), (0.05, 1.0), (0.02, 1.0)
+
+Measures = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingImages:
+    """The appearance of up to MOST_IMAGES training images."""
+
+    weights: str  # hash of the checkpoint whose features were measured
+    images: tuple[Appearance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgment:
+    """`score` is 1 at the limit of what is expected of a scan like the training images."""
+
+    score: float
+    reasons: tuple[str, ...]  # in words; empty up to a score of 1
+
+
+class Familiarity:
+    """Judges new scans by their distance to the training images.
+
+    Every respect is calibrated on the training images themselves: each is compared with the others
+    as if it were new, and the limit is the distance that a further image of the same kind exceeds
+    with probability FALSE_ALARMS. Features of other `weights` are not compared.
+    """
+
+    def __init__(self, record: TrainingImages, *, weights: str) -> None:
+        self.images = record.images
+        self.has_features = record.weights == weights
+
+    @cached_property
+    def respects(self) -> dict[str, Respect]:
+        found = {
+            "field of view": Respect.of([np.log(one.extent) for one in self.images], LENGTH),
+            "intensities": Respect.of(
+                [np.array(one.intensities) for one in self.images], INTENSITY
+            ),
+        }
+        spacings = [one.spacing for one in self.images if one.spacing is not None]
+        if len(spacings) == len(self.images):
+            found["voxel spacing"] = Respect.of([np.log(one) for one in spacings], LENGTH)
+        if self.has_features:
+            features = [np.array(one.features) for one in self.images]
+            found["network features"] = Respect.of(features, FEATURE)
+        return found
+
+    def judge(self, scan: Appearance) -> Judgment:
+        values = {
+            "field of view": np.log(scan.extent),
+            "intensities": np.array(scan.intensities),
+            "network features": np.array(scan.features),
+        }
+        if scan.spacing is not None:
+            values["voxel spacing"] = np.log(scan.spacing)
+        scores = {
+            name: respect.score(values[name])
+            for name, respect in self.respects.items()
+            if name in values
+        }
+        far = sorted((name for name in scores if scores[name] > 1), key=lambda name: -scores[name])
+        reasons = tuple(self._reason(name, scores[name], scan) for name in far)
+        return Judgment(max(scores.values()), reasons)
+
+    def _reason(self, name: str, score: float, scan: Appearance) -> str:
+        unit = "px" if scan.spacing is None else "mm"
+        if name == "field of view":
+            usual = [one.extent for one in self.images]
+            return f"{name} {_lengths([scan.extent])} {unit}, in training {_lengths(usual)} {unit}"
+        if name == "voxel spacing" and scan.spacing is not None:
+            usual = [one.spacing for one in self.images if one.spacing is not None]
+            return f"{name} {_lengths([scan.spacing])} mm, in training {_lengths(usual)} mm"
+        return f"{name} ({score:.1f} times the limit)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Respect:
+    """Mean and spread of the training images in one respect, and the largest usual distance."""
+
+    mean: Measures
+    std: Measures
+    limit: float
+
+    @classmethod
+    def of(cls, images: Sequence[Measures], scale: tuple[float, float]) -> Respect:
+        least, lowest = scale
+        values = np.stack(images)  # (N, D)
+        distances = [
+            _distance(value, *_center(np.delete(values, index, 0), least))
+            for index, value in enumerate(values)
+        ]
+        return cls(*_center(values, least), max(lowest, _upper_bound(np.array(distances))))
+
+    def score(self, value: Measures) -> float:
+        return _distance(value, self.mean, self.std) / self.limit
+
+
+def _center(values: Measures, least: float) -> tuple[Measures, Measures]:
+    """Mean and standard deviation of each column of (N, D).
+
+    Variances of a few images are unreliable: they are averaged with the mean over all columns,
+    which counts like three images.
+    """
+    variance = values.var(0)
+    shrunk = (len(values) * variance + 3 * variance.mean()) / (len(values) + 3)
+    return values.mean(0), np.sqrt(shrunk + least**2)
+
+
+def _distance(value: Measures, mean: Measures, std: Measures) -> float:
+    return float(np.sqrt(np.mean(((value - mean) / std) ** 2)))
+
+
+def _upper_bound(distances: Measures) -> float:
+    """The largest distance, or the bound that one more normal distance rarely exceeds."""
+    from scipy.stats import t
+
+    count = len(distances)
+    quantile = t.ppf(1 - FALSE_ALARMS, count - 1) * np.sqrt(1 + 1 / count)
+    bound = distances.mean() + quantile * distances.std(ddof=1)
+    return max(float(distances.max()), float(bound))
+
+
+def _lengths(images: Sequence[Sequence[float]]) -> str:
+    """'35-50x40-60', one range per axis."""
+    ranges = []
+    for axis in zip(*images, strict=True):
+        low, high = f"{min(axis):.3g}", f"{max(axis):.3g}"
+        ranges.append(low if low == high else f"{low}-{high}")
+    return "x".join(ranges)
+
+
+@torch.no_grad()
+def network_features(network: Network, image: Tensor, plan: Plan) -> tuple[float, ...]:
+    """Mean and standard deviation of each feature channel over a few windows of (C, *S)."""
+    windows = torch.stack(_some_windows(image, plan.patch))
+    output: NetOutput = network(windows)
+    parts = [part.float().flatten(2) for part in (output.logits, output.features, output.trunk)]
+    moments = [
+        moment for part in parts for moment in (part.mean((0, 2)), part.std((0, 2), correction=0))
+    ]
+    return tuple(torch.cat(moments).cpu().double().numpy().round(5).tolist())
+
+
+def _some_windows(image: Tensor, patch: Sequence[int]) -> list[Tensor]:
+    """Up to MOST_WINDOWS windows, evenly spaced over the image, which is zero-padded if small."""
+    pads: list[int] = []
+    for size, side in zip(reversed(image.shape[1:]), reversed(patch), strict=True):
+        missing = max(side - size, 0)
+        pads += [missing // 2, missing - missing // 2]
+    padded = torch.nn.functional.pad(image, pads)
+    starts = [
+        sorted({0, (size - side) // 2, size - side})
+        for size, side in zip(padded.shape[1:], patch, strict=True)
+    ]
+    places = list(product(*starts))
+    count = min(len(places), MOST_WINDOWS)
+    chosen = [places[(2 * index + 1) * len(places) // (2 * count)] for index in range(count)]
+    return [
+        padded[:, *(slice(start, start + side) for start, side in zip(place, patch, strict=True))]
+        for place in chosen
+    ]
+
+
+def record_training_images(
+    path: Path, cases: Sequence[Case], network: Network, plan: Plan, *, weights: str
+) -> None:
+    """Write the appearance of some training images to `path`, unless it has that of `weights`."""
+    try:
+        if read_training_images(path).weights == weights:
+            return
+    except (InputError, MissingFileError):
+        pass  # it is written again
+    count = min(MOST_IMAGES, len(cases))
+    chosen = [cases[index * len(cases) // count] for index in range(count)]
+    device = next(network.parameters()).device
+    was_training = network.is_in_training
+    network.eval()
+    images = []
+    for volume in load_volumes(chosen, plan, labeled=()):
+        assert volume.grid is not None, "it was read from a file"
+        image = torch.from_numpy(np.array(volume.image))
+        features = network_features(network, image.to(device), plan)
+        images.append(appearance_of(volume.image, volume.grid, plan, features))
+    network.train(was_training)
+    write_json(path, asdict(TrainingImages(weights, tuple(images))))
+
+
+def read_training_images(path: Path) -> TrainingImages:
+    remedy = (
+        f"Write it again with `segpl train --resume --out {path.parent}`, or delete it to predict "
+        "without detecting unfamiliar scans."
+    )
+    record = read_record(path, TrainingImages, remedy)
+    for name in ("spacing", "extent", "intensities", "features"):
+        values = [getattr(one, name) for one in record.images]
+        if len({len(value) for value in values if value is not None}) > 1:
+            raise InputError(
+                f"{path} cannot be used: images differ in length in '{name}'. {remedy}"
+            )
+        if name in ("spacing", "extent") and min((min(v) for v in values if v), default=1) <= 0:
+            raise InputError(f"{path} cannot be used: '{name}' is not positive. {remedy}")
+    return record
+
+
+class ScanJudge:
+    """Judges the scans of one command, and remembers the judgments by case."""
+
+    def __init__(self, record: TrainingImages, network: Network, plan: Plan, weights: str) -> None:
+        self.familiarity = Familiarity(record, weights=weights)
+        self.network, self.plan = network, plan
+        self.judgments: dict[str, Judgment] = {}
+
+    def __call__(self, case: str, image: Tensor, grid: Grid) -> None:
+        """Judge a prepared image (C, *S) on the device of the network."""
+        has_features = self.familiarity.has_features
+        features = network_features(self.network, image, self.plan) if has_features else ()
+        scan = appearance_of(image.cpu().numpy(), grid, self.plan, features)
+        self.judgments[case] = self.familiarity.judge(scan)
+
+    def warnings(self) -> list[str]:
+        """One line per unfamiliar scan, the least familiar first; only some if there are many."""
+        found = [(case, one) for case, one in self.judgments.items() if one.reasons]
+        found.sort(key=lambda pair: -pair[1].score)
+        lines = [
+            f"{case}: unlike the training images: {'; '.join(one.reasons)}."
+            for case, one in found[:MOST_WARNINGS]
+        ]
+        if len(found) > MOST_WARNINGS:
+            lines.append(f"{len(found) - MOST_WARNINGS} more scans are unlike the training images.")
+        return lines

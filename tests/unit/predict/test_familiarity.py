@@ -1,0 +1,162 @@
+"""Scans unlike the training images are detected, and others are not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tiny import PICTURES, build
+
+from segpl.data.appearance import Appearance, appearance_of
+from segpl.data.case import Case
+from segpl.data.readers import Grid
+from segpl.errors import InputError
+from segpl.files import write_json
+from segpl.predict.familiarity import (
+    Familiarity,
+    ScanJudge,
+    TrainingImages,
+    network_features,
+    read_training_images,
+    record_training_images,
+)
+
+PLAN = replace(PICTURES, patch=(16, 16), strides=((2, 2), (2, 2)))
+
+
+def image(rng: np.random.Generator, *, inverted: bool = False) -> np.ndarray:
+    """A bright spot in noise, normalized."""
+    rows, columns = np.mgrid[:24, :20] - rng.uniform(8, 14, 2)[:, None, None]
+    values = 4 * np.exp(-(rows**2 + columns**2) / rng.uniform(15, 30)) + rng.normal(
+        0, 0.3, (24, 20)
+    )
+    values = -values if inverted else values
+    return ((values - values.mean()) / values.std())[None].astype(np.float32)
+
+
+def scan(rng, *, size=1.0, spacing: float | None = 1.0, inverted: bool = False) -> Appearance:
+    affine = None if spacing is None else np.diag([spacing, spacing, 1, 1])
+    side = 24 * size * rng.uniform(0.9, 1.1)
+    grid = Grid((round(side), 20), (spacing or 1.0,) * 2, affine)
+    return appearance_of(image(rng, inverted=inverted), grid, PLAN, (0.5, *rng.normal(0, 1, 6)))
+
+
+def trained_on(count: int, **options) -> Familiarity:
+    rng = np.random.default_rng(count)
+    images = tuple(scan(rng, **options) for _ in range(count))
+    return Familiarity(TrainingImages("w", images), weights="w")
+
+
+@pytest.mark.parametrize("count", [3, 5, 20, 64])
+def test_few_scans_of_the_same_kind_raise_an_alarm(count):
+    familiarity, rng = trained_on(count), np.random.default_rng(1)
+    alarms = [bool(familiarity.judge(scan(rng)).reasons) for _ in range(200)]
+    assert np.mean(alarms) < 0.05
+
+
+@pytest.mark.parametrize("count", [5, 20, 64])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"size": 4.0}, "field of view 9.x20 mm, in training"),
+        ({"spacing": 3.0}, "voxel spacing 3x3 mm, in training 1x1 mm"),
+        ({"inverted": True}, "intensities .* times the limit"),
+    ],
+)
+def test_an_unfamiliar_scan_is_reported_with_the_reason(count, change, words):
+    found = trained_on(count).judge(scan(np.random.default_rng(2), **change))
+    assert found.score > 1
+    assert any(re.search(words, reason) for reason in found.reasons)
+
+
+def test_unusual_features_are_reported_only_for_the_weights_that_they_were_measured_with():
+    familiar = trained_on(20)
+    strange = replace(scan(np.random.default_rng(2)), features=(0.5, *[20.0] * 6))
+    assert any("network features" in reason for reason in familiar.judge(strange).reasons)
+    other = Familiarity(TrainingImages("w", familiar.images), weights="v")
+    assert not other.judge(strange).reasons
+
+
+def test_pictures_without_a_spacing_are_judged_in_pixels():
+    familiarity = trained_on(8, spacing=None)
+    found = familiarity.judge(scan(np.random.default_rng(2), size=4.0, spacing=None))
+    assert any("px, in training" in reason for reason in found.reasons)
+    assert "voxel spacing" not in familiarity.respects
+
+
+def test_identical_training_images_tolerate_small_differences():
+    one = scan(np.random.default_rng(0))
+    familiarity = Familiarity(TrainingImages("w", (one,) * 5), weights="w")
+    assert familiarity.judge(replace(one, extent=tuple(1.1 * v for v in one.extent))).score < 1
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (16, 16), (17, 40), (100, 100)])
+def test_features_are_repeatable_for_every_size(shape):
+    network = build("supervised", 2, patch=(16, 16)).eval().network
+    values = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0))
+    first, second = (network_features(network, values, PLAN) for _ in range(2))
+    assert first == second
+    assert len(first) == 2 * (network.outputs + network.features + network.trunk)
+    assert np.isfinite(first).all()
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    """A record of five generated images, and the network."""
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(3)
+    cases = []
+    for name in "abcde":
+        np.save(tmp_path / f"{name}.npy", image(rng)[0])
+        cases.append(Case(name, (tmp_path / f"{name}.npy",)))
+    network = build("supervised", 2, patch=(16, 16)).network
+    path = tmp_path / "familiarity.json"
+    record_training_images(path, cases, network, PLAN, weights="w")
+    return SimpleNamespace(path=path, network=network, cases=cases)
+
+
+def test_the_record_is_complete_and_written_once_per_weights(recorded):
+    assert recorded.network.is_in_training
+    record = read_training_images(recorded.path)
+    assert len(record.images) == 5
+    before = recorded.path.stat().st_mtime_ns
+    options = (recorded.path, recorded.cases, recorded.network, PLAN)
+    record_training_images(*options, weights="w")
+    assert recorded.path.stat().st_mtime_ns == before
+    record_training_images(*options, weights="v")
+    assert read_training_images(recorded.path) == replace(record, weights="v")
+
+
+def test_warnings_name_the_scan_and_the_respects(recorded):
+    judge = ScanJudge(read_training_images(recorded.path), recorded.network.eval(), PLAN, "w")
+    rng = np.random.default_rng(4)
+    judge("usual", torch.from_numpy(image(rng)), Grid((24, 20), (1.0, 1.0), None))
+    large = torch.from_numpy(image(rng)).repeat(1, 10, 10)
+    judge("large", large, Grid((240, 200), (1.0, 1.0), None))
+    (warning,) = judge.warnings()
+    assert warning.startswith("large: unlike the training images: ")
+    assert "field of view 240x200 px, in training 24x20 px" in warning
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"weights": "w", "images": [{"spacing": None, "extent": ["a"], "intensities": []}]},
+        {"weights": "w", "images": [{"spacing": None, "extent": [-1.0], "intensities": []}]},
+        {
+            "weights": "w",
+            "images": [
+                {"spacing": None, "extent": [1.0], "intensities": [1.0] * count} for count in (1, 2)
+            ],
+        },
+    ],
+)
+def test_a_damaged_record_is_an_error_that_names_the_file(tmp_path, content):
+    write_json(tmp_path / "familiarity.json", content)
+    with pytest.raises(InputError, match=r"familiarity\.json cannot be used: .* --resume"):
+        read_training_images(tmp_path / "familiarity.json")
