@@ -15,9 +15,10 @@ from segpl.display import bar
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment
 from segpl.experiments.experiment import make_experiment
-from segpl.experiments.report import fill_all
+from segpl.experiments.report import fill_all, predict_missing
 from segpl.files import read_toml
-from segpl.report.page.report import write_report
+from segpl.report.collection import without_scores
+from segpl.report.page.report import require_own_page, write_report
 from segpl.settings import with_overrides
 
 
@@ -144,13 +145,17 @@ def report(
         out: the HTML file.
         stress: table that `segpl stress` wrote about these runs.
         assets: folder for all tables and figures as separate files.
-        fill: first predict and score the test cases of each run.
-        device: for `fill`.
+        fill: first predict the test cases with probabilities and samples, and score every metric;
+            by default, runs without scores predict and score what the report needs.
+        device: to predict with.
         quiet: show no progress.
     """
     paths = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
+    require_own_page(Path(out))
     if fill:
         fill_all(paths, device=device, quiet=quiet)
+    else:
+        predict_missing(without_scores(paths), device=device, quiet=quiet)
     write_report(
         paths,
         Path(out),
