@@ -99,7 +99,7 @@ def test_unknown_option_is_rejected(segpl):
             "no option --labelled. Did you mean --labeled?",
         ),
         (("predict", "a", "--out", "b", "--PROBABILITIES"), "Did you mean --probabilities?"),
-        (("plan", "data", "--out", "a", "--xyz"), "no option --xyz. See --help"),
+        (("plan", "data", "--out", "a", "--qqq"), "no option --qqq. See --help"),
         (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
     ],
 )

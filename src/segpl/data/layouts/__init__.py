@@ -90,14 +90,16 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     layouts = sorted((kind() for kind in LAYOUTS.classes.values()), key=lambda layout: layout.order)
     layout = next((layout for layout in layouts if layout.matches(root)), None)
     is_strict = layout is not None and not layout.is_general
+    problem = f"{root} has no standard layout."
     try:
         if layout is None:
             raise _unknown_layout(root, layouts)
         dataset = layout.read(root)
-    except UserError:
+    except UserError as error:
         found = [] if is_strict else find_patterns(root)
         if not found:
             raise
+        problem = str(error) if layout else problem
     else:
         is_labeled = any(case.label for case in dataset.cases)
         found = [] if is_strict or is_labeled else find_patterns(root)
@@ -113,7 +115,7 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     if accept:
         return dataset
     raise InputError(
-        f"{root} has no standard layout, but its file names suggest this one:\n\n"
+        f"{problem} The file names suggest this layout:\n\n"
         f"{describe_patterns(dataset)}\n\n"
         "If this is right, repeat the command with --yes (check, plan, train), or write this line "
         f"to {root / 'segpl.toml'}. If not, correct the line:\n\n"
