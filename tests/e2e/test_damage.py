@@ -163,7 +163,13 @@ def traceback_of(read: Callable[[Path], None], root: Path) -> str:
     return ""
 
 
-@pytest.mark.parametrize("name", READERS)
+# read by the same functions as other files of this list
+SLOW = ("plan.json", "times.csv", "validation.csv", "postprocessing.json")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in READERS]
+)
 def test_damaged_file_is_an_error_of_the_user(name, root, tmp_path):
     found = {}
     for kind, damage in DAMAGE.items():
@@ -269,6 +275,7 @@ def test_damaged_checkpoint_is_an_error_of_the_user(part, root):
             pytest.fail(f"{part} {number} was accepted")
 
 
+@pytest.mark.slow
 def test_damaged_cache_is_written_again(root):
     """Also arrays of other shapes, which would train on other voxels."""
     files = sorted((root / "cache").rglob("a0.*"))
