@@ -15,6 +15,7 @@ from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
+from segpl.report.comparison import comparison_table
 from segpl.report.curves import curve_figure, thin_out
 from segpl.report.page.cases import case_requests
 from segpl.report.page.gallery import Gallery, ShownCase, ShownMask, Tile
@@ -35,6 +36,7 @@ from segpl.report.sections.repeat import settings_table, train_command, versions
 from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import VALIDATION_DICE, cost_section, curve_sections, log_of
+from segpl.report.sections.volumes import volume_section
 from segpl.report.stress.rows import StressRow
 
 BASE = np.random.default_rng(0).uniform(0.5, 0.7, 12)
@@ -243,6 +245,27 @@ def test_predictions_without_scores_are_shown_in_the_order_of_review():
     ]
     scored = replace(run, scores=[Score("sure", "x", "dice", 0.5)])
     assert predictions_section(collect(scored)).is_empty
+
+
+def test_volumes_are_compared_with_those_of_the_labels():
+    """By hand: differences of 1 and 3, so a bias of 2."""
+    volumes = (("a", 11, 10), ("b", 23, 20))
+    run = make_record("segpl", 0, BASE)
+    scores = [
+        Score(case, "x", metric, value, "ml")
+        for case, *both in volumes
+        for metric, value in zip(("volume", "label_volume"), both, strict=True)
+    ]
+    section = volume_section(collect(replace(run, scores=[*run.scores, *scores])))
+    assert section.tables[0].table.rows[0][:2] == ["segpl", "2.000"]
+    assert section.figures[0].figure.axes[0].lines[-1].get_ydata().tolist() == [1, 3]
+    assert volume_section(collect(run)).is_empty
+
+
+def test_difference_in_a_comparison_is_bold_only_if_significant():
+    scores = {name: {0: dict(enumerate(BASE + x))} for name, x in (("a", 0), ("b", 0.1))}
+    scores["c"] = {0: dict(enumerate(BASE + NOISE))}
+    assert comparison_table("a", scores, cases="test").bold == {(1, 2)}
 
 
 class TestTraining:
