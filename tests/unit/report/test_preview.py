@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, chromium
 from PIL import Image
 from rich.console import Console
 
@@ -50,6 +51,16 @@ def test_the_page_is_one_escaped_file_that_needs_no_network(folder):
     assert page.count('src="data:image/png;base64,') == page.count("src=") == 2
     assert "http" not in page.replace("http-equiv", "")
     assert page.index("broken") < page.index("a &amp; b")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
+def test_the_page_fills_a_window_of_any_width(folder, tmp_path):
+    with chromium(tmp_path / "browser") as page:
+        page.open(write_preview(folder), width=1400)
+        for width in (1400, 900, 420):
+            page.resize(width, 900)
+            assert page.run("document.querySelector('h1').clientWidth") > 0.75 * width
+            assert page.run("document.documentElement.scrollWidth") <= width
 
 
 def test_a_case_without_its_image_is_listed_without_a_picture(folder):
