@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from segpl.evaluate.folders import evaluate_folders
     from segpl.experiments.folds import cross_validate
     from segpl.predict.predictor import PredictedImage
-    from segpl.run import Run, load_run, train
+    from segpl.run import Run, load_run
+    from segpl.training import train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +39,9 @@ _HOMES = {
     "compare": "segpl.api",
     "cross_validate": "segpl.experiments.folds",
     "evaluate_folders": "segpl.evaluate.folders",
-    **dict.fromkeys(("Run", "load_run", "train"), "segpl.run"),
+    "Run": "segpl.run",
+    "load_run": "segpl.run",
+    "train": "segpl.training",
 }
 
 

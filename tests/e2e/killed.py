@@ -19,7 +19,7 @@ import torch._dynamo  # noqa: F401
 
 import segpl.engine.checkpoint
 import segpl.engine.log
-import segpl.run
+import segpl.training
 from segpl.cli.main import main
 from segpl.data.plan import Plan
 from segpl.data.sampler import Sampler
@@ -53,7 +53,7 @@ def half_a_config() -> None:
         draft = path.with_name(".01234567.draft.0123456789abcdef.toml")
         draft.write_text(text[: len(text) // 2])
 
-    segpl.run.write_text = die_at(1, write, die)
+    segpl.training.write_text = die_at(1, write, die)
 
 
 def config_without_split() -> None:

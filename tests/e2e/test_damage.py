@@ -25,8 +25,9 @@ from segpl.data.layouts import read_dataset
 from segpl.errors import UserError
 from segpl.evaluate.folders import evaluate_folders
 from segpl.report.run_record import read_run
-from segpl.run import load_run, train
+from segpl.run import load_run
 from segpl.settings import read_config, resolve
+from segpl.training import train
 
 CLASS = "a[/]b [mm]"
 Damage = Callable[[Path], None]

@@ -192,7 +192,7 @@ def test_stress_scores_follow_the_advice(segpl, run, tmp_path):
 def test_advice_considers_training_and_validation_labels(segpl, run, monkeypatch):
     """Two of each, but not that of the test case."""
     seen = []
-    monkeypatch.setattr("segpl.run.write_advice", lambda *given: seen.append(given))
+    monkeypatch.setattr("segpl.training.write_advice", lambda *given: seen.append(given))
     assert segpl("train", "--out", run, "--resume").code == 0
     ((_, _, steps, labels),) = seen
     assert steps["last"] == 2

@@ -12,7 +12,7 @@ import pytest
 import segpl
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.errors import InputError, Spelling
-from segpl.run import new_folder, train
+from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 1.5, 5], [-1, 0, 0, 7], [0, 1, 0, -3], [0, 0, 0, 1.0]])
 OPTIONS = {"samples": 2, "by": "flips", "largest": "none"}

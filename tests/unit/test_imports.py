@@ -21,7 +21,7 @@ LAYERS = [
     {"methods"},
     {"engine", "evaluate"},
     {"predict", "report"},
-    {"validate", "settings", "assembly", "notebook", "run"},
+    {"validate", "settings", "assembly", "notebook", "run", "training"},
     {"experiments"},
     {"api", "cli", "__init__", "__main__"},
 ]

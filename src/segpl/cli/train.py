@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.engine.folder import RunFolder
     from segpl.errors import InputError
-    from segpl.run import train
+    from segpl.training import train
 
     data: Path | None = args.data
     config: Path | None = args.config

@@ -33,8 +33,8 @@ from segpl.report.sections.questions import (
     question_section,
 )
 from segpl.report.tables import mean_of, print_table
-from segpl.run import train
 from segpl.settings import Config, changed_settings, merge_settings, resolve
+from segpl.training import train
 
 # settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")

@@ -17,8 +17,8 @@ from segpl.report.collection import BASELINE, RunCollection
 from segpl.report.figures import OverlayCase, overlay_figure
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import RunRecord
-from segpl.run import train
 from segpl.settings import DEFAULT_METHOD
+from segpl.training import train
 
 SHOWN = 4  # test cases in the picture
 

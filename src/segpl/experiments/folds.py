@@ -28,8 +28,9 @@ from segpl.files import csv_text, write_text
 from segpl.predict.outputs import OtherWeightsError
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table, count_noun
-from segpl.run import Run, load_run, prepare_run, train
+from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
+from segpl.training import prepare_run, train
 
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
 

@@ -1,0 +1,233 @@
+"""Train a run in its folder: the Python API behind `segpl train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segpl.assembly import (
+    TrainingInputs,
+    build_method,
+    build_trainer,
+    prepare_inputs,
+    require_batch_fits,
+    require_validation,
+    with_planned_values,
+)
+from segpl.display import TrainingDisplay, say
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.device import choose_device, is_compiler_error, is_out_of_memory
+from segpl.engine.environment import describe_environment
+from segpl.engine.events import require_tensorboard
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer
+from segpl.errors import InputError
+from segpl.evaluate.agreement import agreement_summary
+from segpl.files import write_json, write_text
+from segpl.predict.familiarity import record_training_images
+from segpl.run import Run
+from segpl.settings import (
+    Config,
+    claim_folder,
+    gather_settings,
+    merge_settings,
+    resolve,
+    setting_changes,
+)
+from segpl.validate.agreement import network_agreement
+from segpl.validate.postprocessing import write_advice
+from segpl.validate.validator import Validator
+
+
+def train(
+    data: str | Path = "",
+    *,
+    out: str | Path | None = None,
+    method: str | None = None,
+    steps: int | None = None,
+    seed: int | None = None,
+    labeled: int | None = None,
+    validation: int | None = None,
+    test: int | None = None,
+    device: str | None = None,
+    config: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    resume: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train `method` on the dataset in `data` and write the run to the folder `out`.
+
+    Args:
+        data: folder of the dataset.
+        out: folder of the run; it must not exist yet, except to resume the run in it. By default a
+            new folder runs/NAME, named after the dataset.
+        method: name of a method, as listed by `segpl list methods`.
+        steps: training steps.
+        seed: seed of weights, crops and sampling.
+        labeled: use this many labels and hide the others; 0: all.
+        validation: hold out this many labeled cases for validation.
+        test: hold out this many labeled cases for testing.
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        config: TOML file with settings.
+        settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
+        overrides: settings such as "method.alpha=0.1"; overrides both.
+        resume: resume the run in `out` from its last checkpoint.
+        quiet: show no progress.
+    """
+    if out is None and resume:
+        raise InputError("--resume needs the folder of the run, --out.")
+    chosen: dict[str, dict[str, Any]] = {
+        "train": {"steps": steps, "seed": seed, "device": device},
+        "split": {"labeled": labeled, "validation": validation, "test": test},
+    }
+    given = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in chosen.items()
+    }
+    content = gather_settings(
+        data,
+        method=method,
+        config=config,
+        settings=merge_settings(settings or {}, given),
+        overrides=overrides,
+    )
+    folder = RunFolder(new_folder(content) if out is None else Path(out))
+    with claim_folder(folder, content, resume=resume, source=config) as resolved:
+        return train_config(resolved, folder, quiet=quiet)
+
+
+def new_folder(content: Mapping[str, Any]) -> Path:
+    """A folder runs/NAME that does not exist yet, named after the dataset."""
+    name = Path(content["data"].get("path", "")).name or "run"
+    numbered = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(path for path in (Path("runs", one) for one in numbered) if not path.exists())
+
+
+def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
+    """Train with `config` in a new folder, or resume the run in `folder`."""
+    device = choose_device(config.train.device)
+    is_new = not folder.config.exists()
+    with folder.undo_on_error():
+        run, inputs = prepare_run(config, folder, device, quiet=quiet)
+        if not quiet:
+            announce(run, inputs)
+        trainer = build_trainer(run.config, inputs, run.method, folder, device, quiet=quiet)
+    if not is_new:
+        trainer.resume()
+    run_trainer(trainer, run)
+    if isinstance(trainer.validate, Validator):
+        steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
+        write_advice(run.folder, run.plan, steps, trainer.validate.labels)
+    elif run.split.unlabeled and config.train.agreement:
+        report_agreement(run, trainer)
+    record_training_images(
+        folder.familiarity,
+        inputs.cases,
+        run.method.predictors()[0],
+        run.plan,
+        weights=folder.weights_hash("last"),
+    )
+    return run
+
+
+def prepare_run(
+    config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
+) -> tuple[Run, TrainingInputs]:
+    """Inspect the data, build the method, and write the files that describe the run."""
+    if config.train.track:
+        require_tensorboard()
+    inputs = prepare_inputs(config, folder, quiet=quiet)
+    config = with_planned_values(config, inputs)
+    # before preprocessing, so that an impossible network fails early
+    require_batch_fits(config, inputs.plan, device)
+    method = build_method(config, inputs.plan)
+    require_validation(method, inputs.split)
+    run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet)
+    write_description(run)
+    return run, inputs
+
+
+def write_description(run: Run) -> None:
+    folder = run.folder
+    # the config first: a run killed between these files can still be resumed
+    write_text(folder.config, run.config.as_toml())
+    run.split.write(folder.split)
+    run.plan.write(folder.plan)
+    # for the report, which loads no model
+    planned = {"train": {"lr": run.config.planned_rate(run.plan)}}
+    defaults = resolve({"method": {"name": run.config.method}, **planned})
+    changed = [text.split(" ")[0] for text in setting_changes(defaults, run.config)]
+    write_json(folder.summary, {"parameters": run.parameters, "changed": changed})
+    if not folder.environment.exists():
+        write_json(folder.environment, describe_environment(run.device))
+
+
+def announce(run: Run, inputs: TrainingInputs) -> None:
+    split, plan, config = run.split, run.plan, run.config
+    for note in split.notes:
+        say(note)
+    if run.method.needs_unlabeled and not split.unlabeled:
+        say(
+            "No case is unlabeled: the labeled images serve as unlabeled ones as well. To simulate "
+            "few labels, --labeled N hides all but N of them."
+        )
+    say(
+        f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
+        f"{len(split.validation)} validation, {len(split.test)} test cases; "
+        f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
+    )
+    if config.augment.mirror and plan.has_sides:
+        say("Mirroring is off: it would swap the left and right classes.")
+    if inputs.dataset.classes is None:
+        say(f"Classes found in the labels: {', '.join(plan.classes)}.")
+
+
+def run_trainer(trainer: Trainer, run: Run) -> None:
+    """Take the remaining steps; turn out-of-memory and compiler errors into advice."""
+    display = trainer.observer
+    assert isinstance(display, TrainingDisplay)
+    with display:
+        try:
+            trainer.run()
+        except Exception as error:
+            if is_out_of_memory(error):
+                patch = "x".join(map(str, run.plan.patch))
+                raise InputError(
+                    f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
+                    f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
+                    "for each. Lower train.batch, train.ratio or the patch in plan.json."
+                ) from error
+            if not is_compiler_error(error):
+                raise
+            raise InputError(
+                f"the network could not be compiled: {str(error).splitlines()[0]} Train without "
+                "compilation: --set train.compile=off."
+            ) from error
+        except KeyboardInterrupt:
+            last = run.folder.last
+            kept = (
+                f"The checkpoint of step {read_checkpoint(last).step} is kept"
+                if last.exists()
+                else "No checkpoint was written yet"
+            )
+            display.on_warning(f"stopped at step {trainer.step}. {kept}.")
+            raise
+
+
+def report_agreement(run: Run, trainer: Trainer) -> None:
+    """Measure how well the networks of a run without validation cases agree on unlabeled ones."""
+    volumes = dict(zip(run.split.unlabeled, trainer.sampler.unlabeled, strict=True))
+    try:
+        limit = run.config.train.agreement
+        words = agreement_summary(network_agreement(run.folder, volumes, run, limit=limit))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        words = f"Agreement on unlabeled cases was not measured: out of memory on {run.device}."
+    if not run.quiet:
+        say(words)
