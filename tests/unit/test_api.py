@@ -81,12 +81,11 @@ def test_the_default_folder_is_new(tmp_path, monkeypatch):
 
 def test_common_options_are_arguments(data, tmp_path, monkeypatch):
     """They win over `settings`, and `out` may be omitted."""
-    from segpl import run
-
     monkeypatch.chdir(tmp_path)
     trained = []
     monkeypatch.setattr(
-        run, "train_config", lambda config, folder, **_: trained.append((config, folder))
+        "segpl.training.train_config",
+        lambda config, folder, **_: trained.append((config, folder)),
     )
     train(data, steps=20, seed=3, labeled=1, test=0, device="cpu", settings={"train": {"steps": 5}})
     (config, folder) = trained[0]
