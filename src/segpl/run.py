@@ -292,6 +292,12 @@ def load_run(
     if folds and not folder.last.exists():
         first = load_run(folds[0], device=device, checkpoint=checkpoint, quiet=quiet)
         return replace(first, folds=folds[1:])
+    fold = next((one.parents[1] for one in folder.path.glob("fold-*/checkpoints/last.*")), None)
+    if fold and not folder.last.exists():
+        raise MissingFileError(
+            f"{path} has folds that are not trained yet, and no final run. Train them, or use a "
+            f"single fold: {fold}."
+        )
     config = resolve(read_config(folder.config), str(folder.config))
     plan = Plan.read(folder.plan)
     method = build_method(config, plan)

@@ -95,6 +95,10 @@ def test_incomplete_folds_do_not_predict(segpl, copy, tmp_path):
     shutil.rmtree(copy / "fold-1")
     assert segpl("predict", copy, "--out", tmp_path / "masks").code == 0
     assert runs_in(tmp_path / "masks") == ["run"]
+    shutil.rmtree(copy / "checkpoints")
+    answer = segpl("predict", copy, "--out", tmp_path / "none")
+    assert answer.code == 1
+    assert "has folds that are not trained yet, and no final run" in answer.err
 
 
 def test_held_out_cases_have_masks_and_scores(run):
