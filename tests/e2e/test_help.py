@@ -58,6 +58,12 @@ def test_help_names_the_default_method(segpl, command):
     assert f"{DEFAULT_METHOD} (default)" in words or f"(default: {DEFAULT_METHOD})" in words
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_into_80_columns(segpl, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert [line for line in segpl(command, "--help").out.splitlines() if len(line) > 80] == []
+
+
 def test_help_lists_every_command(segpl):
     answer = segpl("--help")
     assert [name for name in COMMANDS if f"    {name} " not in answer.out] == []

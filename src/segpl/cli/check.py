@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--yes", action="store_true", help="accept the layout that is proposed for other file names"
+        "--yes", action="store_true", help="accept the proposed layout for other file names"
     )
 
 

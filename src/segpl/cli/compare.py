@@ -1,17 +1,19 @@
-"""Compare methods on the same cases over several seeds, with significance tests.
+"""Compare methods on the same cases over several seeds.
 
-The seed determines labeled cases, initial weights and crops. Test and validation cases stay the
-same, and all methods with one seed share labels, plan and network. Pass a dataset to compare
-methods with supervised training on its test cases, or a TOML file with datasets, variants and
-questions. The result is OUT/report.html. An interrupted comparison resumes where it stopped.
+The seed determines labeled cases, initial weights and crops. Test and
+validation cases stay the same, and all methods with one seed share labels,
+plan and network. Pass a dataset to compare methods with supervised training on
+its test cases, or a TOML file with datasets, variants and questions. The result
+is OUT/report.html, with significance tests. An interrupted comparison resumes
+where it stopped.
 
 Examples:
   segpl compare data --labeled 8 --test 20 --steps 1000 --out comparison
-  segpl compare data --test 20 --methods segpl mean-teacher --seeds 0 1 --out comparison
+  segpl compare data --test 20 --methods segpl cps --seeds 0 1 --out comparison
   segpl compare data --test 20 --set methods.segpl.alpha=1 --out comparison
-  segpl compare --phantom --seeds 0 1 2 3 4 --out comparison       generated scans, no data needed
+  segpl compare --phantom --out comparison                # generated scans
   segpl compare questions.toml --data /datasets --jobs 8 --out comparison
-  segpl compare questions.toml --only hippocampus --out comparison one of its datasets
+  segpl compare questions.toml --only hippocampus --out comparison
 """
 
 from __future__ import annotations

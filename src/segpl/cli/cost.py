@@ -1,13 +1,13 @@
 """Measure what methods cost: weights, FLOPs, memory and time on random crops.
 
-Each value comes with its ratio to supervised training on the same number of images. All methods
-together take about a minute on two CPU cores.
+Each value comes with its ratio to supervised training on the same number of
+images. All methods together take about a minute on two CPU cores.
 
 Examples:
   segpl cost
   segpl cost segpl segpl-vi cps --patch 64 64 64 --set network.width=16
-  segpl cost --patch 256 256 --channels 3 --classes 4         2D images
-  segpl cost --plan runs/a/plan.json --out cost.csv           as in a real run
+  segpl cost --patch 256 256 --channels 3 --classes 4  # 2D images
+  segpl cost --plan runs/a/plan.json --out cost.csv    # as in a real run
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Try segpl without data: compare the default method with supervised training on generated scans.
+"""Try segpl without data: compare the default with supervised training.
 
-Generates 3 labeled, 40 unlabeled and 20 test scans of the pelvis, trains both methods, scores the
-test cases, and writes demo.html and demo.png. Takes 1 to 2 minutes on two CPU cores.
+Generates 3 labeled, 40 unlabeled and 20 test scans of the pelvis, trains both
+methods, scores the test cases, and writes demo.html and demo.png. Takes 1 to 2
+minutes on two CPU cores.
 
 Examples:
   segpl demo
-  segpl demo --methods supervised segpl segpl-vi         the methods of the paper
+  segpl demo --methods supervised segpl segpl-vi  # the methods of the paper
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Score predicted masks against labels.
 
-Prints one row per class, and the worst cases. scores.csv has one row per case, class and metric.
+Prints one row per class, and the worst cases. scores.csv has one row per case,
+class and metric.
 
 Examples:
   segpl evaluate masks data
   segpl evaluate masks data --metrics dice hd95 --tolerance 2
-  segpl evaluate masks data --calibration       for masks predicted with --probabilities
+  segpl evaluate masks data --calibration   # needs predict --probabilities
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         nargs="+",
         metavar="NAME",
-        help="metrics to compute, and to print in a table of their own (default: compute all): "
+        help="metrics to compute and to print in a separate table (default: compute all): "
         "dice, iou, precision, recall, surface_dice, hd95, assd, volume_error, volume, "
         "label_volume",
     )

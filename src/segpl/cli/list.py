@@ -1,6 +1,6 @@
-"""List the available methods, layouts, losses, threshold parts or settings, and what can be listed.
+"""List methods, layouts, losses, threshold parts or settings.
 
-Families, rules, scopes and priors are parts of the threshold of bpl and bpl-mix.
+Families, rules, scopes and priors are threshold parts of bpl and bpl-mix.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ TABLES = {  # module and name of the table of each kind
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = (*TABLES, "settings")
     parser.add_argument(
-        "kind", nargs="?", choices=kinds, help="what to list (default: what can be listed)"
+        "kind",
+        nargs="?",
+        choices=kinds,
+        metavar="KIND",
+        help=f"{', '.join(kinds)} (default: an overview)",
     )
     parser.add_argument(
         "--method", default=None, help="method whose settings to list (default: bpl-mix)"

@@ -1,12 +1,12 @@
 """Write a mask for each image, on the grid of that image.
 
 Examples:
-  segpl predict runs/a --out masks                    the test cases of the run
-  segpl predict runs/a new_scans --out masks          all images in a folder
+  segpl predict runs/a --out masks                  # test cases of the run
+  segpl predict runs/a new_scans --out masks        # all images in a folder
   segpl predict runs/a scan.nii.gz --out masks --probabilities
-  segpl predict runs/a --out masks --samples 5        with uncertainty maps
+  segpl predict runs/a --out masks --samples 5      # with uncertainty maps
   segpl predict runs/a --out masks --ensemble runs/b runs/c
-  segpl predict runs/a --out masks --largest liver    only the largest component
+  segpl predict runs/a --out masks --largest liver  # its largest component
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="average the predictions of these runs as well (default: the folds of the run, if its "
         "cross-validation is complete)",
     )
-    parser.add_argument("--no-folds", action="store_true", help="leave out the folds of the run")
+    parser.add_argument("--no-folds", action="store_true", help="use the run without its folds")
     parser.add_argument(
         "--largest",
         nargs="+",

@@ -1,14 +1,15 @@
-"""Write an HTML report: the best method, its lead, whether it is significant, and all scores.
+"""Write an HTML report: the best method, its lead, and all scores.
 
-The report is a single file that opens offline: tables, curves, pictures of every scored case, and
-how to reproduce it. Runs that differ only in their seed count as one method. Test cases without
-scores are predicted and scored first; a run without test cases predicts a few unlabeled scans. The
-report lists what is missing.
+The report is a single file that opens offline: tables, curves, pictures of
+every scored case, and how to reproduce it. Runs that differ only in their seed
+count as one method. Test cases without scores are predicted and scored first;
+for a run without test cases, a few unlabeled scans are predicted. The report
+lists what is missing.
 
 Examples:
   segpl report runs/a runs/b --out report.html
-  segpl report comparison/runs/* --out report.html --fill       predict and score what is missing
-  segpl report comparison/runs/* --stress stress/stress.csv --assets figures --out report.html
+  segpl report comparison/runs/* --out report.html --fill  # every metric
+  segpl report runs/* --stress stress/stress.csv --out report.html
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "score them by every metric; finished predictions are kept",
     )
     parser.add_argument(
-        "--device", default="auto", help="to predict with: auto, cpu, cuda or cuda:N"
+        "--device", default="auto", help="for predictions: auto (default), cpu, cuda or cuda:N"
     )
 
 

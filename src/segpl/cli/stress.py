@@ -1,13 +1,14 @@
-"""Score runs on degraded images: scanner artifacts, adversarial attacks, other window sizes.
+"""Score runs on degraded images: artifacts, attacks, other window sizes.
 
-Images are degraded after preprocessing and scored on that grid. Severity 0 is the original image,
-1 the strongest degradation. An interrupted command resumes where it stopped.
+Images are degraded after preprocessing and scored on that grid. Severity 0 is
+the original image, 1 the strongest degradation. An interrupted command resumes
+where it stopped.
 
 Examples:
-  segpl stress runs/supervised runs/segpl --out stress          on the test cases of the runs
-  segpl stress runs/segpl --only gamma fgsm --out stress        the two in the paper
-  segpl stress runs/segpl --data other_data --out stress        on the labeled cases of a dataset
-  segpl stress runs/segpl --only patch --patches 32 64 96 --out stress     other window sizes
+  segpl stress runs/supervised runs/segpl --out stress    # test cases
+  segpl stress runs/segpl --only gamma fgsm --out stress  # as in the paper
+  segpl stress runs/segpl --data other_data --out stress  # other labeled cases
+  segpl stress runs/segpl --only patch --patches 32 64 96 --out stress
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Train a model from labeled and unlabeled scans.
 
-Detects the layout of the dataset, derives a plan from it and writes everything to one run folder:
-settings, plan, split, log and checkpoints.
+Detects the layout of the dataset, derives a plan from it and writes everything
+to one run folder: settings, plan, split, log and checkpoints.
 
 Examples:
   segpl train data --out runs/a
-  segpl train data --labeled 8 --out runs/b                        use 8 labels, hide the others
-  segpl train data --method segpl --steps 5000 --set method.alpha=0.5 --out runs/c
-  segpl train data --out runs/a --resume                           resume an interrupted run
-  segpl train runs/a/config.toml --out runs/d                      repeat a run
-  segpl train data --labeled 5 --folds 5 --out runs/e              also estimate the expected Dice
-  segpl train data --folds 5 --fold 2 --out runs/f                 one fold, as with nnU-Net
+  segpl train data --labeled 8 --out runs/b           # hide the other labels
+  segpl train data --method segpl --set method.alpha=0.5 --out runs/c
+  segpl train data --out runs/a --resume              # after an interruption
+  segpl train runs/a/config.toml --out runs/d         # repeat a run
+  segpl train data --folds 5 --out runs/e             # cross-validate first
+  segpl train data --folds 5 --fold 2 --out runs/f    # one fold of five
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fold",
         type=int,
         metavar="K",
-        help="with --folds: train this fold only, from 0; the masks and scores of its held-out "
+        help="with --folds: train only fold K, counted from 0; masks and scores of its held-out "
         "cases are in OUT/fold-K/validation",
     )
     parser.add_argument(
@@ -82,7 +82,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         "--test",
         type=int,
         metavar="N",
-        help="hold out N labeled cases for testing, besides the dataset's own (default 0)",
+        help="hold out N labeled cases for testing, besides the dataset's test cases (default 0)",
     )
     add_yes(parser)
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
