@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,10 +114,9 @@ def require_usable(inspection: Inspection) -> None:
     where = f"case {first.case}: " if first.case else ""
     others = len(fatal) - 1
     more = f" ({others} more {'problem' if others == 1 else 'problems'}.)" if others else ""
-    raise InputError(
-        f"{where}{first.what}. {first.remedy}{more} `segpl check {inspection.dataset.root}` lists "
-        "all problems."
-    )
+    data = inspection.dataset
+    check = shlex.join(["segpl", "check", str(data.root), "--layout", data.layout])
+    raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")
 
 
 def choose_plan(config: Config, inspection: Inspection) -> Plan:

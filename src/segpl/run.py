@@ -179,10 +179,7 @@ class Run:
     def fold_runs(self) -> list[Run]:
         """The runs of a complete cross-validation, to average with."""
         if self.folds and not self.quiet:
-            say(
-                f"Averaging {self.path} and {', '.join(path.name for path in self.folds)}. "
-                "--no-folds leaves out the folds."
-            )
+            say(f"Averaging {self.path} and {', '.join(path.name for path in self.folds)}.")
         return [
             load_run(path, device=str(self.device), checkpoint=self.checkpoint, quiet=self.quiet)
             for path in self.folds

@@ -144,7 +144,7 @@ def test_control_c_saves_the_current_step_and_says_how_to_resume(shared_pictures
     assert "Traceback" not in err
     (stopped, saved) = re.findall(r"stopped at step (\d+)\. The checkpoint of step (\d+)", err)[0]
     assert stopped == saved == str(read_checkpoint(last_of(run)).step)
-    assert err.endswith("interrupted. To continue, add --resume to the same command.\n")
+    assert err.endswith("interrupted. To continue, run the same command with --resume.\n")
 
 
 class TestResume:

@@ -31,7 +31,7 @@ COMMANDS = {
 
 # printed after an interruption, for commands that keep their work
 RESUME_ADVICE = {
-    "train": "To continue, add --resume to the same command.",
+    "train": "To continue, run the same command with --resume.",
     "predict": "The same command without --overwrite resumes where it stopped.",
     "report": "Finished predictions are kept. The same command resumes where it stopped.",
     **dict.fromkeys(("compare", "demo", "stress"), "The same command resumes where it stopped."),

@@ -56,7 +56,7 @@ def render(inspection: Inspection, command: str, *, unused: Sequence[str] = ()) 
 
 def unusable_problems(unusable: Mapping[str, str]) -> list[Problem]:
     """Files and folders that look like images but cannot be read, as warnings."""
-    remedy = "Replace it with a file such as .nii.gz, or remove it."
+    remedy = "Replace it with a readable file, or remove it."
     return [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
 
 

@@ -296,25 +296,19 @@ def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
 
     Raises if they are more than a few.
     """
-    found: dict[str, str] = {}
-    sides: list[tuple[int, int]] = []  # axis and size
+    found: dict[str, tuple[int, ...]] = {}
     for item in prints:
         stored = reorient_fingerprint(item, plan.orientation)
         shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
-        short = [
-            (axis, size)
-            for axis, (size, side) in enumerate(zip(shape, plan.patch, strict=True))
-            if 2 * size < side
-        ]
-        if short:
-            found[item.case] = by_sides(shape)
-            sides += short
+        if any(2 * size < side for size, side in zip(shape, plan.patch, strict=True)):
+            found[item.case] = shape
     if found and not are_few(len(found), len(prints)):
-        case, shape_text = next(iter(found.items()))
-        axis, size = sides[0]
+        case, shape = next(iter(found.items()))
+        smallest = [min(sizes) for sizes in zip(*found.values(), strict=True)]
+        limit = [min(2 * size, side) for size, side in zip(smallest, plan.patch, strict=True)]
         raise InputError(
-            f"case {case}: the image is smaller than half the patch: {shape_text} voxels after "
-            f"resampling, but the patch has {by_sides(plan.patch)} (axis {axis}). Use {2 * size} "
-            "or less there in plan.json, or leave the case out."
+            f"case {case}: the image is smaller than half the patch: {by_sides(shape)} voxels after "
+            f"resampling, but the patch has {by_sides(plan.patch)}. Use a patch of at most "
+            f"{by_sides(limit)} in the plan, or leave the case out."
         )
-    return found
+    return {case: by_sides(shape) for case, shape in found.items()}

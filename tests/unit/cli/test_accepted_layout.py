@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
+from segpl.assembly import require_usable
 from segpl.cli import plan, train
+from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import read_dataset
+from segpl.errors import InputError
 from segpl.settings import resolve
 
 
@@ -41,3 +45,11 @@ def test_standard_layout_needs_no_setting(tmp_path):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.png").touch()
     assert "data" not in settings(train, tmp_path, "--yes")
+
+
+def test_suggested_check_has_the_accepted_layout(folder):
+    layout = "{case}_T1.png -> {case}_seg.png"
+    broken = (Problem("a", "it is empty", "Replace it."),)
+    inspection = Inspection(read_dataset(folder, layout), 2, {}, {}, problems=broken)
+    with pytest.raises(InputError, match=re.escape(f"--layout '{layout}'` lists all problems")):
+        require_usable(inspection)
