@@ -71,9 +71,9 @@ def empty_note(scores: Sequence[Score]) -> str:
     counts = Counter(pairs.values())
     if not policy or counts[""]:
         return policy
-    of = f"of {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of case and class"
     if counts["no"] == len(pairs):
-        return f"{policy} This applies to none {of}."
+        return "No prediction and no label is empty."
+    of = f"of {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of case and class"
     named = {"both": "both", "prediction": "only the prediction", "label": "only the label"}
     details = ", ".join(f"{words} {counts[key]}" for key, words in named.items())
     return f"{policy} This applies to {len(pairs) - counts['no']} {of} ({details})."

@@ -272,7 +272,7 @@ def test_footnote_counts_pairs_with_empty_masks():
 
 def test_footnote_says_that_no_mask_was_empty():
     note = empty_note([Score("a", "left", "dice", 0.5, "", "no")])
-    assert note.endswith("This applies to none of 1 pair of case and class.")
+    assert note == "No prediction and no label is empty."
 
 
 def test_the_background_is_never_scored():

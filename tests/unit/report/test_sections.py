@@ -128,7 +128,7 @@ class TestAnswer:
         )
         split = Split(("a", "b", "c"), ("u", "v"), (), (), ())
         shown = answer(collect(make_record("segpl", split=split, agreement=found)))
-        assert shown.headline.startswith("segpl was trained on 3 labeled cases and 2 unlabeled")
+        assert shown.headline.startswith("The training set of segpl has 3 labeled and 2 ")
         assert "student and teacher agree on x with Dice 0.80" in shown.sentences[0]
         assert "--resume --folds 3" in shown.sentences[1]
 

@@ -78,9 +78,9 @@ def answer_without_scores(found: RunCollection) -> Answer:
         return Answer(first, (*rest, NO_TEST))
     cases = len(run.split.labeled) if run.split else 0
     trained = (
-        f"{run.label} was trained on {count_noun(cases, 'labeled case')} and "
-        f"{len(run.split.unlabeled) if run.split else 0} unlabeled ones. "
-        if alone and cases
+        f"The training set of {run.label} has {cases} labeled and {len(run.split.unlabeled)} "
+        "unlabeled cases. "
+        if alone and cases and run.split
         else ""
     )
     has_test = any(one.split and one.split.test for one in found.runs)
