@@ -18,7 +18,8 @@ from segpl.experiments.experiment import make_experiment
 from segpl.experiments.report import fill_all, predict_missing
 from segpl.files import read_toml
 from segpl.report.collection import without_scores
-from segpl.report.page.report import require_own_page, write_report
+from segpl.report.page.html import require_own_page
+from segpl.report.page.report import write_report
 from segpl.settings import with_overrides
 
 

@@ -119,6 +119,32 @@ def is_partial(path: Path) -> bool:
     return DRAFT.fullmatch(path.name) is not None
 
 
+def require_below(folder: Path, paths: Iterable[Path]) -> None:
+    """Raise if a link or '..' on the way to one of `paths` leads out of `folder`."""
+    root = os.path.realpath(folder)
+    for parent in {path.parent for path in paths}:
+        target = os.path.realpath(str(parent).replace("\0", "?"))
+        if not Path(target).is_relative_to(root):
+            raise InputError(
+                f"{parent} leads out of {folder}, to {target}, so nothing is written there. Remove "
+                "that link or entry."
+            )
+
+
+@contextmanager
+def one_process(folder: Path) -> Iterator[None]:
+    """Let one process at a time change the files of `folder` that it reads first."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def append_text(path: Path, text: str) -> None:
     """Append to a file; a symbolic link in its place is an error."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW

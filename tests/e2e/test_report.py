@@ -217,7 +217,7 @@ def test_page_of_somebody_else_is_not_replaced(segpl, runs, tmp_path):
     other.write_text("<html>my page</html>")
     answer = segpl("report", *runs, "--out", other)
     assert answer.code == 1
-    assert "is not a segpl report. Choose another --out" in answer.err
+    assert "was not written by segpl. Choose another --out" in answer.err
     assert other.read_text() == "<html>my page</html>"
 
 

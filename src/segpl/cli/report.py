@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.errors import InputError
     from segpl.report.collection import without_scores
-    from segpl.report.page.report import require_own_page, write_report
+    from segpl.report.page.html import require_own_page
+    from segpl.report.page.report import write_report
     from segpl.report.sections.answer import answers
 
     if args.out.suffix.lower() not in (".html", ".htm"):

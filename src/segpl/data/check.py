@@ -22,7 +22,8 @@ from segpl.data.split import SplitSettings, make_split
 from segpl.errors import UserError
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
-ANY_COMPUTER = Resources(2**33, accelerated=False)  # sizes are checked without loading torch
+# a plan for a GPU is finer; which one there is would be known only with torch
+COMPUTERS = [Resources(2**33, accelerated=accelerated) for accelerated in (False, True)]
 MOST_UNUSED = 5  # ignored files that are named
 NO_LABEL = Problem(
     "", "no training case has a label", "Add labels for a few cases: training needs at least one."
@@ -70,12 +71,14 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
     problems = []
     try:
         make_split(dataset, SplitSettings())
-        plan = derive_plan(replace(inspection, fingerprints=prints), ANY_COMPUTER)
+        training_only = replace(inspection, fingerprints=prints)
+        plan, finer = (derive_plan(training_only, computer) for computer in COMPUTERS)
     except UserError as error:
         return [Problem("", str(error).rstrip("."), "")]
     for item in prints.values():
         try:
             check_sizes(plan, [item])
+            check_sizes(finer, [item])
         except UserError as error:
             problems.append(Problem(item.case, str(error).rstrip("."), ""))
     try:

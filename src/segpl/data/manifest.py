@@ -7,7 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
-from segpl.files import RESTORE, read_record, write_json
+from segpl.errors import InputError
+from segpl.files import RESTORE, read_record, require_below, write_json
 
 MANIFEST = "predictions.json"
 
@@ -58,7 +59,14 @@ def mask_digest(path: Path) -> str:
 def read_manifest(folder: Path, remedy: str = RESTORE) -> Manifest | None:
     """The manifest of a folder of predictions; None without one."""
     path = folder / MANIFEST
-    return read_record(path, Manifest, remedy) if path.exists() else None
+    if not path.exists():
+        return None
+    manifest = read_record(path, Manifest, remedy)
+    for case, entry in manifest.files.items():
+        require_below(folder, [folder / one for one in (case, entry.labels, *entry.maps.values())])
+        if entry.summary and list(entry.summary.classes) != list(manifest.classes)[1:]:
+            raise InputError(f"{path} cannot be used: {case!r} has other classes. {remedy}")
+    return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

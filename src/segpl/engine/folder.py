@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
-from segpl.files import is_partial, storage_errors
+from segpl.files import is_partial, require_below, storage_errors
 
 ATTEMPTS = 100  # to create a folder that other processes remove
 
@@ -75,6 +75,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out of the folder. The lock of a killed process expires."""
+        require_below(self.path, (self.last, self.events / "events"))
         handle = self._open_lock()
         try:
             try:

@@ -6,6 +6,7 @@ A folder holds the masks of one run, because one manifest says what their number
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from segpl.data.manifest import (
 from segpl.data.plan import Plan
 from segpl.data.readers import is_series, read_label
 from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
-from segpl.errors import InputError
-from segpl.files import storage_errors, write_text
+from segpl.engine.folder import RunFolder
+from segpl.errors import InputError, UserError
+from segpl.files import one_process, require_below, storage_errors, write_text
 from segpl.predict.inputs import Job
 from segpl.predict.summary import summarize_case
 from segpl.predict.writers import output_name, probabilities_name
@@ -96,7 +98,20 @@ class OutputFolder:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
         self._protect_inputs(jobs, kinds)
+        with one_process(self.path) if self.path.exists() else nullcontext():
+            return self._claim(jobs, kinds, overwrite=overwrite)
+
+    def _claim(
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+    ) -> dict[str, set[Path]]:
+        if RunFolder(self.path.parent).config.exists():  # a run that somebody sent may have links
+            require_below(self.path.parent, [self.path / MANIFEST])
+        require_below(self.path, [path for job in jobs for path in self.files(job, kinds).paths])
         manifest = self.manifest()
+        if manifest is None and (self.path / CASES).exists():
+            raise InputError(
+                f"{self.path / CASES} exists but was not written by segpl. Choose another --out."
+            )
         files = {} if manifest is None else manifest.files
         for job in jobs:
             wanted = self.files(job, kinds)
@@ -110,10 +125,15 @@ class OutputFolder:
                 )
         if manifest is not None and files:
             is_ours = overwrite or same_weights(manifest.run, self.run)
-            files = self._with_outdated(manifest, jobs, overwrite=overwrite)
+            files = {name: self._measured_again(entry) for name, entry in files.items()}
+            files = self._with_outdated(replace(manifest, files=files), jobs, overwrite=overwrite)
             for name in (job.name for job in jobs) if is_ours else files:
                 entry = files.get(name)
-                if entry is not None and entry.outdated and not entry.may_replace:
+                if entry is None or not entry.outdated:
+                    continue
+                if entry.may_replace:  # permitted earlier, for the mask of that time
+                    reject_changed(self.path / entry.labels, entry)
+                else:
                     raise OtherWeightsError(
                         f"{self.path} holds predictions of another run or of other weights "
                         f"({entry.outdated}), for example of {name}. Choose another --out, or "
@@ -134,11 +154,16 @@ class OutputFolder:
                 entry,
                 outdated=entry.outdated or manifest.run or UNKNOWN_RUN,
                 may_replace=entry.may_replace or name in chosen,
+                digest=self._digest(entry) if name in chosen else entry.digest,
             )
             if is_foreign or name in chosen
             else entry
             for name, entry in manifest.files.items()
         }
+
+    def _digest(self, entry: PredictedCase) -> str:
+        mask = self.path / entry.labels
+        return mask_digest(mask) if mask.exists() else entry.digest
 
     def _to_write(self, job: Job, kinds: Sequence[str], known: PredictedCase | None) -> set[Path]:
         wanted = self.files(job, kinds)
@@ -152,6 +177,10 @@ class OutputFolder:
 
         Entries without a mask are still to be predicted; they have no row in `cases.csv`.
         """
+        with one_process(self.path):
+            self._record(jobs, kinds, results)
+
+    def _record(self, jobs: Sequence[Job], kinds: Sequence[str], results: Results) -> None:
         manifest = self.manifest() or Manifest(self.plan.classes)
         files = {
             name: entry
@@ -195,6 +224,16 @@ class OutputFolder:
             seen=results.seen.get(job.name, ""),
         )
 
+    def _measured_again(self, entry: PredictedCase) -> PredictedCase:
+        """With the volumes of its mask, if that was corrected by hand."""
+        mask = self.path / entry.labels
+        if entry.outdated or not entry.summary or not is_changed(mask, entry):
+            return entry
+        with suppress(UserError):  # a damaged mask can still be overwritten
+            found = self._summary_of(mask).classes
+            return replace(entry, summary=replace(entry.summary, classes=found))
+        return entry
+
     def _summary_of(self, labels: Path) -> CaseSummary:
         """Volumes of a mask whose command was killed before it could record them."""
         mask = read_label(labels)
@@ -218,10 +257,17 @@ def reject_corrected(folder: Path) -> None:
     """Raise if a mask is not as `segpl predict` wrote it, so that replacing it would lose work."""
     manifest = read_manifest(folder)
     for entry in () if manifest is None else manifest.files.values():
-        mask = folder / entry.labels
-        if mask.exists() and mask_digest(mask) != entry.digest:
-            raise InputError(
-                f"{mask} has changed since it was predicted, so it is kept, although it belongs to "
-                f"other weights. Move it elsewhere, or replace the masks with `segpl predict RUN "
-                f"--out {folder} --overwrite`."
-            )
+        reject_changed(folder / entry.labels, entry)
+
+
+def reject_changed(mask: Path, entry: PredictedCase) -> None:
+    if is_changed(mask, entry):
+        raise InputError(
+            f"{mask} has changed since it was predicted, so it is kept, although it belongs to "
+            "other weights. Move it elsewhere, or replace the masks with `segpl predict RUN --out "
+            f"{mask.parent} --overwrite`."
+        )
+
+
+def is_changed(mask: Path, entry: PredictedCase) -> bool:
+    return mask.exists() and mask_digest(mask) != entry.digest

@@ -13,10 +13,11 @@ from rich.console import Console
 
 from segpl.cli import check as command
 from segpl.data.case import Case, Dataset
-from segpl.data.check import has_errors, planning_problems, render
+from segpl.data.check import COMPUTERS, has_errors, planning_problems, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import LAYOUTS, read_dataset
+from segpl.data.planner import check_sizes, derive_plan
 from segpl.errors import InputError
 
 NEXT = "segpl train 'my data' --out runs/first"
@@ -90,6 +91,21 @@ class TestPage:
         (problem,) = planning_problems(found)
         assert (problem.case, problem.fatal) == ("p1_frame1", True)
         assert "and the limit is 1,000,000,000" in problem.what
+
+    def test_a_case_too_large_for_the_finer_plan_of_a_gpu_is_an_error(self):
+        """10^9 voxels at the stored spacing; on a CPU the plan is coarser."""
+        found = inspection(labeled=4)
+        usual = {
+            name: replace(
+                one, shape=(75, 75, 75), spacing=(1.0, 1.0, 1.0), chords={1: (50.0, 50.0, 50.0)}
+            )
+            for name, one in found.fingerprints.items()
+        }
+        wrong = replace(usual["p1_frame1"], spacing=(14.0, 14.0, 14.0))
+        found = replace(found, fingerprints=usual | {"p1_frame1": wrong})
+        check_sizes(derive_plan(found, COMPUTERS[0]), [wrong])
+        (problem,) = planning_problems(found)
+        assert (problem.case, problem.fatal) == ("p1_frame1", True)
 
     def test_dataset_without_labels_is_an_error(self):
         found = inspection(labeled=0)

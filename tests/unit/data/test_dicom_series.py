@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import locale
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +75,9 @@ def test_lossless_jpeg_is_read(tmp_path):
     writer.SetCompressor("JPEG")
     writer.KeepOriginalImageUIDOn()
     writer.SetFileName(str(tmp_path / "jpeg.dcm"))
+    before = locale.setlocale(locale.LC_ALL)
     writer.Execute(sitk.ReadImage(str(source)))
+    locale.setlocale(locale.LC_ALL, before)  # writing DICOM with ITK changes it for the process
     file = pydicom.dcmread(tmp_path / "jpeg.dcm")
     assert file.file_meta.TransferSyntaxUID == pydicom.uid.JPEGLosslessSV1
     image = read_image([tmp_path / "jpeg.dcm"], 3)

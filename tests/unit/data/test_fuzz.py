@@ -1,8 +1,9 @@
-"""The short version of `python tests/fuzz/images.py`."""
+"""The short version of `python tests/fuzz/images.py` and `datasets.py`."""
 
 from __future__ import annotations
 
 import pytest
+from fuzz.datasets import TARGETS, fuzz_dataset
 from fuzz.images import SAMPLES, fuzz
 
 CASES = {".nii": 200, ".nii.gz": 200}  # others: 60
@@ -15,4 +16,10 @@ def test_a_damaged_image_raises_nothing_but_a_user_error(suffix):
     if suffix == ".dcm":
         pytest.importorskip("pydicom")
     outcomes = {case: found for case, _, found in fuzz(suffix, range(CASES.get(suffix, 60)), 1)}
+    assert set(outcomes.values()) <= {"read", "rejected"}, outcomes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_damaged_dataset_raises_nothing_but_a_user_error(target):
+    outcomes = {case: found for case, _, found in fuzz_dataset(target, range(25), 1)}
     assert set(outcomes.values()) <= {"read", "rejected"}, outcomes

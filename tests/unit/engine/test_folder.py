@@ -53,6 +53,16 @@ def test_link_in_the_place_of_the_lock_is_not_followed(tmp_path):
     assert other.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "tensorboard"])
+def test_a_folder_that_leads_elsewhere_is_not_trained_in(tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    (folder.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="leads out of"), folder.locked():
+        pass
+
+
 def enter_often(path: Path, held: Path, times: int) -> None:
     entered = 0
     while entered < times:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 from test_predictor import CPU, FLAT_PLAN, bright_is_organ
 
+from segpl.data.manifest import Manifest
 from segpl.errors import InputError
 from segpl.evaluate.pairing import pair_cases
 from segpl.predict.inputs import find_inputs
-from segpl.predict.outputs import OtherWeightsError, reject_corrected
+from segpl.predict.outputs import OtherWeightsError, OutputFolder, Results, reject_corrected
 from segpl.predict.predictor import predict_jobs
 
 NAMES = ("a", "b", "c")
@@ -159,3 +162,83 @@ def test_overwriting_one_mask_of_another_run_is_no_permission_for_the_others(sou
     assert predict(sources[:1], out, run="runs/b") == []
     with pytest.raises(OtherWeightsError, match=r"other weights \(runs/a\), for example of b"):
         predict(sources, out, run="runs/b")
+
+
+def test_a_mask_corrected_after_an_interrupted_overwrite_is_kept(sources, out):
+    predict(sources, out, run="runs/a")
+    with pytest.raises(KeyboardInterrupt):
+        predict(sources, out, interrupted_at(2), run="runs/a", overwrite=True)
+    corrected = np.eye(8, dtype=np.uint8)
+    np.save(out / "c.npy", corrected)
+    with pytest.raises(InputError, match=r"c\.npy has changed since it was predicted"):
+        predict(sources, out, run="runs/a")
+    np.testing.assert_array_equal(np.load(out / "c.npy"), corrected)
+    assert predict(sources, out, run="runs/a", overwrite=True) == list(NAMES)
+
+
+def test_volumes_follow_corrected_masks(sources, out):
+    predict(sources, out, run="runs/a")
+    np.save(out / "b.npy", FLAT_PLAN.classes["organ"] * np.eye(8, dtype=np.uint8))
+    (out / "c.npy").write_bytes(b"damaged")
+    assert predict(sources, out, run="runs/a") == []
+    rows = list(csv.DictReader((out / "cases.csv").read_text().splitlines()))
+    assert {row["case"]: float(row["organ volume"]) for row in rows} == {"a": 64, "b": 8, "c": 64}
+    assert {row["case"]: bool(row["confidence"]) for row in rows}["b"] is False
+
+
+@pytest.mark.parametrize("place", ["../other/kept.npy", "linked/kept.npy", "/absolute"])
+def test_a_manifest_cannot_name_files_elsewhere(sources, out, tmp_path, place):
+    """Maps of other weights are deleted with their masks."""
+    kept = tmp_path / "other" / "kept.npy"
+    kept.parent.mkdir()
+    kept.write_bytes(b"")
+    predict(sources, out, run="runs/a")
+    (out / "linked").symlink_to(kept.parent)
+    manifest = json.loads((out / "predictions.json").read_text())
+    manifest["files"]["a"]["maps"]["x"] = str(kept) if place == "/absolute" else place
+    (out / "predictions.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="leads out of"):
+        predict(sources, out, run="runs/b", overwrite=True)
+    assert kept.exists()
+
+
+@pytest.mark.parametrize("name", ["predictions", "predictions/probabilities"])
+def test_links_of_a_received_run_are_not_followed(sources, tmp_path, name):
+    elsewhere, link = tmp_path / "elsewhere", tmp_path / "run" / name
+    elsewhere.mkdir()
+    link.parent.mkdir(parents=True)
+    link.symlink_to(elsewhere)
+    (tmp_path / "run" / "config.toml").write_text("")
+    with pytest.raises(InputError, match="leads out of"):
+        predict(sources, tmp_path / "run" / "predictions", probabilities=True)
+    assert not any(elsewhere.iterdir())
+
+
+def test_a_table_of_somebody_else_is_not_replaced(sources, out):
+    out.mkdir()
+    (out / "cases.csv").write_text("mine")
+    with pytest.raises(InputError, match=r"cases\.csv exists but was not written by segpl"):
+        predict(sources, out, run="runs/a")
+    assert (out / "cases.csv").read_text() == "mine"
+
+
+def test_two_commands_do_not_lose_entries_of_each_other(sources, out, monkeypatch):
+    """Another process records its mask after this one has read the manifest."""
+    jobs = find_inputs(sources, FLAT_PLAN, layout="folders")
+    others = [OutputFolder(out, FLAT_PLAN, "runs/a") for _ in range(2)]
+    predict(sources, out, run="runs/a")
+    second = Thread(target=others[1].record, args=(jobs[1:], (), Results()))
+    read = OutputFolder.manifest
+
+    def read_slowly(folder: OutputFolder) -> Manifest | None:
+        manifest = read(folder)
+        if folder is others[0]:
+            second.start()
+            second.join(0.2)  # waits for the lock
+        return manifest
+
+    monkeypatch.setattr(OutputFolder, "manifest", read_slowly)
+    (out / "predictions.json").unlink()
+    others[0].record(jobs[:1], (), Results())
+    second.join()
+    assert list(json.loads((out / "predictions.json").read_text())["files"]) == list(NAMES)

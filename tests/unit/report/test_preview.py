@@ -15,7 +15,7 @@ from rich.console import Console
 from segpl.cli import predict
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest, write_manifest
 from segpl.data.summary import CaseSummary, ClassSummary
-from segpl.errors import MissingFileError
+from segpl.errors import InputError, MissingFileError
 from segpl.report.page.preview import draw_mosaic, outline, review_table, reviews_of, write_preview
 
 CLASSES = {"background": 0, "<i>left</i>": 1, "right": 2}
@@ -141,3 +141,17 @@ def test_a_preview_is_the_default_for_a_few_scans(folder, monkeypatch, preview, 
 def test_a_folder_without_predictions_is_an_error(tmp_path):
     with pytest.raises(MissingFileError, match="no predictions"):
         reviews_of(tmp_path)
+
+
+def test_a_page_of_somebody_else_is_not_replaced(folder):
+    (folder / "index.html").write_text("mine")
+    with pytest.raises(InputError, match=r"index\.html exists and was not written by segpl"):
+        write_preview(folder)
+
+
+def test_pictures_do_not_leave_the_folder(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (folder / "preview").symlink_to(elsewhere)
+    with pytest.raises(InputError, match="leads out of"):
+        write_preview(folder)
+    assert not any(elsewhere.iterdir())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from segpl.errors import InputError
+from segpl.files import storage_errors
 from segpl.report.figures import INK
 
 
@@ -24,6 +27,15 @@ def templates() -> Environment:
     )
     environment.filters["code"] = code_spans
     return environment
+
+
+def require_own_page(path: Path) -> None:
+    """Refuse to replace a page that segpl did not write."""
+    if path.exists():
+        with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:
+            is_ours = 'name="generator" content="segpl' in handle.read(2000)
+        if not is_ours:
+            raise InputError(f"{path} exists and was not written by segpl. Choose another --out.")
 
 
 def code_spans(text: str) -> Markup:

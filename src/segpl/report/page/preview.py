@@ -21,9 +21,9 @@ from segpl.data.readers import read_image, read_label
 from segpl.data.summary import CASES, Review, quantity, review_order
 from segpl.display import CLASS_COLORS
 from segpl.errors import MissingFileError, UserError
-from segpl.files import write_atomically, write_text
+from segpl.files import require_below, write_atomically, write_text
 from segpl.report.figures import gray
-from segpl.report.page.html import templates
+from segpl.report.page.html import require_own_page, templates
 from segpl.report.page.slices import AnyArray, evenly_spaced, planes
 from segpl.report.tables import Table
 
@@ -93,6 +93,8 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
 
     A picture that is newer than its mask is kept.
     """
+    require_below(folder, [folder / PREVIEWS / PAGE])
+    require_own_page(folder / PAGE)
     manifest, reviews = reviews_of(folder)
     shown = []
     for review in reviews:

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import segpl
 from segpl.display import CLASS_COLORS, bar
-from segpl.errors import InputError
-from segpl.files import storage_errors, write_text
+from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.gallery import Gallery, make_gallery
-from segpl.report.page.html import svg, templates
+from segpl.report.page.html import require_own_page, svg, templates
 from segpl.report.page.slices import LAYERS, UNCERTAIN
 from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
@@ -85,15 +84,6 @@ def write_report(
     if assets:
         write_assets(assets, page.sections)
     return found
-
-
-def require_own_page(path: Path) -> None:
-    """Refuse to replace a file that is not a report."""
-    if path.exists():
-        with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:
-            is_report = 'name="generator" content="segpl' in handle.read(2000)
-        if not is_report:
-            raise InputError(f"{path} exists and is not a segpl report. Choose another --out.")
 
 
 def sections_of(
