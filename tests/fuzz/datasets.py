@@ -132,10 +132,11 @@ def fuzz_dataset(target: str, cases: range, seed: int) -> Iterator[tuple[int, by
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=3000, help="of each kind of file")
+    parser.add_argument("--kind", choices=[*TARGETS], help="by default all in turn")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="folder for the files of failed cases")
     args = parser.parse_args()
-    for target in TARGETS:
+    for target in [args.kind] if args.kind else TARGETS:
         counts: collections.Counter[str] = collections.Counter()
         for case, content, found in fuzz_dataset(target, range(args.cases), args.seed):
             counts[found] += 1

@@ -218,3 +218,12 @@ def test_long_lines_of_toml_are_rejected_in_linear_time(tmp_path, run):
     path.write_text("[x]\n" + run * (2**19 // len(run)))
     with pytest.raises(InputError, match="not valid TOML"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("levels", [40, 5000])
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ("{a=", "}")])
+def test_deep_toml_is_rejected(tmp_path, start, end, levels):
+    path = tmp_path / "config.toml"
+    path.write_text(f"x={start * levels}{'1' if end == '}' else ''}{end * levels}")
+    with pytest.raises(InputError, match="nested more than 32 deep"):
+        read_toml(path)

@@ -307,8 +307,8 @@ def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
         smallest = [min(sizes) for sizes in zip(*found.values(), strict=True)]
         limit = [min(2 * size, side) for size, side in zip(smallest, plan.patch, strict=True)]
         raise InputError(
-            f"case {case}: the image is smaller than half the patch: {by_sides(shape)} voxels after "
-            f"resampling, but the patch has {by_sides(plan.patch)}. Use a patch of at most "
+            f"case {case}: the image is smaller than half the patch: {by_sides(shape)} voxels "
+            f"after resampling, but the patch has {by_sides(plan.patch)}. Use a patch of at most "
             f"{by_sides(limit)} in the plan, or leave the case out."
         )
     return {case: by_sides(shape) for case, shape in found.items()}

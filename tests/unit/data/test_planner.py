@@ -172,7 +172,9 @@ class TestPatch:
 
     def test_image_smaller_than_half_the_patch_is_rejected(self):
         plan = plan_for(fingerprint((40, 40, 40)))
-        expected = r"case tiny: the image is smaller than half the patch: 40x40x10.*at most 40x40x20"
+        expected = (
+            r"case tiny: the image is smaller than half the patch: 40x40x10.*at most 40x40x20"
+        )
         with pytest.raises(InputError, match=expected):
             padded_cases(plan, [fingerprint((40, 40, 10), case="tiny")])
 
