@@ -53,7 +53,11 @@ def check(
     if not quiet:
         inspection = replace(inspection, problems=problems)
         unused = unused_files(dataset, content)
-        page = render(inspection, f'segpl.train("{data}")', unused=unused)
+        chosen = {"layout": layout, "subject": subject}
+        given = {key: value for key, value in chosen.items() if value}
+        more = ", yes=True" if yes else ""
+        more += f', settings={{"data": {given}}}' if given else ""
+        page = render(inspection, f'segpl.train("{data}"{more})', unused=unused)
         plain_console(soft_wrap=False).print(page, crop=False)
     return list(problems)
 
@@ -114,9 +118,9 @@ def compare(
     experiment = make_experiment(
         content,
         name,
-        methods=methods,
+        methods=[methods] if isinstance(methods, str) else methods,
         seeds=seeds,
-        overrides=with_overrides({}, [*chosen, *overrides]),
+        overrides=with_overrides(with_overrides({}, chosen), overrides),
     )
     return run_experiment(
         experiment,

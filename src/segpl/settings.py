@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from segpl.data.augment import AugmentSettings
+from segpl.data.layouts import accepted_layout
 from segpl.data.plan import PAPER_LR, Plan
 from segpl.data.split import SplitSettings
 from segpl.engine.checkpoint import read_checkpoint
@@ -199,7 +200,7 @@ def merge_settings(
 def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """Apply each `section.key=value` to `content`. Values are TOML or plain text."""
     result = copy.deepcopy(dict(content))
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         path, is_assigned, text = override.partition("=")
         keys = path.strip().split(".")
         if not is_assigned or len(keys) < 2 or not all(keys):
@@ -236,11 +237,12 @@ def gather_settings(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
+    yes: bool = False,
 ) -> dict[str, Any]:
     """Combine settings from all sources.
 
     `overrides` take precedence over `settings`, and these over `config`. `data` and `method` take
-    precedence over all of them.
+    precedence over all of them. With `yes`, a proposed layout of the dataset becomes a setting.
     """
     content = merge_settings(read_config(Path(config)) if config else {}, settings or {})
     content = with_overrides(content, overrides)
@@ -249,6 +251,8 @@ def gather_settings(
         if place.get(key):
             # the run may be used from another working directory
             place[key] = str(Path(str(place[key])).expanduser().resolve())
+    if yes and place.get("path") and not place.get("layout"):
+        place["layout"] = accepted_layout(Path(place["path"])) or ""
     content["data"] = place
     if method:
         content["method"] = {**content.get("method", {}), "name": method}

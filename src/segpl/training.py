@@ -57,6 +57,7 @@ def train(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    yes: bool = False,
     resume: bool = False,
     quiet: bool = False,
 ) -> Run:
@@ -76,6 +77,7 @@ def train(
         config: TOML file with settings.
         settings: sections of settings, such as {"train": {"steps": 500}}; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
+        yes: accept the layout that is proposed for other file names.
         resume: resume the run in `out` from its last checkpoint.
         quiet: show no progress.
     """
@@ -95,6 +97,7 @@ def train(
         config=config,
         settings=merge_settings(settings or {}, given),
         overrides=overrides,
+        yes=yes and not resume,
     )
     folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:

@@ -62,6 +62,8 @@ def test_check_prints_the_dataset_and_returns_its_problems(data, capsys):
     shown = capsys.readouterr().out
     assert "scans" in shown
     assert "segpl.train(" in shown
+    segpl.check(data, yes=True, subject="(a.)")
+    assert ", yes=True, settings={" in capsys.readouterr().out
     segpl.check(data, quiet=True)
     assert capsys.readouterr().out == ""
 

@@ -114,6 +114,7 @@ class TestOverrides:
     )
     def test_value_is_parsed_as_toml_or_else_text(self, text, value):
         assert with_overrides({}, [text]) == {"train": {"steps": value}}
+        assert with_overrides({}, text) == {"train": {"steps": value}}, "one string"
 
     def test_last_override_wins(self):
         content = {"train": {"steps": 1, "lr": 2.0}}

@@ -95,24 +95,12 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def accepted_layout(args: argparse.Namespace) -> str | None:
-    """The patterns that --yes accepts for a dataset without a standard layout."""
-    from segpl.data.layouts import describe_patterns, read_dataset
-    from segpl.data.layouts.patterns import is_patterns
-    from segpl.display import say
-
-    is_resumed = getattr(args, "resume", False)
-    if not args.yes or is_resumed or args.data is None or not args.data.is_dir():
-        return None
-    dataset = read_dataset(args.data, accept=True)
-    if not is_patterns(dataset.layout):
-        return None
-    say(f"Accepted layout:\n{describe_patterns(dataset)}")
-    return dataset.layout
-
-
 def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The given options as sections of settings."""
+    from segpl.data.layouts import accepted_layout
+
+    is_resumed = getattr(args, "resume", False)
+    has_layout = args.yes and not is_resumed and args.data is not None and args.data.is_dir()
     plan: Path | None = getattr(args, "plan", None)
     settings: dict[str, dict[str, Any]] = {}
     for section, key, value in (
@@ -124,7 +112,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         ("split", "validation", args.validation),
         ("split", "test", args.test),
         ("data", "plan", str(plan.resolve()) if plan else None),
-        ("data", "layout", accepted_layout(args)),
+        ("data", "layout", accepted_layout(args.data) if has_layout else None),
     ):
         if value is not None:
             settings.setdefault(section, {})[key] = value

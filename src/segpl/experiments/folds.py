@@ -120,6 +120,7 @@ def cross_validate(
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    yes: bool = False,
     resume: bool = False,
     quiet: bool = False,
 ) -> FoldEstimate | None:
@@ -138,11 +139,17 @@ def cross_validate(
         config: TOML file with settings.
         settings: sections of settings; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
+        yes: accept the layout that is proposed for other file names.
         resume: resume an interrupted call, or add folds to an existing run.
         quiet: show no progress.
     """
     content = gather_settings(
-        data, method=method, config=config, settings=settings, overrides=overrides
+        data,
+        method=method,
+        config=config,
+        settings=settings,
+        overrides=overrides,
+        yes=yes and not resume,
     )
     folder = RunFolder(Path(out))
     one = () if fold is None else (fold,)

@@ -10,7 +10,7 @@ from segpl.cli import plan, train
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import read_dataset
 from segpl.errors import InputError
-from segpl.settings import resolve
+from segpl.settings import gather_settings, resolve
 
 
 @pytest.fixture
@@ -34,6 +34,11 @@ def test_accepted_layout_becomes_a_setting_of_the_run(folder, command):
     assert config.data.layout == "{case}_T1.png -> {case}_seg.png"
     assert [case.name for case in read_dataset(folder, config.data.layout).labeled] == ["a"]
     assert "data" not in settings(command, folder)
+
+
+def test_accepted_layout_becomes_a_setting_from_python(folder):
+    assert gather_settings(folder, yes=True)["data"]["layout"] == "{case}_T1.png -> {case}_seg.png"
+    assert "layout" not in gather_settings(folder)["data"]
 
 
 def test_resumed_run_keeps_its_layout(folder):

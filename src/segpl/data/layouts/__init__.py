@@ -21,6 +21,7 @@ from segpl.data.layouts.base import (
 from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
+from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import read_toml
 from segpl.registry import Registry
@@ -53,6 +54,15 @@ def read_dataset(
     else:
         dataset = _requested(layout, root).read(root)
     return replace(_described(dataset), cases=_with_subjects(dataset.cases, subject))
+
+
+def accepted_layout(root: Path) -> str | None:
+    """The patterns that `--yes` accepts, after printing them; None for a standard layout."""
+    dataset = read_dataset(root, accept=True)
+    if not is_patterns(dataset.layout):
+        return None
+    say(f"Accepted layout:\n{describe_patterns(dataset)}")
+    return dataset.layout
 
 
 def read_like(root: Path, layout: str) -> Dataset:
