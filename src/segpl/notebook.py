@@ -163,7 +163,8 @@ def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     from segpl.report.page.slices import planes
 
     plan = run.plan
-    image = prepare_image(read_image(files, plan.dims), plan)  # (C, *S)
+    stored = read_image(files, plan.dims)
+    image = prepare_image(stored, plan)  # (C, *S)
     padding = [
         (max(0, wide - side) // 2, max(0, wide - side + 1) // 2)
         for side, wide in zip(image.shape[1:], plan.patch, strict=True)
@@ -175,7 +176,7 @@ def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     with torch.no_grad():
         output = run.method.predict(torch.from_numpy(crop)[None].to(run.device))
     labels = class_index(output[0].float().cpu().numpy())
-    _, turn, pixel = planes(Grid(plan.patch, plan.spacing, None))[0]
+    _, turn, pixel = planes(crop_grid(plan, stored.grid))[0]
     stack = turn(labels)
     place = int(np.count_nonzero(stack, axis=(1, 2)).argmax())
     if not stack.any():
@@ -183,3 +184,15 @@ def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     shown = turn(gray(crop[0]))[place : place + 1, ..., None]
     numbers = range(1, len(plan.classes))
     return draw_mosaic(shown, stack[place : place + 1], pixel, numbers, side=PICTURE_WIDTH)
+
+
+def crop_grid(plan: Plan, stored: Grid) -> Grid:
+    """Size and axes of a crop of the prepared image, so that pictures are upright."""
+    affine = stored.affine
+    if affine is not None and plan.orientation:
+        from nibabel.orientations import axcodes2ornt
+
+        affine = np.diag([0.0, 0.0, 0.0, 1.0])
+        for axis, (world, sign) in enumerate(axcodes2ornt(tuple(plan.orientation))):
+            affine[int(world), axis] = sign * plan.spacing[axis]
+    return Grid(plan.patch, plan.spacing, affine)

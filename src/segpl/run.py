@@ -220,6 +220,7 @@ class Run:
         samplers = samplers_for(runs, samples, by, seed)
         for run in runs:
             run.method.to(self.device).eval()
+        judge = self.scan_judge()
         predicted = predict_image(
             image_in_memory(
                 image,
@@ -235,7 +236,10 @@ class Run:
             overlap=overlap,
             samplers=samplers,
             largest=self.one_component_classes(ensemble, largest),
+            judge=judge,
         )
+        if judge and not self.quiet:
+            warn_of_unfamiliar(judge)
         return replace(predicted, image=labels_like(image, predicted.labels))
 
     def one_component_classes(

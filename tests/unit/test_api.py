@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import segpl
+from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
+from segpl.notebook import crop_grid
+from segpl.report.page.slices import planes
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 1.5, 5], [-1, 0, 0, 7], [0, 1, 0, -3], [0, 0, 0, 1.0]])
@@ -135,6 +140,7 @@ def stored(run, scan, tmp_path_factory):
         "probabilities": nibabel.load(out / "probabilities" / scan.name),
         "entropy": nibabel.load(found[f"{name}_entropy.nii.gz"]),
         "std": nibabel.load(found[f"{name}_std.nii.gz"]),
+        "score": read_manifest(out).summaries[name].out_of_distribution,
     }
 
 
@@ -157,6 +163,8 @@ def test_an_image_in_memory_gives_what_its_file_gives(run, scan, stored, kind):
         assert found.image.GetOrigin() == source.GetOrigin()
         np.testing.assert_array_equal(sitk.GetArrayFromImage(found.image).T, found.labels)
     np.testing.assert_array_equal(found.labels, stored["labels"].get_fdata())
+    assert found.summary.out_of_distribution == stored["score"]
+    assert "array" not in repr(found)
     for name in ("probabilities", "entropy", "std"):
         expected = np.asarray(stored[name].dataobj)
         np.testing.assert_array_equal(getattr(found, name)[0], expected, err_msg=name)
@@ -180,6 +188,8 @@ def test_wrong_geometry_is_an_error(run):
         run.predict_array(array, affine=np.eye(3))
     with pytest.raises(InputError, match="the array has 2 axes"):
         run.predict_array(array[0])
+    with pytest.raises(InputError, match="is a path"):
+        run.predict_array("scan.nii.gz")
 
 
 def test_repr_has_ten_lines(run):
@@ -194,6 +204,15 @@ def test_a_notebook_shows_curve_and_pictures(run):
     shown = run._repr_html_()
     assert "<polyline" in shown
     assert shown.count("<img ") == 3
+
+
+@pytest.mark.parametrize("orientation", ["RAS", "LPS"])
+def test_pictures_in_a_notebook_have_anterior_on_top(run, orientation):
+    plan = replace(run.plan, orientation=orientation)
+    _, turn, _ = planes(crop_grid(plan, Grid((4, 4, 4), (1, 1, 1), np.eye(4))))[0]
+    anterior = np.zeros(plan.patch)
+    anterior[:, -1 if orientation == "RAS" else 0] = 1
+    assert turn(anterior)[0][0].all()
 
 
 def test_a_notebook_shows_text_if_nothing_can_be_drawn(run, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,11 @@ def image_in_memory(
 
     An array may have an axis of `channels`, first or last.
     """
+    if isinstance(source, str | Path):
+        raise InputError(
+            f"{source} is a path, not an image. Open it with nibabel or SimpleITK, or use "
+            "run.predict for files."
+        )
     if spacing is not None and affine is not None:
         raise InputError("both `spacing` and `affine` are given. An affine contains the spacing.")
     if (library := library_of(source)) is None:

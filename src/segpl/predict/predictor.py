@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,13 +127,15 @@ def predict_jobs(
 class PredictedImage:
     """A prediction in memory; arrays have the axes of the image, channels first."""
 
-    labels: NDArray[Any]  # (*S), numbers of `classes`
-    probabilities: Maps  # (K, *S); one channel for a single foreground class
+    labels: NDArray[Any] = field(repr=False)  # (*S), numbers of `classes`
+    probabilities: Maps = field(repr=False)  # (K, *S); one channel for a single foreground class
     classes: dict[str, int]  # name -> number
     summary: CaseSummary
-    entropy: Maps | None = None  # (K, *S), with samples
-    std: Maps | None = None
-    image: Any = None  # the labels as an image of nibabel or SimpleITK, if the input was one
+    entropy: Maps | None = field(default=None, repr=False)  # (K, *S), with samples
+    std: Maps | None = field(default=None, repr=False)
+    image: Any = field(
+        default=None, repr=False
+    )  # the labels as an image of nibabel or SimpleITK, if the input was one
 
 
 def predict_image(
@@ -147,20 +149,29 @@ def predict_image(
     window_batch: int = 4,
     samplers: Sequence[RunSampler] = (),
     largest: Sequence[str] = (),
+    judge: ScanJudge | None = None,
 ) -> PredictedImage:
     """What `predict_jobs` would write for an image in a file; `name` seeds random samples."""
-    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch)
+    infer = _Inference(predict, plan, tuple(samplers), device, overlap, window_batch, judge)
     plans = _distinct([sampler.plan for sampler in samplers] or [plan])
     prediction = infer(Job(name, ()), _prepared(image, plans))()
     labels = _chosen_labels(prediction, plan, largest)
+    summary = summarize_case(labels, image.grid, plan.classes, prediction.probability)
     return PredictedImage(
         labels=labels,
         probabilities=prediction.probability,
         classes=plan.classes,
-        summary=summarize_case(labels, image.grid, plan.classes, prediction.probability),
+        summary=_judged(summary, judge, name),
         entropy=_entropy(prediction) if samplers else None,
         std=prediction.std,
     )
+
+
+def _judged(summary: CaseSummary, judge: ScanJudge | None, case: str) -> CaseSummary:
+    if judge is None:
+        return summary
+    found = judge.judgments[case]
+    return replace(summary, out_of_distribution=found.score, unfamiliar=found.reasons)
 
 
 class _Regularly:
@@ -347,13 +358,8 @@ def _write_job(
     if files.labels in missing:  # otherwise it may have been corrected by hand
         labels = _chosen_labels(prediction, plan, largest)
         summary = summarize_case(labels, grid, plan.classes, prediction.probability)
-        if judge:
-            judgment = judge.judgments[job.name]
-            summary = replace(
-                summary, out_of_distribution=judgment.score, unfamiliar=judgment.reasons
-            )
         write_labels(files.labels, labels, job.images[0], grid)
-        results.summaries[job.name] = summary
+        results.summaries[job.name] = _judged(summary, judge, job.name)
     segmentation = files.maps.get(SEGMENTATION)
     if segmentation is not None and segmentation in missing:
         mask = read_label(files.labels, plan.dims).array
