@@ -46,7 +46,7 @@ CLASS_COLORS = (
 def plain_console(
     *, stderr: bool = False, soft_wrap: bool = True, force_jupyter: bool | None = None
 ) -> Console:
-    """A console that prints names as they are: `tumor [mm]` is no markup, `:cat:` no emoji.
+    """A console that prints names as they are: `[mm]` is not markup, `:cat:` not an emoji.
 
     With `soft_wrap`, long lines stay whole, for copying; tables need the width of the terminal.
     """

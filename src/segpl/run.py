@@ -114,7 +114,7 @@ class Run:
             overwrite: replace masks that other weights have written.
             overlap: overlap of neighboring windows, as a fraction of the window.
             samples: number of sampled predictions to average; also writes uncertainty maps.
-            by: how to draw samples; by default networks or views, whichever is better calibrated.
+            by: how to draw samples; by default networks if there are enough, otherwise views.
             seed: seed of the samples.
             ensemble: other runs to average with; also writes uncertainty maps. By default the
                 folds of the run, if its cross-validation is complete; () for none.
@@ -162,12 +162,12 @@ class Run:
             )
 
     def scan_judge(self) -> ScanJudge | None:
-        """Detects scans unlike the training images; None if the run cannot tell."""
+        """Detects scans unlike the training images; None if too little is known about those."""
         if not self.folder.familiarity.exists():
             if not self.quiet:
                 say(
-                    f"note: {self.path} does not describe its training images "
-                    f"({self.folder.familiarity.name}), so unfamiliar scans are not detected."
+                    f"note: {self.path} has no {self.folder.familiarity.name}, so unfamiliar scans "
+                    "are not detected."
                 )
             return None
         record = read_training_images(self.folder.familiarity)
@@ -208,7 +208,7 @@ class Run:
             affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
             overlap: overlap of neighboring windows, as a fraction of the window.
             samples: number of sampled predictions to average.
-            by: how to draw samples; by default networks or views, whichever is better calibrated.
+            by: how to draw samples; by default networks if there are enough, otherwise views.
             seed: seed of the samples.
             ensemble: other runs to average with; by default the folds of the run, () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default

@@ -176,7 +176,7 @@ def announce(run: Run, inputs: TrainingInputs) -> None:
         say(note)
     if run.method.needs_unlabeled and not split.unlabeled:
         say(
-            "No case is unlabeled: the labeled images serve as unlabeled ones as well. To simulate "
+            "No case is unlabeled, so the labeled images also serve as unlabeled ones. To simulate "
             "few labels, --labeled N hides all but N of them."
         )
     say(

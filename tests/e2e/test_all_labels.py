@@ -33,7 +33,7 @@ def test_fully_labeled_dataset_trains_on_all_labels(segpl, labeled, tmp_path, op
     assert answer.code == 0, answer.err
     assert parts_of(run) == {"labeled": 12, "unlabeled": 0, "validation": 0, "test": 0}
     assert method_of(run) == "bpl-mix"
-    assert "the labeled images serve as unlabeled ones as well" in answer.err
+    assert "the labeled images also serve as unlabeled ones" in answer.err
     assert "--labeled N" in answer.err
     assert segpl("train", *QUICK, labeled, *options, "--out", run, "--resume").code == 0
 

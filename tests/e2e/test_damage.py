@@ -171,7 +171,7 @@ SLOW = ("plan.json", "times.csv", "validation.csv", "postprocessing.json")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in READERS]
 )
-def test_damaged_file_is_an_error_of_the_user(name, root, tmp_path):
+def test_damaged_file_is_a_user_error(name, root, tmp_path):
     found = {}
     for kind, damage in DAMAGE.items():
         for read in READERS[name]:
@@ -215,7 +215,7 @@ def with_wrong_values(content: Any) -> Iterator[Any]:
         ("postprocessing.json", None),
     ],
 )
-def test_wrong_value_at_any_key_is_an_error_of_the_user(name, read, root):
+def test_wrong_value_at_any_key_is_a_user_error(name, read, root):
     path = root / "run" / name
     is_toml = name.endswith(".toml")
     content = tomllib.loads(path.read_text()) if is_toml else json.loads(path.read_text())
@@ -248,7 +248,7 @@ METADATA = [
 
 
 @pytest.mark.parametrize("part", ["metadata", "optimizer", "weights"])
-def test_damaged_checkpoint_is_an_error_of_the_user(part, root):
+def test_damaged_checkpoint_is_a_user_error(part, root):
     path = root / "run" / "checkpoints" / "last.safetensors"
     with safe_open(path, "pt") as handle:
         metadata = handle.metadata()
@@ -314,7 +314,7 @@ def test_split_with_a_test_case_among_the_labeled_ones_is_rejected(root):
             read(root)
 
 
-def test_wrong_value_in_a_description_is_an_error_of_the_user(tmp_path):
+def test_wrong_value_in_a_description_is_a_user_error(tmp_path):
     make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1)
     path = tmp_path / "data" / "dataset.json"
     content = {
@@ -338,7 +338,7 @@ def test_wrong_value_in_a_description_is_an_error_of_the_user(tmp_path):
     assert found == {""}
 
 
-def test_file_name_that_is_not_utf8_is_an_error_of_the_user(segpl, tmp_path):
+def test_file_name_that_is_not_utf8_is_a_user_error(segpl, tmp_path):
     data = make_dataset(tmp_path / "data", dims=2, labeled=2, unlabeled=1)
     source = data / "unlabeled" / "imgs" / "u0.png"
     source.rename(source.with_name("caf\udce9.png"))

@@ -62,7 +62,7 @@ def unusable_problems(unusable: Mapping[str, str]) -> list[Problem]:
 
 
 def planning_problems(inspection: Inspection) -> list[Problem]:
-    """What `segpl train` would reject after a faultless inspection: its split and its plan."""
+    """What `segpl train` would still reject if all files are fine: the split or the plan."""
     dataset = inspection.dataset
     training = {case.name for case in (*dataset.labeled, *dataset.unlabeled)}
     prints = {name: one for name, one in inspection.fingerprints.items() if name in training}
@@ -211,7 +211,7 @@ def _naming_advice(inspection: Inspection) -> Iterator[RenderableType]:
     if inspection.dataset.classes is not None or not inspection.dataset.labeled:
         return
     path = inspection.dataset.root / "labels.json"
-    yield Text(f"The classes have no names. To name them, write {path} with your names, such as:")
+    yield Text(f"The classes have no names. To name them, write {path} with your own names:")
     example = json.dumps({"labels": inspection.classes}, ensure_ascii=False)
     yield Padding(Text(example, no_wrap=True, overflow="ignore"), (0, 0, 1, 2))
 
@@ -253,8 +253,8 @@ def _next_step(inspection: Inspection, command: str) -> list[RenderableType]:
     text = "Ready to train:"
     if not inspection.dataset.unlabeled:
         text = (
-            "Ready to train. No case is unlabeled: all labels are used, and --labeled N would "
-            "simulate few labels:"
+            "Ready to train. All cases are labeled, and all labels are used; --labeled N simulates "
+            "few labels:"
         )
     # one line, however long, so that it can be copied
     line = Text(f"  {command}", no_wrap=True, overflow="ignore")

@@ -205,7 +205,7 @@ def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
         what = f"the label contains the negative number {numbers[0]}"
         return Problem(case, what, "Number the classes from 0 (background).")
     if numbers[-1] > LARGEST_CLASS:
-        what = f"the label contains {numbers[-1]}, which is too large for the number of a class"
+        what = f"the label contains {numbers[-1]}, which is too large for a class number"
         return Problem(case, what, f"Number the classes from 1 to at most {LARGEST_CLASS}.")
     return Problem(
         case,

@@ -24,7 +24,7 @@ def require_size(what: str, shape: Sequence[int]) -> None:
     if values >= MOST_VALUES:
         sides = " x ".join(str(side) for side in shape if side > 1)
         raise UnusableFileError(
-            f"{what} is too large: {sides} are {values:,} values, and the limit is {MOST_VALUES:,}",
+            f"{what} is too large: {sides} are {values:,} values, but the limit is {MOST_VALUES:,}",
             "Check its header; crop or downsample the scan if the size is right.",
         )
 
@@ -54,7 +54,7 @@ def require_spacing(path: Path, spacing: Sequence[float]) -> None:
     if not all(low <= size <= high for size in spacing):
         raise UnusableFileError(
             f"{path} has a voxel spacing of {' x '.join(f'{size:.3g}' for size in spacing)} mm, "
-            f"but {low:g} to {high:g} mm are possible",
+            f"but must be between {low:g} and {high:g} mm",
             "Correct the spacing in its header.",
         )
 

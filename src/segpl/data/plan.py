@@ -127,7 +127,7 @@ class Plan:
         if values >= MOST_VALUES:
             yield (
                 f"{self.batch} crops of patch {self.patch} with {len(self.channels)} channels are "
-                f"{values:,} values, and the limit is {MOST_VALUES:,}. Use smaller crops, or fewer."
+                f"{values:,} values, but the limit is {MOST_VALUES:,}. Use smaller or fewer crops."
             )
         low, high = SPACING_RANGE
         if not all(low <= size <= high for size in self.spacing):
@@ -139,7 +139,7 @@ class Plan:
             ("the largest kernel", largest, MOST_KERNEL),
         ):
             if number > limit:
-                yield f"{name} is {number}, and the limit is {limit}."
+                yield f"{name} is {number}, but the limit is {limit}."
 
     def _stride_problems(self) -> Iterator[str]:
         if any(len(row) != self.dims or min(row) < 1 for row in self.strides):

@@ -29,8 +29,8 @@ class CaseSummary:
 
     unit: str  # of the volumes: 'ml' or 'mm²'; 'voxel' or 'px' if the image stores no spacing
     classes: dict[str, ClassSummary]  # by foreground class
-    out_of_distribution: float | None = None  # score; None: the run cannot tell
-    unfamiliar: tuple[str, ...] = ()  # respects in which the scan is out of distribution, in words
+    out_of_distribution: float | None = None  # score; None if unknown
+    unfamiliar: tuple[str, ...] = ()  # how it differs from the training images
 
     @property
     def confidence(self) -> float | None:

@@ -40,7 +40,7 @@ class Meter:
     def restore(self, state: MeterState, device: torch.device) -> None:
         if not state["count"] > 0 or not {*state["weights"], "total"} <= state["sums"].keys():
             raise InputError(
-                "the checkpoint has damaged sums of the last log line. Restore it, or train again "
+                "the log values in the checkpoint are damaged. Restore the file, or train again "
                 "with another --out."
             )
         self.count, self.weights = state["count"], dict(state["weights"])

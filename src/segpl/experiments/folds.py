@@ -262,7 +262,7 @@ def train_fold(folder: RunFolder, config: Config, whole: Run, split: Split) -> N
 def score_held_out(run: Run) -> None:
     """Write and score a mask of each held-out case, on the grid of its file."""
     out = held_out_masks(run.folder)
-    # as test cases of a run that has not used them; the fold's own advice on components has
+    # as test cases: the run has not learned from them. Its largest components were chosen on them
     split = replace(run.split, test=run.split.validation, validation=())
     judged = replace(run, split=split)
     try:

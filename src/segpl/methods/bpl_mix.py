@@ -44,7 +44,7 @@ class BPLMix(TeacherMethod):
 
     name: ClassVar[str] = "bpl-mix"
     summary: ClassVar[str] = "Bayesian pseudo-labels of a teacher, on augmented and mixed crops"
-    use: ClassVar[str] = "first: few labeled and many unlabeled scans"
+    use: ClassVar[str] = "by default, with few labeled and many unlabeled scans"
     reference: ClassVar[str] = (
         "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747; "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from segpl.errors import InputError, did_you_mean, unknown
 from segpl.networks.network import NetworkShape
 
-# MONAI's segmentation networks, and their arguments that only shape the network. A run folder may
+# MONAI's segmentation networks, and the arguments that define their architecture. A run folder may
 # come from somebody else: no argument may load weights, open a connection or name a file.
 MONAI_OPTIONS = {
     "AHNet": "layers psp_block_num upsample_mode",
@@ -45,20 +45,20 @@ OPTION_WORD = re.compile(r"[A-Za-z0-9_-]{1,40}")  # neither a path nor a URL
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Reject networks and options that are not in `MONAI_OPTIONS`, and values that are no shape."""
+    """Reject networks and options that are not in `MONAI_OPTIONS`, and unsafe values."""
     if name not in MONAI_OPTIONS:
         raise unknown("network", name, [*MONAI_OPTIONS, "unet"])
     known = MONAI_OPTIONS[name].split()
     for option, value in options.items():
         if option not in known:
             raise InputError(
-                f"{name} has no option '{option}'; only arguments that shape the network are "
-                f"options. {did_you_mean(option, known)}"
+                f"{name} has no option '{option}'; only architecture arguments are "
+                f"accepted. {did_you_mean(option, known)}"
             )
         if not _is_shape(value):
             raise InputError(
-                f"network.options.{option} is {value!r}: use words, and numbers up to "
-                f"{MOST_OPTION}."
+                f"network.options.{option} is {value!r}, but only words and numbers up to "
+                f"{MOST_OPTION} are accepted."
             )
 
 

@@ -1,4 +1,4 @@
-"""Tell whether a scan looks like the images that a run was trained on, and in which respect not."""
+"""Detect scans unlike the training images of a run, and say how they differ."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ MOST_IMAGES = 64
 FEWEST_IMAGES = 3  # fewer cannot show how much images of one kind differ
 MOST_WINDOWS = 4  # per image, for the network features
 MOST_WARNINGS = 5
-FALSE_ALARMS = 0.002  # expected for each respect; distances have longer tails than assumed
-# A respect is judged by its distance in standard deviations. Differences below the first number
-# never count: 10 % of a length, 0.1 of a normalized intensity. The second is the lowest limit.
+FALSE_ALARMS = 0.002  # nominal rate of each criterion; real distances have longer tails
+# smallest standard deviation and lowest limit; lengths are logarithms, so 0.1 is about 10 %
 LENGTH, INTENSITY, FEATURE = (0.1, 3.0), (0.05, 1.0), (0.02, 1.0)
 
 Measures = NDArray[np.float64]
@@ -45,7 +44,7 @@ class TrainingImages:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """`score` is 1 at the limit of what is expected of a scan like the training images."""
+    """`score` is 1 at the limit for a scan like the training images."""
 
     score: float
     reasons: tuple[str, ...]  # in words; empty up to a score of 1
@@ -54,9 +53,9 @@ class Judgment:
 class Familiarity:
     """Judges new scans by their distance to the training images.
 
-    Every respect is calibrated on the training images themselves: each is compared with the others
-    as if it were new, and the limit is the distance that a further image of the same kind exceeds
-    with probability FALSE_ALARMS. Features of other `weights` are not compared.
+    Every criterion is calibrated by leave-one-out: each training image is compared with the others,
+    and the limit is the distance that one more image of the same kind exceeds with probability
+    FALSE_ALARMS. Features of other `weights` are not compared.
     """
 
     def __init__(self, record: TrainingImages, *, weights: str) -> None:
@@ -64,19 +63,19 @@ class Familiarity:
         self.has_features = record.weights == weights
 
     @cached_property
-    def respects(self) -> dict[str, Respect]:
+    def criteria(self) -> dict[str, Criterion]:
         found = {
-            "field of view": Respect.of([np.log(one.extent) for one in self.images], LENGTH),
-            "intensities": Respect.of(
+            "field of view": Criterion.of([np.log(one.extent) for one in self.images], LENGTH),
+            "intensities": Criterion.of(
                 [np.array(one.intensities) for one in self.images], INTENSITY
             ),
         }
         spacings = [one.spacing for one in self.images if one.spacing is not None]
         if len(spacings) == len(self.images):
-            found["voxel spacing"] = Respect.of([np.log(one) for one in spacings], LENGTH)
+            found["voxel spacing"] = Criterion.of([np.log(one) for one in spacings], LENGTH)
         if self.has_features:
             features = [np.array(one.features) for one in self.images]
-            found["network features"] = Respect.of(features, FEATURE)
+            found["network features"] = Criterion.of(features, FEATURE)
         return found
 
     def judge(self, scan: Appearance) -> Judgment:
@@ -88,8 +87,8 @@ class Familiarity:
         if scan.spacing is not None:
             values["voxel spacing"] = np.log(scan.spacing)
         scores = {
-            name: respect.score(values[name])
-            for name, respect in self.respects.items()
+            name: criterion.score(values[name])
+            for name, criterion in self.criteria.items()
             if name in values
         }
         far = sorted((name for name in scores if scores[name] > 1), key=lambda name: -scores[name])
@@ -108,15 +107,15 @@ class Familiarity:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Respect:
-    """Mean and spread of the training images in one respect, and the largest usual distance."""
+class Criterion:
+    """Mean and spread of one property of the training images, and the largest usual distance."""
 
     mean: Measures
     std: Measures
     limit: float
 
     @classmethod
-    def of(cls, images: Sequence[Measures], scale: tuple[float, float]) -> Respect:
+    def of(cls, images: Sequence[Measures], scale: tuple[float, float]) -> Criterion:
         least, lowest = scale
         values = np.stack(images)  # (N, D)
         distances = [

@@ -77,7 +77,7 @@ class TestPage:
 
     def test_fully_labeled_dataset_is_trained_with_all_its_labels(self):
         page = text(inspection(labeled=20, unlabeled=0))
-        assert "all labels are used, and --labeled N" in page
+        assert "all labels are used; --labeled N" in page
         assert "segpl train 'my data' --out runs/first\n" in page
 
     def test_a_case_that_training_would_reject_is_an_error(self):
@@ -90,7 +90,7 @@ class TestPage:
         found = replace(found, fingerprints=found.fingerprints | {"p1_frame1": wrong})
         (problem,) = planning_problems(found)
         assert (problem.case, problem.fatal) == ("p1_frame1", True)
-        assert "and the limit is 1,000,000,000" in problem.what
+        assert "but the limit is 1,000,000,000" in problem.what
 
     def test_a_case_too_large_for_the_finer_plan_of_a_gpu_is_an_error(self):
         """10^9 voxels at the stored spacing; on a CPU the plan is coarser."""

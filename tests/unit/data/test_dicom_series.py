@@ -138,7 +138,7 @@ def test_missing_slice_is_named_with_its_neighbors(tmp_path):
     del series[2]
     files = save(series, tmp_path)
     message = refusal(files)
-    assert f"{files[1].name} and {files[2].name} are 5 mm apart, and other slices 2.5" in message
+    assert f"{files[1].name} and {files[2].name} are 5 mm apart, but other slices 2.5" in message
 
 
 def test_duplicate_slices_are_named(tmp_path):
@@ -183,7 +183,7 @@ def test_color_images_are_refused(tmp_path):
 def test_images_without_a_position_are_refused(tmp_path):
     series = make_series(voxels=ramp(1))
     del series[0].ImagePositionPatient
-    assert "as radiographs" in refusal(save(series, tmp_path))
+    assert "radiographs and screenshots have none" in refusal(save(series, tmp_path))
 
 
 def test_impossible_directions_are_refused(tmp_path):

@@ -125,12 +125,12 @@ def test_json_without_a_table_is_rejected(path, content):
         ({"kernels": [[3, 3, 3]]}, "must have 3 rows .* of 3 numbers"),
         ({"kernels": [[3, 3, 2]] * 3}, "must be odd and positive"),
         ({"kernels": [[3, 3, 3], [3, 1, 3], [3, 3, 3]]}, "smaller than its stride"),
-        ({"patch": [10**12, 8, 8]}, "128,000,000,000,000 values, and the limit is 1,000,000,000"),
-        ({"batch": 10**6}, "values, and the limit is 1,000,000,000"),
+        ({"patch": [10**12, 8, 8]}, "128,000,000,000,000 values, but the limit is 1,000,000,000"),
+        ({"batch": 10**6}, "values, but the limit is 1,000,000,000"),
         ({"spacing": [1, 1, 1e-9]}, "must be from 1e-06 to 10000 mm"),
-        ({"width": 10**6}, "width is 1000000, and the limit is 1024"),
-        ({"kernels": [[99, 99, 99]] * 3}, "the largest kernel is 99, and the limit is 11"),
-        ({"strides": [[1, 1, 1]] * 1000}, "rows of strides is 1000, and the limit is 10"),
+        ({"width": 10**6}, "width is 1000000, but the limit is 1024"),
+        ({"kernels": [[99, 99, 99]] * 3}, "the largest kernel is 99, but the limit is 11"),
+        ({"strides": [[1, 1, 1]] * 1000}, "rows of strides is 1000, but the limit is 10"),
     ],
 )
 def test_plan_that_cannot_be_trained_is_rejected(path, changes, words):

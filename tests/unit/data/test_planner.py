@@ -182,7 +182,7 @@ class TestPatch:
         """One header of 100 mm among those of 1 mm."""
         plan = plan_for(*[fingerprint((40, 40, 40))] * 3)
         wrong = fingerprint((40, 40, 40), spacing=(100.0, 100.0, 100.0), case="wrong")
-        expected = r"case wrong, .* 100 x 100 x 100 to .*64,000,000,000 values, and the limit is 1,"
+        expected = r"case wrong, .* 100 x 100 x 100 to .*64,000,000,000 values, but the limit is 1,"
         with pytest.raises(InputError, match=expected):
             check_sizes(plan, [wrong])
 

@@ -175,5 +175,5 @@ def test_image_is_resampled_to_the_spacing_of_the_plan():
 )
 def test_a_scan_too_large_after_resampling_is_rejected_before_it_is_resampled(prepare, scan):
     plan = replace(PLAN, spacing=(0.1, 0.1))
-    with pytest.raises(InputError, match="160,000,000,000 values, and the limit is 1,000,000,000"):
+    with pytest.raises(InputError, match="160,000,000,000 values, but the limit is 1,000,000,000"):
         prepare(scan, plan)

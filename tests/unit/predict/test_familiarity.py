@@ -85,7 +85,7 @@ def test_pictures_without_a_spacing_are_judged_in_pixels():
     familiarity = trained_on(8, spacing=None)
     found = familiarity.judge(scan(np.random.default_rng(2), size=4.0, spacing=None))
     assert any("px, in training" in reason for reason in found.reasons)
-    assert "voxel spacing" not in familiarity.respects
+    assert "voxel spacing" not in familiarity.criteria
 
 
 def test_identical_training_images_tolerate_small_differences():
@@ -131,7 +131,7 @@ def test_the_record_is_complete_and_written_once_per_weights(recorded):
     assert read_training_images(recorded.path) == replace(record, weights="v")
 
 
-def test_warnings_name_the_scan_and_the_respects(recorded):
+def test_warnings_name_the_scan_and_the_criteria(recorded):
     judge = ScanJudge(read_training_images(recorded.path), recorded.network.eval(), PLAN, "w")
     rng = np.random.default_rng(4)
     judge("usual", torch.from_numpy(image(rng)), Grid((24, 20), (1.0, 1.0), None))

@@ -63,7 +63,7 @@ def index_folder(root: Path) -> Index:
         if not is_dicom(path):
             if path.suffix.lower() == ".dcm":
                 raise UnusableFileError(
-                    f"{path} is not a DICOM file, in spite of its name",
+                    f"{path} is not a DICOM file, although its name ends in .dcm",
                     "Copy it again, or remove it.",
                 )
             continue

@@ -105,7 +105,7 @@ def _planes(path: Path) -> list[Plane]:
         shared = (header.get("SharedFunctionalGroupsSequence") or [{}])[0]
         if not 0 < len(frames) == int(header.NumberOfFrames) <= MOST_FRAMES:
             raise UnusableFileError(
-                f"{path} names {header.NumberOfFrames} frames and describes {len(frames)}",
+                f"{path} declares {header.NumberOfFrames} frames but describes {len(frames)}",
                 "Export the series again.",
             )
 
@@ -128,8 +128,8 @@ def _plane(path: Path, header: Any, frame: int, find: Callable[[str, str], Any])
     spacing = find("PixelSpacing", "PixelMeasuresSequence")
     if position is None or orientation is None or spacing is None:
         raise UnusableFileError(
-            f"{path} has no position, orientation or pixel spacing in the patient, as radiographs "
-            "and screenshots",
+            f"{path} has no position, orientation or pixel spacing (radiographs and "
+            "screenshots have none)",
             "Only stacks of slices, such as CT, MR and PET, are supported.",
         )
     thickness = find("SpacingBetweenSlices", "PixelMeasuresSequence")
@@ -175,7 +175,7 @@ def _require_gray(path: Path, header: Any) -> None:
         )
     if "ModalityLUTSequence" in header:
         raise UnusableFileError(
-            f"{path} maps its values by a table (Modality LUT)",
+            f"{path} uses a Modality LUT, which is not supported",
             "Export the series with rescale slope and intercept.",
         )
 
@@ -197,8 +197,8 @@ def _require_one_grid(name: str, planes: Sequence[Plane]) -> None:
             continue
         raise UnusableFileError(
             f"{name} mixes {what}: {_place(first)} and {_place(plane)}",
-            "Localizers do so, and exports that merge series. Remove the slices that do not "
-            "belong to the scan, or the series.",
+            "Localizers and merged exports look like this. Remove the slices that do not belong to "
+            "the scan, or the series.",
         )
 
 
@@ -228,8 +228,8 @@ def _slice_distance(name: str, planes: Sequence[Plane], normal: Vector) -> float
     typical = float(np.median(steps))
     if steps.max() > (2 - STEP_TOLERANCE) * typical:
         raise UnusableFileError(
-            f"{name} has a gap: {between(int(steps.argmax()))} are {steps.max():.4g} mm apart, and "
-            f"other slices {typical:.4g} mm. Slices are missing",
+            f"{name} has a gap: {between(int(steps.argmax()))} are {steps.max():.4g} mm apart, but "
+            f"other slices {typical:.4g} mm: slices are missing",
             "Export the series again with all slices.",
         )
     step = float(offsets[-1] - offsets[0]) / len(steps)
@@ -246,7 +246,7 @@ def _slice_distance(name: str, planes: Sequence[Plane], normal: Vector) -> float
         angle = np.degrees(np.arctan2(shift, offsets[-1] - offsets[0]))
         raise UnusableFileError(
             f"{name} has a gantry tilt of {angle:.3g} degrees: {_place(planes[-1])} is shifted by "
-            f"{shift:.3g} mm within its plane against {_place(planes[0])}",
+            f"{shift:.3g} mm within its plane relative to {_place(planes[0])}",
             "Correct the tilt first, for example with dcm2niix, and use the result.",
         )
     return step

@@ -139,7 +139,7 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
         f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
     )
     count = len(content.files)
-    found = f" None of its {count} images has a label of a similar name." if count else ""
+    found = f" None of its {count} images has a label with a similar name." if count else ""
     needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "

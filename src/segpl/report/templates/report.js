@@ -156,7 +156,7 @@
     };
     const draw = () => {
       const shown = cases[number("case")];
-      const reach = (number("zoom") / 100 - 1) / 2; // so far a zoomed picture can move
+      const reach = (number("zoom") / 100 - 1) / 2; // how far a zoomed picture can move
       for (const axis of ["x", "y"]) pan[axis] = Math.min(reach, Math.max(-reach, pan[axis]));
       while (stages.length < shown.masks.length) addStage();
       stages.forEach((one, index) => drawStage(one, shown, shown.masks[index]));
