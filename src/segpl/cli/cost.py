@@ -7,7 +7,7 @@ Examples:
   segpl cost
   segpl cost segpl segpl-vi cps --patch 64 64 64 --set network.width=16
   segpl cost --patch 256 256 --channels 3 --classes 4  # 2D images
-  segpl cost --plan runs/a/plan.json --out cost.csv    # as in a real run
+  segpl cost --plan runs/a/plan.json --out cost.csv    # with the plan of a run
 """
 
 from __future__ import annotations
