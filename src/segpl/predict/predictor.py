@@ -133,9 +133,8 @@ class PredictedImage:
     summary: CaseSummary
     entropy: Maps | None = field(default=None, repr=False)  # (K, *S), with samples
     std: Maps | None = field(default=None, repr=False)
-    image: Any = field(
-        default=None, repr=False
-    )  # the labels as an image of nibabel or SimpleITK, if the input was one
+    # the labels as an image of nibabel or SimpleITK, if the input was one
+    image: Any = field(default=None, repr=False)
 
 
 def predict_image(
