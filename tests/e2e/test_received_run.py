@@ -83,7 +83,7 @@ IGNORED = {
 
 @pytest.mark.parametrize("attack", [*REJECTED, *IGNORED])
 def test_a_hostile_config_opens_no_connection_and_no_other_file(
-    attack, finished, segpl, listener, tmp_path
+    attack, finished, segpl, listener, tmp_path, monkeypatch
 ):
     secret = tmp_path / "secret"
     secret.write_text("{}")
@@ -104,6 +104,7 @@ def test_a_hostile_config_opens_no_connection_and_no_other_file(
     )
     received = Path(shutil.move(finished, tmp_path / "received"))
     image = next((tmp_path / "data" / "test" / "imgs").iterdir())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of modules imported for the first time
     out = tmp_path / "out"
     out.mkdir()
     with recorded() as found:

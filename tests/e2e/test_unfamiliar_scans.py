@@ -45,9 +45,10 @@ def test_prostates_are_unlike_hippocampi_and_other_hippocampi_are_not(segpl, tmp
         link(source / entry["label"], data / entry["label"])
     description |= {"training": cases[:6], "test": [entry["image"] for entry in cases[6:20]]}
     (data / "dataset.json").write_text(json.dumps(description))
-    options = ("--plan", PLAN, "--method", "supervised", "--steps", 40, "--out", run)
-    assert segpl("train", data, *options).code == 0
-    held_out = [source / entry["image"] for entry in cases[-40:]]
+    options = ("--plan", PLAN, "--method", "supervised", "--set", "train.agreement=0")
+    small = ("--steps", 10, "--set", "network.width=4", "--set", "train.batch=1")
+    assert segpl("train", data, *options, *small, "--out", run).code == 0
+    held_out = [source / entry["image"] for entry in cases[-20:]]
     command = ("predict", run, *prostates, *held_out, "--overlap", 0, "--no-preview")
     answer = segpl(*command, "--out", tmp_path / "masks")
     assert answer.code == 0, answer.err
@@ -55,6 +56,6 @@ def test_prostates_are_unlike_hippocampi_and_other_hippocampi_are_not(segpl, tmp
         scores = {row["case"]: float(row["out_of_distribution"]) for row in csv.DictReader(file)}
     alarms = [case for case, score in scores.items() if score > 1]
     assert {path.name.removesuffix(".nii.gz") for path in prostates} <= set(alarms)
-    assert len(alarms) - len(prostates) <= 4  # of 40
+    assert len(alarms) - len(prostates) <= 3  # of 20
     for words in ("field of view", "voxel spacing", "intensities"):
         assert words in answer.err
