@@ -188,7 +188,7 @@ WRONG: list[Any] = [-1, 10**30, 1e308, "x", "", True, [], [None], {}, {"a": {"b"
 
 
 def with_wrong_values(content: Any) -> Iterator[Any]:
-    """The content with each value replaced by each wrong one, at each depth; of lists, the first."""
+    """The content with each value, of lists the first, replaced by each wrong one."""
     yield from WRONG
     if not isinstance(content, dict | list):
         return
