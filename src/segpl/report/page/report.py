@@ -212,7 +212,7 @@ def legends_of(found: RunCollection, gallery: Gallery) -> list[tuple[str, dict[s
 def cases_text(found: RunCollection, gallery: Gallery) -> str:
     if any(run.scores for run in found.runs):
         several = ", averaged over the methods" if len(found.labels) > 1 else ""
-        return f"All scored cases, the lowest Dice{several} first."
+        return f"All scored cases, from the lowest to the highest Dice{several}."
     return "Predictions on scans without labels, those to review first at the top."
 
 
