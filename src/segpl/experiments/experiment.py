@@ -167,6 +167,10 @@ def make_experiment(
 def against_baseline(methods: Sequence[str], variants: Mapping[str, Any]) -> Question:
     """Every method compared with supervised training; all methods and variants by default."""
     chosen = [name for name in dict.fromkeys(methods or known_labels(variants)) if name != BASELINE]
+    if not chosen:
+        raise InputError(
+            f"--methods contains only {BASELINE}, the reference. Add a method to compare with it."
+        )
     return Question(
         id=f"against-{BASELINE}",
         text=f"Which methods improve on {BASELINE} training?",

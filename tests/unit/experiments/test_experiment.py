@@ -147,3 +147,9 @@ def test_unknown_section_of_an_option_is_not_blamed_on_the_file():
     content = {"datasets": {"brain": {"path": "brain"}}}
     with pytest.raises(UserError, match=r"^--set: no setting 'trian'\. Did you mean 'train'\?"):
         make_experiment(content, "file.toml", overrides={"trian": {"steps": 1}})
+
+
+def test_the_reference_alone_is_nothing_to_compare():
+    content = {"datasets": {"": {"path": "data"}}}
+    with pytest.raises(UserError, match="only supervised, the reference"):
+        make_experiment(content, "data", methods=["supervised"])
