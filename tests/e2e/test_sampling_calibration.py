@@ -62,5 +62,5 @@ def test_default_samples_find_errors_and_are_no_worse_calibrated(segpl, hippocam
         on_wrong.append(entropy[wrong].mean())
         on_right.append(entropy[~wrong].mean())
     assert np.mean(on_wrong) > 1.1 * np.mean(on_right)
-    # samples of the threshold have several times the loss
+    # samples of the threshold: 1.7 times
     assert np.mean(losses["samples"]) < 1.1 * np.mean(losses["plain"])
