@@ -63,8 +63,11 @@ def test_the_page_fills_a_window_of_any_width(folder, tmp_path):
             assert page.run("document.documentElement.scrollWidth") <= width
 
 
-def test_a_case_without_its_image_is_listed_without_a_picture(folder):
-    (folder / "c.image.png").unlink()
+@pytest.mark.parametrize("file", ["c.image.png", "c.png"])
+def test_a_case_without_its_files_is_listed_without_a_picture(folder, file):
+    if file == "c.png":
+        write_preview(folder)  # its picture remains
+    (folder / file).unlink()
     page = write_preview(folder).read_text(encoding="utf-8")
     assert page.count('src="data:image/png') == 1
     assert "There is no picture: " in page

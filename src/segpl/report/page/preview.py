@@ -102,7 +102,7 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
         if review.summary is not None:
             try:
                 picture = _picture_url(folder, review.case, manifest)
-            except UserError as error:
+            except (UserError, OSError) as error:  # also a mask that was removed
                 missing = f"There is no picture: {error}"
         shown.append(Shown(review, picture, missing))
         advance()
