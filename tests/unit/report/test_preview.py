@@ -130,6 +130,12 @@ def test_the_out_of_distribution_score_has_a_column_if_known(folder):
     assert {row[0]: row[column] for row in table.rows} == {"broken": "-", "a & b": "-", "c": "3.25"}
 
 
+def test_the_table_gives_the_first_reason_and_counts_the_others(folder):
+    manifest, reviews = reviews_of(folder)
+    reviews = [replace(reviews[0], reasons=("voxel spacing", "intensities", "low confidence"))]
+    assert review_table(manifest, reviews).rows[0][-1] == "voxel spacing; 2 more"
+
+
 @pytest.mark.parametrize(
     ("preview", "limit", "is_written"),
     [(None, 3, True), (None, 2, False), (True, 2, True), (False, 3, False)],

@@ -57,7 +57,7 @@ def reviews_of(folder: Path) -> tuple[Manifest, list[Review]]:
 
 
 def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None = None) -> Table:
-    """One row per case, at most `most`; every case is in `cases.csv`."""
+    """One row per case, at most `most`; every case and every reason is in `cases.csv`."""
     classes = list(manifest.classes)[1:]
     shown = classes[:SHOWN_CLASSES]
     rows = []
@@ -67,7 +67,8 @@ def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None
             found = [summary.classes[name] for name in shown]
             cells = [quantity(one.volume, summary.unit) for one in found]
             cells += [_score(summary.confidence), _score(summary.out_of_distribution)]
-        rows.append([review.case, *cells, "; ".join(review.reasons)])
+        first, *others = review.reasons or ("",)
+        rows.append([review.case, *cells, first + (f"; {len(others)} more" if others else "")])
     columns = ["case", *shown, "confidence", "out of distribution", "review"]
     if all(one.summary is None or one.summary.out_of_distribution is None for one in reviews):
         columns.pop(-2)
