@@ -23,8 +23,9 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import UserError
-from segpl.evaluate.scores import read_scores
 from segpl.methods.base import Method
+from segpl.report.run_scores import current_scores
+from segpl.report.tables import count_noun
 from segpl.settings import Config
 
 SHOWN_CASES = 3
@@ -67,7 +68,7 @@ def describe_run(run: ShownRun) -> str:
         f"{len(split.validation)} validation, {len(split.test)} test",
         "patch": f"{patch} voxels of {spacing}",
         "training": training_line(run),
-        "test Dice": score_line(run.folder.path),
+        "test Dice": score_line(run),
         "device": str(run.device),
     }
     return "\n".join([f"Run {run.folder.path}", *(f"  {key:<10}{lines[key]}" for key in lines)])
@@ -84,15 +85,14 @@ def training_line(run: ShownRun) -> str:
     return f"{log['step'][-1]:.0f} of {run.config.train.steps} steps{loss}"
 
 
-def score_line(folder: Path) -> str:
-    for path in (folder / "scores.csv", folder / "predictions" / "scores.csv"):
-        try:
-            values = [one.value for one in read_scores(path) if one.metric == "dice"]
-        except UserError:
-            continue
-        if values:
-            return f"{math.fsum(values) / len(values):.3f} ({path})"
-    return "not scored yet"
+def score_line(run: ShownRun) -> str:
+    try:
+        scores, _ = current_scores(run.folder, run.split)
+    except UserError:
+        return "not scored yet"
+    values = [one.value for one in scores if one.metric == "dice"]
+    cases = count_noun(len({one.case for one in scores}), "case")
+    return f"{math.fsum(values) / len(values):.3f} ({cases})" if values else "not scored yet"
 
 
 def show_run(run: ShownRun) -> str:

@@ -17,6 +17,7 @@ from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
 from segpl.notebook import crop_grid
 from segpl.report.page.slices import planes
+from segpl.evaluate.scores import Score, write_scores
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 0.7, 5], [-0.5, 0, 0, 7], [0, 0.6, 0, -3], [0, 0, 0, 1.0]])
@@ -197,6 +198,14 @@ def test_repr_has_ten_lines(run):
     assert len(lines) == 10
     assert "supervised" in lines[1]
     assert "2 of 2 steps" in repr(run)
+
+
+def test_repr_has_the_dice_of_cases_that_were_not_labeled_in_training(run):
+    assert "not scored yet" in repr(run)
+    path = run.path / "scores.csv"
+    write_scores(path, [Score(name, "x", "dice", 0.5) for name in ("new", run.split.labeled[0])])
+    assert "0.500 (1 case)" in repr(run)
+    path.unlink()
 
 
 def test_a_notebook_shows_curve_and_pictures(run):

@@ -39,8 +39,12 @@ class Manifest:
         return {
             name: entry.summary
             for name, entry in self.files.items()
-            if entry.summary and not entry.outdated
+            if entry.summary and not entry.outdated and self.describes(entry.summary)
         }
+
+    def describes(self, summary: CaseSummary) -> bool:
+        """Whether a summary has the classes of the manifest, which may have been renamed since."""
+        return list(summary.classes) == list(self.classes)[1:]
 
 
 def same_weights(run: str | None, other: str) -> bool:

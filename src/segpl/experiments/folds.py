@@ -20,12 +20,10 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.evaluate.folders import evaluate_folders
-from segpl.evaluate.metrics import DEFAULT_METRICS
-from segpl.evaluate.scores import read_scores, write_scores
+from segpl.evaluate.scores import read_scores
 from segpl.evaluate.validation_file import read_validation
+from segpl.experiments.scoring import predict_again, score_masks
 from segpl.files import csv_text, write_text
-from segpl.predict.outputs import OtherWeightsError
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table, count_noun
 from segpl.run import Run, load_run
@@ -264,15 +262,10 @@ def score_held_out(run: Run) -> None:
     out = held_out_masks(run.folder)
     # as test cases: the run has not learned from them. Its largest components were chosen on them
     split = replace(run.split, test=run.split.validation, validation=())
-    judged = replace(run, split=split)
-    try:
-        written = judged.predict(out=out, ensemble=(), largest="none")
-    except OtherWeightsError:
-        written = judged.predict(out=out, ensemble=(), largest="none", overwrite=True)
-    scores = out / "scores.csv"
+    written = predict_again(replace(run, split=split), out, ensemble=(), largest="none")
+    scores, data = out / "scores.csv", run.config.data
     if written or not scores.exists():
-        metrics = (*DEFAULT_METRICS, "volume")
-        write_scores(scores, evaluate_folders(out, run.config.data.path, metrics=metrics))
+        score_masks(out, data.path, scores, layout=data.layout)
 
 
 def held_out_masks(folder: RunFolder) -> Path:

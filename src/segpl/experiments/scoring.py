@@ -12,13 +12,13 @@ from segpl.predict.outputs import OtherWeightsError, reject_corrected
 from segpl.run import Run
 
 
-def predict_again(run: Run, out: Path, **options: Any) -> None:
+def predict_again(run: Run, out: Path, **options: Any) -> list[Path]:
     """Predict the test cases. Masks of other weights are replaced unless they were corrected."""
     try:
-        run.predict(out=out, **options)  # keeps finished masks of the same weights
+        return run.predict(out=out, **options)  # keeps finished masks of the same weights
     except OtherWeightsError:
         reject_corrected(out)
-        run.predict(out=out, overwrite=True, **options)
+        return run.predict(out=out, overwrite=True, **options)
 
 
 def score_run(run: Run) -> list[Score]:

@@ -214,7 +214,9 @@ class OutputFolder:
         elif known is not None:
             maps = known.maps | maps
             if summary is None and wanted.labels.exists():
-                summary = known.summary or self._summary_of(wanted.labels)
+                names = Manifest(self.plan.classes)
+                is_current = known.summary is not None and names.describes(known.summary)
+                summary = known.summary if is_current else self._summary_of(wanted.labels)
         return PredictedCase(
             images=tuple(str(path.resolve()) for path in job.images),
             labels=self._relative(wanted.labels),

@@ -73,13 +73,14 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
 
 
 def require_own_weights(folder: RunFolder, manifest: Manifest, name: str) -> None:
-    """Raise if none of the run's checkpoints, including those of its folds, made the masks."""
+    """Raise if the masks are of other weights than those of the run, or of its first fold."""
     checkpoints = sorted(folder.path.glob("**/checkpoints/*.safetensors"))
     if manifest.run is None or not checkpoints:
         return  # written by hand, or nothing to compare with
+    first, *_ = manifest.run.split(" + ")  # the others are averaged with it
     for path in checkpoints:
         weights = RunFolder(path.parent.parent).weights_hash(path.stem)
-        if f"#{path.stem}@{weights}" in manifest.run:
+        if f"#{path.stem}@{weights}" in first:
             return
     raise InputError(
         f"the masks in {name} were predicted with other weights than those of the run. Predict and "

@@ -127,6 +127,17 @@ def test_empty_mask_is_written_and_read_back(tmp_path):
     assert not read_segments(tmp_path / "seg.dcm", series, NUMBERS).any()
 
 
+def test_more_classes_than_a_byte_holds(tmp_path):
+    files = save(make_series(), tmp_path)
+    series = open_series(files)
+    classes = {"background": 0, **{f"class {number}": number for number in range(1, 301)}}
+    labels = np.zeros(series.shape, np.uint16)
+    labels[3, 2, 1], labels[4, 2, 1] = 1, 300
+    write_segmentation(tmp_path / "seg.dcm", labels, files, classes)
+    numbers = SegmentNumbers(tuple(classes.items()), is_chosen=False)
+    np.testing.assert_array_equal(read_segments(tmp_path / "seg.dcm", series, numbers), labels)
+
+
 def test_sources_without_a_patient_get_a_segmentation(tmp_path):
     series = make_series()
     for file in series:

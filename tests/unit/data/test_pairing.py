@@ -172,7 +172,13 @@ def test_labeled_case_without_a_channel_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "layout", ["{case}.png", "{scan}.png -> {scan}_seg.png", "{case}/{x}.png -> {case}_seg.png"]
+    "layout",
+    [
+        "{case}.png",
+        "{scan}.png -> {scan}_seg.png",
+        "{case}/{x}.png -> {case}_seg.png",
+        "{case\u00b2}.png -> {case\u00b2}_seg.png",
+    ],
 )
 def test_incomplete_patterns_are_rejected(tmp_path, layout):
     with pytest.raises(InputError, match="the layout '"):

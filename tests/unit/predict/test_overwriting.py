@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -35,10 +36,12 @@ def out(tmp_path) -> Path:
     return tmp_path / "masks"
 
 
-def predict(sources: list[Path], out: Path, network=bright_is_organ, **options) -> list[str]:
+def predict(
+    sources: list[Path], out: Path, network=bright_is_organ, plan=FLAT_PLAN, **options
+) -> list[str]:
     """Names of the masks that were written."""
-    jobs = find_inputs(sources, FLAT_PLAN, layout="folders")
-    written = predict_jobs(jobs, network, FLAT_PLAN, out, device=CPU, **options)
+    jobs = find_inputs(sources, plan, layout="folders")
+    written = predict_jobs(jobs, network, plan, out, device=CPU, **options)
     return [path.stem for path in written]
 
 
@@ -242,3 +245,14 @@ def test_two_commands_do_not_lose_entries_of_each_other(sources, out, monkeypatc
     others[0].record(jobs[:1], (), Results())
     second.join()
     assert list(json.loads((out / "predictions.json").read_text())["files"]) == list(NAMES)
+
+
+def test_classes_can_be_renamed_after_a_prediction(sources, out):
+    """Names in plan.json, not numbers: the masks stay, and the next command describes them anew."""
+    predict(sources, out, run="runs/a")
+    first, number = FLAT_PLAN.classes
+    renamed = replace(FLAT_PLAN, classes={first: 0, "liver": FLAT_PLAN.classes[number]})
+    assert predict(sources[:1], out, plan=renamed, run="runs/a") == []
+    header, *rows = (out / "cases.csv").read_text().splitlines()
+    assert "liver volume" in header
+    assert [row.split(",")[1] for row in rows] == ["a"]

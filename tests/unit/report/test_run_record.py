@@ -168,11 +168,11 @@ def test_scores_of_labeled_training_cases_are_left_out(tmp_path):
     assert "every scored case was labeled in training" in problems(run)
 
 
-def write_checkpoint(run: Path) -> str:
+def write_checkpoint(run: Path, content: bytes = b"weights") -> str:
     """Returns the identity that a prediction by these weights records."""
     folder = RunFolder(run)
     folder.last.parent.mkdir(exist_ok=True)
-    folder.last.write_bytes(b"weights")
+    folder.last.write_bytes(content)
     return f"/elsewhere#last@{folder.weights_hash('last')}"
 
 
@@ -190,6 +190,16 @@ def test_scores_of_other_weights_are_not_shown(tmp_path):
     (found,) = collect_runs([run]).runs
     assert (found.scores, found.summaries) == ([], {})
     assert "no scores: the masks in predictions were predicted with other weights" in problems(run)
+
+
+def test_masks_averaged_with_folds_belong_to_the_weights_of_the_run(tmp_path):
+    run = make_run(tmp_path, "a", t0=0.5)
+    identity = write_checkpoint(run)
+    fold = write_checkpoint(make_run(run, "fold-0"), b"weights of the fold")
+    write_manifest(run / "predictions", Manifest({"x": 1}, None, f"{identity} + {fold}"))
+    assert "other weights" not in problems(run)
+    RunFolder(run).last.write_bytes(b"trained further")
+    assert "other weights" in problems(run)
 
 
 def test_scores_older_than_the_weights_are_marked(tmp_path):

@@ -50,7 +50,9 @@ def write_segmentation(
     frames = np.zeros((len(planes), *planes[0].size), np.uint8 if len(classes) < 256 else np.uint16)
     names = list(classes)[1:]
     for segment, name in enumerate(names, 1):
-        frames[np.array(order)] += (labels == classes[name]).transpose(2, 1, 0) * np.uint8(segment)
+        frames[np.array(order)] += (labels == classes[name]).transpose(2, 1, 0) * frames.dtype.type(
+            segment
+        )
     with errors_naming(files[0]):
         segmentation = highdicom.seg.Segmentation(
             source_images=[_source(file) for file in sources],

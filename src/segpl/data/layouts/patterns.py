@@ -20,7 +20,7 @@ from segpl.errors import InputError, MissingFileError
 
 ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
-PLACEHOLDER = re.compile(r"\{([a-z]\w*)\}")
+PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
 Values = tuple[tuple[str, str], ...]  # of the placeholders
 
