@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from segpl.api import check, compare
     from segpl.evaluate.folders import evaluate_folders
     from segpl.experiments.folds import cross_validate
-    from segpl.predict.predictor import PredictedImage
+    from segpl.predict.inference import PredictedImage
     from segpl.run import Run, load_run
     from segpl.training import train
 
@@ -34,7 +34,7 @@ __all__ = [
     "train",
 ]
 _HOMES = {
-    "PredictedImage": "segpl.predict.predictor",
+    "PredictedImage": "segpl.predict.inference",
     "check": "segpl.api",
     "compare": "segpl.api",
     "cross_validate": "segpl.experiments.folds",

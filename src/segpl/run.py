@@ -34,8 +34,9 @@ from segpl.predict.familiarity import (
     ScanJudge,
     read_training_images,
 )
+from segpl.predict.inference import PredictedImage, predict_image
 from segpl.predict.inputs import Job, find_inputs
-from segpl.predict.predictor import PredictedImage, predict_image, predict_jobs
+from segpl.predict.predictor import predict_jobs
 from segpl.predict.sampling_choice import samplers_for, sampling_note
 from segpl.settings import (
     Config,

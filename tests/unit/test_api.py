@@ -15,9 +15,9 @@ from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
+from segpl.evaluate.scores import Score, write_scores
 from segpl.notebook import crop_grid
 from segpl.report.page.slices import planes
-from segpl.evaluate.scores import Score, write_scores
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 0.7, 5], [-0.5, 0, 0, 7], [0, 0.6, 0, -3], [0, 0, 0, 1.0]])
