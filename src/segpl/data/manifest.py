@@ -7,7 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
-from segpl.errors import InputError
 from segpl.files import RESTORE, read_record, require_below, write_json
 
 MANIFEST = "predictions.json"
@@ -43,7 +42,7 @@ class Manifest:
         }
 
     def describes(self, summary: CaseSummary) -> bool:
-        """Whether a summary has the classes of the manifest, which may have been renamed since."""
+        """Whether a summary has the classes of the manifest, unlike one of other weights."""
         return list(summary.classes) == list(self.classes)[1:]
 
 
@@ -68,8 +67,6 @@ def read_manifest(folder: Path, remedy: str = RESTORE) -> Manifest | None:
     manifest = read_record(path, Manifest, remedy)
     for case, entry in manifest.files.items():
         require_below(folder, [folder / one for one in (case, entry.labels, *entry.maps.values())])
-        if entry.summary and list(entry.summary.classes) != list(manifest.classes)[1:]:
-            raise InputError(f"{path} cannot be used: {case!r} has other classes. {remedy}")
     return manifest
 
 

@@ -247,12 +247,17 @@ def test_two_commands_do_not_lose_entries_of_each_other(sources, out, monkeypatc
     assert list(json.loads((out / "predictions.json").read_text())["files"]) == list(NAMES)
 
 
-def test_classes_can_be_renamed_after_a_prediction(sources, out):
-    """Names in plan.json, not numbers: the masks stay, and the next command describes them anew."""
+@pytest.mark.parametrize("run", ["runs/a", "runs/b"], ids=["same run", "other run"])
+def test_classes_can_have_other_names_than_in_an_earlier_prediction(sources, out, run):
+    """Masks of the same weights stay and are described anew, those of others are replaced."""
     predict(sources, out, run="runs/a")
-    first, number = FLAT_PLAN.classes
-    renamed = replace(FLAT_PLAN, classes={first: 0, "liver": FLAT_PLAN.classes[number]})
-    assert predict(sources[:1], out, plan=renamed, run="runs/a") == []
+    first, organ = FLAT_PLAN.classes
+    renamed = replace(FLAT_PLAN, classes={first: 0, "liver": FLAT_PLAN.classes[organ]})
+    for is_again in (False, True):
+        expected = ["a"] if run == "runs/b" and not is_again else []
+        overwrite = bool(expected)
+        found = predict(sources[:1], out, plan=renamed, run=run, overwrite=overwrite)
+        assert found == expected
     header, *rows = (out / "cases.csv").read_text().splitlines()
     assert "liver volume" in header
     assert [row.split(",")[1] for row in rows] == ["a"]
