@@ -13,6 +13,7 @@ from segpl.errors import InputError
 from segpl.files import read_record, write_json
 
 SUGGESTED_FOLDS = 5
+TEST_IMAGES = "imagesTs"  # test images of the Decathlon and of nnU-Net
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,11 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     kept = names(limit_unlabeled(unlabeled, settings))
     if left_out := len(unlabeled) - len(kept):
         notes.append(f"{left_out} unlabeled cases are not used, because of split.unlabeled.")
+    if own := sum(case.name in kept and _is_in_test_folder(case) for case in unlabeled):
+        notes.append(
+            f"Unlabeled cases from {TEST_IMAGES}: {own}. If these scans must stay unseen, "
+            "move them out of the dataset."
+        )
     split = Split(
         labeled=names(labeled),
         unlabeled=kept,
@@ -100,6 +106,10 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     if settings.folds or settings.fold:
         return split_fold(split, labeled, dataset, settings)
     return split
+
+
+def _is_in_test_folder(case: Case) -> bool:
+    return case.images[0].parent.name == TEST_IMAGES
 
 
 def check_counts(dataset: Dataset, settings: SplitSettings) -> None:

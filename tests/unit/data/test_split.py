@@ -139,6 +139,15 @@ class TestSubjects:
         assert any("for example 'p1'" in note for note in notes)
 
 
+def test_test_images_that_serve_as_unlabeled_cases_are_reported():
+    own = Case("t", (Path("scans/imagesTs/t_0000.nii.gz"),))
+    assert split(dataset(case("a"), own)).notes == (
+        "Unlabeled cases from imagesTs: 1. If these scans must stay unseen, move them out "
+        "of the dataset.",
+    )
+    assert split(dataset(case("a"), case("u", label=False))).notes == ()
+
+
 class TestFullyLabeled:
     def test_nothing_is_hidden_or_held_out_unasked(self):
         result = split(mixed(40, 0))
