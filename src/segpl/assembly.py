@@ -23,7 +23,7 @@ from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, count_noun
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
@@ -113,7 +113,7 @@ def require_usable(inspection: Inspection) -> None:
     first = fatal[0]
     where = f"case {first.case}: " if first.case else ""
     others = len(fatal) - 1
-    more = f" ({others} more {'problem' if others == 1 else 'problems'}.)" if others else ""
+    more = f" ({count_noun(others, 'more problem')}.)" if others else ""
     data = inspection.dataset
     check = shlex.join(["segpl", "check", str(data.root), "--layout", data.layout])
     raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")

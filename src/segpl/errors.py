@@ -132,6 +132,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names)}.".lstrip()
 
 
+def count_noun(count: int, noun: str) -> str:
+    """'1 case', '2,000 cases'."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"no {kind} named '{name}'. {did_you_mean(name, known)}")
 

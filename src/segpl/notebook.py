@@ -22,10 +22,9 @@ from segpl.data.readers import Grid, read_image
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
-from segpl.errors import UserError
+from segpl.errors import UserError, count_noun
 from segpl.methods.base import Method
 from segpl.report.run_scores import current_scores
-from segpl.report.tables import count_noun
 from segpl.settings import Config
 
 SHOWN_CASES = 3

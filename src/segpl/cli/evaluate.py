@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import bar, plain_console
-    from segpl.errors import InputError
+    from segpl.errors import InputError, count_noun
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
@@ -63,7 +63,6 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.scores import write_scores
     from segpl.report.tables import (
         calibration_summary,
-        count_noun,
         join_names,
         print_table,
         scores_by_class,

@@ -89,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
+    from segpl.errors import count_noun
     from segpl.predict.predictor import IncompleteError
     from segpl.run import load_run
 
@@ -115,9 +116,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     show_cases(args.out, console, preview=args.preview)
     if written:
-        console.print(
-            f"Wrote {len(written)} {'mask' if len(written) == 1 else 'masks'} to {args.out}."
-        )
+        console.print(f"Wrote {count_noun(len(written), 'mask')} to {args.out}.")
     else:
         console.print(
             f"Nothing to do: {args.out} has all masks already. --overwrite replaces them."

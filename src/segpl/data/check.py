@@ -19,7 +19,7 @@ from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
-from segpl.errors import UserError
+from segpl.errors import UserError, count_noun
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
 # a plan for a GPU is finer; which one there is would be known only with torch
@@ -133,12 +133,8 @@ def _count_cases(cases: Sequence[Case]) -> str:
         return "none"
     unlabeled_tests = sum(case.is_test and case.label is None for case in cases)
     note = f", {unlabeled_tests} without a label" if unlabeled_tests else ""
-    subjects = _plural(len({case.subject for case in cases}), "subject")
-    return f"{_plural(len(cases), 'case')} from {subjects}{note}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    subjects = count_noun(len({case.subject for case in cases}), "subject")
+    return f"{count_noun(len(cases), 'case')} from {subjects}{note}"
 
 
 def _channel_names(inspection: Inspection) -> list[str]:
@@ -202,7 +198,7 @@ def _class_sizes(inspection: Inspection) -> Table:
         shares = [voxels.get(number, 0) / sum(voxels.values()) for voxels in labels]
         present = sum(share > 0 for share in shares)
         size = f"{_percent(float(np.mean(shares)))} of the image"
-        table.add_row(name, size, f"{present} of {_plural(len(labels), 'label')}")
+        table.add_row(name, size, f"{present} of {count_noun(len(labels), 'label')}")
     return table
 
 
@@ -247,8 +243,8 @@ def _next_step(inspection: Inspection, command: str) -> list[RenderableType]:
     errors = [problem for problem in _problems(inspection) if problem.fatal]
     if errors:
         cases = {problem.case for problem in errors}
-        where = "" if "" in cases else f" in {_plural(len(cases), 'case')}"
-        text = f"Not ready to train: fix {_plural(len(errors), 'error')}{where} first."
+        where = "" if "" in cases else f" in {count_noun(len(cases), 'case')}"
+        text = f"Not ready to train: fix {count_noun(len(errors), 'error')}{where} first."
         return [Text(text, style="bold red")]
     text = "Ready to train:"
     if not inspection.dataset.unlabeled:

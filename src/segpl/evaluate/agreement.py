@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from segpl.errors import count_noun
 from segpl.files import read_record
 
 NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
@@ -65,7 +66,7 @@ def agreement_summary(record: NetworkAgreement) -> str:
             if one.found < count
         ),
     ]
-    text = f"On {count} unlabeled case{'s' if count > 1 else ''}: "
+    text = f"On {count_noun(count, 'unlabeled case')}: "
     text += "; ".join(filter(None, findings)) + "."
     if record.threshold is not None:
         text += (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from segpl.errors import MissingFileError
+from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import empty_policy
 from segpl.files import csv_text, read_table, write_text
 
@@ -73,7 +73,7 @@ def empty_note(scores: Sequence[Score]) -> str:
         return policy
     if counts["no"] == len(pairs):
         return "No prediction and no label is empty."
-    of = f"of {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of case and class"
+    of = f"of {count_noun(len(pairs), 'pair')} of case and class"
     named = {"both": "both", "prediction": "only the prediction", "label": "only the label"}
     details = ", ".join(f"{words} {counts[key]}" for key, words in named.items())
     return f"{policy} This applies to {len(pairs) - counts['no']} {of} ({details})."

@@ -24,12 +24,12 @@ from segpl.engine.device import (
     peak_memory,
     should_compile,
 )
-from segpl.errors import InputError, did_you_mean
+from segpl.errors import InputError, count_noun, did_you_mean
 from segpl.experiments.cost_trial import TrainingTrial, Workload
 from segpl.experiments.tensor_memory import TensorMemory
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
-from segpl.report.tables import Table, count_noun
+from segpl.report.tables import Table
 from segpl.settings import Config, resolve, select_known
 
 REFERENCE = "supervised"

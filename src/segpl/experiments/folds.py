@@ -19,13 +19,13 @@ from segpl.display import say
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.evaluate.scores import read_scores
 from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
 from segpl.files import csv_text, write_text
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
-from segpl.report.tables import Table, count_noun
+from segpl.report.tables import Table
 from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config
 from segpl.training import prepare_run, train

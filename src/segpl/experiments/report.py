@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from segpl.display import bar, say
-from segpl.errors import UserError
+from segpl.errors import UserError, count_noun
 from segpl.evaluate.folders import evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import write_scores
@@ -15,7 +15,6 @@ from segpl.experiments.scoring import predict_again, score_masks, score_run
 from segpl.report.page.slices import evenly_spaced
 from segpl.report.run_record import RunRecord, read_run
 from segpl.report.run_scores import MASK_FOLDERS
-from segpl.report.tables import count_noun
 from segpl.run import load_run
 
 SAMPLES = 5

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from segpl.errors import count_noun
 from segpl.evaluate.statistics import (
     BOOTSTRAP_SAMPLES,
     SIGNIFICANCE,
@@ -17,7 +18,6 @@ from segpl.evaluate.statistics import (
 )
 from segpl.report.tables import (
     Table,
-    count_noun,
     interval,
     mean_and_std,
     mean_of,

@@ -8,9 +8,8 @@ from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.evaluate.scores import Score, read_scores
-from segpl.report.tables import count_noun
 
 MASK_FOLDERS = ("predictions", "samples")
 SCORE_FILES = ("scores.csv", "predictions/scores.csv")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from segpl.errors import count_noun
 from segpl.evaluate.calibration import TITLES
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, empty_note, summarize
@@ -153,10 +154,6 @@ def metric_title(metric: str, unit: str = "") -> str:
     if not unit:
         return name
     return f"{name} {unit}" if unit.startswith("at ") else f"{name} ({unit})"
-
-
-def count_noun(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def number(value: float, digits: int = 3) -> str:

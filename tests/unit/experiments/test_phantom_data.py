@@ -14,8 +14,8 @@ from segpl.data.planner import Resources
 from segpl.data.split import make_split
 from segpl.errors import InputError
 from segpl.experiments import phantom_data
-from segpl.experiments.compare import TrainingJob, plan_jobs
 from segpl.experiments.experiment import make_experiment
+from segpl.experiments.jobs import TrainingJob, plan_jobs
 from segpl.experiments.phantom_data import make_pelvis, make_phantom
 from segpl.settings import resolve
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import segpl
 from segpl.display import CLASS_COLORS, bar
+from segpl.errors import count_noun
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.figures import ERROR_COLORS
@@ -27,7 +28,6 @@ from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import cost_section, curve_sections
 from segpl.report.sections.volumes import volume_section
 from segpl.report.stress.rows import StressRow, read_stress
-from segpl.report.tables import count_noun
 
 MAX_PAGE = 15_000_000  # bytes, so that the page can be sent by mail
 

@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from segpl.errors import count_noun
 from segpl.evaluate.agreement import NOTE, ClassAgreement, NetworkAgreement
 from segpl.report.collection import RunCollection
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedTable, Section
-from segpl.report.tables import Table, count_noun, mean_and_std, number
+from segpl.report.tables import Table, mean_and_std, number
 
 
 def expected_sections(found: RunCollection) -> list[Section]:

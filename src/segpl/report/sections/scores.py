@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
+from segpl.errors import count_noun
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
@@ -19,7 +20,6 @@ from segpl.report.sections.answer import estimates
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import (
     Table,
-    count_noun,
     interval,
     mean_and_std,
     mean_of,

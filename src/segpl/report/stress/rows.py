@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.errors import MissingFileError
+from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.evaluate.statistics import BySeed
 from segpl.files import csv_text, read_table, write_text
 from segpl.report.comparison import significantly_best
-from segpl.report.tables import Table, count_noun
+from segpl.report.tables import Table
 
 CLEAN = "clean"  # unchanged images; severity 0 of every degradation
 PATCH_SIZE = "patch"  # other window sizes; the severity is the longest side in voxels

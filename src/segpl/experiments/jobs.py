@@ -1,0 +1,151 @@
+"""The runs of an experiment: their folders, settings, plans and cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segpl.assembly import named_plan, open_dataset, plan_for
+from segpl.data.plan import Plan
+from segpl.data.split import Split, make_split
+from segpl.engine.folder import RunFolder
+from segpl.errors import InputError, MissingFileError
+from segpl.experiments.experiment import Experiment, ExperimentDataset
+from segpl.experiments.phantom_data import make_phantom
+from segpl.report.collection import BASELINE
+from segpl.settings import Config, changed_settings, merge_settings, resolve
+
+# settings that a run fills in, or that may change when a comparison is repeated
+FILLED_BY_RUN = ("data.layout", "train.device")
+FILLED_BY_PLAN = ("data.path", "data.plan", "split.draw")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """One run to train and score."""
+
+    dataset: str
+    label: str
+    seed: int
+    folder: Path
+    content: Mapping[str, Any]  # its settings
+    split: Split | None = None  # None: not planned now; only a finished run counts
+
+    @property
+    def title(self) -> str:
+        return f"{self.dataset and self.dataset + ', '}{self.label}, seed {self.seed}"
+
+    @property
+    def is_scored(self) -> bool:
+        return (self.folder / "scores.csv").exists()
+
+
+def plan_jobs(
+    experiment: Experiment, dataset: ExperimentDataset, folder: Path, *, root: Path, quiet: bool
+) -> Iterator[TrainingJob]:
+    """Every run on one dataset. All runs of a seed share the plan and the cases."""
+    labels = experiment.labels_on(dataset)
+    for seed in dataset.seeds:
+        shared = merge_settings(
+            dataset.sections, {"train": {"seed": seed}, "method": {"name": BASELINE}}
+        )
+        if dataset.phantom:
+            place, plan = phantom_for(resolve(shared), folder, seed, quiet=quiet)
+        else:
+            place, plan = data_folder(dataset, root), folder / "plans" / f"seed-{seed}.json"
+            shared = merge_settings({"split": {"draw": seed}}, shared)
+        shared = merge_settings(shared, {"data": {"path": str(place.resolve())}})
+        config = resolve(shared)
+        data = open_dataset(config)
+        split = make_split(data, config.split)
+        if not split.test:
+            raise InputError(f"{place} has no test cases. Hold some out with --test N.")
+        if not dataset.phantom:
+            write_plan(plan, config, quiet=quiet)
+        shared = merge_settings(shared, {"data": {"plan": str(plan.resolve())}})
+        for label in labels:
+            content = experiment.settings(dataset, label, shared)
+            own = make_split(data, resolve(content).split)  # may use fewer unlabeled cases
+            if (own.test, own.validation) != (split.test, split.validation):
+                raise InputError(
+                    f"[methods.{label}] has other validation or test cases than the other methods. "
+                    "Set split for all methods."
+                )
+            run = folder / "runs" / f"{label}-{seed}"
+            yield TrainingJob(dataset.name, label, seed, run, content, own)
+
+
+def finished_jobs(
+    experiment: Experiment, dataset: ExperimentDataset, folder: Path
+) -> Iterator[TrainingJob]:
+    """Finished runs on a dataset that this call does not train on."""
+    jobs = [
+        TrainingJob(
+            dataset.name,
+            label,
+            seed,
+            folder / "runs" / f"{label}-{seed}",
+            merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}}),
+        )
+        for seed in dataset.seeds
+        for label in experiment.labels_on(dataset)
+    ]
+    yield from jobs if any(job.is_scored for job in jobs) else ()
+
+
+def data_folder(dataset: ExperimentDataset, root: Path) -> Path:
+    place = root / dataset.path
+    if not place.is_dir():
+        name = f"dataset '{dataset.name}': " if dataset.name else ""
+        raise MissingFileError(
+            f"{name}{place} is not a folder. Set the folder of the datasets with --data, or skip "
+            "this one with --only."
+        )
+    return place
+
+
+def phantom_for(config: Config, folder: Path, seed: int, *, quiet: bool) -> tuple[Path, Path]:
+    """Generated scans of a seed, and their plan."""
+    if config.data.plan:
+        raise InputError("generated scans have their own plan: remove data.plan.")
+    if config.split.validation and config.split.seed:
+        raise InputError(
+            f"split.seed is {config.split.seed}: the seeds draw the generated scans and the "
+            "validation cases. Remove split.seed."
+        )
+    scans = folder / "phantoms" / f"seed-{seed}"
+    return make_phantom(scans, seed, validation=config.split.validation, quiet=quiet)
+
+
+def write_plan(path: Path, config: Config, *, quiet: bool) -> None:
+    """One plan for all runs of a seed: a later one could differ, as free memory changes."""
+    if not path.exists():
+        plan_for(config, quiet=quiet).write(path)
+    elif config.data.plan and named_plan(config) != Plan.read(path):
+        raise InputError(
+            f"{path} differs from {config.data.plan} with these settings. Choose another --out, or "
+            "use the plan and batch of the first call."
+        )
+
+
+def reject_changed_settings(jobs: Sequence[TrainingJob]) -> None:
+    """Settings and cases of a repeated comparison must match the runs that exist."""
+    wanted = [resolve(job.content) for job in jobs]  # all of them, before any run starts
+    for job, config in zip(jobs, wanted, strict=True):
+        folder = RunFolder(job.folder)
+        if not folder.config.exists():
+            continue
+        free = FILLED_BY_RUN if job.split else (*FILLED_BY_RUN, *FILLED_BY_PLAN)
+        if changed := changed_settings(folder, config, ignore=free):
+            raise InputError(
+                f"{job.folder} was trained with other settings: {', '.join(changed)}. Choose "
+                "another --out, or use the same settings."
+            )
+        saved = Split.read(folder.split) if folder.split.exists() else None
+        if saved and job.split and not saved.has_same_cases(job.split):
+            raise InputError(
+                f"{job.folder} was trained on other cases: {config.data.path} has changed. Choose "
+                "another --out."
+            )
