@@ -87,20 +87,20 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     count = labeled_count(dataset, settings, len(pool))
     labeled, hidden = pool[:count], pool[count:]
     unlabeled += hidden
-    kept = names(limit_unlabeled(unlabeled, settings))
+    kept = limit_unlabeled(unlabeled, settings)
     if left_out := len(unlabeled) - len(kept):
         notes.append(f"{left_out} unlabeled cases are not used, because of split.unlabeled.")
-    if own := sum(case.name in kept and _is_in_test_folder(case) for case in unlabeled):
+    if own := sum(map(_is_in_test_folder, kept)):
         notes.append(
             f"Unlabeled cases from {TEST_IMAGES}: {own}. If these scans must stay unseen, "
             "move them out of the dataset."
         )
     split = Split(
         labeled=names(labeled),
-        unlabeled=kept,
+        unlabeled=names(kept),
         validation=names(validation),
         test=names([*dataset.test, *test]),
-        hidden=tuple(sorted(set(names(hidden)) & set(kept))),
+        hidden=tuple(sorted(set(names(hidden)) & set(names(kept)))),
         notes=tuple(notes),
     )
     if settings.folds or settings.fold:
