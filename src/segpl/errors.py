@@ -137,6 +137,13 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def name_some(names: Iterable[str], most: int) -> str:
+    """The first few names, and how many more there are."""
+    known = list(names)
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more or "none"
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     return UnknownNameError(f"no {kind} named '{name}'. {did_you_mean(name, known)}")
 

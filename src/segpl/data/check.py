@@ -19,7 +19,7 @@ from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
-from segpl.errors import UserError, count_noun
+from segpl.errors import UserError, count_noun, name_some
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
 # a plan for a GPU is finer; which one there is would be known only with torch
@@ -123,8 +123,7 @@ def _overview(inspection: Inspection, unused: Sequence[str]) -> Table:
     ignored = f"; {dataset.ignore} is ignored" if dataset.ignore is not None else ""
     table.add_row("classes", classes + ignored)
     if unused:
-        more = f" and {len(unused) - MOST_UNUSED} more" if len(unused) > MOST_UNUSED else ""
-        table.add_row("ignored", Text(", ".join(unused[:MOST_UNUSED]) + more))
+        table.add_row("ignored", Text(name_some(unused, MOST_UNUSED)))
     return table
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST, Manifest
 from segpl.data.readers import read_image
-from segpl.errors import InputError
+from segpl.errors import InputError, name_some
 from segpl.evaluate.pairing import (
     Pairing,
-    name_some,
     pair_cases,
     read_class_numbers,
     require_same_grid,
@@ -76,8 +75,8 @@ def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
     ]
     if stale:
         raise InputError(
-            f"the probabilities of {name_some(stale)} in {folder} are older than the masks: "
-            f"{MANIFEST} does not list them. Write both with `segpl predict RUN --out "
+            f"the probabilities of {name_some(sorted(stale), 3)} in {folder} are older than "
+            f"the masks: {MANIFEST} does not list them. Write both with `segpl predict RUN --out "
             f"{folder.parent} --probabilities --overwrite`."
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from segpl.data.layouts.base import image_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
 from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, name_some
 from segpl.evaluate.region import find_regions
 
 
@@ -71,9 +71,9 @@ def pair_cases(
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
-            f"no prediction has a label: {predictions} contains {name_some(predicted)}, and "
-            f"{labels} contains {name_some(known)}. Files are matched by case name: rename them, "
-            "or give the labels of these cases."
+            f"no prediction has a label: {predictions} contains {name_some(sorted(predicted), 3)}, "
+            f"and {labels} contains {name_some(sorted(known), 3)}. Files are matched by case name: "
+            "rename them, or give the labels of these cases."
         )
     seen: dict[str, list[str]] = {}
     classes = dataset.classes if dataset else None
@@ -101,7 +101,7 @@ def warn_without_label(pairing: Pairing, labels: str | Path) -> None:
     if pairing.without_label:
         warnings.warn(
             f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
-            f"scored: {name_some(pairing.without_label)}.",
+            f"scored: {name_some(pairing.without_label, 3)}.",
             stacklevel=3,
         )
 
@@ -129,13 +129,6 @@ def read_class_numbers(folder: Path) -> Manifest | None:
         'It needs {"classes": {name: number}, "ignore": number or null}. Correct it, or remove it '
         "to score every number in the labels as a class.",
     )
-
-
-def name_some(names: Iterable[str], most: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    ordered = sorted(names)
-    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(ordered[:most]) + more if ordered else "none"
 
 
 def _files_by_case(folder: Path) -> dict[str, Path]:

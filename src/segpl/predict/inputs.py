@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset
-from segpl.data.layouts import name_files, read_dataset, read_like, stated_layout
+from segpl.data.layouts import SHOWN_FILES, read_dataset, read_like, stated_layout
 from segpl.data.layouts.base import image_files
 from segpl.data.layouts.content import list_content
 from segpl.data.layouts.nnunet import CHANNEL
@@ -17,7 +17,7 @@ from segpl.data.layouts.pairing import find_patterns, has_label_word, looks_like
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
-from segpl.errors import InputError, MissingFileError, UserError, require_utf8
+from segpl.errors import InputError, MissingFileError, UserError, name_some, require_utf8
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
 
@@ -93,7 +93,7 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], No
         known = {path for job in jobs for path in job.images}
         skipped = [file.path for file in content.files if folder / file.path not in known]
         if skipped := [*skipped, *content.unusable]:
-            tell(f"Skipped in {folder}: {name_files(skipped)}.")
+            tell(f"Skipped in {folder}: {name_some(skipped, SHOWN_FILES)}.")
     return jobs
 
 

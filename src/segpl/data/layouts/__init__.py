@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
 from segpl.display import say
-from segpl.errors import InputError, MissingFileError, UserError
+from segpl.errors import InputError, MissingFileError, UserError, name_some
 from segpl.files import read_toml
 from segpl.registry import Registry
 
@@ -163,19 +162,13 @@ def describe_patterns(dataset: Dataset) -> str:
     ]
     content = list_content(dataset.root)
     unused = [*unused_files(dataset, content), *content.unusable]
-    rows.append(("ignored", name_files(unused) if unused else "nothing"))
+    rows.append(("ignored", name_some(unused, SHOWN_FILES) if unused else "nothing"))
     return "\n".join(f"  {name:<10}{text}" for name, text in rows)
 
 
 def _file_names(dataset: Dataset, case: Case) -> str:
     files = [*case.images, *([case.label] if case.label else [])]
     return ", ".join(str(path.relative_to(dataset.root)) for path in files)
-
-
-def name_files(paths: Sequence[str]) -> str:
-    """The first few names, and how many more there are."""
-    more = f" and {len(paths) - SHOWN_FILES} more" if len(paths) > SHOWN_FILES else ""
-    return ", ".join(paths[:SHOWN_FILES]) + more
 
 
 def _suggestion(content: Content) -> str:
@@ -191,7 +184,7 @@ def _content(root: Path) -> str:
         for path in root.iterdir()
         if not path.name.startswith(".")
     )
-    return name_files(names) if names else "nothing"
+    return name_some(names, SHOWN_FILES) if names else "nothing"
 
 
 def _described(dataset: Dataset) -> Dataset:
