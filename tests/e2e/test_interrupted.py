@@ -14,7 +14,7 @@ from segpl.cli.main import RESUME_ADVICE
 from segpl.data.pelvis import write_pelvis_dataset
 from segpl.experiments import phantom_data
 from segpl.methods.segpl import SegPL
-from segpl.predict import predictor
+from segpl.predict import inference
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def predicting(segpl: Command, root: Path) -> Interrupted:
     data = make_dataset(root / "data", dims=2, test=3)
     assert segpl("train", data, *SHORT, *ANY, "--out", root / "run").code == 0
     arguments = ("predict", root / "run", "--out", root / "masks")
-    return Interrupted(arguments, (predictor, "predict_windows"), 3, (root / "masks", "*.png"), 1)
+    return Interrupted(arguments, (inference, "predict_windows"), 3, (root / "masks", "*.png"), 1)
 
 
 def filling(segpl: Command, root: Path) -> Interrupted:
@@ -45,7 +45,7 @@ def filling(segpl: Command, root: Path) -> Interrupted:
     assert segpl("train", data, *options, "--steps", 8, "--resume").code == 0
     arguments = ("report", run, "--fill", "--out", root / "report.html")
     new = (run, "predictions/t[01].png")
-    return Interrupted(arguments, (predictor, "predict_windows"), 3, new)
+    return Interrupted(arguments, (inference, "predict_windows"), 3, new)
 
 
 def comparing(segpl: Command, root: Path) -> Interrupted:

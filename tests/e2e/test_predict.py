@@ -141,4 +141,4 @@ def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):
     assert [tuple(row[:3]) for row in rows[1:]] == [
         ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
     ]
-    assert "Empty masks: overlaps are 1 if both are empty" in answer.out
+    assert "1 case scored. No prediction and no label is empty." in answer.out
