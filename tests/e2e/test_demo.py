@@ -41,6 +41,7 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
     assert (out / "demo.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_longer_demo_continues_training_and_replaces_the_scores(segpl, tmp_path):
     command = ("demo", "--out", tmp_path, "--methods", "segpl", "segpl-vi")
     segpl(*command, "--steps", 2)

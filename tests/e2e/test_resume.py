@@ -68,6 +68,7 @@ def check_resumes(segpl, root: Path, moment: str) -> None:
         assert (root / moment / name).read_bytes() == (root / "whole" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_killed_run_resumes_to_the_same_bytes(segpl, root):
     kill_runs(root, SHARPEST)
     steps = [read_checkpoint(p).step if (p := last_of(root / n)).exists() else 0 for n in SHARPEST]
