@@ -33,6 +33,20 @@ PICTURES = Plan(
     batch=1,
     reasons={},
 )
+ORGAN_PLAN = Plan(
+    dims=3,
+    channels=("CT",),
+    classes={"background": 0, "organ": 4},
+    ignore=None,
+    orientation="RAS",
+    spacing=(1.0, 1.0, 1.0),
+    normalization=(Normalization("ct", low=0, high=100, mean=50, std=10),),
+    patch=(8, 8, 8),
+    strides=(),
+    width=4,
+    batch=1,
+    reasons={},
+)
 WIDTH = 4
 
 

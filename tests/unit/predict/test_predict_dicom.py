@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import highdicom
@@ -11,30 +12,17 @@ import pydicom
 import pytest
 import torch
 from generated_dicom import SAGITTAL, make_series, oblique, save
+from tiny import ORGAN_PLAN
 
 from segpl.data.dicom.label import SegmentNumbers, read_segments
 from segpl.data.dicom.series import open_series
 from segpl.data.manifest import read_manifest
-from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import read_image
 from segpl.errors import InputError
 from segpl.predict.inputs import find_inputs
 from segpl.predict.predictor import predict_jobs
 
-PLAN = Plan(
-    dims=3,
-    channels=("MR",),
-    classes={"background": 0, "organ": 4},
-    ignore=None,
-    orientation="RAS",
-    spacing=(1.0, 1.0, 1.0),
-    normalization=(Normalization("ct", low=0, high=100, mean=50, std=10),),
-    patch=(8, 8, 8),
-    strides=(),
-    width=4,
-    batch=1,
-    reasons={},
-)
+PLAN = replace(ORGAN_PLAN, channels=("MR",))
 CUBES = (1.0, 1.0, 1.0)  # mm, so that nothing is resampled
 NUMBERS = SegmentNumbers((("organ", 4),), is_chosen=False)
 

@@ -12,8 +12,9 @@ import pytest
 import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 import torch
 from PIL import Image
+from tiny import ORGAN_PLAN as PLAN
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
 from segpl.predict import predictor
@@ -21,20 +22,6 @@ from segpl.predict.inputs import find_inputs
 from segpl.predict.predictor import predict_jobs
 
 CPU = torch.device("cpu")
-PLAN = Plan(
-    dims=3,
-    channels=("CT",),
-    classes={"background": 0, "organ": 4},
-    ignore=None,
-    orientation="RAS",
-    spacing=(1.0, 1.0, 1.0),
-    normalization=(Normalization("ct", low=0, high=100, mean=50, std=10),),
-    patch=(8, 8, 8),
-    strides=(),
-    width=4,
-    batch=1,
-    reasons={},
-)
 FLAT_PLAN = replace(PLAN, dims=2, orientation=None, spacing=(1.0, 1.0), patch=(8, 8))
 SHAPE = (9, 12, 14)
 
