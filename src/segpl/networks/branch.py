@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.network import Network
-from segpl.networks.unet import CONVOLUTIONS, Block
+from segpl.networks.unet import Block
 from segpl.resize import resize_linear
 
 

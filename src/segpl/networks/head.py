@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.pool import POOLED_SIDE, average_pool
-from segpl.networks.unet import CONVOLUTIONS
 from segpl.threshold.normal import Normal
 
 

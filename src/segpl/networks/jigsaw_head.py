@@ -7,8 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.pool import average_pool
-from segpl.networks.unet import CONVOLUTIONS
 
 
 class JigsawHead(nn.Module):

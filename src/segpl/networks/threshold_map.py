@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.pool import POOLED_SIDE, average_pool
-from segpl.networks.unet import CONVOLUTIONS
 
 
 class ThresholdMap(nn.Module):
