@@ -36,6 +36,7 @@ Role = Literal["image", "label"]
 # numpy parses headers as Python code, which sometimes fails in concurrent threads of Python 3.11
 NPY_HEADERS = threading.Lock()
 DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
+CHUNK = 2**20  # bytes or values processed at a time
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
 LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
@@ -75,15 +76,45 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
 
     def values() -> NDArray[Any]:
         require_stored(path, size, is_packed=is_compressed)
+        raw = bytearray(size)
         with gzip.open(path) if is_compressed else path.open("rb") as file:
-            raw = file.read(size)
+            _fill(raw, file)
             if is_compressed:
                 # read to the end, which verifies the checksum
                 reject_surplus(path, len(file.read(MOST_PADDING + 1)), size)
-        stored: NDArray[Any] = np.asanyarray(header.data_from_fileobj(io.BytesIO(raw)))
-        return stored.reshape(shape)
+        stored = np.frombuffer(raw, header.get_data_dtype(), offset=start)
+        slope, offset = header.get_slope_inter()
+        return _scaled(stored, slope, offset, role).reshape(shape, order="F")
 
     return OpenFile(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
+
+
+def _fill(raw: bytearray, file: io.BufferedIOBase) -> None:
+    """Read `file` into `raw`; a second copy of a large scan may not fit in memory."""
+    view, filled = memoryview(raw), 0
+    while filled < len(raw):
+        part = file.read(min(CHUNK, len(raw) - filled))
+        if not part:
+            raise EOFError(f"{len(raw) - filled:,} bytes are missing at its end")
+        view[filled : filled + len(part)] = part
+        filled += len(part)
+
+
+def _scaled(
+    stored: NDArray[Any], slope: float | None, offset: float | None, role: Role
+) -> NDArray[Any]:
+    """The values (N,) after the scaling in the header, as float32 if that is exact enough."""
+    from nibabel.volumeutils import apply_read_scaling
+
+    is_plain = slope is None or (slope, offset) == (1, 0)
+    if is_plain or role == "label" or stored.dtype.kind not in "iuf":
+        return np.asarray(apply_read_scaling(stored, slope, offset))
+    result = np.empty(stored.shape, np.float32)
+    with np.errstate(over="ignore"):  # infinity is rejected later
+        for first in range(0, len(stored), CHUNK):
+            part = stored[first : first + CHUNK]
+            result[first : first + CHUNK] = apply_read_scaling(part, slope, offset)
+    return result
 
 
 def open_metaimage(path: Path, role: Role) -> OpenFile:

@@ -6,8 +6,9 @@ so that the inverse recovers the original grid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from nibabel import orientations
@@ -15,9 +16,13 @@ from numpy.typing import NDArray
 
 from segpl.errors import InputError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 Affine = NDArray[np.float64]
 SAME_SPACING = 0.01  # smaller relative differences are rounding in a header
 SMOOTHED_FROM = 1.5  # shrinking by a larger factor needs a blur against aliasing
+SLAB_VOXELS = 2**21  # resampled at a time
 TIE = 1e-3  # fractions of a voxel that differ by less are equal up to rounding
 
 
@@ -69,7 +74,10 @@ def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
 
 
 def _apply(array: NDArray[Any], transform: NDArray[np.float64]) -> NDArray[Any]:
-    return np.stack([orientations.apply_orientation(channel, transform) for channel in array])
+    """A view of `array`."""
+    steps = (slice(None, None, int(flip)) for flip in transform[:, 1])
+    targets = transform[:, 0].astype(int)
+    return array[(slice(None), *steps)].transpose(0, *(np.argsort(targets) + 1))
 
 
 def resampled_shape(
@@ -83,20 +91,16 @@ def resampled_shape(
 
 
 def resize(array: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float32]:
-    """Resample `array` (C, *S) to `shape` over the same field of view, by linear interpolation."""
-    old = array.shape[1:]
-    if old == tuple(shape):
-        return array
-    # `segpl check` and the plan use the rest of this module and do not need torch
-    import torch
-    from torch.nn.functional import interpolate
+    """Resample `array` (C, *S) to `shape` over the same field of view, by linear interpolation.
 
-    mode = {2: "bilinear", 3: "trilinear"}[len(old)]
+    Axes that shrink are blurred against aliasing.
+    """
+    if array.shape[1:] == tuple(shape):
+        return array
     result = np.empty((len(array), *shape), np.float32)
-    # one channel at a time: copies of all channels may not fit in memory
     for channel, target in zip(array, result, strict=True):
-        smooth = torch.from_numpy(_smooth(channel, shape))[None, None]
-        target[...] = interpolate(smooth, tuple(shape), mode=mode, align_corners=False)[0, 0]
+        for slab in _slabs(channel.shape, shape):
+            target[slab.rows] = slab.resample(channel[slab.source])
     return result
 
 
@@ -109,24 +113,68 @@ def resize_label(label: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
     """
     if label.shape == tuple(shape):
         return label
-    numbers = np.unique(label)
-    result = np.full(shape, numbers[0], label.dtype)
-    largest = np.zeros(shape, np.float32)
-    for number in numbers:
-        part = resize((label == number)[None].astype(np.float32), shape)[0]
-        is_larger = part > largest - TIE
-        result[is_larger] = number
-        largest[is_larger] = part[is_larger]
+    result = np.empty(shape, label.dtype)
+    for slab in _slabs(label.shape, shape):
+        source, target = label[slab.source], result[slab.rows]
+        numbers = np.unique(source)
+        target[...] = numbers[0]
+        largest = np.zeros(target.shape, np.float32)
+        for number in numbers if len(numbers) > 1 else ():
+            part = slab.resample(source == number)
+            is_larger = part > largest - TIE
+            target[is_larger] = number
+            largest[is_larger] = part[is_larger]
     return result
 
 
-def _smooth(array: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float32]:
-    """A writable copy of `array` (*S), blurred along the axes that will shrink."""
-    from scipy.ndimage import gaussian_filter1d
+class _Slab(NamedTuple):
+    """Rows of the new grid, and how to compute them; whole volumes would need several copies."""
 
-    result = np.array(array, np.float32)
-    for axis, (old, new) in enumerate(zip(array.shape, shape, strict=True)):
-        factor = old / new
-        if factor > SMOOTHED_FROM:
-            result = gaussian_filter1d(result, (factor - 1) / 2, axis=axis, mode="nearest")
-    return result
+    rows: slice
+    source: slice  # the rows of the old grid that they depend on
+    steps: tuple[tuple[int, csr_array], ...]  # axis and weights, in order
+
+    def resample(self, source: NDArray[Any]) -> NDArray[np.float32]:
+        values = source.astype(np.float32)
+        for axis, weights in self.steps:
+            moved = np.moveaxis(values, axis, 0)
+            columns = np.ascontiguousarray(moved).reshape(len(moved), -1)
+            resampled = (weights @ columns).reshape(-1, *moved.shape[1:])
+            values = np.moveaxis(resampled, 0, axis)
+        return values
+
+
+def _slabs(old: Sequence[int], new: Sequence[int]) -> Iterator[_Slab]:
+    factors = [a / b for a, b in zip(old, new, strict=True)]
+    weights = [_weights(a, b) for a, b in zip(old, new, strict=True)]
+    changed = (axis for axis in range(len(old)) if old[axis] != new[axis])
+    # first the axes that shrink most: less is left for the others
+    axes = sorted(changed, key=factors.__getitem__, reverse=True)
+    plane = max(math.prod(old[1:]), math.prod(new[1:])) * max(1.0, factors[0])
+    step = max(1, int(SLAB_VOXELS / plane))
+    for start in range(0, new[0], step):
+        rows = slice(start, min(start + step, new[0]))
+        along = weights[0][rows]
+        source = slice(int(along.indices.min()), int(along.indices.max()) + 1)
+        own = (along[:, source], *weights[1:])
+        yield _Slab(rows, source, tuple((axis, own[axis]) for axis in axes))
+
+
+def _weights(old: int, new: int) -> csr_array:
+    """Weights (new, old) of linear interpolation, after a blur if `new` is much smaller."""
+    from scipy.sparse import csr_array  # `segpl check` does not need it
+
+    factor = old / new
+    centers = np.clip((np.arange(new) + 0.5) * factor - 0.5, 0, old - 1)[:, None, None]
+    sigma = (factor - 1) / 2 if factor > SMOOTHED_FROM else 0.0
+    reach = int(4 * sigma + 0.5)
+    offsets = np.arange(-reach, reach + 1)
+    blur = np.exp(-0.5 * (offsets / sigma) ** 2) if sigma else np.ones(1)
+    nearest = np.floor(centers).astype(int) + np.arange(2)[:, None]  # (new, 2, 1)
+    values = (1 - np.abs(centers - nearest)) * (blur / blur.sum())  # (new, 2, offsets)
+    columns = np.clip(np.minimum(nearest, old - 1) + offsets, 0, old - 1)
+    rows = np.broadcast_to(np.arange(new)[:, None, None], values.shape)
+    entries = values.astype(np.float32).ravel(), (rows.ravel(), columns.ravel())
+    weights = csr_array(entries, shape=(new, old))
+    weights.eliminate_zeros()
+    return weights

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from segpl.errors import InputError, unknown
 from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
-Nonzero = NDArray[np.bool_]  # (*S), where the file is not 0
 NO_CLASS = -2  # index of a number that no class has
 
 
@@ -43,8 +43,7 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
     for index, (name, rule) in enumerate(zip(plan.channels, plan.normalization, strict=True)):
         if rule.kind not in NORMALIZERS:
             raise unknown("normalization", rule.kind, NORMALIZERS)
-        nonzero = resize_label(array[index] != 0, target)
-        result[index] = NORMALIZERS[rule.kind](result[index], nonzero, rule, name)
+        NORMALIZERS[rule.kind](result[index], array[index], rule, name)
     return result
 
 
@@ -63,14 +62,17 @@ def _class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
     table = np.full(high - low + 1, NO_CLASS, np.int8 if len(plan.classes) <= 127 else np.int16)
     for number, index in index_of.items():
         table[number - low] = index
-    in_range = (label >= low) & (label <= high)
-    indices = np.where(in_range, table[label.clip(low, high) - low], table.dtype.type(NO_CLASS))
-    strange = np.unique(label[indices == NO_CLASS])
-    if strange.size:
+    indices = np.empty(label.shape, table.dtype)
+    strange: set[int] = set()
+    for row, target in zip(label, indices, strict=True):
+        in_range = (row >= low) & (row <= high)
+        target[...] = np.where(in_range, table[row.clip(low, high) - low], NO_CLASS)
+        strange.update(np.unique(row[target == NO_CLASS]).tolist())
+    if strange:
         known = ", ".join(f"{number} {name}" for name, number in plan.classes.items())
         more = "" if plan.ignore is None else f", {plan.ignore} ignore"
         raise InputError(
-            f"the label contains {', '.join(map(str, strange[:10]))}, but the classes are "
+            f"the label contains {', '.join(map(str, sorted(strange)[:10]))}, but the classes are "
             f"{known}{more}. Name the number in the dataset's labels, or correct the file."
         )
     return indices
@@ -91,39 +93,57 @@ def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:
     return result
 
 
-def _zscore(channel: Channel, nonzero: Nonzero, rule: Normalization, name: str) -> Channel:
-    mean, std = _mean_and_std(channel, name)
-    return (channel - mean) / std
+# each normalizes a prepared channel in place; `stored` is the channel before resampling
 
 
-def _zscore_nonzero(channel: Channel, nonzero: Nonzero, rule: Normalization, name: str) -> Channel:
+def _zscore(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
+    _shift_and_scale(channel, *_mean_and_std(channel, name))
+
+
+def _zscore_nonzero(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
+    nonzero = resize_label(stored != 0, channel.shape)
     if not nonzero.any():
         raise _constant_channel(name, 0.0)
-    mean, std = _mean_and_std(channel[nonzero], name)
-    return np.where(nonzero, (channel - mean) / std, np.float32(0))
+    _shift_and_scale(channel, *_mean_and_std(channel, name, nonzero))
+    channel[np.logical_not(nonzero, out=nonzero)] = 0
 
 
-def _ct(channel: Channel, nonzero: Nonzero, rule: Normalization, name: str) -> Channel:
+def _ct(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
     if not (rule.std > 0 and rule.high > rule.low):
         raise InputError(
             f"the ct normalization of channel '{name}' has std {rule.std}, low {rule.low} and high "
             f"{rule.high}: std must be positive and high above low. Correct it in plan.json."
         )
-    return (channel.clip(rule.low, rule.high) - np.float32(rule.mean)) / np.float32(rule.std)
+    channel.clip(rule.low, rule.high, out=channel)
+    _shift_and_scale(channel, np.float32(rule.mean), np.float32(rule.std))
 
 
-NORMALIZERS: dict[str, Callable[[Channel, Nonzero, Normalization, str], Channel]] = {
+NORMALIZERS: dict[str, Callable[[Channel, Channel, Normalization, str], None]] = {
     "zscore": _zscore,
     "zscore-nonzero": _zscore_nonzero,
     "ct": _ct,
 }
 
 
-def _mean_and_std(values: Channel, name: str) -> tuple[np.float32, np.float32]:
-    # float32 sums over a large volume are too inexact for a small standard deviation
-    mean, std = values.mean(dtype=np.float64), values.std(dtype=np.float64)
-    if std <= 1e-6 * abs(mean) or std == 0:
-        raise _constant_channel(name, float(mean))
+def _shift_and_scale(channel: Channel, mean: np.float32, std: np.float32) -> None:
+    channel -= mean
+    channel /= std
+
+
+def _mean_and_std(
+    channel: Channel, name: str, mask: NDArray[np.bool_] | None = None
+) -> tuple[np.float32, np.float32]:
+    def rows() -> Iterator[NDArray[np.float64]]:
+        # float32 sums over a large volume are too inexact for a small standard deviation, and a
+        # float64 copy of it may not fit in memory
+        for index, row in enumerate(channel):
+            yield (row if mask is None else row[mask[index]]).astype(np.float64)
+
+    count = channel.size if mask is None else int(np.count_nonzero(mask))
+    mean = sum(float(row.sum()) for row in rows()) / count
+    std = math.sqrt(sum(float(np.square(row - mean).sum()) for row in rows()) / count)
+    if std <= 1e-6 * abs(mean):
+        raise _constant_channel(name, mean)
     return np.float32(mean), np.float32(std)
 
 

@@ -5,7 +5,7 @@ Unusable files are rejected here, with their path, so that later stages can rely
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -249,14 +249,18 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     _reject_non_numeric(path, values)
     with np.errstate(over="ignore"):  # overflow of float32 gives infinity, which is rejected
         array = np.ascontiguousarray(values, dtype=np.float32)
-    finite = np.isfinite(array)
-    if not finite.all():
-        count = array.size - int(np.count_nonzero(finite))
+    count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in _slices(array))
+    if count:
         raise UnusableFileError(
             f"{path} contains {count} voxels that are NaN or infinite",
             "Replace them, for example with numpy.nan_to_num, or remove the case.",
         )
     return array
+
+
+def _slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Slices of an image (C, *S), for temporary arrays of a bounded size."""
+    return (row for channel in array for row in channel)
 
 
 def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:

@@ -4,7 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
+from scipy.ndimage import gaussian_filter1d
+from torch.nn.functional import interpolate
 
+from segpl.data import geometry
 from segpl.data.geometry import (
     reorient,
     reorient_axes,
@@ -81,6 +85,22 @@ class TestResize:
         inner = slice(2, -2)  # the edges have no neighbor on one side
         assert new[inner] == pytest.approx(centers[inner], abs=2e-2)
 
+    @pytest.mark.parametrize("shape", [(9, 8, 11), (6, 15, 7), (4, 3, 21), (1, 9, 2)])
+    @pytest.mark.parametrize("voxels", [1, 200, 2**21])
+    def test_agrees_with_a_blur_and_interpolation_in_float64(self, shape, voxels, monkeypatch):
+        """SciPy and torch as references, for slabs of any size."""
+        monkeypatch.setattr(geometry, "SLAB_VOXELS", voxels)
+        array = np.random.default_rng(0).random((1, 9, 8, 11))
+        smooth = array[0]
+        for axis, new in enumerate(shape):
+            factor = smooth.shape[axis] / new
+            if factor > 1.5:
+                smooth = gaussian_filter1d(smooth, (factor - 1) / 2, axis=axis, mode="nearest")
+        expected = interpolate(torch.from_numpy(smooth)[None, None], shape, mode="trilinear")
+        assert resize(array.astype(np.float32), shape)[0] == pytest.approx(
+            expected[0, 0].numpy(), abs=1e-5
+        )
+
     def test_shrinking_averages_fine_detail(self):
         """Without a blur, stripes of 0 and 1 would keep their contrast and become wider."""
         stripes = np.zeros((1, 32, 30), np.float32)
@@ -100,6 +120,12 @@ class TestResizeLabel:
     def test_no_new_numbers_appear(self, shape):
         label = np.random.default_rng(0).choice([-1, 0, 7], (9, 10, 11)).astype(np.int16)
         assert set(np.unique(resize_label(label, shape))) <= {-1, 0, 7}
+
+    def test_slabs_do_not_change_the_result(self, monkeypatch):
+        label = np.random.default_rng(0).integers(-1, 4, (20, 6, 5)).astype(np.int8)
+        whole = resize_label(label, (7, 9, 4))
+        monkeypatch.setattr(geometry, "SLAB_VOXELS", 1)
+        assert np.array_equal(resize_label(label, (7, 9, 4)), whole)
 
     @pytest.mark.parametrize("axis", [0, 1, 2])
     def test_doubling_one_axis_is_inverted_exactly(self, axis):

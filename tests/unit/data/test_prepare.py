@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tiny import PICTURES
 
+from segpl.data import geometry
 from segpl.data.plan import Normalization
 from segpl.data.prepare import prepare_image, prepare_label, restore
 from segpl.data.readers import Grid, Image, Label
@@ -135,6 +137,22 @@ def test_restored_probabilities_are_interpolated():
     plan = replace(PLAN, spacing=(1.0, 2.0))
     back = restore(np.array([[[0.2, 0.6]]], np.float32), Grid((1, 4), (1.0, 1.0), None), plan)
     assert back[0, 0].tolist() == pytest.approx([0.2, 0.3, 0.5, 0.6])
+
+
+@pytest.mark.parametrize("kind", ["ct", "zscore", "zscore-nonzero"])
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (1.3, 1.0, 0.9)])
+def test_preparing_needs_little_more_memory_than_its_result(kind, spacing, monkeypatch):
+    monkeypatch.setattr(geometry, "SLAB_VOXELS", 2**10)
+    rule = Normalization(kind, low=0, high=1, mean=0.5, std=0.3)
+    plan = replace(VOLUME_PLAN, spacing=spacing, normalization=(rule,))
+    array = np.random.default_rng(0).random((1, 32, 32, 32), np.float32)
+    image = Image(array, Grid((32,) * 3, (1.0,) * 3, np.diag([-1.0, 1.0, 1.0, 1.0])))
+    prepare_image(image, plan)  # imports take memory too
+    tracemalloc.start()
+    size = prepare_image(image, plan).nbytes
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.2 * size
 
 
 def test_preparing_does_not_modify_the_image():
