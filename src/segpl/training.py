@@ -20,7 +20,7 @@ from segpl.assembly import (
 )
 from segpl.display import TrainingDisplay, say
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.device import choose_device, is_compiler_error, is_out_of_memory
+from segpl.engine.device import choose_device, is_out_of_memory
 from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
@@ -191,25 +191,20 @@ def announce(run: Run, inputs: TrainingInputs) -> None:
 
 
 def run_trainer(trainer: Trainer, run: Run) -> None:
-    """Take the remaining steps; turn out-of-memory and compiler errors into advice."""
+    """Take the remaining steps; turn out-of-memory errors into advice."""
     display = trainer.observer
     assert isinstance(display, TrainingDisplay)
     with display:
         try:
             trainer.run()
         except Exception as error:
-            if is_out_of_memory(error):
-                patch = "x".join(map(str, run.plan.patch))
-                raise InputError(
-                    f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
-                    f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
-                    "for each. Lower train.batch, train.ratio or the patch in plan.json."
-                ) from error
-            if not is_compiler_error(error):
+            if not is_out_of_memory(error):
                 raise
+            patch = "x".join(map(str, run.plan.patch))
             raise InputError(
-                f"the network could not be compiled: {str(error).splitlines()[0]} Train without "
-                "compilation: --set train.compile=off."
+                f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
+                f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
+                "for each. Lower train.batch, train.ratio or the patch in plan.json."
             ) from error
         except KeyboardInterrupt:
             last = run.folder.last

@@ -84,8 +84,7 @@ def save_checkpoint(
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
-    # safetensors requires contiguous tensors; weights may be channels-last
-    packed = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
+    packed = {key: host_copy(value) for key, value in tensors.items()}
     metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
 
     def write(draft: Path) -> None:
@@ -99,6 +98,12 @@ def save_checkpoint(
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
     write_atomically(path, write)
+
+
+def host_copy(value: Tensor) -> Tensor:
+    """A contiguous copy, as safetensors requires; weights may be channels-last."""
+    copy = torch.empty(value.shape, dtype=value.dtype)
+    return copy.copy_(value.detach())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

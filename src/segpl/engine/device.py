@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from segpl.data.cache import cache_root
 from segpl.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -77,12 +78,19 @@ def memory_format(device: torch.device, dims: int) -> torch.memory_format:
 def autocast(device: torch.device, choice: str) -> AbstractContextManager[object]:
     """The autocast context of a training step. `auto` uses bfloat16 on GPUs that support it."""
     if choice == "auto":
-        is_fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        choice = "bfloat16" if is_fast else "float32"
+        has_bfloat16 = device.type == "cuda" and not lacks_bfloat16(device)
+        choice = "bfloat16" if has_bfloat16 else "float32"
     if choice == "bfloat16":
         # no cache: a weight cast under no_grad would be reused where a gradient is needed
         return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
     return nullcontext()
+
+
+def lacks_bfloat16(device: torch.device) -> bool:
+    """Whether a GPU is too old for bfloat16, which torch then emulates, slower than float32."""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def should_compile(device: torch.device, choice: str) -> bool:
@@ -95,11 +103,22 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)
 
 
-def is_compiler_error(error: Exception) -> bool:
-    """Whether the compiler failed, judged by module name: importing it takes a second."""
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
-
-
 def compile_in_place(module: nn.Module) -> None:
     """Compile for static shapes. Parameter names do not change."""
+    keep_compile_cache()
     module.compile(dynamic=False)
+
+
+def keep_compile_cache() -> None:
+    """Store compiled kernels below `cache_root()`: torch would use /tmp, which many systems empty.
+
+    Environment variables set by the user have priority.
+    """
+    folder = cache_root() / "compiled"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
+
+
+def is_compiler_error(error: Exception) -> bool:
+    """Whether the compiler failed, judged by module name: importing it takes a second."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor", "triton"))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import segpl
+from segpl.files import read_record, write_json
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
@@ -26,6 +27,13 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "git": git_state(Path(__file__).parent),
         "command": sys.argv,
     }
+
+
+def record_fallback(path: Path, message: str) -> None:
+    """Add `message` to the `fallbacks` of an `environment.json`, once."""
+    content = read_record(path, dict[str, Any]) if path.exists() else {}
+    fallbacks = [*content.get("fallbacks", []), message]
+    write_json(path, content | {"fallbacks": list(dict.fromkeys(fallbacks))})
 
 
 def installed_version(package: str) -> str | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from segpl.data.sampler import Sampler
 from segpl.engine.checkpoint import (
@@ -21,15 +24,17 @@ from segpl.engine.checkpoint import (
     save_checkpoint,
 )
 from segpl.engine.collapse import GUARDS, CollapseWatch
+from segpl.engine.compilation import CompiledNetworks
 from segpl.engine.device import (
     COMPILE_MODES,
     PRECISIONS,
     autocast,
-    compile_in_place,
+    lacks_bfloat16,
     memory_format,
     peak_memory,
     should_compile,
 )
+from segpl.engine.environment import record_fallback
 from segpl.engine.events import EventLog
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import count_hidden, with_hidden_scores
@@ -40,10 +45,11 @@ from segpl.engine.step import optimizer_for, take_step
 from segpl.errors import InputError, require_range, unknown
 from segpl.methods.base import Method
 from segpl.schedules import polynomial_decay
-from segpl.types import Batch
+from segpl.types import Batch, StepOutput
 
 MOST_STEPS = 10**9
 MOST_CROPS = 4096  # per step; a typo beyond it would fill the memory
+CHECKPOINT_SECONDS = 60.0  # between checkpoints, if no interval in steps is set
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class TrainSettings:
     balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # seed of weights, crops and sampling; the split has its own
     log_every: int = 10  # interval of log lines, in steps
-    checkpoint_every: int = 100  # interval of checkpoints, in steps
+    checkpoint_every: int = 0  # interval of checkpoints, in steps; 0: about a minute
     validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
     device: str = "auto"  # `cpu`, `cuda` or `cuda:N`; auto: the first GPU, otherwise the CPU
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it
@@ -72,8 +78,8 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for low, high, names in (
-            (1, MOST_STEPS, ("steps", "log_every", "checkpoint_every")),
-            (0, MOST_STEPS, ("validate_every", "agreement")),
+            (1, MOST_STEPS, ("steps", "log_every")),
+            (0, MOST_STEPS, ("checkpoint_every", "validate_every", "agreement")),
             (0, MOST_CROPS, ("batch", "ratio")),
             (0, math.inf, ("lr", "lr_decay", "weight_decay")),
             (0, 1, ("foreground",)),
@@ -136,6 +142,8 @@ class Trainer:
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None
+        self.compiled: CompiledNetworks | None = None
+        self.saved = time.monotonic()  # when the last checkpoint was written
         self.step = 0
         self.facts: Facts = {}
 
@@ -161,25 +169,17 @@ class Trainer:
         collapse = self.collapse_watch()
         self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
         context = autocast(self.device, settings.precision)
+        if settings.precision == "auto" and lacks_bfloat16(self.device):
+            self.fall_back("the GPU does not support bfloat16, so training uses float32.")
         if should_compile(self.device, settings.compile):
-            for network in self.method.networks():
-                compile_in_place(network.body)
+            self.compiled = CompiledNetworks(self.method, self.fall_back)
         clock = StepClock(self.step, self.times.last("seconds"))
         while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            # for dropout inside networks; everything else uses the generator of the batch
-            torch.manual_seed(settings.seed * 1_000_003 + self.step)
-            output, total = take_step(
-                self.method,
-                self.optimizer,
-                with_layout(self.sampler.batch(self.step), self.layout),
-                self.step / settings.steps,
-                context,
-                taken=self.step,
-                paused=collapse.is_paused,
-            )
+            advance = partial(self.advance, context, paused=collapse.is_paused)
+            output, total = self.compiled.run(advance) if self.compiled else advance()
             if self.sampler.hidden:
                 output = count_hidden(output, self.sampler.hidden_labels(self.step))
             self.step += 1
@@ -206,6 +206,27 @@ class Trainer:
                 self.save(self.folder.last)
             raise KeyboardInterrupt(stop.number)
 
+    def advance(
+        self, context: AbstractContextManager[object], *, paused: bool
+    ) -> tuple[StepOutput, Tensor]:
+        """Take the next step. Repeated after a failure, it sees the same random numbers."""
+        # for dropout inside networks; everything else uses the generator of the batch
+        torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
+        return take_step(
+            self.method,
+            self.optimizer,
+            with_layout(self.sampler.batch(self.step), self.layout),
+            self.step / self.settings.steps,
+            context,
+            taken=self.step,
+            paused=paused,
+        )
+
+    def fall_back(self, message: str) -> None:
+        """Show why training is slower than it could be, and keep it in `environment.json`."""
+        self.observer.on_warning(message)
+        record_fallback(self.folder.environment, message)
+
     def collapse_watch(self) -> CollapseWatch:
         watch = CollapseWatch(self.settings.steps, self.foreground, self.settings.guard)
         if "guard" in self.facts:
@@ -216,14 +237,20 @@ class Trainer:
         settings = self.settings
         is_end = self.step == settings.steps
         if self.validate and (is_end or self.step % settings.validation_interval == 0):
-            score = self.validate(self.step)
+            validate = partial(self.validate, self.step)
+            score = self.compiled.run(validate) if self.compiled else validate()
             if self.events:
                 self.events.add(self.step, {"validation_dice": score})
             if score > self.facts.get("best_score", -1.0):
                 self.facts |= {"best_score": score, "best_step": self.step}
                 self.save(self.folder.best)
-        if is_end or self.step % settings.checkpoint_every == 0:
+        if settings.checkpoint_every:
+            is_due = self.step % settings.checkpoint_every == 0
+        else:
+            is_due = time.monotonic() - self.saved >= CHECKPOINT_SECONDS
+        if is_end or is_due:
             self.save(self.folder.last)
+            self.saved = time.monotonic()
 
     def save(self, path: Path) -> None:
         require_finite(self.method, f"step {self.step}")

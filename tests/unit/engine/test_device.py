@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from segpl.engine.device import (
     choose_device,
     free_memory,
     is_out_of_memory,
+    keep_compile_cache,
+    lacks_bfloat16,
     memory_format,
     peak_memory,
     should_compile,
@@ -89,6 +93,34 @@ def product() -> torch.dtype:
 def test_cpu_uses_float32_by_default(choice, expected):
     with autocast(CPU, choice):
         assert product() == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"), [((9, 0), torch.bfloat16), ((8, 0), torch.bfloat16), ((7, 5), None)]
+)
+def test_auto_uses_bfloat16_only_on_gpus_that_compute_in_it(monkeypatch, capability, expected):
+    """Torch calls emulated bfloat16 supported."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", None)
+    used = []
+    monkeypatch.setattr(torch, "autocast", lambda kind, dtype, **_: used.append(dtype))
+    autocast(GPU, "auto")
+    assert used == ([expected] if expected else [])
+    assert lacks_bfloat16(GPU) == (expected is None)
+    assert not lacks_bfloat16(CPU)
+
+
+@pytest.mark.parametrize("given", [None, "/fast/disk"])
+def test_compiled_kernels_are_kept_in_the_cache_unless_the_user_says_where(monkeypatch, given):
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("SEGPL_CACHE", "/scratch/segpl")
+    keep_compile_cache()
+    kept = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
+    below = [f"/scratch/segpl/compiled/{compiler}" for compiler in ("inductor", "triton")]
+    assert kept == ([given, given] if given else below)
 
 
 def test_auto_compiles_only_on_gpus():

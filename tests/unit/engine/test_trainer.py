@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -237,7 +238,7 @@ def test_resume_repeats_the_uninterrupted_run(tmp_path):
 @pytest.mark.parametrize(("choice", "times"), [("on", 1), ("off", 0), ("auto", 0)])
 def test_network_is_compiled_on_request(tmp_path, monkeypatch, choice, times):
     compiled: list[nn.Module] = []
-    monkeypatch.setattr("segpl.engine.trainer.compile_in_place", compiled.append)
+    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compiled.append)
     trainer = trained(tmp_path, steps=2, compile=choice)
     assert compiled == [trainer.method.network.body] * times
 
@@ -281,6 +282,15 @@ def test_checkpoints_are_saved_at_the_interval_and_the_end(tmp_path, monkeypatch
     monkeypatch.setattr(Trainer, "save", save)
     trained(tmp_path, steps=25)
     assert saved == [("last.safetensors", step) for step in (10, 20, 25)]
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.0, [2, 4, 5]), (math.inf, [5])])
+def test_checkpoints_are_saved_by_time_without_an_interval(tmp_path, monkeypatch, seconds, steps):
+    saved = []
+    monkeypatch.setattr("segpl.engine.trainer.CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(Trainer, "save", lambda self, path: saved.append(self.step))
+    trained(tmp_path, steps=5, log_every=2, checkpoint_every=0)
+    assert saved == steps
 
 
 @pytest.mark.parametrize(

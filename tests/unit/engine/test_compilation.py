@@ -1,0 +1,158 @@
+"""Training goes on without compilation when the compiler fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from segpl.engine.compilation import CompiledNetworks
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer, TrainSettings
+from segpl.methods.base import Method
+from segpl.networks.network import Network
+from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.weight * image, image, image
+
+
+class Counting(Method):
+    """Counts its batches in a buffer and draws random numbers before the network runs."""
+
+    name = "counting"
+    summary = "for tests"
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda: Network(Scale(), dims=2, outputs=1, features=1, trunk=1), self.Settings()
+        )
+        self.register_buffer("batches", torch.zeros(()))
+
+    def objective(self, batch: Batch, pseudo: object, progress: float) -> StepOutput:
+        self.batches += 1
+        noise = torch.rand(()) + torch.rand((), generator=batch.generator)
+        level = self.network(batch.labeled.image + noise).logits.mean()
+        return StepOutput({"supervised": Term(level**2)}, {"batches": self.batches.clone()})
+
+
+class Crops:
+    device = torch.device("cpu")
+    hidden = ()
+
+    def batch(self, step: int) -> Batch:
+        image = torch.full((1, 1, 4, 4), float(step + 1))
+        label = torch.ones(1, 4, 4, dtype=torch.int64)
+        return Batch(Labeled(image, label), Unlabeled(image), torch.Generator().manual_seed(step))
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def on_log(self, step, row) -> None: ...
+
+    def on_step(self, step) -> None: ...
+
+    def on_warning(self, message) -> None:
+        self.warnings.append(message)
+
+
+def trainer_in(folder: Path, **settings) -> Trainer:
+    folder.mkdir()
+    chosen = TrainSettings(**{"steps": 4, "lr": 0.1, "log_every": 1, **settings})
+    return Trainer(Counting(), Crops(), chosen, RunFolder(folder), Listener())
+
+
+def compile_with(backend):
+    return lambda module: module.compile(backend=backend, dynamic=False)
+
+
+def no_compiler(graph, inputs):
+    raise RuntimeError("no C++ compiler")
+
+
+def no_backward(graph, inputs):
+    """Runs forward; the backward pass fails as when its kernels are compiled on first use."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(context, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            raise BackendCompilerFailed(no_backward, RuntimeError("no backward kernels"), None)
+
+    return lambda *inputs: tuple(Fails.apply(value) for value in graph(*inputs))
+
+
+@pytest.mark.parametrize("backend", [no_compiler, no_backward])
+def test_training_repeats_the_step_when_the_compiler_fails(tmp_path, monkeypatch, backend):
+    plain = trainer_in(tmp_path / "plain", compile="off")
+    plain.run()
+    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with(backend))
+    fallen = trainer_in(tmp_path / "fallen", compile="on")
+    fallen.folder.environment.write_text('{"device": "cpu"}')
+    fallen.run()
+    assert fallen.folder.log.read_text() == plain.folder.log.read_text()
+    (warning,) = fallen.observer.warnings
+    assert "could not be compiled, so training continues without compilation" in warning
+    assert "kernels" in warning or "C++ compiler" in warning
+    recorded = json.loads(fallen.folder.environment.read_text())
+    assert recorded == {"device": "cpu", "fallbacks": [warning]}
+
+
+def test_validation_falls_back_too(tmp_path, monkeypatch):
+    def only_crops(graph, inputs):
+        if any(value.shape[-1:] == (2,) for value in inputs):
+            raise RuntimeError("no kernel for windows")
+        return graph
+
+    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with(only_crops))
+    trainer = trainer_in(tmp_path / "run", compile="on", steps=2, validate_every=1)
+
+    @torch.no_grad()
+    def validate(step: int) -> float:
+        return trainer.method.network(torch.ones(1, 1, 2, 2)).logits.mean().item()
+
+    trainer.validate = validate
+    trainer.run()
+    (warning,) = trainer.observer.warnings
+    assert "no kernel for windows" in warning
+    assert trainer.step == 2
+
+
+def test_other_errors_are_raised(tmp_path, monkeypatch):
+    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with("eager"))
+    told: list[str] = []
+    compiled = CompiledNetworks(Counting(), told.append)
+
+    def fail() -> None:
+        raise ValueError("shapes do not fit")
+
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        compiled.run(fail)
+    assert not told
+
+
+def test_float32_on_an_old_gpu_is_announced(tmp_path, monkeypatch):
+    monkeypatch.setattr("segpl.engine.trainer.lacks_bfloat16", lambda device: True)
+    trainer = trainer_in(tmp_path / "auto")
+    trainer.run()
+    (warning,) = trainer.observer.warnings
+    assert "does not support bfloat16, so training uses float32" in warning
+    assert json.loads(trainer.folder.environment.read_text()) == {"fallbacks": [warning]}
+    chosen = trainer_in(tmp_path / "chosen", precision="float32")
+    chosen.run()
+    assert not chosen.observer.warnings
