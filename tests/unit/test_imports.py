@@ -158,11 +158,22 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
-def test_command_line_loads_nothing_heavy():
-    """Help is printed after importing the modules of cli/ alone."""
-    commands = [module for module in imports() if module.startswith("segpl.cli.")]
-    code = f"import sys, {', '.join(commands)}; print([n for n in {HEAVY} if n in sys.modules])"
+def loaded(modules: list[str], names: list[str]) -> str:
+    """Which of `names` are loaded by importing `modules` in a new process."""
+    code = f"import sys, {', '.join(modules)}; print(*[n for n in {names} if n in sys.modules])"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout.strip() == "[]"
+    return result.stdout.strip()
+
+
+def test_command_line_loads_nothing_heavy():
+    """Help is printed after importing the modules of cli/ alone."""
+    commands = [module for module in imports() if module.startswith("segpl.cli.")]
+    assert loaded(commands, HEAVY) == ""
+
+
+def test_training_loads_readers_and_monai_only_where_they_are_used():
+    """Together they take half as long as importing torch."""
+    unused = ["monai", "scipy", "nibabel", "pydicom", "matplotlib", "torch._dynamo"]
+    assert loaded(["segpl.training"], unused) == ""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from nibabel import orientations
 from numpy.typing import NDArray
 
 from segpl.errors import InputError
@@ -62,6 +61,8 @@ def reorient_axes(
 
 def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
     """Rows of (target axis, flip), one per stored axis."""
+    from nibabel import orientations  # training on cached cases starts faster without it
+
     stored = orientations.io_orientation(affine)
     if np.isnan(stored).any():
         raise InputError(

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
-from scipy.special import entr
 
 from segpl.data.plan import Plan
 from segpl.errors import unknown
@@ -43,6 +41,8 @@ def voxel_entropy(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.floati
 
     $$H(p) = -p \log p - (1 - p) \log(1 - p)$$
     """
+    from scipy.special import entr
+
     p = probabilities.clip(0, 1)
     entropy: NDArray[np.floating[Any]] = entr(p) + entr(1 - p)
     return entropy
@@ -68,6 +68,8 @@ def largest_component(mask: Mask) -> Mask:
 
     Voxels that touch at a corner are connected, so thin structures stay whole.
     """
+    from scipy import ndimage  # training starts faster without it
+
     (box,) = ndimage.find_objects(mask.view(np.int8)) or (None,)
     kept = np.zeros_like(mask)
     if box is None:

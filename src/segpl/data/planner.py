@@ -235,7 +235,8 @@ def usual_minimum(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The smallest side of each axis; a few images below half of the median do not count."""
     sides = []
     for along in zip(*shapes, strict=True):
-        usual = [side for side in along if 2 * side >= np.median(along)]
+        middle = np.median(along)
+        usual = [side for side in along if 2 * side >= middle]
         sides.append(min(usual if are_few(len(along) - len(usual), len(along)) else along))
     return tuple(sides)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from segpl.data.masks import Mask
 
@@ -114,6 +113,8 @@ def _distances(
     distances = np.zeros(np.count_nonzero(start))
     apart = ~end[start]  # voxels on both surfaces need no search
     if apart.any():
+        from scipy.spatial import KDTree  # training starts faster without it
+
         # faster than a distance transform, which visits every voxel of the box
         tree = KDTree(np.argwhere(end) * sizes)
         distances[apart], _ = tree.query(np.argwhere(start)[apart] * sizes)
