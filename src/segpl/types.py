@@ -7,11 +7,14 @@ Shape comments use one alphabet everywhere: B batch, C channels, K output channe
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # scans are prepared without torch
+    import torch
+    from torch import Tensor
 
 IGNORE = -1  # in a label: exclude this voxel from all losses and scores
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "cost": "measure the cost of methods: weights, FLOPs, memory, time",
     "compare": "compare methods over several seeds, with significance tests",
     "report": "summarize runs on one HTML page",
+    "cache": "list or remove prepared scans",
     "list": "list methods, layouts, losses or settings",
 }
 

@@ -197,7 +197,7 @@ def _folder(case: Case, plan: Plan, root: Path) -> Path:
     # named after the folder of the case, so that a subset of the dataset shares the entries
     source = case.images[0].resolve().parent
     readable = _safe(source.parent.name) or "data"
-    return root / f"{readable}-{_hash(str(source))}" / _plan_hash(plan)
+    return root / f"{readable}-{short_hash(str(source))}" / _plan_hash(plan)
 
 
 def _plan_hash(plan: Plan) -> str:
@@ -211,10 +211,10 @@ def _plan_hash(plan: Plan) -> str:
         "spacing": [float(value) for value in plan.spacing],
         "normalization": [asdict(rule) for rule in plan.normalization],
     }
-    return _hash(json.dumps(fields))
+    return short_hash(json.dumps(fields))
 
 
-def _hash(text: str) -> str:
+def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
@@ -225,7 +225,7 @@ def _safe(name: str) -> str:
 def _file_name(name: str) -> str:
     """A unique file name for a case."""
     safe = _safe(name)
-    return name if safe == name else f"{safe}-{_hash(name)}"
+    return name if safe == name else f"{safe}-{short_hash(name)}"
 
 
 def _sources(files: Sequence[Path]) -> Sources:

@@ -1,0 +1,107 @@
+"""List the datasets whose prepared scans are cached, or remove some of them.
+
+Nothing is lost: training prepares scans again if they are not in the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from segpl.data.cache_entries import CachedDataset
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--remove",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DATASET",
+        help="remove the prepared scans of these dataset folders",
+    )
+    parser.add_argument(
+        "--remove-missing",
+        action="store_true",
+        help="remove the prepared scans of datasets that no longer exist",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="remove them; by default they are only listed"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from segpl.data.cache import cache_root
+    from segpl.data.cache_entries import cached_datasets, folder_size
+    from segpl.display import plain_console
+
+    root = cache_root()
+    known = cached_datasets(root)
+    is_removal = bool(args.remove or args.remove_missing)
+    chosen = choose(known, args.remove, args.remove_missing) if is_removal else known
+    console = plain_console(soft_wrap=False)
+    if chosen:
+        console.print(table_of(chosen))
+    kernels = root / "compiled"
+    if not is_removal and kernels.is_dir():
+        console.print(f"Compiled networks: {size_in_words(folder_size(kernels))}.")
+    total = size_in_words(sum(one.size for one in chosen))
+    if not is_removal:
+        console.print(f"{root} has {total} of prepared scans.")
+    elif not chosen:
+        console.print("There is nothing to remove.")
+    elif not args.yes:
+        console.print(f"Add --yes to remove {total}.")
+    else:
+        for one in chosen:
+            one.remove()
+        console.print(f"Removed {total}.")
+    return 0
+
+
+def choose(
+    known: list[CachedDataset], folders: list[Path], is_missing_chosen: bool
+) -> list[CachedDataset]:
+    from segpl.errors import MissingFileError
+
+    resolved = {folder.expanduser().resolve(): folder for folder in folders}
+    for path, given in resolved.items():
+        if path not in {one.folder for one in known}:
+            raise MissingFileError(
+                f"the cache has no dataset {given}. `segpl cache` lists all folders."
+            )
+    return [
+        one for one in known if one.folder in resolved or (is_missing_chosen and not one.exists)
+    ]
+
+
+def table_of(datasets: list[CachedDataset]) -> Table:
+    from datetime import datetime
+
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("dataset", overflow="fold")
+    for name in ("cases", "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("last used", no_wrap=True)
+    table.add_column("")
+    for one in sorted(datasets, key=lambda one: -one.size):
+        day = datetime.fromtimestamp(one.last_used).date().isoformat()
+        state = "" if one.exists else "no longer exists"
+        table.add_row(str(one.folder), f"{one.cases:,}", size_in_words(one.size), day, state)
+    return table
+
+
+def size_in_words(size: float) -> str:
+    if size < 1000:
+        return f"{size:.0f} bytes"
+    unit, large = next(
+        ((name, size / one) for name, one in (("kB", 1e3), ("MB", 1e6)) if size < 1000 * one),
+        ("GB", size / 1e9),
+    )
+    return f"{large:.0f} {unit}" if large >= 10 else f"{large:.1f} {unit}"

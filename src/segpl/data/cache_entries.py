@@ -1,0 +1,106 @@
+"""What the cache contains, and how to remove parts of it.
+
+Nothing is removed but the files that `data/cache.py` writes, in folders that carry the hash of
+their source; links are never followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from segpl.data.cache import CacheRecord, short_hash
+from segpl.errors import UserError
+from segpl.files import is_partial, read_record, storage_errors
+
+ENTRY = re.compile(r".*-(?P<hash>[0-9a-f]{12})")
+VARIANT = re.compile(r"[0-9a-f]{12}")  # one per plan
+CACHED_FILE = re.compile(r".+\.(?:(?:image|label)\.(?:npy|json)|foreground\.npy)")
+
+
+@dataclass(frozen=True, slots=True)
+class CachedDataset:
+    """Prepared cases of one dataset."""
+
+    folder: Path  # of the dataset
+    exists: bool  # whether the folders of its images still exist
+    files: tuple[Path, ...]  # in the cache
+    cases: int
+    size: int  # bytes
+    last_used: float  # seconds since 1970
+
+    def remove(self) -> None:
+        folders = {folder for file in self.files for folder in (file.parent, file.parent.parent)}
+        for file in self.files:
+            with storage_errors(file):
+                file.unlink(missing_ok=True)
+        for folder in sorted(folders, key=lambda path: -len(path.parts)):
+            with suppress(OSError):  # it contains other files
+                folder.rmdir()
+
+
+def cached_datasets(root: Path) -> list[CachedDataset]:
+    """The datasets in the cache; one of which only a part still exists is listed twice."""
+    found: list[tuple[Path, bool, Path]] = []  # dataset, whether the source exists, file
+    for entry in _subfolders(root, ENTRY):
+        files = [file for part in _subfolders(entry, VARIANT) for file in _cached_files(part)]
+        if source := _images_folder(entry, files):
+            found += [(source.parent, source.is_dir(), file) for file in files]
+    found.sort()
+    return [
+        _summarize(folder, exists, [file for *_, file in group])
+        for (folder, exists), group in groupby(found, key=lambda one: one[:2])
+    ]
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in `folder`."""
+    parts = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
+    return sum(path.lstat().st_size for path in parts)
+
+
+def _summarize(folder: Path, exists: bool, files: list[Path]) -> CachedDataset:
+    states = [file.stat() for file in files]
+    # reading a record for this list is not a use
+    arrays = [state for file, state in zip(files, states, strict=True) if file.suffix == ".npy"]
+    return CachedDataset(
+        folder,
+        exists,
+        tuple(files),
+        len({file.name for file in files if file.name.endswith(".image.npy")}),
+        sum(state.st_size for state in states),
+        max((max(state.st_atime, state.st_mtime) for state in arrays), default=0.0),
+    )
+
+
+def _subfolders(folder: Path, name: re.Pattern[str]) -> Iterator[Path]:
+    entries = list(os.scandir(folder)) if folder.is_dir() else []
+    for entry in entries:
+        if name.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            yield Path(entry.path)
+
+
+def _cached_files(folder: Path) -> Iterator[Path]:
+    for entry in os.scandir(folder):
+        path = Path(entry.path)
+        is_ours = CACHED_FILE.fullmatch(entry.name) or is_partial(path)
+        if is_ours and entry.is_file(follow_symlinks=False):
+            yield path
+
+
+def _images_folder(entry: Path, files: Iterable[Path]) -> Path | None:
+    """The folder of the images, from the first readable record; None if this is no entry."""
+    match = ENTRY.fullmatch(entry.name)
+    for file in files:
+        if not (match and file.name.endswith(".image.json")):
+            continue
+        with suppress(UserError, IndexError):
+            source = Path(read_record(file, CacheRecord).sources[0][0]).parent
+            if short_hash(str(source)) == match["hash"]:
+                return source
+    return None

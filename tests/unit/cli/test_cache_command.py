@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import PICTURES
+
+from segpl.cli.cache import size_in_words
+from segpl.cli.main import main
+from segpl.data.cache import load_volumes
+from segpl.data.case import Case
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """A cache with two cases of `hearts` and one of `lungs`."""
+    root = tmp_path / "cache"
+    monkeypatch.setenv("SEGPL_CACHE", str(root))
+    monkeypatch.setenv("COLUMNS", "300")
+    for dataset, names in (("hearts", "ab"), ("lungs", "c")):
+        images = tmp_path / dataset / "images"
+        images.mkdir(parents=True)
+        cases = []
+        for name in names:
+            path = images / f"{name}.npy"
+            np.save(path, np.random.default_rng(0).random((6, 7), np.float32))
+            cases.append(Case(name, (path,)))
+        load_volumes(cases, PICTURES, labeled=())
+    return root
+
+
+def rows(text: str) -> dict[str, str]:
+    """The rest of each row, by the name of the dataset's folder."""
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("/")]
+    return {Path(folder).name: rest for folder, rest in lines}
+
+
+def cached_files(root: Path, name: str) -> list[Path]:
+    return [path for path in root.glob(f"{name}-*/**/*") if path.is_file()]
+
+
+def test_datasets_are_listed_with_their_state(root, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "lungs")
+    (root / "compiled").mkdir()
+    (root / "compiled" / "kernel.so").write_bytes(b"x" * 3000)
+    assert main(["cache"]) == 0
+    text = capsys.readouterr().out
+    listed = rows(text)
+    assert listed["hearts"].startswith("2 ")
+    assert "no longer exists" not in listed["hearts"]
+    assert listed["lungs"].startswith("1 ")
+    assert "no longer exists" in listed["lungs"]
+    assert "Compiled networks: 3.0 kB." in text
+
+
+def test_missing_datasets_are_removed_only_with_yes(root, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "lungs")
+    assert main(["cache", "--remove-missing"]) == 0
+    assert set(rows(capsys.readouterr().out)) == {"lungs"}
+    assert cached_files(root, "lungs")
+    assert main(["cache", "--remove-missing", "--yes"]) == 0
+    assert not list(root.glob("lungs-*"))
+    assert len(cached_files(root, "hearts")) == 4
+
+
+def test_a_dataset_is_removed_by_its_folder(root, tmp_path):
+    assert main(["cache", "--remove", str(tmp_path / "hearts"), "--yes"]) == 0
+    assert [path.name.partition("-")[0] for path in root.iterdir()] == ["lungs"]
+
+
+def test_unknown_dataset_is_refused(root, tmp_path, capsys):
+    assert main(["cache", "--remove", str(tmp_path / "other"), "--yes"]) == 1
+    assert "the cache has no dataset" in capsys.readouterr().err
+
+
+def test_files_of_others_and_targets_of_links_are_kept(root, tmp_path):
+    shutil.rmtree(tmp_path / "lungs")
+    (variant,) = root.glob("lungs-*/*")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    own = [outside / "x.image.npy", variant / "notes.txt", variant / "sub" / "y.image.npy"]
+    own[-1].parent.mkdir()
+    for path in own:
+        path.write_text("mine")
+    links = [variant / "linked.image.npy", variant.parent / ("0" * 12), root / f"z-{'0' * 12}"]
+    for link, target in zip(links, (own[0], outside, outside), strict=True):
+        link.symlink_to(target)
+    assert main(["cache", "--remove-missing", "--yes"]) == 0
+    assert [path.read_text() for path in own] == ["mine"] * 3
+    assert all(link.is_symlink() for link in links)
+    assert not list(variant.glob("c.*"))
+
+
+def test_folder_without_the_hash_of_its_source_is_not_an_entry(root, tmp_path, capsys):
+    shutil.rmtree(tmp_path / "lungs")
+    (entry,) = root.glob("lungs-*")
+    entry.rename(root / f"lungs-{'0' * 12}")
+    main(["cache", "--remove-missing", "--yes"])
+    assert "nothing to remove" in capsys.readouterr().out
+    assert len(cached_files(root, "lungs")) == 2
+
+
+def test_empty_cache(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "none"))
+    assert main(["cache"]) == 0
+    assert "0 bytes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(999, "999 bytes"), (1500, "1.5 kB"), (2e7, "20 MB"), (3.2e12, "3200 GB")]
+)
+def test_sizes(size, text):
+    assert size_in_words(size) == text
