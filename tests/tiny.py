@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from segpl.data.augment import AugmentSettings
+from segpl.data.cache import Volume
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.plan import Normalization, Plan
+from segpl.data.stored import StoredArray
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
@@ -53,6 +57,20 @@ WIDTH = 4
 def plain_crops(**changes: float) -> AugmentSettings:
     """Augmentation that is off except for `changes`."""
     return AugmentSettings(**{"affine": 0.0, "scanner": 0.0, "mirror": 0.0, **changes})
+
+
+def stored_volume(volume: Volume, folder: Path) -> Volume:
+    """The same volume, on disk."""
+
+    def store(part: str, array: np.ndarray | None) -> StoredArray | None:
+        if array is None:
+            return None
+        path = folder / f"{volume.name}.{part}.npy"
+        np.save(path, np.ascontiguousarray(array))
+        return StoredArray.find(volume.name, path)
+
+    parts = ("image", "label", "foreground")
+    return replace(volume, **{part: store(part, getattr(volume, part)) for part in parts})
 
 
 def shape_for(

@@ -17,7 +17,8 @@ from conftest import SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.cli.main import main
-from segpl.data.sampler import Sampler
+from segpl.data import sampler
+from segpl.data.sampler import Sampler, StepCrops
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.types import Batch
@@ -85,15 +86,23 @@ def test_run_killed_at_any_moment_resumes_to_the_same_bytes(segpl, root):
         check_resumes(segpl, root, moment)
 
 
-@pytest.mark.parametrize(("last", "number"), [(1, signal.SIGINT), (5, signal.SIGTERM)])
-def test_run_stopped_by_a_signal_resumes_to_the_same_bytes(segpl, root, monkeypatch, last, number):
+@pytest.mark.parametrize(
+    ("last", "number", "share"),
+    [(1, signal.SIGINT, 0.0), (5, signal.SIGTERM, sampler.RESIDENT_SHARE)],
+    ids=["crops from disk", "resident volumes"],
+)
+def test_run_stopped_by_a_signal_resumes_to_the_same_bytes(
+    segpl, root, monkeypatch, last, number, share
+):
     """Log lines are written at even steps: the means of an odd one are in the checkpoint."""
     original, name = Sampler.batch, f"stopped-{last}"
+    monkeypatch.setattr(sampler, "RESIDENT_SHARE", share)
 
-    def batch(self: Sampler, step: int) -> Batch:
+    def batch(self: Sampler, step: int, *crops: StepCrops) -> Batch:
+        assert bool(crops) == (share == 0)
         if step == last - 1:
             os.kill(os.getpid(), number)
-        return original(self, step)
+        return original(self, step, *crops)
 
     with monkeypatch.context() as patch:
         patch.setattr(Sampler, "batch", batch)

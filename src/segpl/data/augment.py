@@ -44,66 +44,52 @@ class AugmentSettings:
         require_range(self, 0, 1, *(field.name for field in fields(self)), section="augment")
 
 
-def augment(
-    image: Tensor,
-    label: Tensor | None,
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How to mirror, rotate and scale the crops of a batch."""
+
+    flips: tuple[tuple[int, ...], ...]  # mirrored spatial axes of each crop
+    motions: dict[int, Matrix]  # of some crops, by their number
+
+
+def draw_geometry(
+    crops: int,
+    sides: Sequence[int],
     settings: AugmentSettings,
     rng: np.random.Generator,
     mirror_axes: Sequence[int] = (),
     spacing: Sequence[float] = (),
-) -> tuple[Tensor, Tensor | None]:
-    """Mirror, rotate and scale images (B, C, *S) and labels (B, *S) together.
+) -> Geometry:
+    """Draw the geometry of `crops` crops with these sides.
 
     Only the spatial axes in `mirror_axes` are mirrored. Without a `spacing`, voxels are isotropic.
-    Random numbers are drawn on the host, so nothing waits for the device. `settings.scanner` is
-    applied by `simulate_scanner`, because only labeled crops get it.
     """
+    flips: tuple[tuple[int, ...], ...] = ((),) * crops
     if settings.mirror:
-        image, label = random_mirror(image, label, settings.mirror, rng, mirror_axes)
-    if settings.affine:
-        image, label = random_affine(image, label, settings.affine, rng, spacing)
-    return image, label
+        flips = tuple(
+            tuple(axis for axis in mirror_axes if rng.random() < settings.mirror)
+            for _ in range(crops)
+        )
+    motions = {}
+    if settings.affine and len(rotation_axes(sides, spacing)) > 1:
+        motions = {
+            n: random_motion(sides, rng, spacing)
+            for n in range(crops)
+            if rng.random() < settings.affine
+        }
+    return Geometry(flips, motions)
 
 
-def random_mirror(
-    image: Tensor,
-    label: Tensor | None,
-    probability: float,
-    rng: np.random.Generator,
-    mirror_axes: Sequence[int],
-) -> tuple[Tensor, Tensor | None]:
-    flips = [[axis for axis in mirror_axes if rng.random() < probability] for _ in image]
-    if not any(flips):
-        return image, label
-    image = torch.stack(
-        [crop.flip([1 + axis for axis in axes]) for crop, axes in zip(image, flips, strict=True)]
-    )
-    if label is not None:
-        label = torch.stack([crop.flip(axes) for crop, axes in zip(label, flips, strict=True)])
-    return image, label
+def transform(image: Tensor, label: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+    """Mirror, rotate and scale images (B, C, *S) and labels (B, *S) together.
 
-
-def random_affine(
-    image: Tensor,
-    label: Tensor | None,
-    probability: float,
-    rng: np.random.Generator,
-    spacing: Sequence[float] = (),
-) -> tuple[Tensor, Tensor | None]:
-    """Rotate and scale some of the crops, with one resampling for all of them.
-
-    Images are interpolated linearly and repeat their border outside the crop. Labels (B, *S) take
-    the nearest voxel, and IGNORE (or False) outside. An integer image is treated as a label map:
-    interpolating between two classes would invent a third.
+    Nothing waits for the device. Images are interpolated linearly and repeat their border outside
+    the crop. Labels take the nearest voxel, and IGNORE (or False) outside. An integer image is
+    treated as a label map: interpolating between two classes would invent a third.
     """
-    sides = image.shape[2:]
-    if len(rotation_axes(sides, spacing)) < 2:
-        return image, label
-    motions = {
-        n: random_motion(sides, rng, spacing)
-        for n in range(len(image))
-        if rng.random() < probability
-    }
+    if any(geometry.flips):
+        image, label = mirror(image, label, geometry.flips)
+    motions = geometry.motions
     if not motions:
         return image, label
     chosen = torch.stack([image[n] for n in motions]).float()  # (M, C, *S)
@@ -112,13 +98,18 @@ def random_affine(
     image = replace_entries(
         image, sample_at(chosen, grid, mode=mode, beyond="border"), list(motions)
     )
-    if label is not None:
-        outside = 0 if label.dtype == torch.bool else IGNORE
-        # sampling fills the outside with 0: shift the values so that 0 stands for `outside`
-        chosen = torch.stack([label[n] for n in motions]).float()[:, None] - outside
-        views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
-        label = replace_entries(label, views, list(motions))
-    return image, label
+    outside = 0 if label.dtype == torch.bool else IGNORE
+    # sampling fills the outside with 0: shift the values so that 0 stands for `outside`
+    chosen = torch.stack([label[n] for n in motions]).float()[:, None] - outside
+    views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
+    return image, replace_entries(label, views, list(motions))
+
+
+def mirror(image: Tensor, label: Tensor, flips: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Reverse the spatial axes in `flips`, which are given for each crop."""
+    images = [crop.flip([1 + n for n in axes]) for crop, axes in zip(image, flips, strict=True)]
+    labels = [crop.flip(list(axes)) for crop, axes in zip(label, flips, strict=True)]
+    return torch.stack(images), torch.stack(labels)
 
 
 def rotation_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:

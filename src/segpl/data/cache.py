@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -26,11 +25,11 @@ from numpy.typing import NDArray
 
 from segpl.data import readers
 from segpl.data.case import Case
-from segpl.data.formats import NPY_HEADERS
 from segpl.data.inspect import THREADS
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
+from segpl.data.stored import Array, StoredArray
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import read_record, write_atomically, write_json
 
@@ -43,9 +42,10 @@ class Volume:
     """One prepared case."""
 
     name: str
-    image: NDArray[np.float32]  # (C, *S), memory-mapped
-    label: NDArray[Any] | None  # (*S) int8 or int16, class index or IGNORE
-    foreground: NDArray[np.int32] | None  # (N, dims) positions, balanced over classes if possible
+    image: Array  # (C, *S) float32
+    label: Array | None  # (*S) int8 or int16, class index or IGNORE
+    # (N, dims) int32 positions, class after class; balanced over classes if possible
+    foreground: Array | None
     grid: Grid | None = None  # of the image file
 
 
@@ -97,7 +97,6 @@ def load_volumes(
     missing, broken, or the ground truth of a test.
     """
     root = cache_root() if root is None else root
-    _allow_open_files(2 * len(cases) + 256)
     distinct = {case.name: case for case in cases}
     volumes: dict[str, Volume] = {}
 
@@ -133,16 +132,16 @@ def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volum
     return Volume(case.name, image, label, foreground, grid)
 
 
-def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.float32], Grid]:
+def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[StoredArray, Grid]:
     path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
     sources = _sources(case.images)
     record = _read_cache_record(record_path)
     if record is not None and record.sources == sources:
-        array = _load_array(path, "f")
+        array = _load_array(case.name, path, "f")
         if array is not None and array.shape == record.shape:
             return array, record.grid.grid()
     image = readers.read_image(case.images, plan.dims)
-    array = _save_array(path, prepare_image(image, plan))
+    array = _save_array(case.name, path, prepare_image(image, plan))
     record = CacheRecord(sources, StoredGrid.of(image.grid), array.shape)
     write_json(record_path, asdict(record))
     return array, image.grid
@@ -150,7 +149,7 @@ def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[NDArray[np.floa
 
 def _prepared_label(
     case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...]
-) -> tuple[NDArray[Any], NDArray[np.int32]]:
+) -> tuple[StoredArray, StoredArray]:
     if case.label is None:
         raise InputError(
             "it has no label, but the split lists it as labeled. Add the label file, or remove "
@@ -160,9 +159,15 @@ def _prepared_label(
     foreground_path = Path(f"{stem}.foreground.npy")
     record = CacheRecord(_sources([case.label]), StoredGrid.of(grid), shape)
     if _read_cache_record(record_path) == record:
-        array, stored = _load_array(path, "i"), _load_array(foreground_path, "i")
-        if array is not None and array.shape == shape and _are_positions(stored, shape):
-            return array, np.array(stored)
+        array = _load_array(case.name, path, "i")
+        positions = _load_array(case.name, foreground_path, "i")
+        if (
+            array is not None
+            and array.shape == shape
+            and positions is not None
+            and _are_positions(positions, shape)
+        ):
+            return array, positions
     label = readers.read_case_label(case, plan.dims)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
@@ -171,10 +176,10 @@ def _prepared_label(
         )
     prepared = prepare_label(Label(label.array, grid), plan)
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
-    array = _save_array(path, prepared)
-    _save_array(foreground_path, foreground)
+    array = _save_array(case.name, path, prepared)
+    stored = _save_array(case.name, foreground_path, foreground)
     write_json(record_path, asdict(record))
-    return array, foreground
+    return array, stored
 
 
 def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
@@ -248,42 +253,26 @@ def _read_cache_record(path: Path) -> CacheRecord | None:
         return None
 
 
-def _load_array(path: Path, kind: str) -> NDArray[Any] | None:
-    """The array in `path`, memory-mapped; None if it is missing, damaged or of another `kind`."""
+def _load_array(case: str, path: Path, kind: str) -> StoredArray | None:
+    """The array in `path`; None if it is missing, damaged or of another `kind`."""
     try:
-        with NPY_HEADERS:
-            array: NDArray[Any] = np.load(path, mmap_mode="r")
+        array = StoredArray.find(case, path)
     except (OSError, ValueError, EOFError):
         return None
     return array if array.dtype.kind == kind else None
 
 
-def _are_positions(array: NDArray[Any] | None, shape: tuple[int, ...]) -> bool:
+def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
     """Whether every row of `array` is a position in an array of this shape."""
-    if array is None or array.ndim != 2 or array.shape[1] != len(shape):
+    if array.shape[1:] != (len(shape),):
         return False
-    return bool(((array >= 0) & (array < shape)).all())
+    positions = np.asarray(array)
+    return bool(((positions >= 0) & (positions < shape)).all())
 
 
-def _save_array(path: Path, array: NDArray[Any]) -> NDArray[Any]:
-    """Write `array` and return it memory-mapped."""
-
+def _save_array(case: str, path: Path, array: NDArray[Any]) -> StoredArray:
     def write(draft: Path) -> None:
-        np.save(draft, array)
+        np.save(draft, np.ascontiguousarray(array))
 
     write_atomically(path, write)
-    with NPY_HEADERS:
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r")
-    return mapped
-
-
-def _allow_open_files(count: int) -> None:
-    """Raise this process's limit on open files: every mapped array needs one."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    ceiling = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < ceiling:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (ceiling, hard))
+    return StoredArray.find(case, path)

@@ -1,21 +1,22 @@
 """Batches of crops. A batch depends on the seed and the step only.
 
-The sampler keeps no state, so a resumed run sees the batches of an uninterrupted one.
+The sampler keeps no state, so a resumed run sees the batches of an uninterrupted one. `read` draws
+the random numbers of a step and crops its volumes; `batch` augments the crops on the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from segpl.data.augment import AugmentSettings, augment, simulate_scanner
+from segpl.data.augment import AugmentSettings, Geometry, draw_geometry, simulate_scanner, transform
 from segpl.data.cache import Volume
+from segpl.data.stored import Array
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory, for volumes; training needs the rest
@@ -25,12 +26,12 @@ VALIDATION_STREAM, SCANNER_STREAM = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A volume to crop from: on the device, or memory-mapped on the host."""
+    """A volume to crop from: a tensor on the device, or an array on the host, usually on disk."""
 
-    image: Tensor | NDArray[Any]  # (C, *S)
-    label: Tensor | NDArray[Any] | None  # (*S)
-    foreground: NDArray[np.int32] | None  # (N, dims) positions
-    by_class: tuple[NDArray[np.int32], ...] = ()  # the same, one array per class, if balanced
+    image: Tensor | Array  # (C, *S)
+    label: Tensor | Array | None  # (*S)
+    foreground: Array | None  # (N, dims) positions
+    by_class: tuple[range, ...] = ()  # the rows of each class in `foreground`, if balanced
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,7 +39,7 @@ class Resident:
 
 
 def place_volumes(
-    volumes: Sequence[Volume], device: torch.device, memory: int, *, balance: bool = False
+    volumes: Sequence[Volume], device: torch.device, memory: float, *, balance: bool = False
 ) -> list[Resident]:
     """Copy all volumes to the device if they fit in their share of `memory` bytes.
 
@@ -48,7 +49,7 @@ def place_volumes(
     size = sum(v.image.nbytes + (v.label.nbytes if v.label is not None else 0) for v in volumes)
     fits = size <= RESIDENT_SHARE * memory
 
-    def place(array: NDArray[Any]) -> Tensor | NDArray[Any]:
+    def place(array: Array) -> Tensor | Array:
         return torch.from_numpy(np.array(array)).to(device) if fits else array
 
     return [
@@ -56,18 +57,47 @@ def place_volumes(
             place(v.image),
             None if v.label is None else place(v.label),
             v.foreground,
-            positions_by_class(v) if balance else (),
+            rows_by_class(v) if balance else (),
         )
         for v in volumes
     ]
 
 
-def positions_by_class(volume: Volume) -> tuple[NDArray[np.int32], ...]:
-    """Foreground positions (N, dims), one array per class."""
+def rows_by_class(volume: Volume) -> tuple[range, ...]:
+    """The rows of each class in the foreground positions of a volume."""
     if volume.label is None or volume.foreground is None:
         return ()
-    classes = np.asarray(volume.label[tuple(volume.foreground.T)])  # (N,)
-    return tuple(volume.foreground[classes == index] for index in np.unique(classes))
+    positions = np.asarray(volume.foreground)  # (N, dims)
+    classes = np.asarray(volume.label)[tuple(positions.T)]  # (N,)
+    starts = np.flatnonzero(np.diff(classes, prepend=0)).tolist()  # foreground is above 0
+    return tuple(map(range, starts, [*starts[1:], len(classes)]))
+
+
+class Crop(NamedTuple):
+    volume: int
+    start: tuple[int, ...]  # first voxel, negative where the crop begins outside the volume
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The random choices of one step."""
+
+    seed: int  # of the generator of the batch
+    labeled: list[Crop]
+    labeled_geometry: Geometry
+    unlabeled: list[Crop]
+    unlabeled_geometry: Geometry
+    validation: list[Crop]
+
+
+@dataclass(frozen=True, slots=True)
+class StepCrops:
+    """The crops of one step before augmentation, on the host unless the volumes are resident."""
+
+    draws: Draws
+    labeled: Labeled
+    unlabeled: Tensor | None  # (B, C, *S)
+    validation: Labeled | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,79 +117,88 @@ class Sampler:
     mirror_axes: tuple[int, ...] = ()
     spacing: tuple[float, ...] = ()  # of the voxels; isotropic by default
 
-    def batch(self, step: int) -> Batch:
-        rng = np.random.default_rng([self.seed, step])
+    @property
+    def is_resident(self) -> bool:
+        """Whether the volumes are on the device."""
+        return isinstance(self.labeled[0].image, Tensor)
+
+    def batch(self, step: int, crops: StepCrops | None = None) -> Batch:
+        """The batch of a step, from the crops that `read` has returned for it, if any."""
+        crops = crops or self.read(step)
+        draws = crops.draws
         generator = torch.Generator(self.device)
-        generator.manual_seed(int(rng.integers(2**62)))
-        labeled = self.augment_crops(self.labeled_batch(self.labeled, rng, self.foreground), rng)
+        generator.manual_seed(draws.seed)
+        labeled = self.on_device(crops.labeled)
+        labeled = Labeled(*transform(labeled.image, labeled.label, draws.labeled_geometry))
         if self.augment.scanner:
             # methods that need stronger views of unlabeled crops create their own
             changes = np.random.default_rng([self.seed, step, SCANNER_STREAM])
             image = simulate_scanner(labeled.image, self.augment, changes, generator)
             labeled = replace(labeled, image=image)
-        unlabeled = self.unlabeled_batch(rng) if self.unlabeled_crops else None
-        validation = None
-        if self.validation:
-            # random positions, as for the unlabeled crops whose probabilities are calibrated
-            stream = np.random.default_rng([self.seed, step, VALIDATION_STREAM])
-            validation = self.labeled_batch(self.validation, stream, 0.0)
+        unlabeled = None
+        if crops.unlabeled is not None:
+            image, inside = crops.unlabeled.to(self.device, non_blocking=True), self.inside(draws)
+            unlabeled = Unlabeled(*transform(image, inside, draws.unlabeled_geometry))
+        validation = crops.validation and self.on_device(crops.validation)
         return Batch(labeled, unlabeled, generator, validation)
 
     def hidden_labels(self, step: int) -> Tensor:
-        """Hidden labels (B, *S) of the unlabeled crops of a step, for monitoring only.
+        """Hidden labels (B, *S) of the unlabeled crops of a step, for monitoring only."""
+        draws = replace(self, validation=()).draw(step)
+        labels = [self.hidden[crop.volume].image for crop in draws.unlabeled]
+        image = self.cut(labels, draws.unlabeled, fill=IGNORE).to(self.device, non_blocking=True)
+        image, inside = transform(image, self.inside(draws), draws.unlabeled_geometry)
+        return torch.where(inside, image[:, 0].long(), IGNORE)
 
-        The label maps take the place of the unlabeled images, so the same random numbers crop and
-        transform them. Intensity changes have their own random stream.
-        """
-        geometry = replace(self.augment, scanner=0.0)
-        crops = replace(self, unlabeled=self.hidden, validation=(), augment=geometry)
-        unlabeled = crops.batch(step).unlabeled
-        assert unlabeled is not None
-        assert unlabeled.inside is not None
-        return torch.where(unlabeled.inside, unlabeled.image[:, 0].long(), IGNORE)
-
-    def labeled_batch(
-        self, volumes: Sequence[Resident], rng: np.random.Generator, foreground: float
-    ) -> Labeled:
-        """Crops of labeled volumes, without augmentation."""
-        images, labels = [], []
-        for _ in range(self.labeled_crops):
-            volume = volumes[int(rng.integers(len(volumes)))]
-            start = self.start(volume, rng, foreground=rng.random() < foreground)
-            images.append(self.crop(volume.image, start, fill=0.0))
-            assert volume.label is not None
-            labels.append(self.crop(volume.label[None], start, fill=IGNORE)[0])
-        return Labeled(torch.stack(images), torch.stack(labels).long())
-
-    def augment_crops(self, crops: Labeled, rng: np.random.Generator) -> Labeled:
-        image, label = augment(
-            crops.image, crops.label, self.augment, rng, self.mirror_axes, self.spacing
+    def read(self, step: int) -> StepCrops:
+        """Draw and crop. Threads may read several steps at once."""
+        draws, unlabeled, validation = self.draw(step), None, None
+        if draws.unlabeled:
+            images = [self.unlabeled[crop.volume].image for crop in draws.unlabeled]
+            unlabeled = self.cut(images, draws.unlabeled)
+        if draws.validation:
+            validation = self.cut_labeled(self.validation, draws.validation)
+        return StepCrops(
+            draws, self.cut_labeled(self.labeled, draws.labeled), unlabeled, validation
         )
-        assert label is not None
-        return Labeled(image, label)
 
-    def unlabeled_batch(self, rng: np.random.Generator) -> Unlabeled:
-        """Augmented crops of unlabeled volumes."""
-        images, insides = [], []
-        for _ in range(self.unlabeled_crops):
-            volume = self.unlabeled[int(rng.integers(len(self.unlabeled)))]
-            start = self.start(volume, rng, foreground=False)
-            images.append(self.crop(volume.image, start, fill=0.0))
-            insides.append(self.inside(volume, start))
-        image, inside = augment(
-            torch.stack(images),
-            torch.stack(insides),
-            self.augment,
-            rng,
-            self.mirror_axes,
-            self.spacing,
+    def draw(self, step: int) -> Draws:
+        rng = np.random.default_rng([self.seed, step])
+        seed = int(rng.integers(2**62))
+        labeled = self.draw_crops(self.labeled, self.labeled_crops, rng, self.foreground)
+        labeled_geometry = self.draw_geometry(labeled, rng)
+        unlabeled = self.draw_crops(self.unlabeled, self.unlabeled_crops, rng)
+        unlabeled_geometry = self.draw_geometry(unlabeled, rng)
+        validation: list[Crop] = []
+        if self.validation:
+            # random positions, as for the unlabeled crops whose probabilities are calibrated
+            rng = np.random.default_rng([self.seed, step, VALIDATION_STREAM])
+            validation = self.draw_crops(self.validation, self.labeled_crops, rng, 0.0)
+        return Draws(seed, labeled, labeled_geometry, unlabeled, unlabeled_geometry, validation)
+
+    def draw_crops(
+        self,
+        volumes: Sequence[Resident],
+        count: int,
+        rng: np.random.Generator,
+        foreground: float | None = None,
+    ) -> list[Crop]:
+        crops = []
+        for _ in range(count):
+            volume = int(rng.integers(len(volumes)))
+            is_centered = foreground is not None and rng.random() < foreground
+            crops.append(Crop(volume, self.start(volumes[volume], rng, foreground=is_centered)))
+        return crops
+
+    def draw_geometry(self, crops: Sequence[Crop], rng: np.random.Generator) -> Geometry:
+        return draw_geometry(
+            len(crops), self.patch, self.augment, rng, self.mirror_axes, self.spacing
         )
-        return Unlabeled(image, inside)
 
     def start(
         self, volume: Resident, rng: np.random.Generator, *, foreground: bool
     ) -> tuple[int, ...]:
-        """First voxel of a crop, negative where the crop begins outside the volume.
+        """First voxel of a crop.
 
         A volume smaller than the patch is placed at random in it. If it were always centered,
         the network would never learn the margins, where larger volumes have voxels.
@@ -168,34 +207,57 @@ class Sampler:
         bounds = [(min(gap, 0), max(gap, 0)) for gap in gaps]
         if not foreground or volume.foreground is None or not len(volume.foreground):
             return tuple(int(rng.integers(low, high + 1)) for low, high in bounds)
-        positions = volume.foreground
+        rows = range(len(volume.foreground))
         if volume.by_class:
-            positions = volume.by_class[int(rng.integers(len(volume.by_class)))]
-        center = positions[int(rng.integers(len(positions)))]
-        starts = [int(c) - side // 2 for c, side in zip(center, self.patch, strict=True)]
+            rows = volume.by_class[int(rng.integers(len(volume.by_class)))]
+        row = rows[int(rng.integers(len(rows)))]
+        (center,) = volume.foreground[slice(row, row + 1),].tolist()
+        starts = [place - side // 2 for place, side in zip(center, self.patch, strict=True)]
         return tuple(min(max(s, low), high) for s, (low, high) in zip(starts, bounds, strict=True))
 
-    def crop(self, array: Tensor | NDArray[Any], start: tuple[int, ...], *, fill: float) -> Tensor:
-        """A patch of (C, *S) on the device, padded with `fill` outside the volume."""
-        covered = self.covered_slices(array.shape[1:], start)
-        box = tuple(
-            slice(first + own.start, first + own.stop)
-            for first, own in zip(start, covered, strict=True)
-        )
-        if isinstance(array, Tensor):
-            part = array[:, *box]
-        else:
-            part = torch.from_numpy(np.array(array[:, *box])).to(self.device, non_blocking=True)
-        if part.shape[1:] == self.patch:
-            return part
-        pads = [(own.start, n - own.stop) for n, own in zip(self.patch, covered, strict=True)]
-        flat = [side for pair in reversed(pads) for side in pair]
-        return torch.nn.functional.pad(part, flat, value=fill)
+    def cut_labeled(self, volumes: Sequence[Resident], crops: Sequence[Crop]) -> Labeled:
+        labels = []
+        for crop in crops:
+            label = volumes[crop.volume].label
+            assert label is not None
+            labels.append(label.reshape((1, *label.shape)))
+        image = self.cut([volumes[crop.volume].image for crop in crops], crops)
+        return Labeled(image, self.cut(labels, crops, fill=IGNORE)[:, 0])
 
-    def inside(self, volume: Resident, start: tuple[int, ...]) -> Tensor:
-        """(*patch) bool: which voxels of the crop lie inside the volume."""
-        mask = torch.zeros(self.patch, dtype=torch.bool, device=self.device)
-        mask[self.covered_slices(volume.shape, start)] = True
+    def cut(
+        self, arrays: Sequence[Tensor | Array], crops: Sequence[Crop], *, fill: int | None = None
+    ) -> Tensor:
+        """Patches (B, C, *patch) of arrays (C, *S): labels with `fill` as padding, or images."""
+        is_resident = isinstance(arrays[0], Tensor)
+        batch = torch.full(
+            (len(crops), arrays[0].shape[0], *self.patch),
+            0 if fill is None else fill,
+            dtype=torch.float32 if fill is None else torch.int16,
+            device=self.device if is_resident else "cpu",
+            pin_memory=self.device.type == "cuda" and not is_resident,
+        )
+        # on the host, torch would start its own threads in each thread that reads
+        patches: Any = batch if is_resident else batch.numpy()
+        for patch, array, crop in zip(patches, arrays, crops, strict=True):
+            covered = self.covered_slices(array.shape[1:], crop.start)
+            box = tuple(
+                slice(first + own.start, first + own.stop)
+                for first, own in zip(crop.start, covered, strict=True)
+            )
+            patch[:, *covered] = array[:, *box]
+        return batch
+
+    def on_device(self, crops: Labeled) -> Labeled:
+        label = crops.label.to(self.device, non_blocking=True).long()
+        return Labeled(crops.image.to(self.device, non_blocking=True), label)
+
+    def inside(self, draws: Draws) -> Tensor:
+        """(B, *patch) bool: which voxels of the unlabeled crops lie inside their volume."""
+        mask = torch.zeros(
+            (len(draws.unlabeled), *self.patch), dtype=torch.bool, device=self.device
+        )
+        for patch, crop in zip(mask, draws.unlabeled, strict=True):
+            patch[self.covered_slices(self.unlabeled[crop.volume].shape, crop.start)] = True
         return mask
 
     def covered_slices(self, sizes: Sequence[int], start: tuple[int, ...]) -> tuple[slice, ...]:

@@ -154,9 +154,10 @@ def foreground_shares(volumes: Sequence[Volume], classes: Sequence[str]) -> dict
 
     The first of `classes` is the background.
     """
-    labels = [volume.label for volume in volumes if volume.label is not None]
-    return {
-        name: float(np.mean([np.count_nonzero(label == index) / label.size for label in labels]))
-        for index, name in enumerate(classes)
-        if index
-    }
+    foreground = range(1, len(classes))
+    shares = []
+    for volume in volumes:
+        if volume.label is not None:
+            label = np.asarray(volume.label)
+            shares.append([np.count_nonzero(label == index) / label.size for index in foreground])
+    return dict(zip(classes[1:], np.mean(shares, axis=0).tolist(), strict=True))

@@ -66,8 +66,8 @@ def hidden_volumes(unlabeled: Sequence[Volume], labeled: Sequence[Volume]) -> li
     labels = {volume.name: volume.label for volume in labeled}
     volumes = []
     for volume in unlabeled:
-        label = labels.get(volume.name)
+        label, shape = labels.get(volume.name), (1, *volume.image.shape[1:])
         if label is None:
-            label = np.broadcast_to(np.int8(IGNORE), volume.image.shape[1:])
-        volumes.append(Volume(volume.name, label[None], None, None))
+            label = np.broadcast_to(np.int8(IGNORE), shape)
+        volumes.append(Volume(volume.name, label.reshape(shape), None, None))
     return volumes

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Sampler
 from segpl.engine.checkpoint import (
     Facts,
@@ -130,6 +131,7 @@ class Trainer:
     ) -> None:
         self.method = method
         self.sampler = sampler
+        self.batches = Prefetch(sampler, settings.steps)
         self.settings = settings
         self.folder = folder
         self.observer = observer
@@ -159,7 +161,7 @@ class Trainer:
 
     def run(self) -> None:
         """Take the remaining steps. SIGINT or SIGTERM saves the current step and stops."""
-        with StopSignal() as stop:
+        with StopSignal() as stop, self.batches:
             self.take_steps(stop)
 
     def take_steps(self, stop: StopSignal) -> None:
@@ -174,6 +176,7 @@ class Trainer:
         if should_compile(self.device, settings.compile):
             self.compiled = CompiledNetworks(self.method, self.fall_back)
         clock = StepClock(self.step, self.times.last("seconds"))
+        waited = self.times.last("waiting_seconds")
         while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
@@ -192,7 +195,9 @@ class Trainer:
             self.log.add({"step": self.step, **row})
             if self.events:
                 self.events.add(self.step, row)
-            self.times.add(clock.row(self.step) | {"peak_bytes": peak_memory(self.device)})
+            spent = {"waiting_seconds": waited + self.batches.waited}
+            peak = {"peak_bytes": peak_memory(self.device)}
+            self.times.add(clock.row(self.step) | spent | peak)
             self.observer.on_log(self.step, row)
             if warning := collapse.check(self.step, row):
                 self.observer.on_warning(warning)
@@ -215,7 +220,7 @@ class Trainer:
         return take_step(
             self.method,
             self.optimizer,
-            with_layout(self.sampler.batch(self.step), self.layout),
+            with_layout(self.batches.batch(self.step), self.layout),
             self.step / self.settings.steps,
             context,
             taken=self.step,

@@ -116,7 +116,8 @@ class StressScorer:
                 f"{level:g}) are not finite. Use another checkpoint, or train again."
             )
         assert volume.label is not None
-        masks = masks_by_class(prediction.cpu().numpy(), volume.label, plan, run.largest)
+        label = np.asarray(volume.label)
+        masks = masks_by_class(prediction.cpu().numpy(), label, plan, run.largest)
         return [
             StressRow(
                 self.tested.name, degradation, level, volume.name, name, dice(*pair), iou(*pair)

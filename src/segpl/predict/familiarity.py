@@ -211,9 +211,9 @@ def record_training_images(
     images = []
     for volume in load_volumes(chosen, plan, labeled=()):
         assert volume.grid is not None, "it was read from a file"
-        image = torch.from_numpy(np.array(volume.image))
-        features = network_features(network, image.to(device), plan)
-        images.append(appearance_of(volume.image, volume.grid, plan, features))
+        image = np.asarray(volume.image)
+        features = network_features(network, torch.from_numpy(image).to(device), plan)
+        images.append(appearance_of(image, volume.grid, plan, features))
     network.train(was_training)
     write_json(path, asdict(TrainingImages(weights, tuple(images))))
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.masks import largest_component
 from segpl.data.plan import Plan
+from segpl.data.stored import Array
 from segpl.engine.folder import RunFolder
 from segpl.evaluate.validation_file import read_validation
 from segpl.files import read_record, write_json
@@ -80,7 +80,7 @@ def is_in_parts(mask: NDArray[np.bool_]) -> bool:
 
 
 def write_advice(
-    folder: RunFolder, plan: Plan, steps: Mapping[str, int], labels: Sequence[NDArray[Any]]
+    folder: RunFolder, plan: Plan, steps: Mapping[str, int], labels: Sequence[Array]
 ) -> None:
     """Write the advice for each checkpoint, given the step of each.
 
@@ -96,7 +96,7 @@ def write_advice(
     in_parts = {
         name
         for index, name in enumerate(plan.classes)
-        if name in gaining and any(is_in_parts(label == index) for label in labels)
+        if name in gaining and any(is_in_parts(np.asarray(label) == index) for label in labels)
     }
     advice = {}
     for checkpoint, by_class in effects.items():

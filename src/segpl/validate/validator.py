@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
+from segpl.data.stored import Array
 from segpl.evaluate.validation import dice_by_class
 from segpl.evaluate.validation_file import ValidationRow, append_validation
 from segpl.predict.window import predict_windows
@@ -39,7 +39,7 @@ class Validator:
     training: Sequence[Volume] = ()
 
     @property
-    def labels(self) -> list[NDArray[Any]]:
+    def labels(self) -> list[Array]:
         """Labels (*S) of the training and validation cases."""
         return [v.label for v in (*self.training, *self.volumes) if v.label is not None]
 
@@ -58,8 +58,9 @@ class Validator:
         assert volume.label is not None
         image = torch.from_numpy(np.array(volume.image)).to(self.device)
         probabilities = predict_windows(image, self.method.predict, self.plan).cpu().numpy()
-        every = dice_by_class(probabilities, volume.label, self.plan)
-        largest = dice_by_class(probabilities, volume.label, self.plan, list(every))
+        label = np.asarray(volume.label)
+        every = dice_by_class(probabilities, label, self.plan)
+        largest = dice_by_class(probabilities, label, self.plan, list(every))
         return [
             ValidationRow(step, volume.name, name, every[name], largest[name]) for name in every
         ]

@@ -15,10 +15,10 @@ from segpl.data import augment as module
 from segpl.data.augment import (
     SCANNER,
     AugmentSettings,
-    augment,
-    random_affine,
+    draw_geometry,
     random_motion,
     simulate_scanner,
+    transform,
 )
 from segpl.errors import InputError
 from segpl.types import IGNORE
@@ -32,6 +32,17 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def augment(image, label, settings, draws, *axes_and_spacing):
+    sides = image.shape[2:]
+    return transform(
+        image, label, draw_geometry(len(image), sides, settings, draws, *axes_and_spacing)
+    )
+
+
+def random_affine(image, label, probability, draws):
+    return augment(image, label, plain_crops(affine=probability), draws)
 
 
 def scan_with(image, *, seed=0, noise=0, **settings):
@@ -152,7 +163,7 @@ class TestAffine:
 
     def test_crops_are_moved_independently_with_the_given_probability(self):
         image = torch.randn(1, 1, 6, 6, generator=generator()).expand(400, -1, -1, -1)
-        view, _ = random_affine(image, None, 0.3, rng())
+        view, _ = random_affine(image, torch.zeros(400, 6, 6), 0.3, rng())
         moved = (view != image).flatten(1).any(1)
         assert moved.float().mean().item() == pytest.approx(0.3, abs=0.1)
         assert torch.equal(view[~moved], image[~moved])

@@ -101,6 +101,7 @@ class Ones:
 
     device = torch.device("cpu")
     hidden = ()
+    is_resident = True
 
     def __init__(self, dies_at: int | None = None) -> None:
         self.asked: list[int] = []
