@@ -15,6 +15,7 @@ from segpl.assembly import (
     build_method,
     open_dataset,
 )
+from segpl.cores import limit_threads
 from segpl.data.arrays import image_in_memory, labels_like
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
@@ -311,6 +312,7 @@ def load_run(
         )
     load_weights(method, read_checkpoint(source), source)
     target = choose_device(device)
+    limit_threads()
     method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs
     split = Split.read(folder.split)
     return Run(folder, config, plan, split, method, target, checkpoint, quiet=quiet, folds=folds)

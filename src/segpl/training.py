@@ -18,6 +18,7 @@ from segpl.assembly import (
     require_validation,
     with_planned_values,
 )
+from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device, is_out_of_memory
@@ -114,6 +115,7 @@ def new_folder(content: Mapping[str, Any]) -> Path:
 def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
     """Train with `config` in a new folder, or resume the run in `folder`."""
     device = choose_device(config.train.device)
+    limit_threads()
     is_new = not folder.config.exists()
     with folder.undo_on_error():
         run, inputs = prepare_run(config, folder, device, quiet=quiet)

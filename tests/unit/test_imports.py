@@ -16,7 +16,7 @@ import segpl
 
 ROOT = Path(segpl.__file__).parent
 LAYERS = [
-    {"types", "registry", "schedules", "errors", "files", "display", "resize"},
+    {"types", "registry", "schedules", "errors", "files", "display", "resize", "cores"},
     {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
     {"engine", "evaluate"},

@@ -12,6 +12,7 @@ from multiprocessing.synchronize import Event
 
 import torch
 
+from segpl.cores import usable_cores
 from segpl.errors import Spelling
 
 stop_event: Event | None = None  # in a worker: set when the user interrupts
@@ -44,7 +45,7 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
     # a forked process cannot use a GPU that its parent has initialized
     context = get_context("spawn")
     stop = context.Event()
-    threads = max(1, (os.cpu_count() or 1) // count)
+    threads = max(1, usable_cores() // count)
     with ProcessPoolExecutor(
         count,
         mp_context=context,
