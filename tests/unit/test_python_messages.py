@@ -14,7 +14,7 @@ from segpl.errors import ARGUMENTS, OPTION, SWITCHES, InputError, Spelling, spel
 
 ROOT = Path(segpl.__file__).parent
 # commands without a Python function
-COMMANDS_ONLY = ("cli", "stress", "cost", "demo", "environment")
+COMMANDS_ONLY = ("cli", "stress", "bench", "demo", "environment")
 # arguments of functions that `segpl` does not list
 OTHER_ARGUMENTS = {"config"}
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
     "stress": "score runs on degraded images: artifacts, attacks, other window sizes",
-    "cost": "measure the cost of methods: weights, FLOPs, memory, time",
+    "bench": "measure speed, memory and cost of methods on this machine",
     "compare": "compare methods over several seeds, with significance tests",
     "report": "summarize runs on one HTML page",
     "cache": "list or remove prepared scans",

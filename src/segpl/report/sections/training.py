@@ -122,7 +122,7 @@ def cost_section(found: RunCollection) -> Section:
         columns=["method", "training (s)", "step (ms)", "weights", "peak memory (GiB)"],
         rows=rows,
         note=f"Mean and standard deviation over seeds, on {', '.join(machines)}. Runs that shared "
-        "a machine slowed each other down; `segpl cost` measures one method at a time. Peak memory "
+        "a machine slowed each other down; `segpl bench` measures methods in turn. Peak memory "
         "of the GPU, or of the process on a CPU.",
     )
     return Section(

@@ -1,0 +1,1 @@
+"""How fast training and prediction are on this machine, and what they cost."""

@@ -1,0 +1,121 @@
+"""Training steps as the trainer takes them, on generated volumes, to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from segpl.assembly import build_method
+from segpl.data.sampler import Resident, Sampler
+from segpl.display import say
+from segpl.engine.compilation import CompiledNetworks
+from segpl.engine.device import autocast, memory_format, should_compile
+from segpl.engine.meter import Meter
+from segpl.engine.step import optimizer_for, take_step
+from segpl.engine.trainer import with_layout
+from segpl.experiments.bench.workload import Workload
+from segpl.methods.base import Method
+from segpl.settings import Config
+from segpl.types import Batch
+
+LATE = 1.0  # progress after all ramps, where every loss term counts
+
+
+class TrainingTrial:
+    """A method that trains on crops of `volumes`.
+
+    With `plain`, the same weights and losses run as plain PyTorch: eager, in float32, in torch's
+    default memory layout.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        workload: Workload,
+        volumes: Sequence[Resident],
+        device: torch.device,
+        *,
+        plain: bool = False,
+    ) -> None:
+        if plain:
+            train = replace(config.train, precision="float32", compile="off")
+            config = replace(config, train=train)
+        dims = workload.plan.dims
+        self.layout = torch.contiguous_format if plain else memory_format(device, dims)
+        self.method = build_method(config, workload.plan)
+        self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
+        rate = config.learning_rate(workload.plan)
+        self.optimizer = optimizer_for(self.method, rate, config.train.weight_decay)
+        self.context = autocast(device, config.train.precision)
+        is_compiled = should_compile(device, config.train.compile)
+        self.compiled = CompiledNetworks(self.method, say) if is_compiled else None
+        self.device, self.volumes = device, volumes
+        self.sampler = sampler_for(config, workload, self.method, volumes, device)
+        self.meter = Meter()
+        self.steps = 0
+
+    def batch(self) -> Batch:
+        return with_layout(self.sampler.batch(self.steps), self.layout)
+
+    def learn(self, batch: Batch) -> Tensor:
+        """One training step on `batch`; its loss."""
+        output, total = take_step(
+            self.method, self.optimizer, batch, LATE, self.context, taken=self.steps
+        )
+        self.steps += 1
+        self.meter.add(output, total, self.steps)
+        return total.detach()
+
+    def step(self) -> Tensor:
+        return self.compiled.run(self.advance) if self.compiled else self.advance()
+
+    def advance(self) -> Tensor:
+        return self.learn(self.batch())
+
+    @torch.no_grad()
+    def predict(self, image: Tensor) -> Tensor:
+        self.method.eval()
+        probability = self.method.predict(image)
+        self.method.train()
+        return probability
+
+    def resident_tensors(self) -> Iterator[Tensor]:
+        """Every tensor that stays in memory between steps."""
+        for parameter in self.method.parameters():
+            yield parameter
+            if parameter.grad is not None:
+                yield parameter.grad
+        yield from self.method.buffers()
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+        for volume in self.volumes:
+            yield from (part for part in (volume.image, volume.label) if isinstance(part, Tensor))
+
+
+def sampler_for(
+    config: Config,
+    workload: Workload,
+    method: Method,
+    volumes: Sequence[Resident],
+    device: torch.device,
+) -> Sampler:
+    """The crops of a step; all of them are labeled for a method without unlabeled ones."""
+    plan, half = workload.plan, len(volumes) // 2
+    has_unlabeled = method.needs_unlabeled
+    return Sampler(
+        labeled=volumes[:half] if has_unlabeled else volumes,
+        unlabeled=volumes[half:],
+        patch=plan.patch,
+        labeled_crops=workload.labeled if has_unlabeled else workload.crops,
+        unlabeled_crops=workload.unlabeled if has_unlabeled else 0,
+        foreground=config.train.foreground,
+        augment=config.augment,
+        seed=config.train.seed,
+        device=device,
+        validation=volumes[:half] if method.needs_validation else (),
+        mirror_axes=plan.mirror_axes,
+        spacing=plan.spacing,
+    )
