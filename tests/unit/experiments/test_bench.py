@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +22,7 @@ from segpl.experiments.bench.counts import (
     count_weights,
     matrix_rate,
 )
-from segpl.experiments.bench.measure import count_step, measure_setting, time_steps
+from segpl.experiments.bench.measure import Stopwatch, count_step, measure_setting
 from segpl.experiments.bench.monai_loop import MonaiLoop
 from segpl.experiments.bench.prediction import measure_prediction
 from segpl.experiments.bench.results import (
@@ -54,7 +56,6 @@ from segpl.settings import Config, resolve
 
 CPU = torch.device("cpu")
 SMALL = {"train": {"device": "cpu"}, "network": {"width": 4}}
-EVERYTHING = measure.EVERYTHING
 
 
 def workload(*patch: int, labeled: int = 1, unlabeled: int = 2, classes: int = 2) -> Workload:
@@ -67,7 +68,7 @@ def config_of(name: str, width: int = 4) -> Config:
 
 
 def trial_of(config: Config, load: Workload, *, plain: bool = True) -> TrainingTrial:
-    placed = place_volumes(generate_volumes(load.plan, load.cases), CPU, EVERYTHING)
+    placed = place_volumes(generate_volumes(load.plan, load.cases), CPU, math.inf)
     return TrainingTrial(config, load, placed, CPU, plain=plain)
 
 
@@ -220,7 +221,7 @@ def test_monai_loop_learns_from_as_many_crops(classes):
 
 def test_prediction_has_the_labels_of_monai():
     config = config_of("supervised")
-    ours, monai = measure_prediction(config, workload(16, 16), CPU, steps=1)
+    ours, monai = measure_prediction(config, workload(16, 16), Stopwatch(CPU, 1))
     assert monai.equal_labels is not None
     assert monai.equal_labels > 0.999
     assert ours.voxels == monai.voxels == 32 * 32
@@ -236,10 +237,12 @@ def test_volumes_on_disk_give_the_steps_of_volumes_on_the_device(monkeypatch):
         return total
 
     monkeypatch.setattr(TrainingTrial, "step", spy)
-    found = measure_data(config_of("bpl-mix"), workload(16, 16), CPU, steps=1)
+    found = measure_data(config_of("bpl-mix"), workload(16, 16), Stopwatch(CPU, 1))
     assert [one.name for one in found] == ["on the device", "on disk"]
     first, second = losses.values()
     assert first == second
+    assert found[0].waiting is None
+    assert found[1].waiting is not None
 
 
 def test_scaling_varies_one_thing_at_a_time():
@@ -321,9 +324,8 @@ def test_measuring_in_rounds_leaves_global_randomness_as_it_was(monkeypatch):
         torch.manual_seed(20)
         before = torch.get_rng_state()
         configs = configs_for(["bpl-mix"], SMALL)
-        found = measure_setting(
-            configs, workload(), CPU, steps=2, advance=lambda: advances.append(1)
-        )
+        stopwatch = Stopwatch(CPU, 2, lambda: advances.append(1))
+        found = measure_setting(configs, workload(), stopwatch)
         assert torch.equal(torch.get_rng_state(), before)
     # ours, plain PyTorch, and supervised training on as many crops as bpl-mix learns from
     assert turns[-10:] == [*("supervised", "bpl-mix") * 2, "supervised"] * 2
@@ -338,14 +340,10 @@ def test_measuring_in_rounds_leaves_global_randomness_as_it_was(monkeypatch):
 def test_step_time_is_a_median_with_quartiles_over_rounds_of_equal_steps():
     counts = [0, 0]
 
-    class Counter:
-        def __init__(self, place: int) -> None:
-            self.place = place
+    def count(place: int) -> None:
+        counts[place] += 1
 
-        def step(self) -> None:
-            counts[self.place] += 1
-
-    time_steps([Counter(0), Counter(1)], CPU, steps=30)
+    Stopwatch(CPU, 30).time([partial(count, 0), partial(count, 1)])
     assert counts == [30 + measure.WARM_UP] * 2
     assert StepTime.of([5.0, 1.0, 2.0, 3.0, 4.0]) == StepTime(3.0, 2.0, 4.0)
     assert StepTime.of([7.0]) == StepTime(7.0, 7.0, 7.0)
@@ -430,7 +428,7 @@ def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
 
     monkeypatch.setattr(TrainingTrial, "step", greedy)
     with pytest.raises(InputError, match=r"out of memory on cpu\. Use a smaller --patch"):
-        measure_setting(configs_for(["supervised"], SMALL), workload(), CPU, steps=1)
+        measure_setting(configs_for(["supervised"], SMALL), workload(), Stopwatch(CPU, 1))
 
 
 @pytest.mark.parametrize(

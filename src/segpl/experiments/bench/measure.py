@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from segpl.data.sampler import Resident, place_volumes
+from segpl.display import bar
 from segpl.engine.device import autocast, is_out_of_memory, peak_memory, should_compile
 from segpl.engine.environment import describe_environment
 from segpl.errors import InputError
@@ -43,14 +45,51 @@ from segpl.settings import Config
 MAX_RECOMPILATIONS = 256  # of one network: methods differ in batch size and mode
 MOST_ROUNDS = 10
 WARM_UP = 2  # steps before the clock starts
-EVERYTHING = 2**62  # bytes: no volume is too large to be kept on the device
-Advance = Callable[[], None]
+Work = Callable[[], object]
 
 
-class Repeatable(Protocol):
-    """What can be timed again and again."""
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Times steps in rounds over all that are compared.
 
-    def step(self) -> object: ...
+    Other work on the machine then slows all of them alike. A round takes several steps of each and
+    waits for the device once, as training does.
+    """
+
+    device: torch.device
+    steps: int  # of each
+    advance: Callable[[], None] = lambda: None  # called after each of the `rounds`
+
+    @classmethod
+    @contextmanager
+    def shown(
+        cls, title: str, device: torch.device, steps: int, others: int = 0
+    ) -> Iterator[Stopwatch]:
+        """A stopwatch with a progress bar over its rounds and `others` advances."""
+        with bar(title, others + cls(device, steps).rounds) as advance:
+            yield cls(device, steps, advance)
+
+    @property
+    def rounds(self) -> int:
+        return min(self.steps, MOST_ROUNDS)
+
+    def time(self, works: Sequence[Work]) -> list[StepTime]:
+        """Time of one step of each, after a warm-up."""
+        block = self.steps // self.rounds
+        for work in works:
+            for _ in range(WARM_UP):
+                work()
+        seconds: list[list[float]] = [[] for _ in works]
+        for _ in range(self.rounds):
+            for work, spent in zip(works, seconds, strict=True):
+                synchronize(self.device)
+                began = time.perf_counter()
+                for _ in range(block):
+                    work()
+                synchronize(self.device)
+                spent.append((time.perf_counter() - began) / block)
+            self.advance()
+        return [StepTime.of(spent) for spent in seconds]
 
 
 @contextmanager
@@ -102,55 +141,39 @@ def precision_of(config: Config, device: torch.device) -> torch.dtype:
 
 
 def measure_setting(
-    configs: Sequence[Config],
-    workload: Workload,
-    device: torch.device,
-    *,
-    steps: int,
-    advance: Advance = lambda: None,
+    configs: Sequence[Config], workload: Workload, stopwatch: Stopwatch
 ) -> SettingResult:
-    """All figures of every method; the first of `configs` is the reference.
-
-    `advance` is called once for each method, and once for each of at most `MOST_ROUNDS` rounds.
-    """
+    """All figures of every method; the first of `configs` is the reference."""
+    device = stopwatch.device
     volumes = generate_volumes(workload.plan, workload.cases)
-    placed = place_volumes(volumes, device, EVERYTHING)
-    found: list[MethodResult] = []
-    ours: list[Repeatable] = []
-    plain: list[Repeatable] = []
-    peers: dict[int, Repeatable] = {}  # supervised training, by its number of crops
+    placed = place_volumes(volumes, device, math.inf)
+    found: list[tuple[MethodResult, Work, Work]] = []
+    peers: dict[int, Work] = {}  # supervised training, by its number of crops
+    loops: dict[str, Work] = {}
     with measuring(device), ExitStack() as stack:
         for config in configs:
-            own, other, figures = prepare_method(config, workload, placed, device)
-            ours.append(own)
-            plain.append(other)
-            found.append(figures)
-            peers.setdefault(workload.crops, own)
+            ours, plain, figures = prepare_method(config, workload, placed, device)
+            found.append((figures, ours.step, plain.step))
+            peers.setdefault(workload.crops, ours.step)
             if (crops := figures.student_crops) not in peers:
                 labeled = replace(workload, labeled=crops, unlabeled=0)
-                peers[crops] = TrainingTrial(configs[0], labeled, placed, device)
-            advance()
+                peers[crops] = TrainingTrial(configs[0], labeled, placed, device).step
+            stopwatch.advance()
         has_half = precision_of(configs[0], device) is torch.bfloat16
-        loops: dict[str, Repeatable] = {}
         for kind in ("float32", "bfloat16")[: 1 + has_half]:
             loop = MonaiLoop(configs[0], workload, volumes, device, precision=kind)
             stack.callback(loop.close)
-            loops[f"MONAI loop, {kind}"] = loop
-        trials = list(dict.fromkeys([*ours, *plain, *peers.values(), *loops.values()]))
-        measured = time_steps(trials, device, steps=steps, advance=advance)
-        times = dict(zip(trials, measured, strict=True))
+            loops[f"MONAI loop, {kind}"] = loop.step
+        own, baselines = [step for _, step, _ in found], [step for _, _, step in found]
+        works = list(dict.fromkeys([*own, *baselines, *peers.values(), *loops.values()]))
+        times = dict(zip(works, stopwatch.time(works), strict=True))
     return SettingResult(
-        facts_of(configs[0], workload, steps),
+        facts_of(configs[0], workload, stopwatch.steps),
         [
-            replace(
-                figures,
-                seconds=times[mine],
-                plain=times[baseline],
-                peer=times[peers[figures.student_crops]],
-            )
-            for figures, mine, baseline in zip(found, ours, plain, strict=True)
+            replace(one, seconds=times[a], plain=times[b], peer=times[peers[one.student_crops]])
+            for one, a, b in found
         ],
-        [OtherResult(name, times[loop], workload.crops) for name, loop in loops.items()],
+        [OtherResult(name, times[step], workload.crops) for name, step in loops.items()],
     )
 
 
@@ -239,33 +262,3 @@ def student_crops(method: Method) -> Iterator[Counter[Network]]:
     yield counts
     for handle in handles:
         handle.remove()
-
-
-def time_steps(
-    trials: Sequence[Repeatable],
-    device: torch.device,
-    *,
-    steps: int,
-    advance: Advance = lambda: None,
-) -> list[StepTime]:
-    """Time of a step of each trial, in rounds over all of them, after a warm-up.
-
-    Other work on the machine then slows all of them alike. A round takes several steps of each
-    trial and waits for the device once, as training does.
-    """
-    rounds = min(steps, MOST_ROUNDS)
-    block = steps // rounds
-    for trial in trials:
-        for _ in range(WARM_UP):
-            trial.step()
-    seconds: list[list[float]] = [[] for _ in trials]
-    for _ in range(rounds):
-        for trial, spent in zip(trials, seconds, strict=True):
-            synchronize(device)
-            began = time.perf_counter()
-            for _ in range(block):
-                trial.step()
-            synchronize(device)
-            spent.append((time.perf_counter() - began) / block)
-        advance()
-    return [StepTime.of(spent) for spent in seconds]

@@ -7,31 +7,35 @@ from pathlib import Path
 
 import torch
 
-from segpl.display import bar, plain_console
+from segpl.display import plain_console
 from segpl.errors import InputError
-from segpl.experiments.bench.measure import MOST_ROUNDS, measure_device, measure_setting
+from segpl.experiments.bench.measure import Stopwatch, measure_device, measure_setting
 from segpl.experiments.bench.prediction import MOST_PREDICTIONS, measure_prediction
 from segpl.experiments.bench.results import (
-    BenchResult,
     cost_table,
     other_table,
     speed_note,
     speed_table,
     write_bench,
 )
-from segpl.experiments.bench.scaling import measure_data, measure_scaling, scaled_workloads
+from segpl.experiments.bench.scaling import (
+    FEWEST_DATA_STEPS,
+    measure_data,
+    measure_scaling,
+    scaled_workloads,
+)
 from segpl.experiments.bench.workload import Workload
 from segpl.report.tables import Table, print_table
 from segpl.settings import Config
 
-SCALING_NOTE = (
-    "Other crop sizes have about half and twice the voxels. Cases: volumes to choose crops from."
-)
-DATA_NOTE = "The operating system may keep files in memory."
-PREDICTION_NOTE = (
-    "One image; a network after a few training steps. MONAI: `sliding_window_inference` with the "
-    "same weights and windows, eager."
-)
+OTHER_NOTES = {
+    "scaling": "Other crop sizes have about half and twice the voxels. Cases: volumes to choose "
+    "crops from.",
+    "data": "Waiting: share of the time spent waiting for crops that are read from disk. The "
+    "operating system may keep files in memory.",
+    "prediction": "One image; a network after a few training steps. MONAI: "
+    "`sliding_window_inference` in eager float32 with the same weights and windows.",
+}
 
 
 def run_bench(
@@ -42,7 +46,7 @@ def run_bench(
     parts: Collection[str],
     steps: int,
     out: Path | None,
-) -> BenchResult:
+) -> None:
     """Measure `configs`, the reference first; other parts than `steps` in the first workload."""
     if min(steps, *(min(one.labeled, one.unlabeled) for one in workloads)) < 1:
         raise InputError("--steps, --labeled and --unlabeled must be at least 1.")
@@ -57,27 +61,24 @@ def run_bench(
         if out:
             write_bench(out, bench)
 
-    rounds, first = min(steps, MOST_ROUNDS), workloads[0]
-    if "steps" in parts:
-        for workload in workloads:
-            with bar(workload.name, len(configs) + rounds) as advance:
-                setting = measure_setting(configs, workload, device, steps=steps, advance=advance)
-            bench.settings.append(setting)
-            show(speed_table(setting, bench), cost_table(setting, bench))
+    for workload in workloads if "steps" in parts else ():
+        with Stopwatch.shown(workload.name, device, steps, len(configs)) as stopwatch:
+            setting = measure_setting(configs, workload, stopwatch)
+        bench.settings.append(setting)
+        show(speed_table(setting, bench), cost_table(setting, bench))
+    if bench.settings:
         show(Table([], [], speed_note(bench)))
+    first, default = workloads[0], configs[-1]
     if "scaling" in parts:
-        with bar("scaling", len(scaled_workloads(first)) + rounds) as advance:
-            found = measure_scaling(configs[-1], first, device, steps=steps, advance=advance)
-        bench.scaling.extend(found)
-        show(other_table("scaling", bench.scaling, SCALING_NOTE))
+        count = len(scaled_workloads(first))
+        with Stopwatch.shown("scaling", device, steps, count) as stopwatch:
+            bench.scaling.extend(measure_scaling(default, first, stopwatch))
     if "data" in parts:
-        with bar("data", 2 + rounds) as advance:
-            found = measure_data(configs[-1], first, device, steps=steps, advance=advance)
-        bench.data.extend(found)
-        show(other_table("volumes", bench.data, DATA_NOTE))
+        with Stopwatch.shown("data", device, max(steps, FEWEST_DATA_STEPS)) as stopwatch:
+            bench.data.extend(measure_data(default, first, stopwatch))
     if "prediction" in parts:
-        with bar("prediction", 1 + min(steps, MOST_PREDICTIONS)) as advance:
-            found = measure_prediction(configs[0], first, device, steps=steps, advance=advance)
-        bench.prediction.extend(found)
-        show(other_table("prediction", bench.prediction, PREDICTION_NOTE))
-    return bench
+        with Stopwatch.shown("prediction", device, min(steps, MOST_PREDICTIONS)) as stopwatch:
+            bench.prediction.extend(measure_prediction(configs[0], first, stopwatch))
+    for name, note in OTHER_NOTES.items():
+        if name in parts:
+            show(other_table(name, getattr(bench, name), note))

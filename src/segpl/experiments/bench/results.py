@@ -55,6 +55,7 @@ class OtherResult:
     seconds: StepTime
     crops: int = 0  # per step
     voxels: int = 0  # of all crops, or of the image
+    waiting: float | None = None  # fraction of the time that is spent waiting for crops
     equal_labels: float | None = None  # fraction of voxels with the label of the first result
 
 
@@ -191,13 +192,14 @@ def cost_table(setting: SettingResult, bench: BenchResult) -> Table:
 
 def other_table(title: str, results: Sequence[OtherResult], note: str) -> Table:
     """One row per result; x is relative to the first."""
-    columns = [title, "ms", "quartiles", "x", "Mvoxel/s", "equal labels"]
+    columns = [title, "ms", "quartiles", "x", "Mvoxel/s", "waiting", "equal labels"]
     rows = [
         [
             one.name,
             *milliseconds(one.seconds),
             f"{one.seconds.median / results[0].seconds.median:.3f}",
             f"{one.voxels / one.seconds.median / 1e6:.3g}",
+            "-" if one.waiting is None else f"{one.waiting:.1%}",
             "-" if one.equal_labels is None else f"{one.equal_labels:.3%}",
         ]
         for one in results

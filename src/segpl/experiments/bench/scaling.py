@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
-from segpl.data.sampler import Resident, place_volumes
-from segpl.experiments.bench.measure import EVERYTHING, Advance, measuring, time_steps
+from segpl.data.cache import Volume
+from segpl.data.prefetch import AHEAD
+from segpl.data.sampler import place_volumes
+from segpl.data.stored import StoredArray
+from segpl.experiments.bench.measure import Stopwatch, measuring
 from segpl.experiments.bench.results import OtherResult
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
@@ -24,30 +24,24 @@ VOLUME_FACTORS = (0.5, 2.0)
 BATCH_FACTORS = (1, 2, 4)
 MANY_CASES = (10, 1000)
 DISK_CASES = 4
+FEWEST_DATA_STEPS = 2 * AHEAD  # fewer would be read before the clock starts
 DISK_SIDES = {"cuda": 4, "cpu": 2}  # sides of a volume on disk, as a multiple of the patch
 
 
-def measure_scaling(
-    config: Config,
-    workload: Workload,
-    device: torch.device,
-    *,
-    steps: int,
-    advance: Advance = lambda: None,
-) -> list[OtherResult]:
+def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[OtherResult]:
     """Step times for other crop sizes, numbers of crops and numbers of cases."""
-    variants = scaled_workloads(workload)
+    variants, device = scaled_workloads(workload), stopwatch.device
     with measuring(device):
         trials = []
         for one in variants.values():
-            placed = place_volumes(generate_volumes(one.plan, 2), device, EVERYTHING)
+            placed = place_volumes(generate_volumes(one.plan, 2), device, math.inf)
             # cases beyond the first two are the same volumes again, to save memory
             volumes = (placed * one.cases)[: one.cases]
             trials.append(TrainingTrial(config, one, volumes, device))
-            advance()
-        times = time_steps(trials, device, steps=steps, advance=advance)
+            stopwatch.advance()
+        times = stopwatch.time([trial.step for trial in trials])
     return [
-        OtherResult(name, seconds, one.crops, one.crops * math.prod(one.plan.patch))
+        OtherResult(name, seconds, one.crops, one.voxels)
         for (name, one), seconds in zip(variants.items(), times, strict=True)
     ]
 
@@ -59,7 +53,8 @@ def scaled_workloads(workload: Workload) -> dict[str, Workload]:
     variants = {"as above": workload}
     for factor in VOLUME_FACTORS:
         patch = scaled_patch(workload, factor)
-        variants[f"crops of {'x'.join(map(str, patch))}"] = workload.with_patch(patch)
+        plan = replace(workload.plan, patch=patch)
+        variants[f"crops of {'x'.join(map(str, patch))}"] = replace(workload, plan=plan)
     for factor in BATCH_FACTORS:
         first, second = factor * labeled // unit, factor * unlabeled // unit
         if first != labeled:
@@ -79,45 +74,35 @@ def scaled_patch(workload: Workload, factor: float) -> tuple[int, ...]:
     )
 
 
-def measure_data(
-    config: Config,
-    workload: Workload,
-    device: torch.device,
-    *,
-    steps: int,
-    advance: Advance = lambda: None,
-) -> list[OtherResult]:
+def measure_data(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[OtherResult]:
     """Step times with volumes on the device and with the same volumes on disk."""
-    plan = workload.plan
+    plan, device = workload.plan, stopwatch.device
     sides = [DISK_SIDES[device.type] * side for side in plan.patch]
-    with TemporaryDirectory() as folder, measuring(device):
+    memory = {"on the device": math.inf, "on disk": 0.0}
+    with TemporaryDirectory() as folder, measuring(device), ExitStack() as stack:
         stored = [
-            replace(
-                volume,
-                image=mapped(Path(folder, f"{volume.name}-image.npy"), volume.image),
-                label=mapped(Path(folder, f"{volume.name}-label.npy"), volume.label),
-            )
+            stored_volume(volume, Path(folder))
             for volume in generate_volumes(plan, DISK_CASES, sides)
         ]
-        places: dict[str, Sequence[Resident]] = {
-            "on the device": place_volumes(stored, device, EVERYTHING),
-            "on disk": place_volumes(stored, device, 0),
-        }
-        trials = []
-        for placed in places.values():
-            trials.append(TrainingTrial(config, workload, placed, device))
-            advance()
-        times = time_steps(trials, device, steps=steps, advance=advance)
-    voxels = workload.crops * math.prod(plan.patch)
-    return [
-        OtherResult(name, seconds, workload.crops, voxels)
-        for name, seconds in zip(places, times, strict=True)
-    ]
+        results = []
+        for name, most in memory.items():
+            placed = place_volumes(stored, device, most)
+            trial = TrainingTrial(config, workload, placed, device)
+            batches = stack.enter_context(trial.batches)
+            trial.step()
+            batches.waited, before = 0.0, trial.steps
+            # not in turn with another trial: crops would be read during its turn
+            (seconds,) = stopwatch.time([trial.step])
+            waiting = None if most else batches.waited / (trial.steps - before) / seconds.median
+            results.append(OtherResult(name, seconds, workload.crops, workload.voxels, waiting))
+    return results
 
 
-def mapped(path: Path, array: NDArray[Any] | None) -> NDArray[Any]:
-    """The array, written to `path` and memory-mapped."""
-    assert array is not None
-    np.save(path, array)
-    stored: NDArray[Any] = np.load(path, mmap_mode="r")
-    return stored
+def stored_volume(volume: Volume, folder: Path) -> Volume:
+    """The volume in files, as the cache stores it."""
+    parts = []
+    for part in ("image", "label"):
+        path = folder / f"{volume.name}.{part}.npy"
+        np.save(path, getattr(volume, part))
+        parts.append(StoredArray.find(volume.name, path))
+    return replace(volume, image=parts[0], label=parts[1])

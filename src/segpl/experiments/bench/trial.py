@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from segpl.assembly import build_method
+from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Resident, Sampler
 from segpl.display import say
 from segpl.engine.compilation import CompiledNetworks
@@ -21,6 +22,7 @@ from segpl.methods.base import Method
 from segpl.settings import Config
 from segpl.types import Batch
 
+ENDLESS = 10**9  # steps
 LATE = 1.0  # progress after all ramps, where every loss term counts
 
 
@@ -53,12 +55,13 @@ class TrainingTrial:
         is_compiled = should_compile(device, config.train.compile)
         self.compiled = CompiledNetworks(self.method, say) if is_compiled else None
         self.device, self.volumes = device, volumes
-        self.sampler = sampler_for(config, workload, self.method, volumes, device)
+        sampler = sampler_for(config, workload, self.method, volumes, device)
+        self.batches = Prefetch(sampler, ENDLESS)
         self.meter = Meter()
         self.steps = 0
 
     def batch(self) -> Batch:
-        return with_layout(self.sampler.batch(self.steps), self.layout)
+        return with_layout(self.batches.batch(self.steps), self.layout)
 
     def learn(self, batch: Batch) -> Tensor:
         """One training step on `batch`; its loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -55,9 +56,9 @@ class Workload:
     def crops(self) -> int:
         return self.labeled + self.unlabeled
 
-    def with_patch(self, patch: Sequence[int]) -> Workload:
-        """The same network on crops of another size."""
-        return replace(self, plan=replace(self.plan, patch=tuple(patch)))
+    @property
+    def voxels(self) -> int:
+        return self.crops * math.prod(self.plan.patch)
 
 
 def workload_of(name: str, *, small: bool) -> Workload:
