@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 # one thread is fastest for tensors of 16^3, and workers of pytest-xdist do not fight over cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -9,3 +11,9 @@ from segpl.errors import Spelling
 
 # most tests match messages as the command line prints them
 Spelling.is_command_line = True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_tests(tmp_path_factory):
+    """Keep tests out of the user's cache."""
+    os.environ["SEGPL_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from segpl.data.cache import Volume, load_volumes
+from segpl.data.cache import Volume, cache_root, load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
+from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 from segpl.data.plan import Plan
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
@@ -77,7 +78,13 @@ def prepare_inputs(
         dataset.require_numbers(plan.classes, folder.plan)
         return TrainingInputs(dataset, split, plan)
     with bar("inspecting the data", len(cases), quiet=quiet) as advance:
-        inspection = inspect(dataset, cases=cases, read_labels_of=split.labeled, advance=advance)
+        inspection = inspect(
+            dataset,
+            cases=cases,
+            read_labels_of=split.labeled,
+            advance=advance,
+            known=KnownCases(dataset.root, cache_root()),
+        )
     require_usable(inspection)
     plan = choose_plan(config, inspection)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))

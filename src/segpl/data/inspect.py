@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
+from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
 from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError
@@ -47,6 +48,7 @@ def inspect(
     cases: Sequence[Case] | None = None,
     read_labels_of: Collection[str],
     advance: Callable[[], None] = lambda: None,
+    known: KnownCases | None = None,
 ) -> Inspection:
     """Read every case once and collect all problems.
 
@@ -56,6 +58,7 @@ def inspect(
         read_labels_of: names of the cases whose labels may be opened. No other label is opened, so
             that labels of unlabeled, validation and test cases cannot influence training.
         advance: called after each case.
+        known: fingerprints of earlier inspections; unchanged files are not read again.
     """
     cases = dataset.cases if cases is None else cases
     visible = frozenset(read_labels_of)
@@ -63,12 +66,14 @@ def inspect(
     dims = _detect_dims(cases)
 
     def read(case: Case) -> _CaseReport:
-        report = _read_case(case, dims, dataset.ignore)
+        report = _inspect_case(case, dims, dataset.ignore, known)
         advance()
         return report
 
     with ThreadPoolExecutor(THREADS) as pool:  # decompression releases the interpreter lock
         reports = list(pool.map(read, cases))
+    if known:
+        known.save()
     fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
     voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
     classes = _classes(dataset, voxels)
@@ -104,6 +109,20 @@ def _detect_dims(cases: Sequence[Case]) -> int:
         if votes:
             return votes.most_common(1)[0][0]
     return 3
+
+
+def _inspect_case(
+    case: Case, dims: int, ignore: int | None, known: KnownCases | None
+) -> _CaseReport:
+    if known is None:
+        return _read_case(case, dims, ignore)
+    digest = source_digest(case, dims, ignore)
+    if found := known.get(case, digest):
+        return _CaseReport(case.name, found, found.voxels, [])
+    report = _read_case(case, dims, ignore)
+    if report.fingerprint and not report.problems:
+        known.add(case, digest, report.fingerprint)
+    return report
 
 
 def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:

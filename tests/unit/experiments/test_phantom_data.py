@@ -68,9 +68,9 @@ def test_plan_of_generated_scans_ignores_validation_cases(tmp_path, monkeypatch)
     seen = []
     inspect = assembly.inspect
 
-    def watched(dataset, *, cases, read_labels_of, advance):
+    def watched(dataset, *, cases, read_labels_of, **options):
         seen.extend([[case.name for case in cases], list(read_labels_of)])
-        return inspect(dataset, cases=cases, read_labels_of=read_labels_of, advance=advance)
+        return inspect(dataset, cases=cases, read_labels_of=read_labels_of, **options)
 
     monkeypatch.setattr(assembly, "inspect", watched)
     (job, _) = jobs({"validation": 2}, tmp_path)

@@ -1,0 +1,85 @@
+"""Fingerprints of inspected cases on disk, so that a second run on the same files reads none.
+
+    <root>/inspected/<hash of the dataset's folder>.json
+
+A fingerprint is fresh while paths, sizes and modification times of its files are unchanged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from segpl.data.case import Case
+from segpl.data.fingerprint import Fingerprint
+from segpl.errors import StorageError, UserError
+from segpl.files import read_record, write_atomically
+
+FINGERPRINT_VERSION = 1  # increase it when the fingerprint of the same files changes
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCase:
+    digest: str
+    fingerprint: Fingerprint
+
+
+class KnownCases:
+    """The fingerprints of a dataset. Only cases without problems are stored."""
+
+    def __init__(self, dataset: Path, root: Path) -> None:
+        folder = str(dataset.resolve())
+        name = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+        self.path = root / "inspected" / f"{name}.json"
+        self.is_changed = False
+        self.entries: dict[str, KnownCase] = {}
+        with suppress(UserError):  # missing or damaged
+            self.entries = read_record(self.path, dict[str, KnownCase])
+
+    def get(self, case: Case, digest: str) -> Fingerprint | None:
+        entry = self.entries.get(_key(case))
+        return entry.fingerprint if entry and entry.digest == digest else None
+
+    def add(self, case: Case, digest: str, found: Fingerprint) -> None:
+        self.entries[_key(case)] = KnownCase(digest, found)
+        self.is_changed = True
+
+    def save(self) -> None:
+        """Write new fingerprints. If the disk is full, the next run reads the files again."""
+        import msgspec
+
+        if not self.is_changed:
+            return
+
+        def write(draft: Path) -> None:
+            draft.write_bytes(msgspec.json.encode(self.entries, enc_hook=_number))
+
+        with suppress(StorageError):
+            write_atomically(self.path, write)
+
+
+def _key(case: Case) -> str:
+    """With and without its label, a case has different fingerprints."""
+    return f"{'labeled' if case.label else 'unlabeled'} {case.name}"
+
+
+def source_digest(case: Case, dims: int, ignore: int | None) -> str:
+    """Changes with anything that the fingerprint depends on; take it before reading the files."""
+    text = hashlib.sha256(repr((FINGERPRINT_VERSION, dims, ignore, case.segments)).encode())
+    for path in (*case.images, *((case.label,) if case.label else ())):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # reported when the case is read
+        file = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
+        text.update(repr(file).encode("utf-8", "surrogateescape"))
+    return text.hexdigest()
+
+
+def _number(value: Any) -> Any:
+    """A NumPy number as a Python number."""
+    return value.item()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from segpl.data import inspect as inspection
+from segpl.data.case import Case, Dataset
+from segpl.data.inspect import Inspection, inspect
+from segpl.data.known_cases import KnownCases
+
+SHAPE = (8, 9, 10)
+
+
+def save(path: Path, array: np.ndarray) -> Path:
+    nibabel.save(nibabel.Nifti1Image(array, np.diag([2, 2, 2, 1])), path)
+    return path
+
+
+def scan(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(100, 20, SHAPE).astype(np.float32)
+
+
+@pytest.fixture
+def cases(tmp_path) -> list[Case]:
+    """Two cases with different labels."""
+    labels = [np.zeros(SHAPE, np.uint8) for _ in range(2)]
+    labels[0][:3], labels[1][2:7] = 1, 1
+    return [
+        Case(
+            f"case-{number}",
+            (save(tmp_path / f"{number}.nii", scan(number)),),
+            save(tmp_path / f"{number}-label.nii", label),
+        )
+        for number, label in enumerate(labels)
+    ]
+
+
+@pytest.fixture
+def files_read(monkeypatch) -> list[Path]:
+    read: list[Path] = []
+    read_image, read_case_label = inspection.read_image, inspection.read_case_label
+
+    def watched_image(files, dims):
+        read.extend(files)
+        return read_image(files, dims)
+
+    def watched_label(case, dims):
+        read.append(case.label)
+        return read_case_label(case, dims)
+
+    monkeypatch.setattr(inspection, "read_image", watched_image)
+    monkeypatch.setattr(inspection, "read_case_label", watched_label)
+    return read
+
+
+def inspected(
+    cases: list[Case], *, visible=("case-0", "case-1"), ignore: int | None = None
+) -> Inspection:
+    root = cases[0].images[0].parent
+    dataset = Dataset(root, "folders", tuple(cases), ignore=ignore)
+    return inspect(dataset, read_labels_of=visible, known=KnownCases(root, root / "cache"))
+
+
+def test_second_inspection_reads_no_file_and_finds_the_same(cases, files_read):
+    first = inspected(cases)
+    assert len(files_read) == 4
+    files_read.clear()
+    assert inspected(cases) == first
+    assert not files_read
+
+
+def test_changed_file_is_read_again(cases, files_read):
+    inspected(cases)
+    files_read.clear()
+    (image,) = cases[1].images
+    save(image, 2 * scan(1))
+    os.utime(image, ns=(1, 1))  # whatever the resolution of the clock
+    second = inspected(cases)
+    assert files_read == [image, cases[1].label]
+    (channel,) = second.fingerprints["case-1"].channels
+    assert channel.maximum == pytest.approx(2 * scan(1).max())
+
+
+def test_hidden_label_of_a_known_case_stays_hidden(cases, files_read):
+    inspected(cases)
+    hidden = inspected(cases, visible=["case-0"]).fingerprints["case-1"]
+    assert (hidden.voxels, hidden.foreground, hidden.chords) == (None, (), {})
+    files_read.clear()
+    inspected(cases)  # both fingerprints are kept
+    assert not files_read
+
+
+def test_other_ignored_number_reads_again(cases, files_read):
+    inspected(cases)
+    files_read.clear()
+    assert inspected(cases, ignore=1).fingerprints["case-0"].foreground == ((),)
+    assert len(files_read) == 4
+
+
+def test_case_with_a_problem_is_read_again(cases, files_read):
+    cases[1].images[0].write_bytes(b"not an image")
+    first = inspected(cases)
+    files_read.clear()
+    assert inspected(cases).problems == first.problems
+    assert files_read == [*cases[1].images, cases[1].label]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"labeled case-0": {"digest": "1"}}'])
+def test_damaged_file_is_written_again(cases, files_read, content):
+    first = inspected(cases)
+    (stored,) = (cases[0].images[0].parent / "cache" / "inspected").iterdir()
+    stored.write_bytes(content)
+    assert inspected(cases) == first
+    files_read.clear()
+    assert inspected(cases) == first
+    assert not files_read
+
+
+def test_unwritable_folder_is_no_error(cases):
+    (cases[0].images[0].parent / "cache").write_text("a file in its place")
+    assert not inspected(cases).problems
