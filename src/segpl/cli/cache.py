@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from segpl.data.cache import cache_root
     from segpl.data.cache_entries import cached_datasets, folder_size
+    from segpl.data.known_cases import fingerprints_file
     from segpl.display import plain_console
 
     root = cache_root()
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in chosen:
             one.remove()
+            fingerprints_file(one.folder, root).unlink(missing_ok=True)
         console.print(f"Removed {total}.")
     return 0
 

@@ -32,9 +32,7 @@ class KnownCases:
     """The fingerprints of a dataset. Only cases without problems are stored."""
 
     def __init__(self, dataset: Path, root: Path) -> None:
-        folder = str(dataset.resolve())
-        name = hashlib.sha256(folder.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-        self.path = root / "inspected" / f"{name}.json"
+        self.path = fingerprints_file(dataset, root)
         self.is_changed = False
         self.entries: dict[str, KnownCase] = {}
         with suppress(UserError):  # missing or damaged
@@ -60,6 +58,11 @@ class KnownCases:
 
         with suppress(StorageError):
             write_atomically(self.path, write)
+
+
+def fingerprints_file(dataset: Path, root: Path) -> Path:
+    folder = os.fsencode(dataset.resolve())
+    return root / "inspected" / f"{hashlib.sha256(folder).hexdigest()[:12]}.json"
 
 
 def _key(case: Case) -> str:

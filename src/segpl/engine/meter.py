@@ -14,49 +14,54 @@ NEVER = float("inf")
 
 class Meter:
     def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.weights: dict[str, float] = {}
-        self.broken: dict[str, Tensor] = {}  # first step with a non-finite term
+        self.names: list[str] = []  # terms, total, monitors
+        self.sums: Tensor | None = None  # (names,) float64
+        self.weights: dict[str, float] = {}  # by term
+        self.broken: Tensor | None = None  # (terms,) first step with a non-finite term
         self.count = 0
 
     @torch.no_grad()
     def add(self, output: StepOutput, total: Tensor, step: int) -> None:
         self.count += 1
-        terms = {name: term.value.detach() for name, term in output.terms.items()}
-        for name, value in {**terms, "total": total.detach(), **output.monitors}.items():
-            previous = self.sums.get(name)
-            self.sums[name] = value.double() if previous is None else previous + value
+        terms = {name: term.value for name, term in output.terms.items()}
+        values = {**terms, "total": total, **output.monitors}
+        # one vector: operations on scalars would take 0.1 ms more of every step; float32 cannot
+        # hold large counts
+        exact = [v if v.is_floating_point() else v.double() for v in values.values()]
+        added = torch.stack(exact).detach().double()
+        now = torch.where(added[: len(terms)].isfinite(), NEVER, float(step))
+        if self.sums is None or self.broken is None:
+            self.names, self.sums, self.broken = list(values), added, now
+        elif self.names != list(values):
+            raise _damaged_state()
+        else:
+            self.sums, self.broken = self.sums + added, torch.minimum(self.broken, now)
         for name, term in output.terms.items():
             self.weights[name] = self.weights.get(name, 0.0) + term.weight
-            now = torch.where(terms[name].isfinite(), NEVER, float(step))
-            previous = self.broken.get(name)
-            self.broken[name] = now if previous is None else torch.minimum(previous, now)
 
     def state(self) -> MeterState:
         """What has been added since the last row, as JSON values; exact."""
-        sums = {name: value.item() for name, value in self.sums.items()}
+        assert self.sums is not None
+        sums = dict(zip(self.names, self.sums.tolist(), strict=True))
         return {"count": self.count, "sums": sums, "weights": self.weights}
 
     def restore(self, state: MeterState, device: torch.device) -> None:
-        if not state["count"] > 0 or not {*state["weights"], "total"} <= state["sums"].keys():
-            raise InputError(
-                "the log values in the checkpoint are damaged. Restore the file, or train again "
-                "with another --out."
-            )
         self.count, self.weights = state["count"], dict(state["weights"])
-        self.sums = {
-            name: torch.tensor(value, dtype=torch.float64, device=device)
-            for name, value in state["sums"].items()
-        }
-        self.broken = {name: torch.tensor(NEVER, device=device) for name in self.weights}
+        self.names = list(state["sums"])
+        terms = [*self.weights, "total"]
+        if not self.count > 0 or self.names[: len(terms)] != terms:
+            raise _damaged_state()
+        sums = list(state["sums"].values())
+        self.sums = torch.tensor(sums, dtype=torch.float64, device=device)
+        self.broken = torch.full((len(self.weights),), NEVER, device=device)
 
     def row(self, lr: float) -> dict[str, float]:
         """Means since the last call. Only here does training wait for the device."""
-        names = list(self.sums)
-        means = (torch.stack([self.sums[name] for name in names]) / self.count).tolist()
-        values = dict(zip(names, means, strict=True))
-        firsts = torch.stack(list(self.broken.values())).tolist()
-        broken = dict(zip(self.broken, firsts, strict=True))
+        assert self.sums is not None
+        assert self.broken is not None
+        found = torch.cat([self.sums / self.count, self.broken.double()]).tolist()
+        values = dict(zip(self.names, found, strict=False))
+        broken = dict(zip(self.weights, found[len(self.names) :], strict=True))
         name, first = min(broken.items(), key=lambda item: item[1])
         if first != NEVER:
             others = ", ".join(f"{other} {values[other]:.3g}" for other in broken if other != name)
@@ -73,5 +78,12 @@ class Meter:
         row["total"] = values.pop("total")
         row["lr"] = lr
         row.update(values)
-        self.sums, self.weights, self.broken, self.count = {}, {}, {}, 0
+        self.sums, self.weights, self.broken, self.count = None, {}, None, 0
         return row
+
+
+def _damaged_state() -> InputError:
+    return InputError(
+        "the log values in the checkpoint are damaged. Restore the file, or train again with "
+        "another --out."
+    )

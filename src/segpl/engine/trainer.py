@@ -33,6 +33,7 @@ from segpl.engine.device import (
     lacks_bfloat16,
     memory_format,
     peak_memory,
+    seed_global_generators,
     should_compile,
 )
 from segpl.engine.environment import record_fallback
@@ -216,7 +217,7 @@ class Trainer:
     ) -> tuple[StepOutput, Tensor]:
         """Take the next step. Repeated after a failure, it sees the same random numbers."""
         # for dropout inside networks; everything else uses the generator of the batch
-        torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
+        seed_global_generators(self.device, self.settings.seed * 1_000_003 + self.step)
         return take_step(
             self.method,
             self.optimizer,

@@ -11,6 +11,7 @@ from segpl.cli.cache import size_in_words
 from segpl.cli.main import main
 from segpl.data.cache import load_volumes
 from segpl.data.case import Case
+from segpl.data.known_cases import fingerprints_file
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_datasets_are_listed_with_their_state(root, tmp_path, capsys):
     assert listed["lungs"].startswith("1 ")
     assert "no longer exists" in listed["lungs"]
     assert "Compiled networks: 3.0 kB." in text
+
+
+def test_statistics_of_a_dataset_are_removed_with_it(root, tmp_path):
+    kept, removed = (fingerprints_file(tmp_path / name, root) for name in ("hearts", "lungs"))
+    kept.parent.mkdir()
+    for path in (kept, removed):
+        path.write_text("{}")
+    assert main(["cache", "--remove", str(tmp_path / "lungs"), "--yes"]) == 0
+    assert (kept.exists(), removed.exists()) == (True, False)
 
 
 def test_missing_datasets_are_removed_only_with_yes(root, tmp_path, capsys):

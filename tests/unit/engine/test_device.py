@@ -14,6 +14,7 @@ from segpl.engine.device import (
     lacks_bfloat16,
     memory_format,
     peak_memory,
+    seed_global_generators,
     should_compile,
 )
 from segpl.errors import InputError
@@ -121,6 +122,18 @@ def test_compiled_kernels_are_kept_in_the_cache_unless_the_user_says_where(monke
     kept = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
     below = [f"/scratch/segpl/compiled/{compiler}" for compiler in ("inductor", "triton")]
     assert kept == ([given, given] if given else below)
+
+
+def test_global_generators_are_seeded_as_by_torch(monkeypatch):
+    gpus = [torch.Generator(), torch.Generator()]
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    torch.manual_seed(7)
+    wanted = torch.rand(3)
+    for device, number in ((CPU, None), (torch.device("cuda:1"), 1)):
+        seed_global_generators(device, 7)
+        assert torch.equal(torch.rand(3), wanted)
+        if number is not None:
+            assert torch.equal(torch.rand(3, generator=gpus[number]), wanted)
 
 
 def test_auto_compiles_only_on_gpus():

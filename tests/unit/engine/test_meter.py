@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from segpl.engine.meter import Meter
-from segpl.errors import DivergedError
+from segpl.errors import DivergedError, InputError
 from segpl.types import StepOutput, Term
 
 
@@ -91,4 +91,39 @@ def test_error_suggests_a_remedy():
 
 def test_sums_keep_no_graph():
     meter = filled(1.0, 2.0)
-    assert not any(value.requires_grad for value in meter.sums.values())
+    assert not meter.sums.requires_grad
+
+
+def test_large_counts_are_exact():
+    """Float32 cannot hold odd numbers above 2^24."""
+    meter = Meter()
+    counts = {"voxels": torch.tensor(2**24 + 1)}
+    meter.add(StepOutput({"a": Term(torch.tensor(1.0))}, counts), torch.tensor(1.0), 1)
+    assert meter.row(lr=0.1)["voxels"] == 2**24 + 1
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [
+        {"supervised": 1.0, "total": 1.0},
+        {"total": 1.0, "supervised": 1.0, "pseudo": 1.0, "threshold": 1.0},
+        {"supervised": 1.0, "pseudo": 1.0, "total": 1.0, "other": 1.0},
+    ],
+    ids=["a term is missing", "other order", "other monitor"],
+)
+def test_damaged_state_is_rejected(sums):
+    def resume() -> None:
+        meter = Meter()
+        state = {"count": 1, "sums": sums, "weights": {"supervised": 1.0, "pseudo": 0.1}}
+        meter.restore(state, torch.device("cpu"))
+        meter.add(output(1.0), torch.tensor(1.0), 1)
+
+    with pytest.raises(InputError, match="log values in the checkpoint are damaged"):
+        resume()
+
+
+def test_restored_meter_continues_exactly():
+    whole, first, second = filled(0.1, 0.2, 0.3), filled(0.1, 0.2), Meter()
+    second.restore(first.state(), torch.device("cpu"))
+    second.add(output(0.3), torch.tensor(0.6), 413)
+    assert second.row(lr=0.01) == whole.row(lr=0.01)
