@@ -6,8 +6,6 @@ import math
 import os
 from pathlib import Path
 
-import torch
-
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # microseconds per period: "150000 100000"
 
 
@@ -26,5 +24,7 @@ def limit_threads() -> None:
 
     The other threads would wait for each other. The user's OMP_NUM_THREADS has priority.
     """
+    import torch  # scans are prepared without it
+
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))

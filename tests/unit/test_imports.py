@@ -177,3 +177,8 @@ def test_training_loads_readers_and_monai_only_where_they_are_used():
     """Together they take half as long as importing torch."""
     unused = ["monai", "scipy", "nibabel", "pydicom", "matplotlib", "torch._dynamo"]
     assert loaded(["segpl.training"], unused) == ""
+
+
+def test_scans_are_prepared_without_torch():
+    """Every process that prepares scans would load it."""
+    assert loaded(["segpl.data.cache"], ["torch", "monai"]) == ""

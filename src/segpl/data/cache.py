@@ -15,7 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from segpl.data import readers
 from segpl.data.case import Case
-from segpl.data.inspect import THREADS
 from segpl.data.plan import Plan
-from segpl.data.prepare import prepare_image, prepare_label
+from segpl.data.pool import THREADS, CasePool
+from segpl.data.prepare import preparation_memory, prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
 from segpl.data.stored import Array, StoredArray
 from segpl.errors import InputError, MissingFileError, UserError
@@ -97,42 +97,60 @@ def load_volumes(
     missing, broken, or the ground truth of a test.
     """
     root = cache_root() if root is None else root
-    distinct = {case.name: case for case in cases}
     volumes: dict[str, Volume] = {}
 
-    def load(case: Case) -> None:
-        volumes[case.name] = _prepare_case(case, plan, case.name in labeled, root)
+    def look_up(case: Case) -> None:
+        volume = _load_case(case, plan, case.name in labeled, root, may_prepare=False)
+        if volume is not None:
+            volumes[case.name] = volume
+            advance()
+
+    distinct = {case.name: case for case in cases}
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(look_up, distinct.values()))
+    stale = CasePool([case for case in distinct.values() if case.name not in volumes])
+
+    def prepare(case: Case) -> None:
+        with stale.budget.reserve(preparation_memory(case, plan)):
+            stale.call(_prepare_case, case, plan, case.name in labeled, root)
+        volume = _load_case(case, plan, case.name in labeled, root)
+        assert volume is not None
+        volumes[case.name] = volume
         advance()
 
-    with ThreadPoolExecutor(max(1, min(THREADS, os.cpu_count() or 1))) as pool:
-        futures = [pool.submit(load, case) for case in distinct.values()]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-    for future in futures:
-        if not future.cancelled():
-            future.result()
+    stale.run(prepare)
     return [volumes[case.name] for case in cases]
 
 
-def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> Volume:
+def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> None:
+    _load_case(case, plan, is_labeled, root)
+
+
+def _load_case(
+    case: Case, plan: Plan, is_labeled: bool, root: Path, *, may_prepare: bool = True
+) -> Volume | None:
+    """The case from the cache; if it is not there, prepare it or return None."""
     stem = _folder(case, plan, root) / _file_name(case.name)
     try:
-        image, grid = _prepared_image(case, plan, stem)
+        found = _prepared_image(case, plan, stem, may_prepare)
+        if found is None:
+            return None
+        image, grid = found
         if not is_labeled:
             return Volume(case.name, image, None, None, grid)
-        label, foreground = _prepared_label(case, plan, stem, grid, image.shape[1:])
+        labels = _prepared_label(case, plan, stem, grid, image.shape[1:], may_prepare)
+        return None if labels is None else Volume(case.name, image, *labels, grid)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
     except Exception as error:
         error.add_note(f"while preparing case {case.name}")
         raise
-    return Volume(case.name, image, label, foreground, grid)
 
 
-def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[StoredArray, Grid]:
+def _prepared_image(
+    case: Case, plan: Plan, stem: Path, may_prepare: bool
+) -> tuple[StoredArray, Grid] | None:
     path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
     sources = _sources(case.images)
     record = _read_cache_record(record_path)
@@ -140,6 +158,8 @@ def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[StoredArray, Gr
         array = _load_array(case.name, path, "f")
         if array is not None and array.shape == record.shape:
             return array, record.grid.grid()
+    if not may_prepare:
+        return None
     image = readers.read_image(case.images, plan.dims)
     array = _save_array(case.name, path, prepare_image(image, plan))
     record = CacheRecord(sources, StoredGrid.of(image.grid), array.shape)
@@ -148,8 +168,8 @@ def _prepared_image(case: Case, plan: Plan, stem: Path) -> tuple[StoredArray, Gr
 
 
 def _prepared_label(
-    case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...]
-) -> tuple[StoredArray, StoredArray]:
+    case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...], may_prepare: bool
+) -> tuple[StoredArray, StoredArray] | None:
     if case.label is None:
         raise InputError(
             "it has no label, but the split lists it as labeled. Add the label file, or remove "
@@ -168,6 +188,8 @@ def _prepared_label(
             and _are_positions(positions, shape)
         ):
             return array, positions
+    if not may_prepare:
+        return None
     label = readers.read_case_label(case, plan.dims)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(

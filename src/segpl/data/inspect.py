@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.known_cases import KnownCases, source_digest
+from segpl.data.pool import CasePool
 from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
 from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError
 
-THREADS = 4
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
@@ -65,15 +65,27 @@ def inspect(
     cases = [case if case.name in visible else case.without_label() for case in cases]
     dims = _detect_dims(cases)
 
-    def read(case: Case) -> _CaseReport:
-        report = _inspect_case(case, dims, dataset.ignore, known)
-        advance()
-        return report
+    by_case: dict[str, _CaseReport] = {}
+    digests: dict[str, str] = {}
+    for case in cases:
+        digests[case.name] = source_digest(case, dims, dataset.ignore)
+        if known and (found := known.get(case, digests[case.name])):
+            by_case[case.name] = _CaseReport(case.name, found, found.voxels, [])
+            advance()
+    pool = CasePool([case for case in cases if case.name not in by_case])
 
-    with ThreadPoolExecutor(THREADS) as pool:  # decompression releases the interpreter lock
-        reports = list(pool.map(read, cases))
+    def read(case: Case) -> None:
+        with pool.budget.reserve(_reading_memory(case)):
+            report: _CaseReport = pool.call(_read_case, case, dims, dataset.ignore)
+        by_case[case.name] = report
+        if known and report.fingerprint and not report.problems:
+            known.add(case, digests[case.name], report.fingerprint)
+        advance()
+
+    pool.run(read)
     if known:
         known.save()
+    reports = [by_case[case.name] for case in cases]
     fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
     voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
     classes = _classes(dataset, voxels)
@@ -111,18 +123,13 @@ def _detect_dims(cases: Sequence[Case]) -> int:
     return 3
 
 
-def _inspect_case(
-    case: Case, dims: int, ignore: int | None, known: KnownCases | None
-) -> _CaseReport:
-    if known is None:
-        return _read_case(case, dims, ignore)
-    digest = source_digest(case, dims, ignore)
-    if found := known.get(case, digest):
-        return _CaseReport(case.name, found, found.voxels, [])
-    report = _read_case(case, dims, ignore)
-    if report.fingerprint and not report.problems:
-        known.add(case, digest, report.fingerprint)
-    return report
+def _reading_memory(case: Case) -> int:
+    """Estimate of the bytes that reading a case takes; 0 if its header is unreadable."""
+    try:
+        grid, channels = read_grid(case.images[0])
+    except UserError:
+        return 0  # reported when the case is read
+    return 16 * math.prod(grid.shape) * channels * len(case.images)
 
 
 def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:

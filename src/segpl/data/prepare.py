@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.case import Case
 from segpl.data.geometry import (
     reorient,
     reorient_axes,
@@ -19,8 +20,8 @@ from segpl.data.geometry import (
 )
 from segpl.data.limits import require_resampled
 from segpl.data.plan import Normalization, Plan
-from segpl.data.readers import Grid, Image, Label
-from segpl.errors import InputError, unknown
+from segpl.data.readers import Grid, Image, Label, read_grid
+from segpl.errors import InputError, UserError, unknown
 from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
@@ -45,6 +46,17 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
             raise unknown("normalization", rule.kind, NORMALIZERS)
         NORMALIZERS[rule.kind](result[index], array[index], rule, name)
     return result
+
+
+def preparation_memory(case: Case, plan: Plan) -> int:
+    """Estimate of the bytes that preparing a case takes, from its header; 0 if it is unreadable."""
+    try:
+        grid, channels = read_grid(case.images[0], plan.dims)
+        target = _target_shape(grid, plan)
+    except UserError:
+        return 0  # reported when the case is read
+    # a series has one file per slice, other cases one per channel
+    return (8 * math.prod(grid.shape) + 5 * math.prod(target)) * channels * len(case.images)
 
 
 def prepare_label(label: Label, plan: Plan) -> NDArray[np.int8] | NDArray[np.int16]:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from segpl.data.cache import cache_root
+from segpl.data.pool import available_memory
 from segpl.errors import InputError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 COMPILE_MODES = ("auto", "on", "off")
-# MemAvailable counts reclaimable file cache, which is most of the memory after heavy disk use
-MEMINFO = Path("/proc/meminfo")
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def choose_device(name: str) -> torch.device:
@@ -47,15 +43,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes of memory available for training."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    if MEMINFO.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())):
-        return int(min(int(line[1]) * 1024, container_limit()))
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def container_limit() -> float:
-    """Memory limit of the container in bytes; infinite without one."""
-    text = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else ""
-    return int(text) if text.isdigit() else float("inf")
+    return available_memory()
 
 
 def peak_memory(device: torch.device) -> int:

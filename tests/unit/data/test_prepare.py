@@ -8,8 +8,9 @@ import pytest
 from tiny import PICTURES
 
 from segpl.data import geometry
+from segpl.data.case import Case
 from segpl.data.plan import Normalization
-from segpl.data.prepare import prepare_image, prepare_label, restore
+from segpl.data.prepare import preparation_memory, prepare_image, prepare_label, restore
 from segpl.data.readers import Grid, Image, Label
 from segpl.errors import InputError, UnknownNameError
 
@@ -195,3 +196,12 @@ def test_a_scan_too_large_after_resampling_is_rejected_before_it_is_resampled(pr
     plan = replace(PLAN, spacing=(0.1, 0.1))
     with pytest.raises(InputError, match="160,000,000,000 values, but the limit is 1,000,000,000"):
         prepare(scan, plan)
+
+
+def test_memory_is_estimated_from_the_header(tmp_path):
+    """8 bytes per voxel and channel of the file, 5 per voxel and channel of the result."""
+    files = tuple(tmp_path / f"{name}.npz" for name in "ab")
+    for file in files:
+        np.savez(file, image=np.zeros((6, 4), np.float32), spacing=(2.0, 1.0))
+    assert preparation_memory(Case("a", files), PLAN) == 2 * (8 * 24 + 5 * 48)
+    assert preparation_memory(Case("b", (tmp_path / "missing.npy",)), PLAN) == 0

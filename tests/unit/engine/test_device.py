@@ -146,7 +146,7 @@ def test_auto_compiles_only_on_gpus():
 @pytest.mark.parametrize(("text", "most"), [("1048576\n", 1048576), ("max\n", None)])
 def test_container_limit_caps_free_memory(tmp_path, monkeypatch, text, most):
     (tmp_path / "memory.max").write_text(text)
-    monkeypatch.setattr("segpl.engine.device.CGROUP_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr("segpl.data.pool.CGROUP_LIMIT", tmp_path / "memory.max")
     free = free_memory(torch.device("cpu"))
     assert free == most if most else free > 2**20
 

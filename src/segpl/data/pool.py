@@ -1,0 +1,165 @@
+"""Threads and processes that read cases side by side, within the memory that is free.
+
+Processes are started as commands. `multiprocessing` would import the user's script in each of them,
+and a script without `if __name__ == "__main__"` would start over.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Condition
+from typing import Any
+
+from segpl.cores import usable_cores
+from segpl.data.case import Case
+from segpl.errors import InputError, Spelling, UserError
+
+THREADS = 4
+WORK_PER_PROCESS = 2**25  # bytes of image files
+IDLE_PROCESS = 2**28  # bytes of memory, generously
+WORKER_CODE = "import sys; sys.path[:] = sys.argv[1:]; from segpl.data.pool import serve; serve()"
+# MemAvailable counts reclaimable file cache, which is most of the memory after heavy disk use
+MEMINFO = Path("/proc/meminfo")
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def available_memory() -> int:
+    """Bytes of main memory that are free or can be freed."""
+    if MEMINFO.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())):
+        return int(min(int(line[1]) * 1024, container_limit()))
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def container_limit() -> float:
+    """Memory limit of the container in bytes; infinite without one."""
+    text = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else ""
+    return int(text) if text.isdigit() else float("inf")
+
+
+class MemoryBudget:
+    """Lets a job wait until the memory that it needs is free."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self.changed = Condition()
+
+    @contextmanager
+    def reserve(self, need: int) -> Iterator[None]:
+        need = min(need, self.size)  # a larger job runs alone
+        with self.changed:
+            self.changed.wait_for(lambda: self.free >= need)
+            self.free -= need
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.free += need
+                self.changed.notify_all()
+
+
+class CasePool:
+    """Runs a job on every case, on threads that may pass it on to one process each.
+
+    A process needs a second to start, so that little work is done without them.
+    """
+
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self.cases = cases
+        cores, memory = usable_cores(), available_memory() // 2
+        self.budget = MemoryBudget(memory)
+        files = [path for case in cases for path in case.images if path.is_file()]
+        work = sum(path.stat().st_size for path in files)
+        count = min(cores, len(cases), work // WORK_PER_PROCESS, memory // IDLE_PROCESS)
+        # an interpreter inside another program cannot be started again
+        can_start = bool(sys.executable) and not getattr(sys, "frozen", False)
+        self.processes = [_start_worker() for _ in range(count)] if count > 1 and can_start else []
+        self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+        for process in self.processes:
+            self.idle.put(process)
+        self.threads = len(self.processes) or min(THREADS, cores)
+
+    def run(self, job: Callable[[Case], None]) -> None:
+        """Run `job` on every case; after an error or an interruption, start no other."""
+        with ThreadPoolExecutor(self.threads) as threads:
+            futures = [threads.submit(job, case) for case in self.cases]
+            try:
+                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._stop()
+        for future in futures:
+            if future in done:
+                future.result()
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Call a function in a process that is idle, or here if there are none."""
+        if not self.processes:
+            return function(*arguments)
+        process = self.idle.get()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            pickle.dump((function, arguments, Spelling.is_command_line), process.stdin)
+            process.stdin.flush()
+            answer, failure = pickle.load(process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise InputError(
+                f"a process that reads scans ended with code {process.wait()}. Code -9 usually "
+                "means that memory ran out: free some, or crop the largest scans. Finished cases "
+                "are kept."
+            ) from error
+        finally:
+            self.idle.put(process)
+        if failure is not None:
+            kind, details = failure
+            raise kind.__new__(kind, *details)
+        return answer
+
+    def _stop(self) -> None:
+        """End all processes; files are written by renaming, so none is left half written."""
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # it may hold what the process did not read
+                    if pipe is not None:
+                        pipe.close()
+
+
+def _start_worker() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER_CODE, *sys.path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the others
+    )
+
+
+def serve() -> None:
+    """In a worker: call the functions that arrive on standard input until it closes."""
+    with os.fdopen(os.dup(1), "wb") as answers, suppress(EOFError, BrokenPipeError):
+        os.dup2(2, 1)  # nothing printed may mix with the answers
+        while True:
+            function, arguments, Spelling.is_command_line = pickle.load(sys.stdin.buffer)
+            answer: object = None
+            failure: tuple[type[Exception], tuple[Any, ...]] | None = None
+            try:
+                answer = function(*arguments)
+            except UserError as error:
+                failure = type(error), error.args
+            except Exception:
+                failure = RuntimeError, (traceback.format_exc(),)
+            pickle.dump((answer, failure), answers)
+            answers.flush()
