@@ -14,7 +14,7 @@ from torch.nn import grad as gradients
 IS_ARM = platform.machine() == "aarch64" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # untyped in torch
 # there, oneDNN's matrix products are several times slower for other numbers of output channels
 LANES = 16
-LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by axes of a batch
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by axes of a batch
 
 
 class Conv2d(nn.Conv2d):
@@ -59,7 +59,7 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, image: Tensor, weight: Tensor) -> Tensor:
-        image = image.contiguous(memory_format=LAYOUTS[image.dim()])
+        image = image.contiguous(memory_format=CHANNELS_LAST[image.dim()])
         context.save_for_backward(image, weight)
         count = neighbors_to_join(image, weight)
         wide = torch.cat([F.pad(weight, (n, count - 1 - n)) for n in range(count)])
@@ -71,7 +71,7 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, change: Tensor) -> tuple[Tensor | None, Tensor | None]:
         image, weight = context.saved_tensors
-        change = change.contiguous(memory_format=LAYOUTS[change.dim()])
+        change = change.contiguous(memory_format=CHANNELS_LAST[change.dim()])
         by_image = by_weight = None
         if context.needs_input_grad[0]:
             mirrored = weight.transpose(0, 1).flip(list(range(2, weight.dim())))
