@@ -7,6 +7,7 @@ the random numbers of a step and crops its volumes; `batch` augments the crops o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from segpl.data.stored import Array
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory, for volumes; training needs the rest
+PLACED_AT_ONCE = 4  # volumes that are read at the same time
 # random streams besides [seed, step]; numpy treats [seed, step, 0] like [seed, step]
 VALIDATION_STREAM, SCANNER_STREAM = 1, 2
 
@@ -52,15 +54,16 @@ def place_volumes(
     def place(array: Array) -> Tensor | Array:
         return torch.from_numpy(np.array(array)).to(device) if fits else array
 
-    return [
-        Resident(
-            place(v.image),
-            None if v.label is None else place(v.label),
-            v.foreground,
-            rows_by_class(v) if balance else (),
+    def place_volume(volume: Volume) -> Resident:
+        return Resident(
+            place(volume.image),
+            None if volume.label is None else place(volume.label),
+            volume.foreground,
+            rows_by_class(volume) if balance else (),
         )
-        for v in volumes
-    ]
+
+    with ThreadPoolExecutor(PLACED_AT_ONCE) as pool:
+        return list(pool.map(place_volume, volumes))
 
 
 def rows_by_class(volume: Volume) -> tuple[range, ...]:

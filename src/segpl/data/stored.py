@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from io import FileIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -46,50 +47,43 @@ class StoredArray:
         return replace(self, shape=shape)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self[()], dtype)
+        with self.blaming_the_file():
+            values = np.fromfile(self.path, self.dtype, prod(self.shape), offset=self.offset)
+            if values.size != prod(self.shape):
+                raise EOFError
+        return np.asarray(values.reshape(self.shape), dtype)
 
     def __getitem__(self, box: tuple[slice, ...]) -> NDArray[Any]:
-        """A copy of the values in a box of adjacent values.
+        """A copy of the values in a box of an array with at least two axes.
 
         Whole rows are read. On a cold disk, these few large requests are several times as fast as
         the page faults of a memory map, and they let other threads run.
         """
         missing = (slice(None),) * (len(self.shape) - len(box))
         sides = [range(n)[part] for n, part in zip(self.shape, (*box, *missing), strict=True)]
-        axis = max(len(sides) - 2, 0)  # one request reads this side, and all of the later axes
-        while axis and len(sides[axis]) == self.shape[axis]:
-            axis -= 1
-        inner = tuple(slice(side.start, side.stop) for side in sides[axis + 1 :])
+        *leading, rows, columns = sides
+        read = np.empty((len(rows), self.shape[-1]), self.dtype)  # by one request
+        part = read[:, columns.start : columns.stop]
         values = np.empty([len(side) for side in sides], self.dtype)
-        rows = np.empty((len(sides[axis]), *self.shape[axis + 1 :]), self.dtype)
-        steps = [prod(self.shape[n + 1 :]) for n in range(axis + 1)]
-        starts = [side.start for side in sides]
-        is_whole = rows.shape == values.shape[axis:]
+        firsts = np.ravel_multi_index(np.ix_(*leading, [rows.start], [0]), self.shape).ravel()
+        places = (self.offset + firsts * self.dtype.itemsize).tolist()
+        with self.blaming_the_file(), self.path.open("rb", buffering=0) as file:
+            for block, place in zip(values.reshape(-1, *part.shape), places, strict=True):
+                file.seek(place)
+                if file.readinto(read.data) != read.nbytes:
+                    raise EOFError
+                block[...] = part
+        return values
+
+    @contextmanager
+    def blaming_the_file(self) -> Iterator[None]:
         try:
-            with self.path.open("rb", buffering=0) as file:
-                for index in np.ndindex(values.shape[:axis]):
-                    place = zip(starts, (*index, 0), steps, strict=False)
-                    first = sum((start + own) * step for start, own, step in place)
-                    file.seek(self.offset + first * self.dtype.itemsize)
-                    read_into(values[index] if is_whole else rows, file)
-                    if not is_whole:
-                        values[index] = rows[:, *inner]
+            yield
         except (FileNotFoundError, EOFError) as error:
             raise MissingFileError(
                 f"case {self.case}: {self.path} was deleted or damaged while it was in use. Run "
                 "the same command again: it prepares the case again."
             ) from error
-        return values
 
 
 Array = NDArray[Any] | StoredArray
-
-
-def read_into(array: NDArray[Any], file: FileIO) -> None:
-    """Read as many bytes as `array` has. One request reads at most 2 GiB."""
-    missing = array.reshape(-1).view(np.uint8).data
-    while len(missing):
-        count = file.readinto(missing)
-        if not count:
-            raise EOFError
-        missing = missing[count:]
