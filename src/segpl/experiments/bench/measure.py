@@ -132,7 +132,9 @@ def measure_device(config: Config, device: torch.device) -> BenchResult:
         "precision": str(precision).removeprefix("torch."),
         "compiled": should_compile(device, config.train.compile),
     }
-    return BenchResult(machine, matrix_rate(device, precision), copy_rate(device))
+    # CPUs without bfloat16 emulate its products very slowly
+    kind = precision if device.type == "cuda" else torch.float32
+    return BenchResult(machine, matrix_rate(device, kind), copy_rate(device))
 
 
 def precision_of(config: Config, device: torch.device) -> torch.dtype:
