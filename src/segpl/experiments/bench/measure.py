@@ -43,7 +43,7 @@ from segpl.networks.network import Network
 from segpl.settings import Config
 
 MAX_RECOMPILATIONS = 256  # of one network: methods differ in batch size and mode
-MOST_ROUNDS = 10
+MOST_ROUNDS = 6
 WARM_UP = 2  # steps before the clock starts
 Work = Callable[[], object]
 
@@ -94,10 +94,17 @@ class Stopwatch:
 
 @contextmanager
 def measuring(device: torch.device) -> Iterator[None]:
-    """Keep torch's random state, and let it compile a network for every method."""
+    """Free what was measured before, and let torch compile a network for every method.
+
+    The random state of torch is kept.
+    """
     from torch import _dynamo
 
     limits: Any = _dynamo.config
+    _dynamo.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
     # beyond its limit, torch runs a network uncompiled with only a warning
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -115,10 +122,6 @@ def measuring(device: torch.device) -> Iterator[None]:
                 f"out of memory on {device}. Use a smaller --patch, fewer crops or a narrower "
                 "network (--set network.width=N)."
             ) from error
-        finally:
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
 
 
 def measure_device(config: Config, device: torch.device) -> BenchResult:

@@ -78,8 +78,8 @@ def cached_batches(
 
     keys = ("image", "label")
     transforms = [
-        EnsureTyped(keys, device=device, track_meta=False),
         FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg"),
+        EnsureTyped(keys, device=device, track_meta=False),
         RandCropByPosNegLabeld(
             keys,
             label_key="label",

@@ -13,7 +13,7 @@ from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Resident, Sampler
 from segpl.display import say
 from segpl.engine.compilation import CompiledNetworks
-from segpl.engine.device import autocast, memory_format, should_compile
+from segpl.engine.device import autocast, memory_format, seed_global_generators, should_compile
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
 from segpl.engine.trainer import with_layout
@@ -76,6 +76,7 @@ class TrainingTrial:
         return self.compiled.run(self.advance) if self.compiled else self.advance()
 
     def advance(self) -> Tensor:
+        seed_global_generators(self.device, self.steps)
         return self.learn(self.batch())
 
     @torch.no_grad()
