@@ -32,8 +32,12 @@ def label_values(
 ) -> NDArray[np.uint8] | NDArray[np.int32]:
     """The most likely class (*S) as the number that the dataset's label files use."""
     values = list(plan.classes.values())
-    kind = np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32
-    return np.take(np.array(values, kind), class_index(probabilities))
+    numbers = np.array(values, np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32)
+    labels: NDArray[Any] = np.empty(probabilities.shape[1:], numbers.dtype)
+    # row by row: indices of a large scan have twice the size of a probability map
+    for row, target in zip(np.moveaxis(probabilities, 1, 0), labels, strict=True):
+        target[...] = numbers[class_index(row)]
+    return labels
 
 
 def voxel_entropy(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
@@ -74,8 +78,13 @@ def largest_component(mask: Mask) -> Mask:
     kept = np.zeros_like(mask)
     if box is None:
         return kept
-    pieces, _ = ndimage.label(mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim))
-    sizes = np.bincount(pieces.reshape(-1))
+    pieces, count = ndimage.label(
+        mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim)
+    )
+    # slice by slice, because numpy converts what it counts to 64-bit integers
+    sizes = np.zeros(count + 1, np.intp)
+    for part in pieces:
+        sizes += np.bincount(part.reshape(-1), minlength=count + 1)
     sizes[0] = 0
     kept[box] = pieces == sizes.argmax()
     return kept

@@ -18,9 +18,11 @@ from segpl.data.cache import load_volumes
 from segpl.data.case import Case
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid
+from segpl.engine.device import autocast, memory_format
 from segpl.errors import InputError, MissingFileError
 from segpl.files import read_record, write_json
 from segpl.networks.network import Network
+from segpl.predict.window import pad_to_patch
 from segpl.types import NetOutput
 
 MOST_IMAGES = 64
@@ -165,8 +167,12 @@ def _lengths(images: Sequence[Sequence[float]]) -> str:
 @torch.no_grad()
 def network_features(network: Network, image: Tensor, plan: Plan) -> tuple[float, ...]:
     """Mean and standard deviation of each feature channel over a few windows of (C, *S)."""
-    windows = torch.stack(_some_windows(image, plan.patch))
-    output: NetOutput = network(windows)
+    device = next(network.parameters()).device
+    windows = torch.stack(_some_windows(image, plan.patch)).to(device)
+    with autocast(device, "auto"):
+        output: NetOutput = network(
+            windows.contiguous(memory_format=memory_format(device, plan.dims))
+        )
     parts = [part.float().flatten(2) for part in (output.logits, output.features, output.trunk)]
     moments = [
         moment for part in parts for moment in (part.mean((0, 2)), part.std((0, 2), correction=0))
@@ -176,11 +182,7 @@ def network_features(network: Network, image: Tensor, plan: Plan) -> tuple[float
 
 def _some_windows(image: Tensor, patch: Sequence[int]) -> list[Tensor]:
     """Up to MOST_WINDOWS windows, evenly spaced over the image, which is zero-padded if small."""
-    pads: list[int] = []
-    for size, side in zip(reversed(image.shape[1:]), reversed(patch), strict=True):
-        missing = max(side - size, 0)
-        pads += [missing // 2, missing - missing // 2]
-    padded = torch.nn.functional.pad(image, pads)
+    padded, _ = pad_to_patch(image, patch)
     starts = [
         sorted({0, (size - side) // 2, size - side})
         for size, side in zip(padded.shape[1:], patch, strict=True)
@@ -244,7 +246,7 @@ class ScanJudge:
         self.judgments: dict[str, Judgment] = {}
 
     def __call__(self, case: str, image: Tensor, grid: Grid) -> None:
-        """Judge a prepared image (C, *S) on the device of the network."""
+        """Judge a prepared image (C, *S)."""
         has_features = self.familiarity.has_features
         features = network_features(self.network, image, self.plan) if has_features else ()
         scan = appearance_of(image.cpu().numpy(), grid, self.plan, features)

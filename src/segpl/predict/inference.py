@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,12 +17,16 @@ from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore
 from segpl.data.readers import Grid, Image
 from segpl.data.summary import CaseSummary
+from segpl.engine.device import free_memory
 from segpl.errors import DivergedError
 from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.familiarity import ScanJudge
 from segpl.predict.samples import Maps, Predict, RunSampler
 from segpl.predict.summary import summarize_case
 from segpl.predict.window import predict_windows
+
+MOST_AHEAD = 4  # threads that read, and threads that write
+COPIES = 2  # of a scan and its maps while it is read or written
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,16 +95,24 @@ class Inference:
     def prepare(self, image: Image) -> PreparedScan:
         return PreparedScan([prepare_image(image, plan) for plan in self.plans], image.grid)
 
+    def most_ahead(self, scan: PreparedScan) -> int:
+        """How many scans like this one may be read ahead, and as many be written meanwhile."""
+        size = sum(image.nbytes for image in scan.images)
+        maps = self.plan.outputs * math.prod(scan.grid.shape) * 4
+        free = free_memory(torch.device("cpu")) // 2
+        return min(MOST_AHEAD, free // (2 * COPIES * (size + maps)))
+
     def __call__(self, case: str, scan: PreparedScan) -> Callable[[], Prediction]:
-        images = [torch.from_numpy(image).to(self.device) for image in scan.images]
+        images, grid = [torch.from_numpy(image) for image in scan.images], scan.grid
         if self.judge:
-            self.judge(case, images[0], scan.grid)
+            self.judge(case, images[0], grid)
         if not self.samplers:
-            maps = self.windows(images[0], self.predict, self.plan, self.plan.outputs)
-            return lambda: Prediction(restore(maps, scan.grid, self.plan))
+            maps = [self.windows(images[0], self.predict, self.plan, self.plan.outputs)]
+            # the function must not keep the maps on the grid of the plan, nor the image
+            return lambda: Prediction(restore(maps.pop(), grid, self.plan))
 
         def on_file_grid(image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
-            return restore(self.windows(image, predict, plan, channels), scan.grid, plan)
+            return restore(self.windows(image, predict, plan, channels), grid, plan)
 
         # the runs of an ensemble may have plans of different spacing: average on the file's grid
         plans = self.plans
@@ -117,8 +130,10 @@ class Inference:
         return replace(summary, out_of_distribution=found.score, unfamiliar=found.reasons)
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
-        whole = predict_windows(image, predict, plan, overlap=self.overlap, outputs=channels)
-        if not bool(torch.isfinite(whole).all()):
+        whole = predict_windows(
+            image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
+        )
+        if not bool(whole.sum().isfinite()):
             raise DivergedError(
                 "the network's output is not finite. Check whether training diverged (log.csv), "
                 "and predict from an earlier checkpoint."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,13 @@ from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.averaging import Prediction
 from segpl.predict.familiarity import ScanJudge
-from segpl.predict.inference import Inference, PreparedScan, chosen_labels, entropy_of
+from segpl.predict.inference import (
+    MOST_AHEAD,
+    Inference,
+    PreparedScan,
+    chosen_labels,
+    entropy_of,
+)
 from segpl.predict.inputs import Job
 from segpl.predict.outputs import (
     ENTROPY,
@@ -134,7 +141,7 @@ def _pipeline(
     results: Results,
     advance: Callable[[], None],
 ) -> None:
-    """Predict each job while the next is read and the last is written."""
+    """Predict each job while the next are read and the last are written, as memory allows."""
 
     @contextmanager
     def collecting_errors(job: Job) -> Iterator[None]:
@@ -153,44 +160,40 @@ def _pipeline(
             )
             advance()
 
-    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
-        reading = [reader.submit(_load_job, job, infer) for job in jobs[:1]]
-        writing: list[tuple[Job, Future[None]]] = []
+    with ThreadPoolExecutor(MOST_AHEAD) as reader, ThreadPoolExecutor(MOST_AHEAD) as writer:
+        reading: deque[Future[PreparedScan]] = deque()
+        writing: deque[tuple[Job, Future[None]]] = deque()
 
-        def finish_writing() -> None:
-            for job, future in writing:
+        def finish_writing(*, but: int = 0) -> None:
+            while len(writing) > but:
+                job, future = writing.popleft()
                 with collecting_errors(job):
                     future.result()
                     advance()
-            writing.clear()
 
         for index, job in enumerate(jobs):
             loaded = predict = None
+            if not reading:
+                reading.append(reader.submit(_load_job, job, infer))
             with collecting_errors(job):
-                loaded = reading[0].result()
-            # read only one ahead: volumes are large
-            ahead = jobs[index + 1 : index + 2]
-            reading = [reader.submit(_load_job, following, infer) for following in ahead]
+                loaded = reading.popleft().result()
             if loaded is None:
                 continue
+            grid, most = loaded.grid, infer.most_ahead(loaded)
+            for following in jobs[index + 1 + len(reading) : index + 1 + most]:
+                reading.append(reader.submit(_load_job, following, infer))
             with collecting_errors(job):
                 predict = infer(job.name, loaded)
-            finish_writing()
+            del loaded  # before other large arrays are made
+            finish_writing(but=max(0, most - 1))
             if predict is None:
                 continue
             files, paths = outputs[job.name], missing[job.name]
             future = writer.submit(
-                _write_job,
-                job,
-                files,
-                paths,
-                predict,
-                infer,
-                largest,
-                loaded.grid,
-                results,
+                _write_job, job, files, paths, predict, infer, largest, grid, results
             )
             writing.append((job, future))
+            finish_writing(but=most)
         finish_writing()
 
 

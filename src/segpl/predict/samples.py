@@ -55,6 +55,10 @@ class RunSampler:
     number: int = 0  # in the ensemble: its members must not draw the same random numbers
     mirrors: bool = True  # whether training has shown mirrored images
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.method.parameters()).device
+
     def samples(self, image: Tensor, case: str, whole: PredictWhole) -> Iterator[tuple[Maps, Maps]]:
         """Each sample (K, *S) of a prepared image, with the probabilities it was made from."""
         if self.sampling is None:
@@ -83,7 +87,7 @@ def sample_thresholds(
     over windows and resampled to the file's grid before they are compared, so masks are hard.
     """
     outputs, selects = sampler.plan.outputs, False
-    generator = torch.Generator(image.device)
+    generator = torch.Generator(sampler.device)
     for first in range(0, len(seeds), THRESHOLDS_PER_PASS):
         some = seeds[first : first + THRESHOLDS_PER_PASS]
 
@@ -135,7 +139,7 @@ def sample_dropout(
     The dropout mask is drawn once per image: each sample is one thinned network for all windows.
     """
     # torch's dropout layers take no generator, so the global one is seeded and restored
-    devices = list(range(torch.cuda.device_count())) if image.device.type == "cuda" else []
+    devices = list(range(torch.cuda.device_count())) if sampler.device.type == "cuda" else []
     for seed in seeds:
 
         def predict(window: Tensor, seed: int = seed) -> Tensor:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import ceil
+from itertools import product
+from math import ceil, prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from segpl.data.plan import Plan
+from segpl.engine.device import autocast, free_memory, memory_format
 from segpl.errors import InputError
 
 WINDOW_SIGMA = 0.125  # of the Gaussian weights, as a fraction of the patch
 FEWEST_WINDOWS = 3  # along an axis that one window does not cover
+BATCH_VOXELS = {"cpu": 2**18, "cuda": 2**22}  # more do not make the device faster
+ACTIVATION_BYTES = 32  # per voxel and channel of the first level; generous
 
 
 def blend_windows(
@@ -21,60 +26,90 @@ def blend_windows(
     plan: Plan,
     *,
     overlap: float = 0.5,
-    window_batch: int = 4,
+    window_batch: int = 0,
     outputs: int = 0,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """Predict overlapping windows of `image` (C, *S) and blend them into (K, *S), float32.
+    r"""Predict overlapping windows of `image` (C, *S) and blend them into (K, *S), float32.
 
-    An image smaller than the patch is zero-padded for the network. Gradients flow through.
+    $$\frac{\sum_w g_w\, p(x_w)}{\sum_w g_w}, \quad g = \prod_a g_a$$
+
+    The weights $g$ are a product over the axes, and so is their sum over a grid of windows. An
+    image smaller than the patch is zero-padded for the network. GPUs with bfloat16 use it. If the
+    result does not fit on the GPU, finished rows are moved to the CPU. Gradients flow through.
 
     Args:
-        image: (C, *S), on the device of the network.
+        image: (C, *S), on the device of the network or on the CPU.
         predict: called with (b, C, *patch), b at most `window_batch`.
         plan: its patch is the window.
         overlap: smallest overlap of neighboring windows, as a fraction of the patch.
-        window_batch: windows per call.
+        window_batch: most windows per call; 0: chosen for the device.
         outputs: channels that `predict` returns; 0: those of the plan.
+        device: where `predict` computes; by default the device of the image.
     """
-    steps = window_steps(image.shape[1:], plan.patch, overlap)
-    # importing MONAI takes seconds, which other commands should not wait for
-    from monai.inferers.utils import sliding_window_inference
-
-    def network(windows: Tensor) -> Tensor:
-        # MONAI blends in place, and `predict` may return its input
-        return predict(windows).to(torch.float32, copy=True)
-
-    whole: Tensor = sliding_window_inference(
-        image[None].float(),
-        roi_size=plan.patch,
-        sw_batch_size=window_batch,
-        predictor=network,
-        overlap=overlap_fractions(steps, plan.patch),
-        roi_weight_map=window_weights(plan.patch).to(image.device),
-        device=_blending_device(image, outputs or plan.outputs),
-    )
-    return whole[0]
+    device, patch = device or image.device, plan.patch
+    starts = window_starts(image.shape[1:], patch, overlap)
+    most = window_batch or windows_per_batch(plan, device)
+    layout = memory_format(device, plan.dims)
+    profiles = [profile.to(device) for profile in window_profiles(patch)]
+    weights = _outer(profiles)  # (*patch)
+    fits = _fits(image, outputs or plan.outputs, device)
+    padded, corner = pad_to_patch(image.to(device) if fits else image, patch)
+    sides = padded.shape[1:]
+    # windows that start in the same row; if all is on one device, all windows
+    groups = [starts[0]] if fits else [[start] for start in starts[0]]
+    sums = whole = torch.empty(0)
+    for group, following in zip(groups, [*groups[1:], [sides[0]]], strict=True):
+        first, places = group[0], list(product(group, *starts[1:]))
+        size = ceil(len(places) / ceil(len(places) / most))  # batches of about the same size
+        for some in (places[at : at + size] for at in range(0, len(places), size)):
+            windows = torch.stack([padded[:, *_box(place, patch)] for place in some])
+            with autocast(device, "auto"):
+                answer = predict(windows.to(device, torch.float32).contiguous(memory_format=layout))
+            weighted = answer.float() * weights  # (b, K, *patch)
+            if not len(sums):
+                rows = sides[0] if fits else patch[0]
+                sums = torch.zeros(weighted.shape[1], rows, *sides[1:], device=device)
+                whole = sums if fits else torch.empty(len(sums), *sides)
+            for (row, *others), window in zip(some, weighted, strict=True):
+                sums[:, *_box((row - first, *others), patch)] += window
+        if not fits:
+            done = following[0] - first
+            whole[:, first : following[0]] = sums[:, :done].cpu()
+            sums = torch.cat([sums[:, done:], torch.zeros_like(sums[:, :done])], 1)
+    for axis, profile in enumerate(profiles):
+        total = torch.zeros(sides[axis], device=device)
+        for start in starts[axis]:
+            total[start : start + patch[axis]] += profile
+        whole /= total.to(whole.device).view(-1, *[1] * (plan.dims - 1 - axis))
+    return whole[:, *_box(corner, image.shape[1:])]
 
 
 predict_windows = torch.no_grad()(blend_windows)
 
 
-def window_weights(patch: Sequence[int]) -> Tensor:
-    """Weight (*patch) of each voxel of a window: a Gaussian, 1 in the center.
+def windows_per_batch(plan: Plan, device: torch.device) -> int:
+    """Windows that keep the device busy and fit into half of its free memory."""
+    memory = free_memory(device) // (2 * ACTIVATION_BYTES * max(1, plan.width))
+    return max(1, min(BATCH_VOXELS[device.type], memory) // prod(plan.patch))
 
-    It is a product over the axes, so windows blend along one axis in the same way everywhere along
-    the others. MONAI's own Gaussian has a lower bound of 0.001. At the border of the image, where
-    all weights are below it, windows would have equal weights and visible seams.
+
+def window_profiles(patch: Sequence[int]) -> list[Tensor]:
+    """Weights of the voxels of a window along each axis: Gaussians, 1 in the center.
+
+    The weight of a voxel is their product, so windows blend along one axis in the same way
+    everywhere along the others. MONAI's own Gaussian has a lower bound of 0.001. At the border of
+    the image, where all weights are below it, windows would have equal weights and visible seams.
     """
-    weights = torch.ones(())
-    for side in patch:
-        offset = torch.arange(side) - (side - 1) / 2
-        weights = weights[..., None] * torch.exp(-0.5 * (offset / (WINDOW_SIGMA * side)) ** 2)
-    return weights
+    offsets = [torch.arange(side) - (side - 1) / 2 for side in patch]
+    return [
+        torch.exp(-0.5 * (offset / (WINDOW_SIGMA * side)) ** 2)
+        for offset, side in zip(offsets, patch, strict=True)
+    ]
 
 
-def window_steps(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[int]:
-    """Voxels between the starts of neighboring windows, along each axis.
+def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[list[int]]:
+    """First voxels of the windows along each axis.
 
     As few windows as `overlap` allows, evenly spread; but at least three where one is not enough,
     so that the center of the image is also in the center of a window. Overlap 0 gives the fewest
@@ -84,23 +119,38 @@ def window_steps(sides: Sequence[int], patch: Sequence[int], overlap: float) -> 
         raise InputError(
             f"overlap is {overlap}, but must be at least 0 and below 1. Try the default, 0.5."
         )
-    steps, fewest = [], FEWEST_WINDOWS if overlap else 1
+    starts, fewest = [], FEWEST_WINDOWS if overlap else 1
     for side, wide in zip(sides, patch, strict=True):
         room = max(side - wide, 0)
         gaps = max(1, fewest - 1, ceil(room / max(1, int(wide * (1 - overlap)))))
-        steps.append(ceil(room / gaps) or wide)
-    return steps
+        step = ceil(room / gaps) or 1
+        starts.append([*range(0, room, step), room])
+    return starts
 
 
-def overlap_fractions(steps: Sequence[int], patch: Sequence[int]) -> list[float]:
-    """The overlap that makes MONAI take these steps; it rounds steps down."""
-    return [max(0.0, 1 - (step + 0.5) / wide) for step, wide in zip(steps, patch, strict=True)]
+def pad_to_patch(image: Tensor, patch: Sequence[int]) -> tuple[Tensor, list[int]]:
+    """`image` (C, *S), zero-padded on both sides if it is smaller, and where it starts."""
+    missing = [max(wide - side, 0) for side, wide in zip(image.shape[1:], patch, strict=True)]
+    before = [voxels // 2 for voxels in missing]
+    if not any(missing):
+        return image, before
+    ends = zip(reversed(before), reversed(missing), strict=True)
+    return F.pad(image, [pad for low, both in ends for pad in (low, both - low)]), before
 
 
-def _blending_device(image: Tensor, outputs: int) -> torch.device:
-    """The device of the image, or the CPU if blending would fill more than half its memory."""
-    if image.device.type != "cuda":
-        return image.device
-    free, _ = torch.cuda.mem_get_info(image.device)
-    needed = (2 * outputs + 1) * image[0].numel() * 4
-    return image.device if needed < free / 2 else torch.device("cpu")
+def _outer(profiles: Sequence[Tensor]) -> Tensor:
+    result = torch.ones((), device=profiles[0].device)
+    for profile in profiles:
+        result = result[..., None] * profile
+    return result
+
+
+def _box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start, start + side) for start, side in zip(place, sides, strict=True))
+
+
+def _fits(image: Tensor, outputs: int, device: torch.device) -> bool:
+    """Whether an image and its prediction fill at most half of the free memory of a GPU."""
+    if device.type != "cuda":
+        return True
+    return (len(image) + outputs) * image[0].numel() * 4 < free_memory(device) / 2

@@ -35,6 +35,7 @@ PANEL = (4.4, 2.7)  # inches; text stays readable at the width of a phone
 MAX_TICKS = 7
 MAX_NAME = 48  # characters of a name in a legend
 FINE_SIDE = 256  # pixels of an enlarged slice
+WINDOW_VOXELS = 2**20  # of a larger image, an even subset gives the percentiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,17 @@ def overlay(
     return np.rint(rgb).astype(np.uint8)
 
 
-def gray(image: NDArray[Any]) -> NDArray[np.uint8]:
-    """8-bit gray values: black at the 1st percentile, white at the 99.5th."""
-    low, high = np.percentile(image, (1, 99.5))
-    scaled = (np.asarray(image, np.float64) - low) / max(float(high - low), 1e-9)
+def gray_window(image: NDArray[Any]) -> tuple[float, float]:
+    """The intensities shown black and white: the 1st and the 99.5th percentile."""
+    step = max(1, round((image.size / WINDOW_VOXELS) ** (1 / image.ndim)))
+    low, high = np.percentile(image[(slice(None, None, step),) * image.ndim], (1, 99.5))
+    return float(low), float(high)
+
+
+def gray(image: NDArray[Any], window: tuple[float, float] | None = None) -> NDArray[np.uint8]:
+    """8-bit gray values, by default in the image's own window."""
+    low, high = window or gray_window(image)
+    scaled = (np.asarray(image, np.float64) - low) / max(high - low, 1e-9)
     shown: NDArray[np.uint8] = np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
     return shown
 

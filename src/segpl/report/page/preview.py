@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import math
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +20,12 @@ from scipy import ndimage
 import segpl
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.masks import Mask
-from segpl.data.readers import read_image, read_label
+from segpl.data.readers import read_grid, read_image, read_label
 from segpl.data.summary import CASES, Review, quantity, review_order
 from segpl.display import CLASS_COLORS
 from segpl.errors import MissingFileError, UserError
 from segpl.files import require_below, write_atomically, write_text
-from segpl.report.figures import gray
+from segpl.report.figures import gray, gray_window
 from segpl.report.page.html import require_own_page, templates
 from segpl.report.page.slices import AnyArray, evenly_spaced, planes
 from segpl.report.tables import Table
@@ -33,6 +36,9 @@ SHOWN_SLICES = 12
 SLICE_SIDE, PICTURE_SIDE = 260, 900  # pixels
 LINE = 2  # width of an outline in pixels
 SHOWN_CLASSES = 6  # columns of a table
+THREADS = 4
+LARGE = 2**25  # voxels of a scan that is drawn while no other large one is in memory
+LARGE_SCAN = threading.Lock()
 CONFIDENCE_NOTE = (
     "Confidence is the Dice to expect if the probabilities of the network are calibrated; it does "
     "not replace a look at the mask."
@@ -97,16 +103,19 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
     require_below(folder, [folder / PREVIEWS / PAGE])
     require_own_page(folder / PAGE)
     manifest, reviews = reviews_of(folder)
-    shown = []
-    for review in reviews:
+
+    def show(review: Review) -> Shown:
         picture, missing = "", ""
         if review.summary is not None:
             try:
                 picture = _picture_url(folder, review.case, manifest)
             except (UserError, OSError) as error:  # also a mask that was removed
                 missing = f"There is no picture: {error}"
-        shown.append(Shown(review, picture, missing))
         advance()
+        return Shown(review, picture, missing)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        shown = list(threads.map(show, reviews))
     classes = list(manifest.classes)[1:]
     colors = [CLASS_COLORS[index % len(CLASS_COLORS)] for index in range(len(classes))]
     text = (
@@ -135,18 +144,39 @@ def _picture_url(folder: Path, case: str, manifest: Manifest) -> str:
 
 
 def _mosaic(entry: PredictedCase, folder: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
-    label = read_label(folder / entry.labels)
+    labels = folder / entry.labels
+    voxels = math.prod(read_grid(labels)[0].shape)
+    with LARGE_SCAN if voxels > LARGE else nullcontext():
+        return _drawn(entry, labels, numbers)
+
+
+def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
+    label = read_label(mask)
     dims = label.array.ndim
     image = read_image([Path(path) for path in entry.images], dims)
     channels = image.array if dims == 2 and len(image.array) == 3 else image.array[:1]
     _, turn, pixel = planes(image.grid)[0]
+    labels = turn(label.array)
+    places = shown_slices(labels, numbers)
+    windows = [gray_window(channel) for channel in channels]
+    shown = [
+        gray(turn(channel)[places], window)
+        for channel, window in zip(channels, windows, strict=True)
+    ]
     return draw_mosaic(
-        np.stack([turn(gray(channel)) for channel in channels], -1),
-        turn(label.array),
+        np.stack(shown, -1),
+        labels[places],
         pixel,
         numbers,
         side=PICTURE_SIDE if dims == 2 else SLICE_SIDE,
     )
+
+
+def shown_slices(labels: AnyArray, numbers: Sequence[int]) -> list[int]:
+    """Evenly spaced over the foreground of labels (N, H, W), or over all if there is none."""
+    busy = [index for index, row in enumerate(labels) if np.isin(row, numbers).any()]
+    first, last = (busy[0], busy[-1]) if busy else (0, len(labels) - 1)
+    return [first + place for place in evenly_spaced(last - first + 1, SHOWN_SLICES)]
 
 
 def draw_mosaic(
@@ -157,13 +187,8 @@ def draw_mosaic(
     *,
     side: int,
 ) -> NDArray[np.uint8]:
-    """Slices (N, H, W, 1 or 3) with the outlines of the classes in labels (N, H, W): (Y, X, 3).
-
-    The slices are evenly spaced over the foreground, or over the volume if there is none.
-    """
-    busy = np.flatnonzero(np.isin(labels, numbers).any(axis=(1, 2)))
-    first, last = (busy[0], busy[-1]) if busy.size else (0, len(labels) - 1)
-    places = [first + place for place in evenly_spaced(int(last - first) + 1, SHOWN_SLICES)]
+    """Slices (N, H, W, 1 or 3) with the outlines of the classes in labels (N, H, W): (Y, X, 3)."""
+    places = shown_slices(labels, numbers)
     height, width = labels.shape[1] * pixel[0], labels.shape[2] * pixel[1]
     scale = side / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
@@ -183,14 +208,19 @@ def _with_palette(picture: Image.Image) -> Image.Image:
     """A gray picture with outlines in a third of its size: 248 grays and 8 colors."""
     pixels = np.asarray(picture)
     colors = [round(255 * part) for name in CLASS_COLORS for part in to_rgb(name)]
-    is_gray = (pixels == pixels[..., :1]).all(-1)
-    known = np.array(colors).reshape(-1, 3)
-    if not (is_gray | (pixels[..., None, :] == known).all(-1).any(-1)).all():
+    levels = np.linspace(0, 255, 256 - len(CLASS_COLORS)).round().astype(int)
+    nearest = np.abs(np.arange(256)[:, None] - levels).argmin(1)  # of each gray
+    indices = nearest[pixels[..., 0]].astype(np.uint8)
+    is_known = (pixels == pixels[..., :1]).all(-1)
+    for number, color in enumerate(np.array(colors).reshape(-1, 3), len(levels)):
+        has_color = (pixels == color).all(-1)
+        indices[has_color] = number
+        is_known |= has_color
+    if not is_known.all():
         return picture
-    palette = Image.new("P", (1, 1))
-    grays = 256 - len(CLASS_COLORS)
-    palette.putpalette([*np.repeat(np.linspace(0, 255, grays).round().astype(int), 3), *colors])
-    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
+    small = Image.fromarray(indices)
+    small.putpalette([*np.repeat(levels, 3).tolist(), *colors])
+    return small
 
 
 def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
