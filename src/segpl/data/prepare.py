@@ -38,9 +38,9 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
         )
     array = reorient(image.array, image.grid.affine, plan.orientation)
     target = _target_shape(image.grid, plan)
-    result = np.ascontiguousarray(resize(array, target), np.float32)
-    if result is image.array:
-        result = result.copy()
+    result = resize(array, target)
+    if result is array:
+        result = np.array(array, np.float32, order="C")  # a copy: it is normalized in place
     for index, (name, rule) in enumerate(zip(plan.channels, plan.normalization, strict=True)):
         if rule.kind not in NORMALIZERS:
             raise unknown("normalization", rule.kind, NORMALIZERS)
@@ -93,8 +93,7 @@ def _class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
 def restore(probabilities: NDArray[np.float32], grid: Grid, plan: Plan) -> NDArray[np.float32]:
     """Bring probabilities (K, *S) of a prepared image back to its file's grid."""
     shape = reorient_axes(grid.shape, grid.affine, plan.orientation)
-    array = resize(probabilities, shape)
-    return np.ascontiguousarray(undo_reorient(array, grid.affine, plan.orientation))
+    return undo_reorient(resize(probabilities, shape), grid.affine, plan.orientation)
 
 
 def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:

@@ -248,7 +248,7 @@ def _channels_first(opened: OpenFile, grid: Grid) -> NDArray[Any]:
 def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     _reject_non_numeric(path, values)
     with np.errstate(over="ignore"):  # overflow of float32 gives infinity, which is rejected
-        array = np.ascontiguousarray(values, dtype=np.float32)
+        array = np.asarray(values, dtype=np.float32)
     count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in _slices(array))
     if count:
         raise UnusableFileError(
@@ -260,7 +260,8 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
 
 def _slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
     """Slices of an image (C, *S), for temporary arrays of a bounded size."""
-    return (row for channel in array for row in channel)
+    slowest = 1 + int(np.argmax(np.abs(array.strides[1:])))  # NIfTI stores the first axis fastest
+    return (row for channel in np.moveaxis(array, slowest, 1) for row in channel)
 
 
 def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:

@@ -61,7 +61,7 @@ def predict_image(
     labels = chosen_labels(prediction, plan, largest)
     return PredictedImage(
         labels=labels,
-        probabilities=prediction.probability,
+        probabilities=np.ascontiguousarray(prediction.probability),
         classes=plan.classes,
         summary=infer.summarize(name, labels, prediction, image.grid),
         entropy=entropy_of(prediction) if samplers else None,

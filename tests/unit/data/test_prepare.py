@@ -162,6 +162,14 @@ def test_preparing_does_not_modify_the_image():
     assert image.array.ravel().tolist() == [1, 2, 3, 6]
 
 
+def test_preparing_does_not_modify_a_volume_with_the_orientation_of_the_plan():
+    array = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
+    prepare_image(
+        Image(array, Grid((2, 2, 2), (1.0, 1.0, 2.0), np.diag([1.0, 1, 2, 1]))), VOLUME_PLAN
+    )
+    assert array.ravel().tolist() == list(range(8))
+
+
 def test_class_indices_follow_the_order_of_the_plan():
     plan = replace(PLAN, classes={"background": 0, "b": 9, "a": 4})
     assert prepare_label(label_picture([[9, 4, 0]]), plan).tolist() == [[1, 2, 0]]

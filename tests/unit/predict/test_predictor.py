@@ -17,7 +17,7 @@ from tiny import ORGAN_PLAN as PLAN
 from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
-from segpl.predict import predictor
+from segpl.predict import inference, predictor
 from segpl.predict.inputs import find_inputs
 from segpl.predict.predictor import predict_jobs
 
@@ -64,6 +64,36 @@ def test_a_mask_lies_where_the_object_is(tmp_path, name):
     result = nibabel.load(written)
     assert np.array_equal(result.affine, nibabel.load(source).affine)
     assert np.array_equal(np.asarray(result.dataobj), (blob() > 0) * 4)
+
+
+@pytest.mark.parametrize("memory", [0, 2**40])
+def test_scans_are_read_ahead_only_if_memory_allows(tmp_path, monkeypatch, memory):
+    """With enough memory, the second scan is read while the network predicts the first."""
+    paths = [write_nifti(tmp_path / f"{name}.nii.gz", blob()) for name in "abc"]
+    events, read, write = [], predictor._load_job, predictor._write_job
+    second_is_read = threading.Event()
+
+    def load(job, *rest):
+        events.append(f"read {job.name}")
+        if job.name == "b":
+            second_is_read.set()
+        return read(job, *rest)
+
+    def network(windows):
+        assert not memory or second_is_read.wait(timeout=60)
+        return bright_is_organ(windows)
+
+    def written(job, *rest):
+        write(job, *rest)
+        events.append(f"wrote {job.name}")
+
+    monkeypatch.setattr(inference, "free_memory", lambda _: memory)
+    monkeypatch.setattr(predictor, "_load_job", load)
+    monkeypatch.setattr(predictor, "_write_job", written)
+    masks = predict(paths, PLAN, tmp_path / "out", network)
+    assert all(np.array_equal(read_label(mask).array, (blob() > 0) * 4) for mask in masks)
+    one_by_one = [f"{what} {name}" for name in "abc" for what in ("read", "wrote")]
+    assert (events == one_by_one) == (memory == 0)
 
 
 @pytest.mark.parametrize("name", ["exchanged", "oblique"])

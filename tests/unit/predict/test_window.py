@@ -6,7 +6,16 @@ import torch
 
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
-from segpl.predict.window import predict_windows
+from segpl.predict import window
+from segpl.predict.window import (
+    blend_windows,
+    predict_windows,
+    window_profiles,
+    window_starts,
+    windows_per_batch,
+)
+
+CPU = torch.device("cpu")
 
 
 def plan_for(patch: tuple[int, ...]) -> Plan:
@@ -42,6 +51,105 @@ def test_blending_reproduces_a_pointwise_network(shape, patch):
     whole = predict_windows(image, torch.sigmoid, plan_for(patch))
     assert whole.shape == image.shape
     assert torch.allclose(whole, torch.sigmoid(image), atol=1e-5)
+
+
+def neighbors_matter(windows: torch.Tensor) -> torch.Tensor:
+    """Two channels that depend on where the window lies, as those of a network do."""
+    sums = windows.cumsum(-1) + 0.5 * windows.cumsum(2)
+    return torch.cat([sums.sigmoid(), sums.cos()], 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch"),
+    [((20, 17), (8, 8)), ((13, 9, 11), (8, 6, 4)), ((3, 12, 2), (8, 8, 4)), ((8, 8), (8, 8))],
+)
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 0.7])
+def test_blending_equals_that_of_monai(shape, patch, overlap):
+    from monai.inferers.utils import sliding_window_inference
+
+    image = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0))
+    starts = window_starts(shape, patch, overlap)
+    steps = [axis[1] if len(axis) > 1 else wide for axis, wide in zip(starts, patch, strict=True)]
+    weights = torch.ones(())
+    for profile in window_profiles(patch):
+        weights = weights[..., None] * profile
+    reference = sliding_window_inference(
+        image[None],
+        roi_size=patch,
+        sw_batch_size=1,
+        predictor=neighbors_matter,
+        overlap=[max(0, 1 - (s + 0.5) / w) for s, w in zip(steps, patch, strict=True)],
+        roi_weight_map=weights,
+    )[0]
+    ours = predict_windows(image, neighbors_matter, plan_for(patch), overlap=overlap, outputs=2)
+    assert torch.allclose(ours, reference, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "patch"), [((20, 17), (8, 8)), ((19, 9, 11), (8, 6, 4)), ((3, 12, 2), (8, 8, 4))]
+)
+@pytest.mark.parametrize("window_batch", [1, 5])
+def test_rows_that_leave_the_device_when_finished_change_nothing(
+    monkeypatch, shape, patch, window_batch
+):
+    """Neither the prediction nor its gradient."""
+    answers, gradients = [], []
+    for fits in (True, False):
+        monkeypatch.setattr(window, "_fits", lambda *_, fits=fits: fits)
+        image = torch.linspace(-1, 1, int(np.prod(shape))).view(1, *shape).requires_grad_()
+        whole = blend_windows(
+            image, neighbors_matter, plan_for(patch), window_batch=window_batch, outputs=2
+        )
+        (gradient,) = torch.autograd.grad(whole.square().sum(), image)
+        answers.append(whole.detach())
+        gradients.append(gradient)
+    assert torch.allclose(*answers, atol=1e-6)
+    assert torch.allclose(*gradients, atol=1e-4)
+    assert gradients[0].abs().min() > 0
+
+
+def test_a_gradient_is_the_derivative_of_the_prediction():
+    """A network that doubles its input: every voxel of the blended result depends on itself."""
+    image = torch.rand(1, 13, 9).requires_grad_()
+    whole = blend_windows(image, lambda windows: 2 * windows, plan_for((8, 4)))
+    (gradient,) = torch.autograd.grad(whole.sum(), image)
+    assert torch.allclose(gradient, torch.full_like(image, 2.0), atol=1e-5)
+
+
+def test_networks_compute_in_the_precision_of_the_device(monkeypatch):
+    seen = []
+
+    def predict(windows):
+        seen.append((windows.dtype, torch.is_autocast_enabled("cpu")))
+        return windows
+
+    monkeypatch.setattr(window, "autocast", lambda *_: torch.autocast("cpu", torch.bfloat16))
+    whole = predict_windows(torch.rand(1, 9, 9), predict, plan_for((8, 8)))
+    assert set(seen) == {(torch.float32, True)}
+    assert whole.dtype == torch.float32
+
+
+def test_a_batch_of_windows_is_limited_by_voxels_and_by_memory(monkeypatch):
+    plan = plan_for((32, 32, 32))
+    monkeypatch.setattr(window, "free_memory", lambda _: 2**40)
+    assert windows_per_batch(plan, torch.device("cuda")) == 2**22 // 32**3
+    assert windows_per_batch(plan_for((256, 256, 256)), torch.device("cuda")) == 1
+    monkeypatch.setattr(window, "free_memory", lambda _: 2 * 32 * 4 * 3 * 32**3)
+    assert windows_per_batch(plan, torch.device("cuda")) == 3
+    monkeypatch.setattr(window, "free_memory", lambda _: 0)
+    assert windows_per_batch(plan, CPU) == 1
+
+
+def test_batches_have_about_the_same_size():
+    sizes = []
+
+    def predict(windows):
+        sizes.append(len(windows))
+        return windows
+
+    predict_windows(torch.rand(1, 8, 52), predict, plan_for((8, 8)), window_batch=5)
+    assert sum(sizes) == 12
+    assert sizes == [4, 4, 4]
 
 
 @pytest.mark.parametrize("window_batch", [1, 3])

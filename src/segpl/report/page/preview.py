@@ -153,11 +153,13 @@ def _mosaic(entry: PredictedCase, folder: Path, numbers: Sequence[int]) -> NDArr
 def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
     label = read_label(mask)
     dims = label.array.ndim
-    image = read_image([Path(path) for path in entry.images], dims)
-    channels = image.array if dims == 2 and len(image.array) == 3 else image.array[:1]
-    _, turn, pixel = planes(image.grid)[0]
+    _, turn, pixel = planes(label.grid)[0]
     labels = turn(label.array)
     places = shown_slices(labels, numbers)
+    labels = labels[places]  # a copy
+    del label  # before the image is read: both may be large
+    image = read_image([Path(path) for path in entry.images], dims)
+    channels = image.array if dims == 2 and len(image.array) == 3 else image.array[:1]
     windows = [gray_window(channel) for channel in channels]
     shown = [
         gray(turn(channel)[places], window)
@@ -165,7 +167,7 @@ def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[
     ]
     return draw_mosaic(
         np.stack(shown, -1),
-        labels[places],
+        labels,
         pixel,
         numbers,
         side=PICTURE_SIDE if dims == 2 else SLICE_SIDE,
