@@ -53,7 +53,7 @@ def blend_windows(
     layout = memory_format(device, plan.dims)
     profiles = [profile.to(device) for profile in window_profiles(patch)]
     weights = _outer(profiles)  # (*patch)
-    fits = _fits(image, outputs or plan.outputs, device)
+    fits = _fits_on_device(image, outputs or plan.outputs, device)
     padded, corner = pad_to_patch(image.to(device) if fits else image, patch)
     sides = padded.shape[1:]
     # windows that start in the same row; if all is on one device, all windows
@@ -63,7 +63,7 @@ def blend_windows(
         first, places = group[0], list(product(group, *starts[1:]))
         size = ceil(len(places) / ceil(len(places) / most))  # batches of about the same size
         for some in (places[at : at + size] for at in range(0, len(places), size)):
-            windows = torch.stack([padded[:, *_box(place, patch)] for place in some])
+            windows = torch.stack([padded[:, *_window_box(place, patch)] for place in some])
             with autocast(device, "auto"):
                 answer = predict(windows.to(device, torch.float32).contiguous(memory_format=layout))
             weighted = answer.float() * weights  # (b, K, *patch)
@@ -72,7 +72,7 @@ def blend_windows(
                 sums = torch.zeros(weighted.shape[1], rows, *sides[1:], device=device)
                 whole = sums if fits else torch.empty(len(sums), *sides)
             for (row, *others), window in zip(some, weighted, strict=True):
-                sums[:, *_box((row - first, *others), patch)] += window
+                sums[:, *_window_box((row - first, *others), patch)] += window
         if not fits:
             done = following[0] - first
             whole[:, first : following[0]] = sums[:, :done].cpu()
@@ -82,7 +82,7 @@ def blend_windows(
         for start in starts[axis]:
             total[start : start + patch[axis]] += profile
         whole /= total.to(whole.device).view(-1, *[1] * (plan.dims - 1 - axis))
-    return whole[:, *_box(corner, image.shape[1:])]
+    return whole[:, *_window_box(corner, image.shape[1:])]
 
 
 predict_windows = torch.no_grad()(blend_windows)
@@ -145,11 +145,11 @@ def _outer(profiles: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
+def _window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(start, start + side) for start, side in zip(place, sides, strict=True))
 
 
-def _fits(image: Tensor, outputs: int, device: torch.device) -> bool:
+def _fits_on_device(image: Tensor, outputs: int, device: torch.device) -> bool:
     """Whether an image and its prediction fill at most half of the free memory of a GPU."""
     if device.type != "cuda":
         return True

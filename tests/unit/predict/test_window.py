@@ -95,7 +95,7 @@ def test_rows_that_leave_the_device_when_finished_change_nothing(
     """Neither the prediction nor its gradient."""
     answers, gradients = [], []
     for fits in (True, False):
-        monkeypatch.setattr(window, "_fits", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(window, "_fits_on_device", lambda *_, fits=fits: fits)
         image = torch.linspace(-1, 1, int(np.prod(shape))).view(1, *shape).requires_grad_()
         whole = blend_windows(
             image, neighbors_matter, plan_for(patch), window_batch=window_batch, outputs=2

@@ -36,8 +36,8 @@ SHOWN_SLICES = 12
 SLICE_SIDE, PICTURE_SIDE = 260, 900  # pixels
 LINE = 2  # width of an outline in pixels
 SHOWN_CLASSES = 6  # columns of a table
-THREADS = 4
-LARGE = 2**25  # voxels of a scan that is drawn while no other large one is in memory
+DRAWING_THREADS = 4
+LARGE_VOXELS = 2**25  # voxels of a scan that is drawn while no other large one is in memory
 LARGE_SCAN = threading.Lock()
 CONFIDENCE_NOTE = (
     "Confidence is the Dice to expect if the probabilities of the network are calibrated; it does "
@@ -114,7 +114,7 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
         advance()
         return Shown(review, picture, missing)
 
-    with ThreadPoolExecutor(THREADS) as threads:
+    with ThreadPoolExecutor(DRAWING_THREADS) as threads:
         shown = list(threads.map(show, reviews))
     classes = list(manifest.classes)[1:]
     colors = [CLASS_COLORS[index % len(CLASS_COLORS)] for index in range(len(classes))]
@@ -146,7 +146,7 @@ def _picture_url(folder: Path, case: str, manifest: Manifest) -> str:
 def _mosaic(entry: PredictedCase, folder: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
     labels = folder / entry.labels
     voxels = math.prod(read_grid(labels)[0].shape)
-    with LARGE_SCAN if voxels > LARGE else nullcontext():
+    with LARGE_SCAN if voxels > LARGE_VOXELS else nullcontext():
         return _drawn(entry, labels, numbers)
 
 
