@@ -83,7 +83,8 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=error_console()) as progress:
+    # the default of 30 s is too short for cases that take longer than that
+    with Progress(*columns, console=error_console(), speed_estimate_period=120) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
 

@@ -222,7 +222,7 @@ def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
 
 def _folder(case: Case, plan: Plan, root: Path) -> Path:
     # named after the folder of the case, so that a subset of the dataset shares the entries
-    source = case.images[0].resolve().parent
+    source = Path(os.path.realpath(case.images[0])).parent
     readable = _safe(source.parent.name) or "data"
     return root / f"{readable}-{short_hash(str(source))}" / _plan_hash(plan)
 
@@ -263,7 +263,7 @@ def _sources(files: Sequence[Path]) -> Sources:
                 f"{path} does not exist. Restore it, or remove the case from the dataset."
             )
         status = path.stat()
-        sources.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
+        sources.append((os.path.realpath(path), status.st_size, status.st_mtime_ns))
     return tuple(sources)
 
 

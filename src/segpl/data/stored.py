@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,11 +30,21 @@ class StoredArray:
     @classmethod
     def find(cls, case: str, path: Path) -> StoredArray:
         """The array in `path`; OSError, ValueError or EOFError if there is none."""
-        with NPY_HEADERS:
-            mapped = np.load(path, mmap_mode="r")
-        if not mapped.flags.c_contiguous:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            if version != (1, 0):
+                raise ValueError(f"{path} has version {version} of the format")
+            with NPY_HEADERS:
+                shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            array = cls(case, path, dtype, shape, file.tell())
+            size = os.fstat(file.fileno()).st_size
+        if dtype.hasobject:
+            raise ValueError(f"{path} contains Python objects")
+        if is_fortran and sum(side > 1 for side in shape) > 1:
             raise ValueError(f"{path} is not in C order")
-        return cls(case, path, mapped.dtype, mapped.shape, mapped.offset)
+        if size < array.offset + array.nbytes:
+            raise ValueError(f"{path} is truncated")
+        return array
 
     def __len__(self) -> int:
         return self.shape[0]
