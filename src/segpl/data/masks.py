@@ -86,7 +86,7 @@ def largest_component(mask: Mask) -> Mask:
     for part in pieces:
         sizes += np.bincount(part.reshape(-1), minlength=count + 1)
     sizes[0] = 0
-    kept[box] = pieces == sizes.argmax()
+    np.equal(pieces, sizes.argmax(), out=kept[box])
     return kept
 
 
@@ -98,10 +98,12 @@ def keep_largest(
     The other components become background, which is the first of `classes` (name -> number).
     """
     background = next(iter(classes.values()))
-    result = labels.copy() if names else labels
+    result = labels
     for name in names:
         mask = labels == classes[name]
-        result[mask & ~largest_component(mask)] = background
+        np.greater(mask, largest_component(mask), out=mask)  # the other components
+        result = labels.copy() if result is labels else result
+        np.copyto(result, background, where=mask)
     return result
 
 
