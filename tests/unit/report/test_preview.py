@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import CHROMIUM, chromium
+from matplotlib.colors import to_rgb
 from PIL import Image
 from rich.console import Console
 
 from segpl.cli import predict
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest, write_manifest
 from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.display import CLASS_COLORS
 from segpl.errors import InputError, MissingFileError
 from segpl.report.page.preview import draw_mosaic, outline, review_table, reviews_of, write_preview
 
@@ -105,6 +107,18 @@ def test_slices_cover_the_foreground_at_the_true_proportions():
     sheet = draw_mosaic(np.zeros((40, 10, 20, 1), np.uint8), mask, (2.0, 0.5), [1, 2], side=50)
     assert sheet.shape == (50, 3 * 25, 3)
     assert all(sheet[:, 25 * n : 25 * (n + 1)].any() for n in range(3))
+
+
+def test_a_palette_keeps_outlines_and_grays(folder):
+    """A box of 200 on black, outlined in the color of its class."""
+    write_preview(folder)
+    with Image.open(folder / "preview" / "c.png") as picture:
+        assert picture.mode == "P"
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+    found = {tuple(color) for color in pixels.tolist()}
+    outlined = tuple(round(255 * part) for part in to_rgb(CLASS_COLORS[0]))
+    assert {outlined, (0, 0, 0), (255, 255, 255)} <= found
+    assert all(len(set(color)) == 1 for color in found - {outlined})
 
 
 def test_an_empty_mask_has_no_outline():

@@ -208,14 +208,15 @@ def draw_mosaic(
 
 def _with_palette(picture: Image.Image) -> Image.Image:
     """A gray picture with outlines in a third of its size: 248 grays and 8 colors."""
-    pixels = np.asarray(picture)
+    red, green, blue = np.moveaxis(np.asarray(picture, np.int32), -1, 0)
+    codes = (red << 16) | (green << 8) | blue
     colors = [round(255 * part) for name in CLASS_COLORS for part in to_rgb(name)]
     levels = np.linspace(0, 255, 256 - len(CLASS_COLORS)).round().astype(int)
     nearest = np.abs(np.arange(256)[:, None] - levels).argmin(1)  # of each gray
-    indices = nearest[pixels[..., 0]].astype(np.uint8)
-    is_known = (pixels == pixels[..., :1]).all(-1)
-    for number, color in enumerate(np.array(colors).reshape(-1, 3), len(levels)):
-        has_color = (pixels == color).all(-1)
+    indices = nearest.astype(np.uint8)[red]
+    is_known = (red == green) & (green == blue)
+    for number, (r, g, b) in enumerate(np.array(colors).reshape(-1, 3), len(levels)):
+        has_color = codes == ((r << 16) | (g << 8) | b)
         indices[has_color] = number
         is_known |= has_color
     if not is_known.all():
