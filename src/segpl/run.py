@@ -21,6 +21,7 @@ from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
 from segpl.display import bar, say
+from segpl.engine.acceleration import fuse_networks
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import (
     choose_device,
@@ -314,6 +315,7 @@ def load_run(
     target = choose_device(device)
     limit_threads()
     method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs
+    fuse_networks(method, target)
     split = Split.read(folder.split)
     return Run(folder, config, plan, split, method, target, checkpoint, quiet=quiet, folds=folds)
 

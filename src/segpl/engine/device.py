@@ -57,7 +57,10 @@ def peak_memory(device: torch.device) -> int:
 
 
 def memory_format(device: torch.device, dims: int) -> torch.memory_format:
-    # measured: channels-last is 1.6 times faster for 3D on a CPU, slower on a GPU
+    """Layout of images and weights: channels-last on a CPU, where it is 1.6 times faster in 3D.
+
+    On a GPU, networks that profit from it choose it themselves.
+    """
     if device.type == "cpu":
         return torch.channels_last_3d if dims == 3 else torch.channels_last
     return torch.contiguous_format

@@ -15,7 +15,8 @@ from segpl.types import Batch, StepOutput
 def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
     """Adam over all trainable parameters; teachers have none."""
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay)
+    is_fused = weights[0].is_cuda  # one kernel for all weights
+    return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay, fused=is_fused)
 
 
 def take_step(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Sampler
+from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.checkpoint import (
     Facts,
     load_optimizer,
@@ -25,7 +25,6 @@ from segpl.engine.checkpoint import (
     save_checkpoint,
 )
 from segpl.engine.collapse import GUARDS, CollapseWatch
-from segpl.engine.compilation import CompiledNetworks
 from segpl.engine.device import (
     COMPILE_MODES,
     PRECISIONS,
@@ -141,11 +140,14 @@ class Trainer:
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # missing in torch's stubs
+        self.context = autocast(self.device, settings.precision)
+        self.networks: AcceleratedNetworks | None = None
+        if should_compile(self.device, settings.compile):
+            self.networks = AcceleratedNetworks(method, self.device, self.context, self.fall_back)
         self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None
-        self.compiled: CompiledNetworks | None = None
         self.saved = time.monotonic()  # when the last checkpoint was written
         self.step = 0
         self.facts: Facts = {}
@@ -171,19 +173,16 @@ class Trainer:
             meter.restore(self.facts.pop("meter"), self.device)
         collapse = self.collapse_watch()
         self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
-        context = autocast(self.device, settings.precision)
         if settings.precision == "auto" and lacks_bfloat16(self.device):
             self.fall_back("the GPU does not support bfloat16, so training uses float32.")
-        if should_compile(self.device, settings.compile):
-            self.compiled = CompiledNetworks(self.method, self.fall_back)
         clock = StepClock(self.step, self.times.last("seconds"))
         waited = self.times.last("waiting_seconds")
         while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
-            advance = partial(self.advance, context, paused=collapse.is_paused)
-            output, total = self.compiled.run(advance) if self.compiled else advance()
+            advance = partial(self.advance, paused=collapse.is_paused)
+            output, total = self.networks.run(advance) if self.networks else advance()
             if self.sampler.hidden:
                 output = count_hidden(output, self.sampler.hidden_labels(self.step))
             self.step += 1
@@ -212,9 +211,7 @@ class Trainer:
                 self.save(self.folder.last)
             raise KeyboardInterrupt(stop.number)
 
-    def advance(
-        self, context: AbstractContextManager[object], *, paused: bool
-    ) -> tuple[StepOutput, Tensor]:
+    def advance(self, *, paused: bool) -> tuple[StepOutput, Tensor]:
         """Take the next step. Repeated after a failure, it sees the same random numbers."""
         # for dropout inside networks; everything else uses the generator of the batch
         seed_global_generators(self.device, self.settings.seed * 1_000_003 + self.step)
@@ -223,7 +220,7 @@ class Trainer:
             self.optimizer,
             with_layout(self.batches.batch(self.step), self.layout),
             self.step / self.settings.steps,
-            context,
+            self.context,
             taken=self.step,
             paused=paused,
         )
@@ -244,7 +241,7 @@ class Trainer:
         is_end = self.step == settings.steps
         if self.validate and (is_end or self.step % settings.validation_interval == 0):
             validate = partial(self.validate, self.step)
-            score = self.compiled.run(validate) if self.compiled else validate()
+            score = self.networks.run(validate) if self.networks else validate()
             if self.events:
                 self.events.add(self.step, {"validation_dice": score})
             if score > self.facts.get("best_score", -1.0):

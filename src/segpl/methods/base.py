@@ -61,6 +61,8 @@ class Method(nn.Module, ABC):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         """One EM iteration on a batch, at `progress` in [0, 1] of the training."""
+        for network in self.networks():
+            network.start_step()
         if self.needs_unlabeled:
             self.unlabeled(batch)
         return self.objective(batch, self.label(batch, progress), progress)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
+from segpl.networks.graphs import GraphedCalls
 from segpl.types import NetOutput
 
 MOST_CHANNELS = 4096  # of the first level
@@ -64,6 +65,7 @@ class Network(nn.Module):
         self.features = features
         self.trunk = trunk
         self.kernel = kernel  # of the last block; empty if unknown
+        self.calls: GraphedCalls | None = None  # of training steps, on a GPU
         self.is_frozen = False
         self.is_in_training = True
 
@@ -79,8 +81,14 @@ class Network(nn.Module):
         super().train(mode and not self.is_frozen)
         return self
 
+    def start_step(self) -> None:
+        """Called before the first call of each training step."""
+        if self.calls:
+            self.calls.start_step()
+
     def forward(self, image: Tensor) -> NetOutput:
         # compiled for training only: every new input shape would trigger minutes of compilation
-        body = self.body if self.is_in_training else self.body.forward
+        in_training = self.calls or self.body
+        body = in_training if self.is_in_training else self.body.forward
         logits, features, trunk = body(image)
         return NetOutput(logits.float(), features, trunk)

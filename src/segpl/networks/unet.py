@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from segpl.networks.convolution import CONVOLUTIONS
+from segpl.networks.fused import ALIGNMENT, align, convolve_and_normalize, is_in_precision
 
 UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
@@ -18,6 +21,7 @@ POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3:
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
 VARIANCE_EPSILON = 1e-5  # torch's default
 MAX_WIDTH = 320  # channels; no deeper level is wider
+SLOPE = 0.01  # of the leaky ReLU
 
 
 class InstanceNorm(nn.Module):
@@ -74,7 +78,7 @@ def two_convolutions(
     return [
         convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
         normalization(width, affine=True),
-        nn.LeakyReLU(0.01, inplace=True),
+        nn.LeakyReLU(SLOPE, inplace=True),
         convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
         normalization(width, affine=True),
     ]
@@ -95,8 +99,11 @@ class Block(nn.Sequential):
     ) -> None:
         super().__init__(
             *two_convolutions(dims, channels, width, norm=norm, stride=stride, kernel=kernel),
-            nn.LeakyReLU(0.01, inplace=True),
+            nn.LeakyReLU(SLOPE, inplace=True),
         )
+
+    def forward_fused(self, features: Tensor) -> Tensor:
+        return fused_convolutions(self, features)
 
 
 class ResidualBlock(nn.Module):
@@ -129,11 +136,40 @@ class ResidualBlock(nn.Module):
         if channels != width:
             self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
             self.shortcut.append(NORMS[norm][dims](width, affine=True))
-        self.activation = nn.LeakyReLU(0.01, inplace=True)
+        self.activation = nn.LeakyReLU(SLOPE, inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.activation(self.block(features) + self.shortcut(features))
         return output
+
+    def forward_fused(self, features: Tensor) -> Tensor:
+        return fused_convolutions(self.block, features, self.fused_shortcut(features))
+
+    def fused_shortcut(self, features: Tensor) -> Tensor:
+        layers: list[Any] = list(self.shortcut)
+        stride = (1,) * (features.dim() - 2)
+        if layers and isinstance(layers[0], tuple(POOLS.values())):
+            stride = layers.pop(0).kernel_size
+            if not layers:
+                return pool_channels_last(features, stride)
+        if not layers:
+            return features
+        convolution, norm = layers
+        # pooling, then a 1x1(x1) convolution: one convolution with a kernel as large as the stride
+        weight = (convolution.weight / math.prod(stride)).expand(-1, -1, *stride)
+        return convolve_and_normalize(features, weight, norm, stride=stride, slope=1.0)
+
+
+def fused_convolutions(
+    layers: nn.Sequential, features: Tensor, residual: Tensor | None = None
+) -> Tensor:
+    """What `two_convolutions`, the residual and a leaky ReLU compute, on a GPU."""
+    parts: list[Any] = list(layers)
+    first, norm, _, second, last_norm = parts[:5]
+    hidden = convolve_and_normalize(features, first.weight, norm, stride=first.stride, slope=SLOPE)
+    return convolve_and_normalize(
+        hidden, second.weight, last_norm, stride=second.stride, slope=SLOPE, residual=residual
+    )
 
 
 class UNet(nn.Module):
@@ -196,18 +232,39 @@ class UNet(nn.Module):
         # without downsampling, the last block is also the deepest: drop only once
         self.drop_deepest = CHANNEL_DROPOUTS[dims](dropout) if dropout and strides else None
         self.drop_last = CHANNEL_DROPOUTS[dims](dropout) if dropout else None
+        self.can_fuse = norm == "instance" and width % ALIGNMENT == 0
+        self.is_fused = False  # use the kernels where autocast asks for their precision
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the input of the last layer, and the input of the last block."""
-        skips = [self.stem(image)]
+        is_fused = self.is_fused and is_in_precision(image)
+        run = run_fused if is_fused else run_plain
+        skips = [run(self.stem, align(image) if is_fused else image)]
         for block in self.down:
-            skips.append(block(skips[-1]))
+            skips.append(run(block, skips[-1]))
         features = trunk = skips.pop()
         if self.drop_deepest is not None:
             features = self.drop_deepest(features)
         for up, merge in zip(self.up, self.merge, strict=True):
             trunk = torch.cat([up(features), skips.pop()], 1)
-            features = merge(trunk)
+            features = run(merge, trunk)
         if self.drop_last is not None:
             features = self.drop_last(features)
         return self.last(features), features, trunk
+
+
+def run_plain(block: nn.Module, features: Tensor) -> Tensor:
+    output: Tensor = block(features)
+    return output
+
+
+def run_fused(block: nn.Module, features: Tensor) -> Tensor:
+    assert isinstance(block, Block | ResidualBlock)
+    return block.forward_fused(features)
+
+
+def pool_channels_last(features: Tensor, stride: Sequence[int]) -> Tensor:
+    """Average pooling of (B, C, *S) without overlap, without a change of layout."""
+    groups = [(size // step, step) for size, step in zip(features.shape[2:], stride, strict=True)]
+    blocks = features.movedim(1, -1).reshape(features.shape[0], *sum(groups, ()), -1)
+    return blocks.mean(tuple(range(2, 2 * len(groups) + 1, 2))).movedim(-1, 1)

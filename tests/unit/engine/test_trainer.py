@@ -239,7 +239,7 @@ def test_resume_repeats_the_uninterrupted_run(tmp_path):
 @pytest.mark.parametrize(("choice", "times"), [("on", 1), ("off", 0), ("auto", 0)])
 def test_network_is_compiled_on_request(tmp_path, monkeypatch, choice, times):
     compiled: list[nn.Module] = []
-    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compiled.append)
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compiled.append)
     trainer = trained(tmp_path, steps=2, compile=choice)
     assert compiled == [trainer.method.network.body] * times
 

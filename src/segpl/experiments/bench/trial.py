@@ -12,7 +12,7 @@ from segpl.assembly import build_method
 from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Resident, Sampler
 from segpl.display import say
-from segpl.engine.compilation import CompiledNetworks
+from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.device import autocast, memory_format, seed_global_generators, should_compile
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
@@ -49,11 +49,12 @@ class TrainingTrial:
         self.layout = torch.contiguous_format if plain else memory_format(device, dims)
         self.method = build_method(config, workload.plan)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
+        self.context = autocast(device, config.train.precision)
+        self.networks: AcceleratedNetworks | None = None
+        if should_compile(device, config.train.compile):
+            self.networks = AcceleratedNetworks(self.method, device, self.context, say)
         rate = config.learning_rate(workload.plan)
         self.optimizer = optimizer_for(self.method, rate, config.train.weight_decay)
-        self.context = autocast(device, config.train.precision)
-        is_compiled = should_compile(device, config.train.compile)
-        self.compiled = CompiledNetworks(self.method, say) if is_compiled else None
         self.device, self.volumes = device, volumes
         sampler = sampler_for(config, workload, self.method, volumes, device)
         self.batches = Prefetch(sampler, ENDLESS)
@@ -73,7 +74,7 @@ class TrainingTrial:
         return total.detach()
 
     def step(self) -> Tensor:
-        return self.compiled.run(self.advance) if self.compiled else self.advance()
+        return self.networks.run(self.advance) if self.networks else self.advance()
 
     def advance(self) -> Tensor:
         seed_global_generators(self.device, self.steps)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from segpl.engine.compilation import CompiledNetworks
+from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.methods.base import Method
@@ -102,7 +103,7 @@ def no_backward(graph, inputs):
 def test_training_repeats_the_step_when_the_compiler_fails(tmp_path, monkeypatch, backend):
     plain = trainer_in(tmp_path / "plain", compile="off")
     plain.run()
-    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with(backend))
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with(backend))
     fallen = trainer_in(tmp_path / "fallen", compile="on")
     fallen.folder.environment.write_text('{"device": "cpu"}')
     fallen.run()
@@ -120,7 +121,7 @@ def test_validation_falls_back_too(tmp_path, monkeypatch):
             raise RuntimeError("no kernel for windows")
         return graph
 
-    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with(only_crops))
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with(only_crops))
     trainer = trainer_in(tmp_path / "run", compile="on", steps=2, validate_every=1)
 
     @torch.no_grad()
@@ -135,9 +136,9 @@ def test_validation_falls_back_too(tmp_path, monkeypatch):
 
 
 def test_other_errors_are_raised(tmp_path, monkeypatch):
-    monkeypatch.setattr("segpl.engine.compilation.compile_in_place", compile_with("eager"))
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with("eager"))
     told: list[str] = []
-    compiled = CompiledNetworks(Counting(), told.append)
+    compiled = AcceleratedNetworks(Counting(), torch.device("cpu"), nullcontext(), told.append)
 
     def fail() -> None:
         raise ValueError("shapes do not fit")

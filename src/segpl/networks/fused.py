@@ -1,0 +1,228 @@
+"""Blocks of the U-Net on a GPU: bfloat16, channels-last, and few passes over memory.
+
+A convolution, its normalization, the residual and the activation are one differentiable function.
+The pure PyTorch blocks in `unet.py` are the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from segpl.networks.convolution import CHANNELS_LAST
+
+PRECISION = torch.bfloat16
+ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
+MAX_ELEMENTS = 2**31  # of an image: kernels index it with 32 bits
+
+
+def can_fuse(body: nn.Module, device: torch.device) -> bool:
+    """Whether the device can run this network with the kernels."""
+    return (
+        device.type == "cuda"
+        and bool(getattr(body, "can_fuse", False))
+        and find_spec("triton") is not None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
+def fuse(body: nn.Module) -> None:
+    """Run a U-Net with the kernels wherever autocast asks for their precision."""
+    body.is_fused = True  # type: ignore[assignment]  # a flag of the U-Net
+    for parameter in body.parameters():
+        if parameter.dim() in CHANNELS_LAST:
+            parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
+
+
+def is_in_precision(image: Tensor) -> bool:
+    """Whether autocast asks for the precision of the kernels."""
+    return (
+        image.is_cuda
+        and torch.is_autocast_enabled("cuda")
+        and torch.get_autocast_dtype("cuda") == PRECISION
+    )
+
+
+def align(image: Tensor) -> Tensor:
+    """The image (B, C, *S) as the kernels need it: bfloat16, channels-last, padded channels."""
+    batch, channels, *sides = image.shape
+    shape = (batch, channels + -channels % ALIGNMENT, *sides)
+    layout = CHANNELS_LAST[image.dim()]
+    aligned = torch.empty(shape, dtype=PRECISION, device=image.device, memory_format=layout).zero_()
+    aligned[:, :channels] = image
+    return aligned
+
+
+def convolve_and_normalize(
+    features: Tensor,
+    weight: Tensor,
+    norm: nn.Module,
+    *,
+    stride: Sequence[int],
+    slope: float,
+    residual: Tensor | None = None,
+) -> Tensor:
+    r"""$\phi(N(W x) + r)$ with $\phi$ a leaky ReLU and $N$ an instance normalization.
+
+    Args:
+        features: (B, C, *S) from `align` or another block.
+        weight: (F, I, *kernel) of a convolution without bias; I is C before alignment.
+        norm: an `InstanceNorm`.
+        stride: of the convolution.
+        slope: of $\phi$ for negative values; 1: no activation.
+        residual: (B, F, *S), if any.
+    """
+    features = features.contiguous(memory_format=CHANNELS_LAST[features.dim()])
+    result: Tensor = _ConvolveAndNormalize.apply(  # type: ignore[no-untyped-call]  # untyped in torch
+        features, weight, norm.weight, norm.bias, residual, tuple(stride), slope
+    )
+    return result
+
+
+class _ConvolveAndNormalize(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        shift: Tensor,
+        residual: Tensor | None,
+        stride: tuple[int, ...],
+        slope: float,
+    ) -> Tensor:
+        from segpl.networks.kernels.normalization import instance_moments, normalize
+        from segpl.networks.unet import VARIANCE_EPSILON
+
+        own = _prepare_weight(weight, features.shape[1])
+        values = _convolve(features, own, stride)
+        statistics = instance_moments(values, VARIANCE_EPSILON)
+        output = normalize(values, statistics, scale, shift, residual, slope)
+        kept = None if residual is None else output
+        ctx.save_for_backward(features, own, values, statistics, scale, shift, kept)
+        ctx.stride, ctx.slope, ctx.channels = stride, slope, weight.shape[1]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        from segpl.networks.kernels.normalization import normalize_gradients
+
+        features, weight, values, statistics, scale, shift, output = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=CHANNELS_LAST[gradient.dim()])
+        to_values, to_scale, to_shift, to_residual = normalize_gradients(
+            gradient, values, output, statistics, scale, shift, ctx.slope
+        )
+        to_features, to_weight = _convolve_gradients(
+            to_values, features, weight, ctx.stride, needs_input=ctx.needs_input_grad[0]
+        )
+        to_weight = to_weight[:, : ctx.channels].float()
+        return to_features, to_weight, to_scale, to_shift, to_residual, None, None
+
+
+def _prepare_weight(weight: Tensor, channels: int) -> Tensor:
+    """The weight in the precision and layout of the kernels, with zeros for added channels."""
+    if weight.shape[1] == channels:
+        return weight.to(PRECISION)
+    padded = weight.new_zeros((weight.shape[0], channels, *weight.shape[2:]), dtype=PRECISION)
+    padded[:, : weight.shape[1]] = weight
+    return padded.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
+
+
+def _convolve(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
+    if _has_own_kernel(features, weight, stride) and _is_narrow(weight):
+        from segpl.networks.kernels.convolution import convolve_narrow
+
+        return convolve_narrow(features, weight)
+    if _is_pointwise(weight, stride):
+        return _from_rows(_to_rows(features) @ weight.flatten(1).t(), features)
+    convolution = F.conv2d if features.dim() == 4 else F.conv3d
+    values = convolution(features, weight, None, stride, _padding(weight))
+    return values.contiguous(memory_format=CHANNELS_LAST[features.dim()])
+
+
+def _convolve_gradients(
+    gradient: Tensor,
+    features: Tensor,
+    weight: Tensor,
+    stride: tuple[int, ...],
+    *,
+    needs_input: bool,
+) -> tuple[Tensor | None, Tensor]:
+    """Gradients to the features, if needed, and to the weight."""
+    to_features = to_weight = None
+    if _is_pointwise(weight, stride):
+        flat = _to_rows(gradient)
+        to_weight = (flat.t() @ _to_rows(features)).view(weight.shape)
+        return _from_rows(flat @ weight.flatten(1), features) if needs_input else None, to_weight
+    if _has_own_kernel(features, weight, stride):
+        from segpl.networks.kernels.convolution import input_gradient, weight_gradient
+
+        to_weight = weight_gradient(features, gradient, weight.shape[2:])
+        if needs_input and _is_narrow(weight):
+            to_features = input_gradient(gradient, weight)
+    wanted = [needs_input and to_features is None, to_weight is None, False]
+    if any(wanted):
+        dims = features.dim() - 2
+        found = torch.ops.aten.convolution_backward(
+            gradient,
+            features,
+            weight,
+            None,
+            stride,
+            _padding(weight),
+            [1] * dims,
+            False,
+            [0] * dims,
+            1,
+            wanted,
+        )
+        to_features = found[0] if wanted[0] else to_features
+        to_weight = found[1] if wanted[1] else to_weight
+    assert to_weight is not None
+    return to_features, to_weight
+
+
+def _has_own_kernel(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether our kernels support this convolution. They compute its gradient fastest."""
+    from segpl.networks.kernels.convolution import CHANNELS
+
+    outputs, channels, *sides = weight.shape
+    return (
+        len(sides) == 3
+        and max(stride) == 1
+        and sides[0] in (1, 3)
+        and channels in CHANNELS
+        and outputs in CHANNELS
+        and features[0].numel() * max(outputs, channels) // channels < MAX_ELEMENTS
+    )
+
+
+def _is_narrow(weight: Tensor) -> bool:
+    """Whether our kernel is also faster than cuDNN's for the convolution itself."""
+    return min(weight.shape[:2]) <= 16
+
+
+def _padding(weight: Tensor) -> list[int]:
+    """Keep the size; a kernel with even sides pools without overlap."""
+    return [0 if side % 2 == 0 else side // 2 for side in weight.shape[2:]]
+
+
+def _is_pointwise(weight: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether the convolution is a matrix product, which uses tensor cores for any width."""
+    return math.prod(weight.shape[2:]) == 1 and max(stride) == 1
+
+
+def _to_rows(features: Tensor) -> Tensor:
+    """(B, C, *S), channels-last, as (voxels, C) without a copy."""
+    return features.movedim(1, -1).flatten(0, -2)
+
+
+def _from_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """Rows (voxels, F) as (B, F, *S), channels-last, with B and S of `like`."""
+    return rows.view(like.shape[0], *like.shape[2:], rows.shape[1]).movedim(-1, 1)

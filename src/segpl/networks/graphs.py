@@ -1,0 +1,144 @@
+"""Training calls of a network as CUDA graphs: the host launches one graph, not hundreds of kernels.
+
+Small crops keep a GPU busy for less time than the host needs to launch their kernels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Outputs = tuple[Tensor, ...]
+
+
+class CaptureError(RuntimeError):
+    """A call could not be recorded."""
+
+
+class GraphedCalls:
+    """Replays the calls of a training step.
+
+    The nth call of a step with the same kind of input replays the nth graph, so the outputs of a
+    step never overwrite each other. The first step runs without graphs, which compiles the kernels;
+    the second step records them.
+    """
+
+    def __init__(self, body: nn.Module) -> None:
+        self.body = body
+        self.first_weight = next(body.parameters())
+        self.recordings: dict[Hashable, list[Recording | None]] = {}
+        self.calls: Counter[Hashable] = Counter()
+
+    def start_step(self) -> None:
+        self.calls.clear()
+
+    def __call__(self, image: Tensor) -> Outputs:
+        # a graph reads the weights that it was recorded with; `functional_call` replaces them
+        if image.requires_grad or next(self.body.parameters()) is not self.first_weight:
+            return self.run_body(image)
+        modes = tuple(module.training for module in self.body.modules())
+        key = (image.shape, image.dtype, image.stride(), torch.is_grad_enabled(), modes)
+        position = self.calls[key]
+        self.calls[key] += 1
+        known = self.recordings.setdefault(key, [])
+        if position == len(known):
+            known.append(None)
+            return self.run_body(image)
+        recording = known[position]
+        if recording is None:
+            recording = known[position] = Recording(self.run_body, image, self.body)
+        return recording(image)
+
+    def run_body(self, image: Tensor) -> Outputs:
+        outputs: Outputs = self.body(image)
+        return outputs
+
+
+class Recording:
+    """One call of a network as a graph; the backward pass is recorded when it first runs."""
+
+    def __init__(self, call: Callable[[Tensor], Outputs], image: Tensor, body: nn.Module) -> None:
+        self.image = image.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        with capture(self.graph):
+            self.outputs = call(self.image)
+        needs_gradient = any(output.requires_grad for output in self.outputs)
+        self.weights = [p for p in body.parameters() if p.requires_grad and needs_gradient]
+        self.backward: dict[tuple[bool, ...], BackwardRecording] = {}
+
+    def __call__(self, image: Tensor) -> Outputs:
+        if not self.weights:
+            return self.replay(image)
+        outputs: Outputs = _Replay.apply(self, image, *self.weights)  # type: ignore[no-untyped-call]  # untyped in torch
+        return outputs
+
+    def replay(self, image: Tensor) -> Outputs:
+        self.image.copy_(image)
+        self.graph.replay()
+        return tuple(output.detach() for output in self.outputs)
+
+    def replay_backward(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        key = tuple(gradient is not None for gradient in gradients)
+        if key not in self.backward:
+            self.backward[key] = BackwardRecording(self.outputs, gradients, self.weights)
+        return self.backward[key](gradients)
+
+
+class BackwardRecording:
+    """Gradients of the weights, for gradients of some of the outputs."""
+
+    def __init__(
+        self, outputs: Outputs, gradients: tuple[Tensor | None, ...], weights: list[nn.Parameter]
+    ) -> None:
+        self.gradients = [None if one is None else one.clone() for one in gradients]
+        used = [(o, g) for o, g in zip(outputs, self.gradients, strict=True) if g is not None]
+        self.graph = torch.cuda.CUDAGraph()
+        with capture(self.graph):
+            # the recorded forward pass is replayed again: keep what it saved
+            self.found = torch.autograd.grad(
+                [output for output, _ in used],
+                weights,
+                [gradient for _, gradient in used],
+                retain_graph=True,
+                allow_unused=True,
+            )
+
+    def __call__(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        for own, given in zip(self.gradients, gradients, strict=True):
+            if own is not None and given is not None:
+                own.copy_(given)
+        self.graph.replay()
+        return [None if one is None else one.detach() for one in self.found]
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recording: Recording, image: Tensor, *weights: Tensor) -> Outputs:
+        ctx.recording = recording
+        ctx.set_materialize_grads(False)  # most methods use one of the outputs
+        return recording.replay(image)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        return None, None, *ctx.recording.replay_backward(gradients)
+
+
+@contextmanager
+def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    global _pool
+    # all graphs run one after another, so they can share temporary memory
+    _pool = torch.cuda.graph_pool_handle() if _pool is None else _pool
+    try:
+        # other threads may allocate pinned memory meanwhile
+        with torch.cuda.graph(graph, pool=_pool, capture_error_mode="thread_local"):
+            yield
+    except RuntimeError as error:
+        raise CaptureError(str(error)) from error
+
+
+_pool: Any = None

@@ -1,0 +1,70 @@
+"""Kernels of GPUs against double precision, in Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="Triton exists for Linux only")
+
+from segpl.networks.kernels import convolution, normalization
+
+CLOSE = 1e-5  # relative error in float32
+
+
+def relative_error(found, wanted) -> float:
+    return float((found - wanted).detach().norm() / wanted.detach().norm())
+
+
+def channels_last(*shape: int):
+    generator = torch.Generator().manual_seed(len(shape) + sum(shape))
+    return torch.randn(shape, generator=generator).to(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "sides"),
+    [(8, 16, (3, 3, 3)), (16, 8, (3, 3, 3)), (16, 32, (1, 3, 3)), (32, 8, (3, 3, 1))],
+)
+def test_convolution_and_its_gradients(monkeypatch, channels, outputs, sides):
+    monkeypatch.setattr(convolution, "PLANES", 2)  # several programs along the first axis
+    image = channels_last(1, channels, 3, 4, 5).double().requires_grad_()
+    weight = torch.randn(outputs, channels, *sides, dtype=torch.double).requires_grad_()
+    wanted = F.conv3d(image, weight, padding=[side // 2 for side in sides])
+    gradient = channels_last(*wanted.shape)
+    to_image, to_weight = torch.autograd.grad(wanted, [image, weight], gradient.double())
+    with torch.no_grad():
+        small, kernel = image.float(), weight.float()
+        found = convolution.convolve_narrow(small, kernel)
+        assert found.is_contiguous(memory_format=torch.channels_last_3d)
+        assert relative_error(found, wanted) < CLOSE
+        assert relative_error(convolution.input_gradient(gradient, kernel), to_image) < CLOSE
+        back = convolution.weight_gradient(small, gradient, sides)
+        assert relative_error(back, to_weight) < CLOSE
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+@pytest.mark.parametrize("channels", [8, 24])
+def test_normalization_and_its_gradients(monkeypatch, channels, has_residual):
+    monkeypatch.setattr(normalization, "ELEMENTS", 128)  # several blocks
+    monkeypatch.setattr(normalization, "PROGRAMS", 4)  # several chunks of several blocks
+    # a mean far from 0 shows whether the variance is computed without cancellation
+    values = (channels_last(2, channels, 3, 5, 7) + 30).double().requires_grad_()
+    residual = channels_last(2, channels, 3, 5, 7).double().requires_grad_()
+    weight = torch.rand(channels, dtype=torch.double).requires_grad_()
+    bias = torch.randn(channels, dtype=torch.double).requires_grad_()
+    normed = F.instance_norm(values, weight=weight, bias=bias, eps=1e-5)
+    wanted = F.leaky_relu(normed + residual if has_residual else normed, 0.01)
+    gradient = channels_last(*values.shape)
+    leaves = [values, weight, bias, *([residual] if has_residual else [])]
+    expected = torch.autograd.grad(wanted, leaves, gradient.double())
+    with torch.no_grad():
+        x, w, b, r = (leaf.float() for leaf in (values, weight, bias, residual))
+        moments = normalization.instance_moments(x, 1e-5)
+        found = normalization.normalize(x, moments, w, b, r if has_residual else None, 0.01)
+        output = found if has_residual else None
+        back = normalization.normalize_gradients(gradient, x, output, moments, w, b, 0.01)
+    assert relative_error(found, wanted) < CLOSE
+    assert (back[3] is not None) == has_residual
+    for got, known in zip(back, expected, strict=False):
+        assert relative_error(got, known) < CLOSE
