@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from segpl.experiments.bench.measure import Stopwatch, measuring
 from segpl.experiments.bench.results import OtherResult
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
-from segpl.predict.window import predict_windows
+from segpl.predict.window import predict_windows, window_profiles
 from segpl.settings import Config
 
 OVERLAP = 0.5  # the default of `segpl predict`
@@ -42,7 +43,11 @@ def measure_prediction(
         for method in (ours.method, plain.method):
             method.eval()
         (volume,) = generate_volumes(plan, 1, sides)
-        image = torch.from_numpy(volume.image).to(device)
+        image = torch.from_numpy(np.asarray(volume.image)).to(device)
+        weights = torch.ones(())  # ours: MONAI's Gaussian has a lower bound
+        for profile in window_profiles(plan.patch):
+            weights = weights[..., None] * profile
+        weights = weights.to(device)
 
         def segpl() -> Tensor:
             return predict_windows(image, ours.method.predict, plan, overlap=OVERLAP)
@@ -50,7 +55,8 @@ def measure_prediction(
         @torch.no_grad()
         def monai() -> Tensor:
             whole: Tensor = sliding_window_inference(
-                *(image[None], plan.patch, WINDOW_BATCH, plain.method.predict, OVERLAP, "gaussian")
+                *(image[None], plan.patch, WINDOW_BATCH, plain.method.predict, OVERLAP),
+                roi_weight_map=weights,
             )
             return whole[0]
 

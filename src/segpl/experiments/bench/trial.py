@@ -55,6 +55,8 @@ class TrainingTrial:
             self.networks = AcceleratedNetworks(self.method, device, self.context, say)
         rate = config.learning_rate(workload.plan)
         self.optimizer = optimizer_for(self.method, rate, config.train.weight_decay)
+        if plain:
+            self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], lr=rate)
         self.device, self.volumes = device, volumes
         sampler = sampler_for(config, workload, self.method, volumes, device)
         self.batches = Prefetch(sampler, ENDLESS)
