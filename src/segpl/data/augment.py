@@ -152,18 +152,11 @@ def simulate_scanner(
 
     The strength is drawn per channel, since channels may be different scans.
     """
-    views: dict[int, Tensor] = {}
+    views = list(image)  # (C, *S) each
     for index in range(len(image)):
         for name in SCANNER:
             if rng.random() < settings.scanner:
-                view = views.get(index, image[index].float())  # (C, *S)
                 most = settings.blur if name in BLURRING else 1.0
-                amounts = rng.uniform(-1, 1, len(view)) * most
-                parts = [
-                    INTENSITY[name](channel[None], float(amount), generator)
-                    for channel, amount in zip(view, amounts, strict=True)
-                ]
-                views[index] = torch.cat(parts)
-    if not views:
-        return image
-    return replace_entries(image, torch.stack(list(views.values())), list(views))
+                amounts = most * rng.uniform(-1, 1, image.shape[1])
+                views[index] = INTENSITY[name](views[index].float(), amounts, generator)
+    return torch.stack(views).to(image.dtype)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from segpl.views.separable import copy_to
+
 Matrix = NDArray[np.float64]
 # an amount in [-1, 1], the wide axes in random order, the sides of the grid
 Motion = Callable[[float, Sequence[int], Sequence[int]], Matrix]
@@ -86,9 +88,7 @@ def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
         linear = matrix[:-1, :-1] * sides[None, :] / sides[:, None]
         shift = 2 * matrix[:-1, -1] / sides
         lines.append(np.concatenate([linear[::-1, ::-1], shift[::-1, None]], 1))
-    theta = torch.from_numpy(np.stack(lines)).to(like.dtype)  # (B, D, D + 1)
-    # a blocking copy would synchronize with the device
-    theta = theta.to(like.device, non_blocking=True)
+    theta = copy_to(torch.from_numpy(np.stack(lines)), like)  # (B, D, D + 1)
     return F.affine_grid(theta, list(like.shape), align_corners=False)
 
 

@@ -1,79 +1,87 @@
 """Intensity operations that imitate differences between scanners.
 
 Every operation takes one normalized image (C, *S) with mean 0 and standard deviation 1, an amount
-in [-1, 1] and a generator. It ignores the sign where only one direction makes sense. An amount of 0
-changes nothing.
+in [-1, 1] for all channels or one for each, and a generator. It ignores the sign where only one
+direction makes sense. An amount of 0 changes nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from segpl.resize import resize_linear
 from segpl.views.geometry import wide_axes
-from segpl.views.noise import add_noise
+from segpl.views.noise import add_noise, draw_noise
+from segpl.views.separable import (
+    AxisMatrix,
+    coarse_matrix,
+    copy_to,
+    gaussian_matrix,
+    transform_axes,
+)
 
-Operation = Callable[[Tensor, float, torch.Generator], Tensor]
+Amount = float | NDArray[np.float64]  # for all channels, or (C,)
+Operation = Callable[[Tensor, Amount, torch.Generator], Tensor]
 
 SHADING_GRID = 4  # control points of the shading field per axis
 
 
-def identity(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+def identity(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
     return image
 
 
-def brightness(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return image + 0.5 * amount
+def brightness(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
+    return image + per_channel(0.5 * amount, image)
 
 
-def contrast(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+def contrast(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
     mean = image.mean(tuple(range(1, image.dim())), keepdim=True)  # (C, 1...)
-    return mean + math.exp(0.5 * amount) * (image - mean)
+    return torch.lerp(mean, image, per_channel(np.exp(0.5 * amount), image))
 
 
-def gamma(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+def gamma(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
     """Apply a power to intensities rescaled to [0, 1], so that negative values are safe."""
     low, span = intensity_range(image)
     # the derivative of a root is infinite at 0
     scaled = ((image - low) / span).clamp(1e-6, 1)
-    return low + span * scaled ** math.exp(0.5 * amount)
+    return torch.addcmul(low, span, scaled ** per_channel(np.exp(0.5 * amount), image))
 
 
-def noise(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return add_noise(image, 0.4 * abs(amount), generator)
+def noise(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
+    std = per_channel(0.4 * np.abs(amount), image)
+    if isinstance(std, float):
+        return add_noise(image, std, generator)
+    # one draw per channel, to keep the random stream of earlier experiments
+    drawn = torch.stack([draw_noise(channel, generator) for channel in image])
+    return torch.addcmul(image, drawn, std)
 
 
-def blur(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return gaussian_blur(image, 1.5 * abs(amount))
+def blur(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
+    return gaussian_blur(image, 1.5 * np.abs(amount))
 
 
-def sharpen(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    return image + 1.5 * abs(amount) * (image - gaussian_blur(image, 1.0))
+def sharpen(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
+    return torch.lerp(image, gaussian_blur(image, 1.0), per_channel(-1.5 * np.abs(amount), image))
 
 
-def low_resolution(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+def low_resolution(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
     """Downsample the wide axes by up to 2 and interpolate back linearly."""
-    sides = list(image.shape[1:])
-    coarse = list(sides)
-    for axis in wide_axes(sides):
-        coarse[axis] = max(1, round(sides[axis] / (1 + abs(amount))))
-    if coarse == sides:
-        return image
-    return resize_linear(F.interpolate(image.unsqueeze(0), coarse, mode="area"), sides)[0]
+    return along_wide_axes(image, np.abs(amount), coarse_matrix)
 
 
-def shading(image: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+def shading(image: Tensor, amount: Amount, generator: torch.Generator) -> Tensor:
     """Multiply the intensity above the darkest value by a smooth random field."""
     coarse = (1, 1, *[SHADING_GRID] * (image.dim() - 1))
     drawn = torch.randn(coarse, generator=generator, device=image.device, dtype=image.dtype)
     field = resize_linear(drawn, list(image.shape[1:]))[0]  # (1, *S)
     low, _ = intensity_range(image)
-    return low + (image - low) * (0.3 * abs(amount) * field).exp()
+    strength = per_channel(0.3 * np.abs(amount), image)
+    return torch.addcmul(low, image - low, (strength * field).exp())
 
 
 INTENSITY: dict[str, Operation] = {
@@ -89,23 +97,28 @@ INTENSITY: dict[str, Operation] = {
 }
 
 
+def per_channel(values: Amount, image: Tensor) -> float | Tensor:
+    """One number for all channels, or one each as (C, 1...) on the device of the image (C, *S)."""
+    if np.size(values) == 1:
+        return float(np.reshape(values, ()))
+    return copy_to(torch.from_numpy(values), image).view(-1, *[1] * (image.dim() - 1))
+
+
 def intensity_range(image: Tensor) -> tuple[Tensor, Tensor]:
     """Return the minimum and the range of each channel, (C, 1...) each."""
-    axes = tuple(range(1, image.dim()))
-    low = image.detach().amin(axes, keepdim=True)
-    return low, (image.detach().amax(axes, keepdim=True) - low).clamp(min=1e-6)
+    low, high = image.detach().flatten(1).aminmax(dim=1)
+    shape = (-1, *[1] * (image.dim() - 1))
+    return low.view(shape), (high - low).clamp(min=1e-6).view(shape)
 
 
-def gaussian_blur(image: Tensor, std: float) -> Tensor:
+def gaussian_blur(image: Tensor, std: Amount) -> Tensor:
     """Convolve the wide axes with a Gaussian of `std` voxels; edge values are replicated."""
-    radius = math.ceil(3 * std)
-    if radius == 0:
+    return along_wide_axes(image, std, gaussian_matrix)
+
+
+def along_wide_axes(image: Tensor, amount: Amount, matrix: AxisMatrix) -> Tensor:
+    """Multiply the wide axes by a matrix that depends on the side and the amount."""
+    if not np.any(amount):
         return image
-    offset = torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype)
-    kernel = (-0.5 * (offset / std) ** 2).exp()
-    kernel = (kernel / kernel.sum()).view(1, 1, -1)
-    for axis in wide_axes(list(image.shape[1:])):
-        lines = image.movedim(1 + axis, -1)
-        padded = F.pad(lines.reshape(-1, 1, lines.shape[-1]), (radius, radius), mode="replicate")
-        image = F.conv1d(padded, kernel).reshape(lines.shape).movedim(-1, 1 + axis)
-    return image
+    amounts = np.atleast_1d(amount).tolist()
+    return transform_axes(image, wide_axes(image.shape[1:]), amounts, matrix)

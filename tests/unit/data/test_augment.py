@@ -213,12 +213,12 @@ class TestMotion:
 class TestScanner:
     @pytest.fixture
     def calls(self, monkeypatch) -> list[tuple[str, float]]:
-        """Name and amount of each change; a change adds 1."""
+        """Name and amount of each change, for every channel; a change adds 1."""
         found: list[tuple[str, float]] = []
 
         def stand_in(name):
-            def operation(image, amount, generator):
-                found.append((name, amount))
+            def operation(image, amounts, generator):
+                found.extend((name, amount) for amount in amounts)
                 return image + 1
 
             return operation

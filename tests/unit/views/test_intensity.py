@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.ndimage import gaussian_filter
+from torch.nn import functional as F
 
 from segpl.views.intensity import INTENSITY, gaussian_blur
 
@@ -70,6 +73,18 @@ def test_randomness_comes_from_the_generator(name):
     assert torch.equal(changed(name, image, 1.0), changed(name, image, 1.0, seed=1)) != draws
 
 
+@pytest.mark.parametrize("name", [name for name in INTENSITY if name != "shading"])
+@both_dims
+def test_channels_with_their_own_amounts_change_as_they_would_alone(name, sides):
+    image, amounts = picture(*sides, channels=3), np.array([0.7, 0.0, -0.4])
+    generator = torch.Generator().manual_seed(0)
+    alone = [
+        INTENSITY[name](channel[None], amount, generator)
+        for channel, amount in zip(image, amounts.tolist(), strict=True)
+    ]
+    assert torch.allclose(changed(name, image, amounts), torch.cat(alone), atol=1e-5)
+
+
 def test_brightness_adds_at_most_half_a_standard_deviation():
     image = picture(8, 8)
     assert torch.allclose(changed("brightness", image, 1.0), image + 0.5)
@@ -103,6 +118,29 @@ def test_gaussian_blur_turns_a_point_into_a_gaussian():
     assert answer.sum().item() == pytest.approx(1, abs=1e-4)
     assert (answer[0, 7, 8] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-0.5), rel=1e-4)
     assert (answer[0, 9, 7] / answer[0, 7, 7]).item() == pytest.approx(math.exp(-2), rel=1e-4)
+
+
+@pytest.mark.parametrize("std", [0.2, 0.5, 1.5, 4.0])
+@pytest.mark.parametrize("sides", [(12, 10), (8, 12, 10), (20, 20, 5)])
+def test_gaussian_blur_agrees_with_scipy(sides, std):
+    """Scipy truncates the kernel at `radius` voxels, and repeats edge values by `nearest`."""
+    image = picture(*sides)
+    widths = [std if 2 * side >= max(sides) else 0 for side in sides]
+    expected = gaussian_filter(
+        image.double().numpy(), [0, *widths], mode="nearest", radius=math.ceil(3 * std)
+    )
+    torch.testing.assert_close(gaussian_blur(image, std), torch.from_numpy(expected).float())
+
+
+@pytest.mark.parametrize("amount", [0.1, 0.37, 1.0])
+@pytest.mark.parametrize("sides", [(12, 10), (8, 12, 10), (20, 20, 5)])
+def test_low_resolution_averages_cells_and_interpolates_linearly(sides, amount):
+    image = picture(*sides)
+    coarse = [round(n / (1 + amount)) if 2 * n >= max(sides) else n for n in sides]
+    averages = F.interpolate(image[None], coarse, mode="area")
+    mode = {2: "bilinear", 3: "trilinear"}[len(sides)]
+    expected = F.interpolate(averages, sides, mode=mode)[0]
+    torch.testing.assert_close(changed("low-resolution", image, amount), expected)
 
 
 @pytest.mark.parametrize("name", ["blur", "sharpen", "low-resolution"])
