@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,26 +66,32 @@ class StoredArray:
         return np.asarray(values.reshape(self.shape), dtype)
 
     def __getitem__(self, box: tuple[slice, ...]) -> NDArray[Any]:
-        """A copy of the values in a box of an array with at least two axes.
+        """A copy of the values in a box.
 
-        Whole rows are read. On a cold disk, these few large requests are several times as fast as
-        the page faults of a memory map, and they let other threads run.
+        Copying from a memory map lets other threads run, unlike many small reads.
         """
+        with self.blaming_the_file(), self.path.open("rb") as file:
+            # beyond the end of the file, a memory map would end the process
+            if os.fstat(file.fileno()).st_size < self.offset + self.nbytes:
+                raise EOFError
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            values = np.frombuffer(mapped, self.dtype, prod(self.shape), self.offset)
+            values = values.reshape(self.shape)
+            self.request(mapped, box)
+            return np.array(values[box])
+
+    def request(self, mapped: mmap.mmap, box: tuple[slice, ...]) -> None:
+        """Let the system read the rows of a box at once: a page fault reads too little or a lot."""
+        if not hasattr(mmap, "MADV_WILLNEED") or len(self.shape) < 3:
+            return
         missing = (slice(None),) * (len(self.shape) - len(box))
         sides = [range(n)[part] for n, part in zip(self.shape, (*box, *missing), strict=True)]
-        *leading, rows, columns = sides
-        read = np.empty((len(rows), self.shape[-1]), self.dtype)  # by one request
-        part = read[:, columns.start : columns.stop]
-        values = np.empty([len(side) for side in sides], self.dtype)
+        *leading, rows, _ = sides
+        length = len(rows) * self.shape[-1] * self.dtype.itemsize
         firsts = np.ravel_multi_index(np.ix_(*leading, [rows.start], [0]), self.shape).ravel()
-        places = (self.offset + firsts * self.dtype.itemsize).tolist()
-        with self.blaming_the_file(), self.path.open("rb", buffering=0) as file:
-            for block, place in zip(values.reshape(-1, *part.shape), places, strict=True):
-                file.seek(place)
-                if file.readinto(read.data) != read.nbytes:
-                    raise EOFError
-                block[...] = part
-        return values
+        for first in (self.offset + firsts * self.dtype.itemsize).tolist():
+            page = first // mmap.PAGESIZE * mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_WILLNEED, page, first - page + length)
 
     @contextmanager
     def blaming_the_file(self) -> Iterator[None]:
