@@ -135,12 +135,12 @@ def _prepare_weight(weight: Tensor, channels: int) -> Tensor:
 
 
 def _convolve(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
+    if _is_pointwise(weight, stride):
+        return _from_rows(_to_rows(features) @ weight.flatten(1).t(), features)
     if _has_own_kernel(features, weight, stride) and _is_narrow(weight):
         from segpl.networks.kernels.convolution import convolve_narrow
 
         return convolve_narrow(features, weight)
-    if _is_pointwise(weight, stride):
-        return _from_rows(_to_rows(features) @ weight.flatten(1).t(), features)
     convolution = F.conv2d if features.dim() == 4 else F.conv3d
     values = convolution(features, weight, None, stride, _padding(weight))
     return values.contiguous(memory_format=CHANNELS_LAST[features.dim()])

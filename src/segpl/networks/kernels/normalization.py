@@ -23,7 +23,7 @@ def _moments(values, parts, voxels, rows, C: tl.constexpr, BC: tl.constexpr, BV:
     squares = tl.zeros((BC,), tl.float32)
     count = 0.0
     for start in range(first, last, BV):
-        v = start + tl.arange(0, BV)
+        v = start + tl.arange(0, BV).to(tl.int64)
         live = (v < last)[:, None]
         x = tl.load(values + v[:, None] * C + c[None, :], mask=live, other=0.0).to(tl.float32)
         size = tl.minimum(last - start, BV).to(tl.float32)
@@ -77,7 +77,7 @@ def _normalize(
 ):
     image = tl.program_id(0)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    v = tl.program_id(1) * BV + tl.arange(0, BV)
+    v = tl.program_id(1) * BV + tl.arange(0, BV).to(tl.int64)
     live = (v < voxels)[:, None]
     at = image.to(tl.int64) * voxels * C + v[:, None] * C + c[None, :]
     mean, scale = tl.load(moments + image * 2 * C + c), tl.load(moments + image * 2 * C + C + c)
@@ -133,7 +133,7 @@ def _gradient_sums(
     sum0 = tl.zeros((BC,), tl.float32)
     sum1 = tl.zeros((BC,), tl.float32)
     for start in range(first, last, BV):
-        v = start + tl.arange(0, BV)
+        v = start + tl.arange(0, BV).to(tl.int64)
         at = image.to(tl.int64) * voxels * C + v[:, None] * C + c[None, :]
         live = (v < last)[:, None]
         g, normed = _back_through_activation(
@@ -166,7 +166,7 @@ def _gradient(
 ):
     image = tl.program_id(0)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    v = tl.program_id(1) * BV + tl.arange(0, BV)
+    v = tl.program_id(1) * BV + tl.arange(0, BV).to(tl.int64)
     live = (v < voxels)[:, None]
     at = image.to(tl.int64) * voxels * C + v[:, None] * C + c[None, :]
     mean, scale = tl.load(moments + image * 2 * C + c), tl.load(moments + image * 2 * C + C + c)
