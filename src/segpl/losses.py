@@ -29,7 +29,7 @@ def dice_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     probability = logits.sigmoid() * weight  # (B, K, *S)
     axes = tuple(range(2, logits.dim()))
     overlap = (probability * target).sum(axes)  # (B, K)
-    total = probability.sum(axes) + (target * weight).sum(axes)  # (B, K)
+    total = torch.addcmul(probability, target, weight).sum(axes)  # (B, K)
     return 1 - ((2 * overlap + EPSILON) / (total + EPSILON)).mean()
 
 
@@ -43,7 +43,7 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 def dice_cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     """Half Dice, half cross-entropy, as in the code released by the paper's authors."""
-    return 0.5 * dice_loss(logits, target, weight) + 0.5 * cross_entropy(logits, target, weight)
+    return 0.5 * (dice_loss(logits, target, weight) + cross_entropy(logits, target, weight))
 
 
 def entropy_loss(logits: Tensor, weight: Tensor) -> Tensor:
@@ -111,8 +111,9 @@ def foreground_fraction(target: Tensor, weight: Tensor) -> Tensor:
     channels.
     """
     found = target * weight
-    foreground = found if target.shape[1] == 1 else found[:, 1:].amax(1, keepdim=True)
-    return foreground.sum() / weight.amax(1).sum().clamp(min=1)
+    if target.shape[1] > 1:
+        found, weight = found[:, 1:].amax(1), weight.amax(1)
+    return found.sum() / weight.sum().clamp(min=1)
 
 
 def class_fractions(target: Tensor, weight: Tensor) -> Tensor:

@@ -52,10 +52,6 @@ class NetOutput:
     features: Tensor  # (B, F, *S) before the last layer; coarser than the image in some networks
     trunk: Tensor  # (B, G, *S) before the last block if known, else the features
 
-    def images(self, which: slice) -> NetOutput:
-        """The output for a slice of the batch."""
-        return NetOutput(self.logits[which], self.features[which], self.trunk[which])
-
 
 @dataclass(frozen=True, slots=True)
 class Term:

@@ -103,8 +103,8 @@ MUTATIONS = [
     ),
     Mutation(
         "halves of the batch are swapped after the common pass",
-        "return output.images(slice(first)), output.images(slice(first, None))",
-        "return output.images(slice(first, None)), output.images(slice(first))",
+        "return on_labeled, on_unlabeled",
+        "return on_unlabeled, on_labeled",
         "test_supervised_term_sees_only_labeled_images",
         file=BASE,
     ),

@@ -36,8 +36,8 @@ MUTATIONS = [
     ),
     Mutation(
         "monitors another share",
-        "labeled_foreground(batch.labeled.label, ",
-        "labeled_foreground(1 - batch.labeled.label, ",
+        "labeled_foreground(batch.labeled.label)",
+        "labeled_foreground(1 - batch.labeled.label)",
         "test_labeled_foreground_excludes_ignored_voxels",
     ),
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import torch
 from torch import Tensor
 
@@ -9,15 +12,13 @@ from segpl.engine.checkpoint import MeterState
 from segpl.errors import DivergedError, InputError
 from segpl.types import StepOutput
 
-NEVER = float("inf")
-
 
 class Meter:
     def __init__(self) -> None:
         self.names: list[str] = []  # terms, total, monitors
         self.sums: Tensor | None = None  # (names,) float64
         self.weights: dict[str, float] = {}  # by term
-        self.broken: Tensor | None = None  # (terms,) first step with a non-finite term
+        self.terms: dict[int, Tensor] = {}  # (terms,) by step
         self.count = 0
 
     @torch.no_grad()
@@ -29,13 +30,13 @@ class Meter:
         # hold large counts
         exact = [v if v.is_floating_point() else v.double() for v in values.values()]
         added = torch.stack(exact).detach().double()
-        now = torch.where(added[: len(terms)].isfinite(), NEVER, float(step))
-        if self.sums is None or self.broken is None:
-            self.names, self.sums, self.broken = list(values), added, now
+        if self.sums is None:
+            self.names, self.sums = list(values), added
         elif self.names != list(values):
             raise _damaged_state()
         else:
-            self.sums, self.broken = self.sums + added, torch.minimum(self.broken, now)
+            self.sums = self.sums + added
+        self.terms[step] = added[: len(terms)]
         for name, term in output.terms.items():
             self.weights[name] = self.weights.get(name, 0.0) + term.weight
 
@@ -53,32 +54,31 @@ class Meter:
             raise _damaged_state()
         sums = list(state["sums"].values())
         self.sums = torch.tensor(sums, dtype=torch.float64, device=device)
-        self.broken = torch.full((len(self.weights),), NEVER, device=device)
 
     def row(self, lr: float) -> dict[str, float]:
         """Means since the last call. Only here does training wait for the device."""
         assert self.sums is not None
-        assert self.broken is not None
-        found = torch.cat([self.sums / self.count, self.broken.double()]).tolist()
+        found = torch.cat([self.sums / self.count, *self.terms.values()]).tolist()
         values = dict(zip(self.names, found, strict=False))
-        broken = dict(zip(self.weights, found[len(self.names) :], strict=True))
-        name, first = min(broken.items(), key=lambda item: item[1])
-        if first != NEVER:
-            others = ", ".join(f"{other} {values[other]:.3g}" for other in broken if other != name)
+        each = product(self.terms, self.weights)  # the terms of the first step, of the second...
+        for (step, name), value in zip(each, found[len(self.names) :], strict=True):
+            if math.isfinite(value):
+                continue
+            others = ", ".join(f"{n} {values[n]:.3g}" for n in self.weights if n != name)
             raise DivergedError(
-                f"step {int(first)}: term '{name}' is {values[name]}"
+                f"step {step}: term '{name}' is {values[name]}"
                 + (f" ({others})" if others else "")
                 + ". Lower train.lr or the weight of that term, or set train.precision=float32 if "
                 "it is bfloat16. An earlier checkpoint, if there is one, is unaffected."
             )
         row: dict[str, float] = {}
-        for name in broken:
+        for name in self.weights:
             row[name] = values.pop(name)
             row[f"{name}.weight"] = self.weights[name] / self.count
         row["total"] = values.pop("total")
         row["lr"] = lr
         row.update(values)
-        self.sums, self.weights, self.broken, self.count = None, {}, None, 0
+        self.sums, self.weights, self.terms, self.count = None, {}, {}, 0
         return row
 
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import LOSSES, class_fractions, foreground_fraction, supervised_loss, targets_of
+from segpl.losses import LOSSES, class_fractions, foreground_fraction, supervised_loss
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.threshold.base import Distribution
-from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
+from segpl.types import IGNORE, Batch, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,11 @@ def forward_together(
 ) -> tuple[NetOutput, NetOutput]:
     """Outputs for labeled and unlabeled images (B, C, *S) from a single forward pass."""
     output: NetOutput = network(torch.cat([labeled, unlabeled]))
-    first = labeled.shape[0]
-    return output.images(slice(first)), output.images(slice(first, None))
+    sizes = [len(labeled), len(unlabeled)]
+    # the gradient of a split is one copy; those of two slices are padded with zeros and added
+    parts = [torch.split(part, sizes) for part in (output.logits, output.features, output.trunk)]
+    on_labeled, on_unlabeled = (NetOutput(*one) for one in zip(*parts, strict=True))
+    return on_labeled, on_unlabeled
 
 
 @torch.no_grad()
@@ -177,9 +180,9 @@ def mask_padding(unlabeled: Unlabeled, weight: Tensor) -> Tensor:
     return weight if unlabeled.inside is None else weight * unlabeled.inside.unsqueeze(1)
 
 
-def labeled_foreground(label: Tensor, outputs: int) -> Tensor:
+def labeled_foreground(label: Tensor) -> Tensor:
     """Fraction of labeled voxels that are foreground."""
-    return foreground_fraction(*targets_of(label, outputs))
+    return (label > 0).sum() / (label != IGNORE).sum().clamp(min=1)
 
 
 def foreground_monitors(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tensor]:
@@ -190,7 +193,7 @@ def foreground_monitors(label: Tensor, *pseudo: PseudoLabels) -> dict[str, Tenso
     parts = [(one.target, one.weight) for one in pseudo]
     outputs = parts[0][0].shape[1]
     found = {
-        "labeled_foreground": labeled_foreground(label, outputs),
+        "labeled_foreground": labeled_foreground(label),
         "pseudo_foreground": torch.stack([foreground_fraction(*part) for part in parts]).mean(),
     }
     if outputs > 1:

@@ -60,7 +60,7 @@ class Ensemble(Method):
             self.supervised(member(batch.labeled.image), batch).value for member in self.networks()
         ]
         terms = {"supervised": Term(torch.stack(losses).mean(), float(self.settings.members))}
-        share = labeled_foreground(batch.labeled.label, self.network.outputs)
+        share = labeled_foreground(batch.labeled.label)
         return StepOutput(terms, {"labeled_foreground": share})
 
     def predictors(self) -> list[Network]:

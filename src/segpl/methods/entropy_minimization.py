@@ -55,7 +55,7 @@ class EntropyMinimization(Method):
         }
         predicted = binarize(logits.sigmoid(), 0.5).target
         monitors = {
-            "labeled_foreground": labeled_foreground(batch.labeled.label, self.network.outputs),
+            "labeled_foreground": labeled_foreground(batch.labeled.label),
             "predicted_foreground": foreground_fraction(predicted, weight),
         }
         return StepOutput(terms, monitors)

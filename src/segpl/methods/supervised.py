@@ -29,5 +29,5 @@ class Supervised(Method):
         self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
     ) -> StepOutput:
         terms = {"supervised": self.supervised(self.network(batch.labeled.image), batch)}
-        share = labeled_foreground(batch.labeled.label, self.network.outputs)
+        share = labeled_foreground(batch.labeled.label)
         return StepOutput(terms, {"labeled_foreground": share})

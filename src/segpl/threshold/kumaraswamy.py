@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -55,20 +56,21 @@ def from_loglog(loglog: Tensor) -> Tensor:
     return (-loglog.clamp(max=5).exp()).exp()
 
 
-def _quantile_nodes(like: Tensor) -> Nodes:
-    """Logits of quantiles and their weights, (65,) each, on the device of `like`.
+@cache
+def _quantile_nodes(dtype: torch.dtype, device: torch.device) -> Nodes:
+    """Logits of quantiles and their weights, (65,) each.
 
     On this scale the log quantiles are nearly linear at both ends, so equal steps keep the error
     below 1e-6.
     """
-    nodes = torch.linspace(-18, 18, 65, dtype=like.dtype, device=like.device)
+    nodes = torch.linspace(-18, 18, 65, dtype=dtype, device=device)
     return nodes, (F.logsigmoid(nodes) + F.logsigmoid(-nodes)).softmax(0)
 
 
 def kumaraswamy_moments(distribution: Kumaraswamy) -> tuple[Tensor, Tensor]:
     """Mean and std in one pass."""
     log_a, log_b = distribution.log_a, distribution.log_b
-    return quadrature_moments(_quantile_at, _quantile_nodes(log_a), log_a, log_b)
+    return quadrature_moments(_quantile_at, distribution.nodes, log_a, log_b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,20 @@ class Kumaraswamy(Distribution):
     log_b: Tensor
 
     @property
+    def nodes(self) -> Nodes:
+        return _quantile_nodes(self.log_a.dtype, self.log_a.device)
+
+    @property
     def mean(self) -> Tensor:
         r"""$b\,\mathrm{B}(1 + 1/a, b)$, by quadrature.
 
         The closed form is a difference of large logarithms, which loses precision in float32.
         """
-        return expected(_quantile_at, _quantile_nodes(self.log_a), self.log_a, self.log_b)
+        return expected(_quantile_at, self.nodes, self.log_a, self.log_b)
 
     @property
     def std(self) -> Tensor:
-        nodes = _quantile_nodes(self.log_a)
-        return expected_std(_quantile_at, nodes, self.mean, self.log_a, self.log_b)
+        return expected_std(_quantile_at, self.nodes, self.mean, self.log_a, self.log_b)
 
     @property
     def mean_log(self) -> Tensor:
@@ -101,7 +106,7 @@ class Kumaraswamy(Distribution):
     @property
     def mean_log_complement(self) -> Tensor:
         r"""$E[\log(1 - T)]$, by quadrature: its closed form is an infinite series."""
-        return expected(_log_complement_at, _quantile_nodes(self.log_a), self.log_a, self.log_b)
+        return expected(_log_complement_at, self.nodes, self.log_a, self.log_b)
 
     @property
     def negative_entropy(self) -> Tensor:

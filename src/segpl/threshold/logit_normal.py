@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -14,13 +15,14 @@ from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_momen
 from segpl.threshold.quadrature import Nodes, expected, expected_std, quadrature_moments
 
 
-def _normal_nodes(like: Tensor) -> Nodes:
-    """Nodes and weights of the standard normal, (33,) each, on the device of `like`.
+@cache
+def _normal_nodes(dtype: torch.dtype, device: torch.device) -> Nodes:
+    """Nodes and weights of the standard normal, (33,) each.
 
     Equal steps are more accurate than Gauss-Hermite nodes where the sigmoid is steep: the error is
     of order exp(-2 pi^2 / (0.4 sigma)), 1e-7 for sigma = 3.
     """
-    nodes = torch.linspace(-6.4, 6.4, 33, dtype=like.dtype, device=like.device)
+    nodes = torch.linspace(-6.4, 6.4, 33, dtype=dtype, device=device)
     return nodes, (-0.5 * nodes**2).softmax(0)
 
 
@@ -29,7 +31,8 @@ def _sigmoid_at(node: Tensor, location: Tensor, scale: Tensor) -> Tensor:
 
 
 def _logit_normal_moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    return quadrature_moments(_sigmoid_at, _normal_nodes(location), location, log_scale.exp())
+    nodes = _normal_nodes(location.dtype, location.device)
+    return quadrature_moments(_sigmoid_at, nodes, location, log_scale.exp())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,20 @@ class LogitNormal(Distribution):
     logit: Normal  # X
 
     @property
+    def nodes(self) -> Nodes:
+        return _normal_nodes(self.logit.location.dtype, self.logit.location.device)
+
+    @property
     def mean(self) -> Tensor:
         """By quadrature; there is no closed form."""
         location, scale = self.logit.mean, self.logit.std
-        return expected(_sigmoid_at, _normal_nodes(location), location, scale)
+        return expected(_sigmoid_at, self.nodes, location, scale)
 
     @property
     def std(self) -> Tensor:
         """By quadrature; there is no closed form."""
         location, scale = self.logit.mean, self.logit.std
-        return expected_std(_sigmoid_at, _normal_nodes(location), self.mean, location, scale)
+        return expected_std(_sigmoid_at, self.nodes, self.mean, location, scale)
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Differentiable in the parameters, except where clipping keeps it inside (0, 1)."""

@@ -59,9 +59,11 @@ class Normal(Distribution):
         assert isinstance(prior, Normal), "a normal posterior has a normal prior"
         # compute the constants of a float64 prior before rounding them
         dtype = self.mean.dtype
-        variance = self.log_variance.exp()
-        spread = (variance + (self.mean - prior.mean.to(dtype)) ** 2) / (2 * prior.std**2).to(dtype)
-        return prior.std.log().to(dtype) - 0.5 * self.log_variance + spread - 0.5
+        precision = (-prior.log_variance).exp().to(dtype)
+        distance = (self.mean - prior.mean.to(dtype)) ** 2 * precision
+        log_ratio = self.log_variance - prior.log_variance.to(dtype)
+        # with expm1, nothing cancels near the prior
+        return 0.5 * (torch.expm1(log_ratio) - log_ratio + distance)
 
 
 def shift_normal(anchor: tuple[Tensor, ...], offsets: Tensor) -> Normal:

@@ -17,7 +17,8 @@ Nodes = tuple[Tensor, Tensor]  # positions and weights, one axis each
 def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor) -> Tensor:
     r"""$\sum_i w_i f(x_i, \theta)$, elementwise in the parameters $\theta$, which broadcast.
 
-    The backward pass computes each chunk again, so memory does not grow with the number of nodes.
+    With several chunks, the backward pass computes each of them again, so memory does not grow
+    with the number of nodes.
     """
     shape = torch.broadcast_shapes(*(parameter.shape for parameter in parameters))  # type: ignore[no-untyped-call]  # torch lacks the annotation
     chunk = max(1, CHUNK_ELEMENTS // max(1, shape.numel()))
@@ -26,6 +27,8 @@ def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor)
         aligned = (-1, *[1] * len(shape))
         return (weight.view(aligned) * function(node.view(aligned), *parameters)).sum(0)
 
+    if chunk >= len(nodes[0]):
+        return weighted_sum(*nodes, *parameters)
     parts = [
         checkpoint(weighted_sum, *pair, *parameters, use_reentrant=False, preserve_rng_state=False)
         for pair in zip(*(torch.split(part, chunk) for part in nodes), strict=True)

@@ -48,3 +48,11 @@ def test_std_changes_at_most_by_a_factor_of_e_cubed():
     posterior = NormalFamily().posterior(offsets, torch.tensor(0.5), torch.tensor(0.1))
     expected = [0.1 * math.exp(3), 0.1 * math.exp(-3)]
     assert posterior.std.tolist() == pytest.approx(expected, rel=1e-3)
+
+
+def test_small_divergence_keeps_its_precision():
+    """KL of two normals with one mean: (exp(r) - r - 1) / 2 for variances with log ratio r."""
+    wide = Normal(torch.tensor(0.5), torch.tensor(-4.0))
+    near = Normal(torch.tensor(0.5), torch.tensor(-4.0 + 2**-10))
+    expected = (math.expm1(2**-10) - 2**-10) / 2  # 4.8e-7
+    assert near.kl(wide).item() == pytest.approx(expected, rel=1e-3)
