@@ -11,19 +11,24 @@ from torch import Tensor
 
 from segpl.engine.device import compile_in_place, is_compiler_error, keep_compile_cache
 from segpl.methods.base import Method
-from segpl.networks.fused import PRECISION, can_fuse, fuse
+from segpl.networks.convolution import CHANNELS_LAST
+from segpl.networks.fused import PRECISION, can_fuse
 from segpl.networks.graphs import CaptureError, GraphedCalls
 
 REASON = 200  # characters of an error message that are shown
 Result = TypeVar("Result")
 
 
-def fuse_networks(method: Method, device: torch.device) -> None:
-    """Let the networks use the GPU's kernels, if it has them, wherever they run in bfloat16."""
-    for network in method.networks():
-        if can_fuse(network.body, device):
-            keep_compile_cache()
-            fuse(network.body)
+def fuse_networks(method: Method, device: torch.device) -> bool:
+    """Let the networks use the GPU's kernels where they run in bfloat16; False if they cannot."""
+    networks = method.networks()
+    if not all(can_fuse(network.body, device) for network in networks):
+        return False
+    keep_compile_cache()
+    for network in networks:
+        network.body.is_fused = True  # type: ignore[assignment]  # a flag of the U-Net
+    method.to(memory_format=CHANNELS_LAST[method.network.dims + 2])  # type: ignore[call-overload]  # missing in torch's stubs
+    return True
 
 
 class AcceleratedNetworks:
@@ -41,9 +46,9 @@ class AcceleratedNetworks:
         # a step may change buffers before the compiler fails, for example in its backward pass
         self.buffers: list[tuple[Tensor, Tensor]] = [(b, b.clone()) for b in method.buffers()]
         is_half = isinstance(context, torch.autocast) and context.fast_dtype == PRECISION
-        fuse_networks(method, device)
+        is_fused = is_half and fuse_networks(method, device)
         for network in self.networks:
-            if is_half and can_fuse(network.body, device):
+            if is_fused:
                 network.calls = GraphedCalls(network.body)
             else:
                 compile_in_place(network.body)

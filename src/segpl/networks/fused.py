@@ -32,14 +32,6 @@ def can_fuse(body: nn.Module, device: torch.device) -> bool:
     )
 
 
-def fuse(body: nn.Module) -> None:
-    """Run a U-Net with the kernels wherever autocast asks for their precision."""
-    body.is_fused = True  # type: ignore[assignment]  # a flag of the U-Net
-    for parameter in body.parameters():
-        if parameter.dim() in CHANNELS_LAST:
-            parameter.data = parameter.data.contiguous(memory_format=CHANNELS_LAST[parameter.dim()])
-
-
 def is_in_precision(image: Tensor) -> bool:
     """Whether autocast asks for the precision of the kernels."""
     return (
