@@ -226,5 +226,7 @@ def weight_gradient(image: Tensor, gradient: Tensor, sides: Sequence[int]) -> Te
         num_stages=2,
     )
     total: Tensor = parts.sum(0)[:, :, : sides[2] * channels]
-    by_tap: Tensor = total.unflatten(2, (sides[2], channels))
-    return by_tap.permute(4, 3, 0, 1, 2)
+    by_tap = total.unflatten(2, (sides[2], channels)).permute(4, 3, 0, 1, 2)
+    # in the layout of the weights: autograd would copy every other gradient
+    result = torch.empty_like(by_tap, memory_format=torch.channels_last_3d)
+    return result.copy_(by_tap)
