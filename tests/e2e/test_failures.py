@@ -183,10 +183,9 @@ class TestDivergence:
 
         def step(self, batch, progress):
             output = original(self, batch, progress)
-            if progress < 0.8:
-                return output
-            broken = {**output.terms, "extra": Term(output.terms["supervised"].value * torch.nan)}
-            return StepOutput(broken, output.monitors)
+            factor = 1.0 if progress < 0.8 else torch.nan
+            extra = Term(output.terms["supervised"].value * factor)
+            return StepOutput({**output.terms, "extra": extra}, output.monitors)
 
         monkeypatch.setattr(Supervised, "step", step)
         options = (*SUPERVISED, "--set", "train.checkpoint_every=2")

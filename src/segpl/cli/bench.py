@@ -1,14 +1,14 @@
 """Measure how fast methods train and predict on this machine, and what they cost.
 
-Each step is the step of `segpl train` on generated volumes. It is compared with supervised
-training, with plain PyTorch and with MONAI. Without options, four sizes are measured; on a CPU,
-with small crops.
+Each step is the step of `segpl train` on generated volumes. It is compared with
+supervised training, with plain PyTorch and with MONAI. Without options, four
+sizes are measured; on a CPU, with small crops.
 
 Examples:
   segpl bench
   segpl bench segpl segpl-vi cps --setting large thin
-  segpl bench all --patch 256 256 --channels 3 --classes 4 --parts steps  # 2D images
-  segpl bench --plan runs/a/plan.json --out bench.json     # with the plan of a run
+  segpl bench all --patch 256 256 --channels 3 --parts steps  # 2D images
+  segpl bench --plan runs/a/plan.json --out bench.json  # the plan of a run
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=BENCH_PARTS,
         default=BENCH_PARTS,
-        help="steps of all methods; for the first setting also scaling, data on disk, and "
+        metavar="PART",
+        help="steps (of all methods); for the first setting also scaling, data (on disk) and "
         "prediction (default: all)",
     )
     parser.add_argument(
