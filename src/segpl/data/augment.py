@@ -100,15 +100,18 @@ def transform(image: Tensor, label: Tensor, geometry: Geometry) -> tuple[Tensor,
     )
     outside = 0 if label.dtype == torch.bool else IGNORE
     # sampling fills the outside with 0: shift the values so that 0 stands for `outside`
-    chosen = torch.stack([label[n] for n in motions]).float()[:, None] - outside
+    chosen = torch.stack([label[n] for n in motions])[:, None] + float(-outside)
     views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
     return image, replace_entries(label, views, list(motions))
 
 
 def mirror(image: Tensor, label: Tensor, flips: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Reverse the spatial axes in `flips`, which are given for each crop."""
-    images = [crop.flip([1 + n for n in axes]) for crop, axes in zip(image, flips, strict=True)]
-    labels = [crop.flip(list(axes)) for crop, axes in zip(label, flips, strict=True)]
+    images, labels = list(image), list(label)
+    for n, axes in enumerate(flips):
+        if axes:
+            images[n] = images[n].flip([1 + axis for axis in axes])
+            labels[n] = labels[n].flip(axes)
     return torch.stack(images), torch.stack(labels)
 
 

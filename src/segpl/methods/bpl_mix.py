@@ -21,7 +21,7 @@ from segpl.methods.teacher import TeacherMethod, TeacherSettings
 from segpl.networks.network import Network
 from segpl.threshold.priors import StepPredictions
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput
-from segpl.views.mixing import TrainingCrops, box_mask, draw_box
+from segpl.views.mixing import TrainingCrops, draw_box
 
 
 class BPLMix(TeacherMethod):
@@ -121,21 +121,18 @@ class BPLMix(TeacherMethod):
         if not paste:
             return unlabeled
         first, second = labeled.image.shape[0], unlabeled.image.shape[0]
-        sides, device = unlabeled.image.shape[2:], unlabeled.image.device
-        sources, boxes = [], []
+        sides = unlabeled.image.shape[2:]
+        mixed = unlabeled.concat(labeled)
         for index in range(second):
-            boxes.append(draw_box(sides, rng))
+            box = draw_box(sides, rng)
             # two numbers, to keep the random stream of earlier experiments
             chance, _ = rng.random(2)
-            # pasting a crop into itself changes nothing
-            sources.append(int(rng.integers(first)) if chance < paste else first + index)
-        contents = labeled.concat(unlabeled).select(sources)
-        mixed = unlabeled.paste(contents, box_mask(boxes, sides, device))
+            if chance < paste:
+                mixed.paste(index, box, labeled, int(rng.integers(first)))
         partners = [int(rng.integers(second)) for _ in range(first)]
-        boxes = [draw_box(sides, rng) for _ in range(first)]
-        return mixed.concat(
-            labeled.paste(unlabeled.select(partners), box_mask(boxes, sides, device))
-        )
+        for index, partner in enumerate(partners, start=second):
+            mixed.paste(index, draw_box(sides, rng), unlabeled, partner)
+        return mixed
 
     def decay(self, steps: int) -> float:
         # grows with the number of steps, so the length of the training does not matter

@@ -236,7 +236,8 @@ class References:
 
 @torch.no_grad()
 def moments(posterior: Distribution, name: str) -> dict[str, Tensor]:
-    return {name: posterior.mean.mean(), f"{name}_std": posterior.std.mean()}
+    mean, std = posterior.moments
+    return {name: mean.mean(), f"{name}_std": std.mean()}
 
 
 @torch.no_grad()

@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from segpl.methods.base import mask_padding
 from segpl.types import Batch, PseudoLabels, Unlabeled
 from segpl.views.randaugment import draw_recipe, strong_view
 
@@ -39,11 +38,14 @@ def make_strong_view(
         )
         for _ in unlabeled.image
     ]
-    inside = mask_padding(unlabeled, torch.ones_like(pseudo.target[:, :1]))  # (B, 1, *S)
+    image, is_inside = unlabeled.image, unlabeled.inside
+    if is_inside is None:
+        is_inside = torch.ones_like(image[:, 0], dtype=torch.bool)
+    inside = is_inside.unsqueeze(1).to(pseudo.target.dtype)  # (B, 1, *S)
     known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
-    strong, known = strong_view(unlabeled.image, known, recipes, batch.generator)
+    strong, known = strong_view(image, known, recipes, batch.generator)
     # padding stays as it was
-    strong = torch.where(inside > 0, strong, unlabeled.image)
+    strong = torch.where(is_inside.unsqueeze(1), strong, image)
     known = known * inside
     outputs = pseudo.target.shape[1]
     moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=not settings.geometry)

@@ -26,6 +26,11 @@ class Distribution(ABC):
     @abstractmethod
     def std(self) -> Tensor: ...
 
+    @property
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Mean and std, for families that compute both faster together."""
+        return self.mean, self.std
+
     @abstractmethod
     def sample(self, generator: torch.Generator) -> Tensor:
         """Draw one sample; differentiable in the parameters if the family allows it."""

@@ -53,9 +53,14 @@ class LogitNormal(Distribution):
 
     @property
     def std(self) -> Tensor:
-        """By quadrature; there is no closed form."""
+        _, std = self.moments
+        return std
+
+    @property
+    def moments(self) -> tuple[Tensor, Tensor]:
         location, scale = self.logit.mean, self.logit.std
-        return expected_std(_sigmoid_at, self.nodes, self.mean, location, scale)
+        mean = expected(_sigmoid_at, self.nodes, location, scale)
+        return mean, expected_std(_sigmoid_at, self.nodes, mean, location, scale)
 
     def sample(self, generator: torch.Generator) -> Tensor:
         """Differentiable in the parameters, except where clipping keeps it inside (0, 1)."""

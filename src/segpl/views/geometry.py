@@ -72,15 +72,8 @@ GEOMETRY: dict[str, Motion] = {
 }
 
 
-def warp(
-    values: Tensor, matrices: Sequence[Matrix], *, mode: Literal["bilinear", "nearest"]
-) -> Tensor:
-    """Transform values (B, C, *S) by one matrix each; positions outside the image become 0."""
-    return sample_at(values, affine_grids(matrices, values), mode=mode)
-
-
 def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
-    """Return sampling positions (B, *S, D) in torch's coordinates, one matrix per image."""
+    """Return sampling positions (M, *S, D) in torch's coordinates, for grids like (B, C, *S)."""
     sides = np.array(like.shape[2:], float)
     lines = []
     for matrix in matrices:
@@ -88,8 +81,8 @@ def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
         linear = matrix[:-1, :-1] * sides[None, :] / sides[:, None]
         shift = 2 * matrix[:-1, -1] / sides
         lines.append(np.concatenate([linear[::-1, ::-1], shift[::-1, None]], 1))
-    theta = copy_to(torch.from_numpy(np.stack(lines)), like)  # (B, D, D + 1)
-    return F.affine_grid(theta, list(like.shape), align_corners=False)
+    theta = copy_to(torch.from_numpy(np.stack(lines)), like)  # (M, D, D + 1)
+    return F.affine_grid(theta, [len(theta), *like.shape[1:]], align_corners=False)
 
 
 def sample_at(

@@ -23,12 +23,6 @@ class TrainingCrops:
     target: Tensor  # (B, K, *S)
     weight: Tensor  # (B, K, *S)
 
-    def select(self, indices: Sequence[int]) -> TrainingCrops:
-        """Return these images in this order; indices may repeat."""
-        parts = (self.image, self.target, self.weight)
-        # indexing with a Python list would copy the list to the device and synchronize
-        return TrainingCrops(*(torch.stack([part[index] for index in indices]) for part in parts))
-
     def concat(self, other: TrainingCrops) -> TrainingCrops:
         return TrainingCrops(
             torch.cat([self.image, other.image]),
@@ -36,13 +30,12 @@ class TrainingCrops:
             torch.cat([self.weight, other.weight]),
         )
 
-    def paste(self, source: TrainingCrops, mask: Tensor) -> TrainingCrops:
-        """Replace image, target and weight by those of `source` where `mask` (B, 1, *S) is true."""
-        return TrainingCrops(
-            torch.where(mask, source.image, self.image),
-            torch.where(mask, source.target, self.target),
-            torch.where(mask, source.weight, self.weight),
-        )
+    def paste(self, index: int, box: Box, source: TrainingCrops, other: int) -> None:
+        """Replace a box of image number `index` by that of image `other` in `source`, in place."""
+        inside = (slice(None), *box)
+        self.image[index][inside] = source.image[other][inside]
+        self.target[index][inside] = source.target[other][inside]
+        self.weight[index][inside] = source.weight[other][inside]
 
 
 def draw_box(sides: Sequence[int], rng: np.random.Generator) -> Box:
@@ -58,11 +51,3 @@ def draw_box(sides: Sequence[int], rng: np.random.Generator) -> Box:
         start = int(rng.integers(side - length + 1))
         box[axis] = slice(start, start + length)
     return tuple(box)
-
-
-def box_mask(boxes: Sequence[Box], sides: Sequence[int], device: torch.device) -> Tensor:
-    """Return a bool mask (B, 1, *S) that is true inside each image's box."""
-    mask = torch.zeros((len(boxes), 1, *sides), dtype=torch.bool, device=device)
-    for index, box in enumerate(boxes):
-        mask[index, 0][box] = True
-    return mask

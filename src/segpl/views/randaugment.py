@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.views.geometry import GEOMETRY, Matrix, replace_entries, warp, wide_axes
+from segpl.views.geometry import (
+    GEOMETRY,
+    Matrix,
+    affine_grids,
+    replace_entries,
+    sample_at,
+    wide_axes,
+)
 from segpl.views.intensity import INTENSITY
 
 
@@ -59,21 +66,22 @@ def strong_view(
     Intensity operations change only the image.
     """
     with torch.autocast(image.device.type, enabled=False):
-        motions = [recipe.motion for recipe in recipes]
-        labels = apply_motions(labels.float(), motions, "nearest")
-        images = list(apply_motions(image.float(), motions, "bilinear"))
+        image, labels = image.float(), labels.float()
+        motions = {n: one.motion for n, one in enumerate(recipes) if one.motion is not None}
+        if motions:
+            grid = affine_grids(list(motions.values()), image)  # (M, *S, D)
+            labels = sample_entries(labels, list(motions), grid, "nearest")
+            image = sample_entries(image, list(motions), grid, "bilinear")
+        images = list(image)
         for index, recipe in enumerate(recipes):
             for name, amount in recipe.changes:
                 images[index] = INTENSITY[name](images[index], amount, generator)
     return torch.stack(images), labels
 
 
-def apply_motions(
-    values: Tensor, motions: Sequence[Matrix | None], mode: Literal["bilinear", "nearest"]
+def sample_entries(
+    values: Tensor, indices: Sequence[int], grid: Tensor, mode: Literal["bilinear", "nearest"]
 ) -> Tensor:
-    """Warp the values (B, C, *S) that have a motion in one call; leave the others unchanged."""
-    chosen = {index: motion for index, motion in enumerate(motions) if motion is not None}
-    if not chosen:
-        return values
-    views = warp(torch.stack([values[i] for i in chosen]), list(chosen.values()), mode=mode)
-    return replace_entries(values, views, list(chosen))
+    """Interpolate the values (B, C, *S) at `indices` in one call; leave the others unchanged."""
+    views = sample_at(torch.stack([values[n] for n in indices]), grid, mode=mode)
+    return replace_entries(values, views, indices)

@@ -7,10 +7,23 @@ import pytest
 import torch
 from mutations import Mutation
 
-from segpl.views.geometry import GEOMETRY, rotate, scale, shear, translate, warp, wide_axes
+from segpl.views.geometry import (
+    GEOMETRY,
+    affine_grids,
+    rotate,
+    sample_at,
+    scale,
+    shear,
+    translate,
+    wide_axes,
+)
 
 every_motion = pytest.mark.parametrize("name", list(GEOMETRY))
 both_modes = pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+
+
+def warp(values: torch.Tensor, matrices: list[np.ndarray], mode: str) -> torch.Tensor:
+    return sample_at(values, affine_grids(matrices, values), mode=mode)
 
 
 def numbered(*sides: int) -> torch.Tensor:
