@@ -7,15 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
-from segpl.engine.device import compile_in_place, is_compiler_error, keep_compile_cache
+from segpl.engine.device import compile_in_place, is_out_of_memory, keep_compile_cache
 from segpl.methods.base import Method
 from segpl.networks.convolution import CHANNELS_LAST
-from segpl.networks.fused import PRECISION, can_fuse
-from segpl.networks.graphs import CaptureError, GraphedCalls
+from segpl.networks.fused import PRECISION, brief_message, can_fuse, is_compiler_error
+from segpl.networks.graphs import CaptureError, GraphedCalls, GraphMemory
 
-REASON = 200  # characters of an error message that are shown
 Result = TypeVar("Result")
 
 
@@ -42,38 +40,54 @@ class AcceleratedNetworks:
         on_failure: Callable[[str], None],
     ) -> None:
         self.networks = method.networks()
+        self.buffers = list(method.buffers())
+        self.has_run = False
         self.on_failure = on_failure
-        # a step may change buffers before the compiler fails, for example in its backward pass
-        self.buffers: list[tuple[Tensor, Tensor]] = [(b, b.clone()) for b in method.buffers()]
+        memory = GraphMemory()
         is_half = isinstance(context, torch.autocast) and context.fast_dtype == PRECISION
         is_fused = is_half and fuse_networks(method, device)
         for network in self.networks:
             if is_fused:
-                network.calls = GraphedCalls(network.body)
+                network.calls = GraphedCalls(network.body, memory)
             else:
                 compile_in_place(network.body)
 
     def run(self, action: Callable[[], Result]) -> Result:
         """Run `action`; if acceleration fails, report it and run `action` again without it."""
         while True:
+            has_graphs = any(network.calls for network in self.networks)
+            # A step may change buffers before it fails, for example in its backward pass. The
+            # first one compiles; graphs may be recorded in any step.
+            buffers = self.buffers if has_graphs or not self.has_run else []
+            before = [buffer.clone() for buffer in buffers]
             try:
                 result = action()
+                self.has_run = True
+                return result
             except Exception as error:
-                if isinstance(error, CaptureError):
+                if has_graphs and (isinstance(error, CaptureError) or is_out_of_memory(error)):
                     self.stop_graphs(error)
-                elif is_compiler_error(error):
+                elif self.is_compiled() and is_compiler_error(error):
                     self.stop_compilation(error)
                 else:
                     raise
-                for buffer, before in self.buffers:
-                    buffer.copy_(before)
-            else:
-                self.buffers = []
-                return result
+            # here, the error no longer keeps the tensors of the step
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
 
-    def stop_graphs(self, error: CaptureError) -> None:
-        for network in self.networks:
-            network.calls = None
+    def is_compiled(self) -> bool:
+        bodies = [network.body for network in self.networks]
+        return any(getattr(body, "is_fused", False) or body._compiled_call_impl for body in bodies)
+
+    def release(self) -> None:
+        """Free the memory of CUDA graphs; later calls run without them."""
+        if any(network.calls for network in self.networks):
+            for network in self.networks:
+                network.calls = None
+            torch.cuda.empty_cache()
+
+    def stop_graphs(self, error: Exception) -> None:
+        self.release()
         self.on_failure(
             "the step could not be recorded as a CUDA graph, so training continues without one, "
             f"which is slower ({brief_message(error)})."
@@ -88,8 +102,3 @@ class AcceleratedNetworks:
             "the network could not be compiled, so training continues without compilation, "
             f"which is slower ({brief_message(error)})."
         )
-
-
-def brief_message(error: Exception) -> str:
-    first, _, _ = str(error).partition("\n\n")  # the rest is advice for developers
-    return " ".join(first.split())[:REASON] or type(error).__name__

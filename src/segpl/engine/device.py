@@ -116,8 +116,3 @@ def keep_compile_cache() -> None:
     folder = cache_root() / "compiled"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))
-
-
-def is_compiler_error(error: Exception) -> bool:
-    """Whether the compiler failed, judged by module name: importing it takes a second."""
-    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor", "triton"))

@@ -164,8 +164,12 @@ class Trainer:
 
     def run(self) -> None:
         """Take the remaining steps. SIGINT or SIGTERM saves the current step and stops."""
-        with StopSignal() as stop, self.batches:
-            self.take_steps(stop)
+        try:
+            with StopSignal() as stop, self.batches:
+                self.take_steps(stop)
+        finally:
+            if self.networks:
+                self.networks.release()
 
     def take_steps(self, stop: StopSignal) -> None:
         settings, meter, begin = self.settings, Meter(), self.step

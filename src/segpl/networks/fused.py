@@ -7,8 +7,10 @@ The pure PyTorch blocks in `unet.py` are the reference.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from importlib.util import find_spec
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from segpl.networks.convolution import CHANNELS_LAST
 PRECISION = torch.bfloat16
 ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
 MAX_ELEMENTS = 2**31  # of an image: kernels index it with 32 bits
+REASON = 200  # characters of an error message that are shown
 
 
 def can_fuse(body: nn.Module, device: torch.device) -> bool:
@@ -27,9 +30,45 @@ def can_fuse(body: nn.Module, device: torch.device) -> bool:
     return (
         device.type == "cuda"
         and bool(getattr(body, "can_fuse", False))
+        and torch.version.hip is None
         and find_spec("triton") is not None
         and torch.cuda.get_device_capability(device) >= (8, 0)
     )
+
+
+def predict_or_fall_back(body: nn.Module, image: Tensor) -> Any:
+    """Run a network for prediction; if its kernels fail, run it without them from now on."""
+    try:
+        return body.forward(image)
+    except Exception as error:
+        if not (getattr(body, "is_fused", False) and is_compiler_error(error)):
+            raise
+        body.is_fused = False  # type: ignore[assignment]  # a flag of the U-Net
+        warnings.warn(
+            f"the kernels of the network could not be compiled, so prediction is slower "
+            f"({brief_message(error)}).",
+            stacklevel=2,
+        )
+    return body.forward(image)
+
+
+def is_compiler_error(error: Exception) -> bool:
+    """Whether the compiler failed, judged by module name: importing it takes a second.
+
+    Without a C compiler, with a full disk or a broken installation, Triton raises plain errors.
+    """
+    if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+        return True
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    modules = [type(error).__module__, *(str(one.f_globals.get("__name__")) for one in frames)]
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    names = ("triton.", "segpl.networks.kernels.")
+    return not is_memory and any(f"{module}.".startswith(names) for module in modules)
+
+
+def brief_message(error: Exception) -> str:
+    first, _, _ = str(error).partition("\n\n")  # the rest is advice for developers
+    return " ".join(first.split())[:REASON] or type(error).__name__
 
 
 def is_in_precision(image: Tensor) -> bool:
@@ -57,6 +96,7 @@ def convolve_and_normalize(
     norm: nn.Module,
     *,
     stride: Sequence[int],
+    padding: Sequence[int],
     slope: float,
     residual: Tensor | None = None,
 ) -> Tensor:
@@ -67,12 +107,13 @@ def convolve_and_normalize(
         weight: (F, I, *kernel) of a convolution without bias; I is C before alignment.
         norm: an `InstanceNorm`.
         stride: of the convolution.
+        padding: of the convolution.
         slope: of $\phi$ for negative values; 1: no activation.
         residual: (B, F, *S), if any.
     """
     features = features.contiguous(memory_format=CHANNELS_LAST[features.dim()])
     result: Tensor = _ConvolveAndNormalize.apply(  # type: ignore[no-untyped-call]  # untyped in torch
-        features, weight, norm.weight, norm.bias, residual, tuple(stride), slope
+        features, weight, norm.weight, norm.bias, residual, tuple(stride), tuple(padding), slope
     )
     return result
 
@@ -87,18 +128,19 @@ class _ConvolveAndNormalize(torch.autograd.Function):
         shift: Tensor,
         residual: Tensor | None,
         stride: tuple[int, ...],
+        padding: tuple[int, ...],
         slope: float,
     ) -> Tensor:
         from segpl.networks.kernels.normalization import instance_moments, normalize
         from segpl.networks.unet import VARIANCE_EPSILON
 
         own = _prepare_weight(weight, features.shape[1])
-        values = _convolve(features, own, stride)
+        values = _convolve(features, own, stride, padding)
         statistics = instance_moments(values, VARIANCE_EPSILON)
         output = normalize(values, statistics, scale, shift, residual, slope)
         kept = None if residual is None else output
         ctx.save_for_backward(features, own, values, statistics, scale, shift, kept)
-        ctx.stride, ctx.slope, ctx.channels = stride, slope, weight.shape[1]
+        ctx.stride, ctx.padding, ctx.slope, ctx.channels = stride, padding, slope, weight.shape[1]
         return output
 
     @staticmethod
@@ -111,10 +153,15 @@ class _ConvolveAndNormalize(torch.autograd.Function):
             gradient, values, output, statistics, scale, shift, ctx.slope
         )
         to_features, to_weight = _convolve_gradients(
-            to_values, features, weight, ctx.stride, needs_input=ctx.needs_input_grad[0]
+            to_values,
+            features,
+            weight,
+            ctx.stride,
+            ctx.padding,
+            needs_input=ctx.needs_input_grad[0],
         )
         to_weight = to_weight[:, : ctx.channels].float()
-        return to_features, to_weight, to_scale, to_shift, to_residual, None, None
+        return to_features, to_weight, to_scale, to_shift, to_residual, None, None, None
 
 
 def _prepare_weight(weight: Tensor, channels: int) -> Tensor:
@@ -126,7 +173,9 @@ def _prepare_weight(weight: Tensor, channels: int) -> Tensor:
     return padded.contiguous(memory_format=CHANNELS_LAST[weight.dim()])
 
 
-def _convolve(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
+def _convolve(
+    features: Tensor, weight: Tensor, stride: tuple[int, ...], padding: tuple[int, ...]
+) -> Tensor:
     if _is_pointwise(weight, stride):
         return _from_rows(_to_rows(features) @ weight.flatten(1).t(), features)
     if _has_own_kernel(features, weight, stride) and _is_narrow(weight):
@@ -134,7 +183,7 @@ def _convolve(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tens
 
         return convolve_narrow(features, weight)
     convolution = F.conv2d if features.dim() == 4 else F.conv3d
-    values = convolution(features, weight, None, stride, _padding(weight))
+    values = convolution(features, weight, None, stride, padding)
     return values.contiguous(memory_format=CHANNELS_LAST[features.dim()])
 
 
@@ -143,6 +192,7 @@ def _convolve_gradients(
     features: Tensor,
     weight: Tensor,
     stride: tuple[int, ...],
+    padding: tuple[int, ...],
     *,
     needs_input: bool,
 ) -> tuple[Tensor | None, Tensor]:
@@ -167,7 +217,7 @@ def _convolve_gradients(
             weight,
             None,
             stride,
-            _padding(weight),
+            padding,
             [1] * dims,
             False,
             [0] * dims,
@@ -198,11 +248,6 @@ def _has_own_kernel(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -
 def _is_narrow(weight: Tensor) -> bool:
     """Whether our kernel is also faster than cuDNN's for the convolution itself."""
     return min(weight.shape[:2]) <= 16
-
-
-def _padding(weight: Tensor) -> list[int]:
-    """Keep the size; a kernel with even sides pools without overlap."""
-    return [0 if side % 2 == 0 else side // 2 for side in weight.shape[2:]]
 
 
 def _is_pointwise(weight: Tensor, stride: tuple[int, ...]) -> bool:

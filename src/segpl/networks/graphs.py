@@ -6,8 +6,8 @@ Small crops keep a GPU busy for less time than the host needs to launch their ke
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -20,6 +20,36 @@ class CaptureError(RuntimeError):
     """A call could not be recorded."""
 
 
+class GraphMemory:
+    """Memory for temporary values of graphs.
+
+    A graph may overwrite what another one with the same memory computed. That is safe if they are
+    always replayed in the order in which they were recorded, so only graphs that were recorded in
+    the same step share memory.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def start_step(self) -> None:
+        self.pool = None
+
+    @contextmanager
+    def capture(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        stream = torch.cuda.current_stream()
+        try:
+            # other threads may allocate pinned memory meanwhile
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                yield
+        except RuntimeError as error:
+            # torch does not undo a failed recording, and could never free cached memory again
+            torch.cuda.set_stream(stream)
+            with suppress(RuntimeError, AttributeError):
+                torch._C._cuda_endAllocateToPool(stream.device_index, self.pool)
+            raise CaptureError(str(error)) from error
+
+
 class GraphedCalls:
     """Replays the calls of a training step.
 
@@ -28,14 +58,16 @@ class GraphedCalls:
     the second step records them.
     """
 
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self, body: nn.Module, memory: GraphMemory) -> None:
         self.body = body
+        self.memory = memory  # shared by the networks of a method
         self.first_weight = next(body.parameters())
         self.recordings: dict[Hashable, list[Recording | None]] = {}
         self.calls: Counter[Hashable] = Counter()
 
     def start_step(self) -> None:
         self.calls.clear()
+        self.memory.start_step()
 
     def __call__(self, image: Tensor) -> Outputs:
         # a graph reads the weights that it was recorded with; `functional_call` replaces them
@@ -51,7 +83,7 @@ class GraphedCalls:
             return self.run_body(image)
         recording = known[position]
         if recording is None:
-            recording = known[position] = Recording(self.run_body, image, self.body)
+            recording = known[position] = Recording(self, image)
         return recording(image)
 
     def run_body(self, image: Tensor) -> Outputs:
@@ -62,13 +94,14 @@ class GraphedCalls:
 class Recording:
     """One call of a network as a graph; the backward pass is recorded when it first runs."""
 
-    def __init__(self, call: Callable[[Tensor], Outputs], image: Tensor, body: nn.Module) -> None:
+    def __init__(self, calls: GraphedCalls, image: Tensor) -> None:
+        self.memory = calls.memory
         self.image = image.clone()
         self.graph = torch.cuda.CUDAGraph()
-        with capture(self.graph):
-            self.outputs = call(self.image)
+        with self.memory.capture(self.graph):
+            self.outputs = calls.run_body(self.image)
         needs_gradient = any(output.requires_grad for output in self.outputs)
-        self.weights = [p for p in body.parameters() if p.requires_grad and needs_gradient]
+        self.weights = [p for p in calls.body.parameters() if p.requires_grad and needs_gradient]
         self.backward: dict[tuple[bool, ...], BackwardRecording] = {}
 
     def __call__(self, image: Tensor) -> Outputs:
@@ -85,24 +118,23 @@ class Recording:
     def replay_backward(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
         key = tuple(gradient is not None for gradient in gradients)
         if key not in self.backward:
-            self.backward[key] = BackwardRecording(self.outputs, gradients, self.weights)
+            self.backward[key] = BackwardRecording(self, gradients)
         return self.backward[key](gradients)
 
 
 class BackwardRecording:
     """Gradients of the weights, for gradients of some of the outputs."""
 
-    def __init__(
-        self, outputs: Outputs, gradients: tuple[Tensor | None, ...], weights: list[nn.Parameter]
-    ) -> None:
+    def __init__(self, forward: Recording, gradients: tuple[Tensor | None, ...]) -> None:
         self.gradients = [None if one is None else one.clone() for one in gradients]
-        used = [(o, g) for o, g in zip(outputs, self.gradients, strict=True) if g is not None]
+        pairs = zip(forward.outputs, self.gradients, strict=True)
+        used = [(output, gradient) for output, gradient in pairs if gradient is not None]
         self.graph = torch.cuda.CUDAGraph()
-        with capture(self.graph):
+        with forward.memory.capture(self.graph):
             # the recorded forward pass is replayed again: keep what it saved
             self.found = torch.autograd.grad(
                 [output for output, _ in used],
-                weights,
+                forward.weights,
                 [gradient for _, gradient in used],
                 retain_graph=True,
                 allow_unused=True,
@@ -126,19 +158,3 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         return None, None, *ctx.recording.replay_backward(gradients)
-
-
-@contextmanager
-def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    global _pool
-    # all graphs run one after another, so they can share temporary memory
-    _pool = torch.cuda.graph_pool_handle() if _pool is None else _pool
-    try:
-        # other threads may allocate pinned memory meanwhile
-        with torch.cuda.graph(graph, pool=_pool, capture_error_mode="thread_local"):
-            yield
-    except RuntimeError as error:
-        raise CaptureError(str(error)) from error
-
-
-_pool: Any = None

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
+from segpl.networks.fused import predict_or_fall_back
 from segpl.networks.graphs import GraphedCalls
 from segpl.types import NetOutput
 
@@ -87,8 +88,8 @@ class Network(nn.Module):
             self.calls.start_step()
 
     def forward(self, image: Tensor) -> NetOutput:
-        # compiled for training only: every new input shape would trigger minutes of compilation
-        in_training = self.calls or self.body
-        body = in_training if self.is_in_training else self.body.forward
-        logits, features, trunk = body(image)
+        if self.is_in_training:
+            logits, features, trunk = (self.calls or self.body)(image)
+        else:  # not compiled: every new input shape would trigger minutes of compilation
+            logits, features, trunk = predict_or_fall_back(self.body, image)
         return NetOutput(logits.float(), features, trunk)

@@ -157,7 +157,9 @@ class ResidualBlock(nn.Module):
         convolution, norm = layers
         # pooling, then a 1x1(x1) convolution: one convolution with a kernel as large as the stride
         weight = (convolution.weight / math.prod(stride)).expand(-1, -1, *stride)
-        return convolve_and_normalize(features, weight, norm, stride=stride, slope=1.0)
+        return convolve_and_normalize(
+            features, weight, norm, stride=stride, padding=(0,) * len(stride), slope=1.0
+        )
 
 
 def fused_convolutions(
@@ -166,9 +168,18 @@ def fused_convolutions(
     """What `two_convolutions`, the residual and a leaky ReLU compute, on a GPU."""
     parts: list[Any] = list(layers)
     first, norm, _, second, last_norm = parts[:5]
-    hidden = convolve_and_normalize(features, first.weight, norm, stride=first.stride, slope=SLOPE)
+    steps, margin = first.stride, first.padding
+    hidden = convolve_and_normalize(
+        features, first.weight, norm, stride=steps, padding=margin, slope=SLOPE
+    )
     return convolve_and_normalize(
-        hidden, second.weight, last_norm, stride=second.stride, slope=SLOPE, residual=residual
+        hidden,
+        second.weight,
+        last_norm,
+        stride=second.stride,
+        padding=second.padding,
+        slope=SLOPE,
+        residual=residual,
     )
 
 

@@ -14,6 +14,8 @@ from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.methods.base import Method
+from segpl.networks.fused import is_compiler_error
+from segpl.networks.graphs import CaptureError
 from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
 
@@ -146,6 +148,88 @@ def test_other_errors_are_raised(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="shapes do not fit"):
         compiled.run(fail)
     assert not told
+
+
+def compiler_error() -> Exception:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return BackendCompilerFailed(no_backward, RuntimeError("no kernels"), None)
+
+
+class Calls:
+    """Stands in for CUDA graphs."""
+
+    def __init__(self, body: nn.Module) -> None:
+        self.body = body
+
+    def __call__(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.body(image)
+
+    def start_step(self) -> None: ...
+
+
+@pytest.mark.parametrize("make_error", [lambda: CaptureError("a sync"), torch.OutOfMemoryError])
+def test_a_step_that_fails_with_graphs_is_repeated_without_them(monkeypatch, make_error):
+    """Also a late step: a graph is recorded when a kind of call happens for the second time."""
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with("eager"))
+    told: list[str] = []
+    method = Counting()
+    networks = AcceleratedNetworks(method, torch.device("cpu"), nullcontext(), told.append)
+    method.network.calls = Calls(method.network.body)
+    method.batches.fill_(5)  # as from a checkpoint, after the networks were accelerated
+
+    def step() -> None:
+        method.batches += 1
+        if method.batches == 7 and method.network.calls:
+            raise make_error()
+
+    for _ in range(3):
+        networks.run(step)
+    assert method.batches == 8
+    assert method.network.calls is None
+    assert len(told) == 1
+
+
+def test_an_error_after_the_last_fallback_is_raised(monkeypatch):
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with("eager"))
+    told: list[str] = []
+    networks = AcceleratedNetworks(Counting(), torch.device("cpu"), nullcontext(), told.append)
+
+    def fail() -> None:
+        raise compiler_error()
+
+    with pytest.raises(type(compiler_error())):
+        networks.run(fail)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_graphs_are_released_after_training(tmp_path, monkeypatch, has_failed):
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", lambda module: None)
+    trainer = trainer_in(tmp_path / "run", compile="on", steps=1)
+    network = trainer.method.network
+    network.calls = Calls(network.body)
+    if has_failed:
+        trainer.sampler.batch = lambda step: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            trainer.run()
+    else:
+        trainer.run()
+    assert network.calls is None
+
+
+def test_plain_errors_inside_triton_are_compiler_errors():
+    """For example a missing C compiler, or a full disk."""
+    inside: dict[str, object] = {"__name__": "triton.runtime.build"}
+    exec("def build(): raise RuntimeError('Failed to find C compiler.')", inside)
+    with pytest.raises(RuntimeError) as caught:
+        inside["build"]()
+    assert is_compiler_error(caught.value)
+    exec("def build(error): raise error", inside)
+    with pytest.raises(torch.OutOfMemoryError) as out_of_memory:
+        inside["build"](torch.OutOfMemoryError())
+    assert not is_compiler_error(out_of_memory.value)
+    assert not is_compiler_error(RuntimeError("Failed to find C compiler."))
 
 
 def test_float32_on_an_old_gpu_is_announced(tmp_path, monkeypatch):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +14,8 @@ from torch.func import functional_call
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
 from segpl.networks import fused, graphs, unet
+from segpl.networks.kernels import normalization
+from segpl.networks.network import Network
 from segpl.networks.unet import UNet
 
 
@@ -36,6 +42,7 @@ def results(network: UNet, image: torch.Tensor, *, is_fused: bool) -> list[torch
         ((2, 4, 4), [(1, 2, 2)], {"residual": True}),
         ((2, 4, 4), [(2, 2, 2)], {"residual": False, "kernels": [(1, 3, 3), (3, 3, 3)]}),
         ((8, 8), [(2, 2), (2, 2)], {"residual": True}),
+        ((6, 6), [(3, 3)], {"residual": True}),
     ],
 )
 def test_fused_network_equals_the_plain_one(on_cpu, monkeypatch, sides, strides, options):
@@ -62,13 +69,13 @@ class Recording:
 
     made = 0
 
-    def __init__(self, call, image, body) -> None:
+    def __init__(self, calls, image) -> None:
         Recording.made += 1
-        self.call, self.replays = call, 0
+        self.calls, self.replays = calls, 0
 
     def __call__(self, image):
         self.replays += 1
-        return self.call(image)
+        return self.calls.run_body(image)
 
 
 class Scale(nn.Module):
@@ -83,7 +90,7 @@ class Scale(nn.Module):
 def test_every_call_of_a_step_has_its_own_graph(monkeypatch):
     """Outputs of a graph are overwritten when it is replayed."""
     monkeypatch.setattr(graphs, "Recording", Recording)
-    Recording.made, calls = 0, graphs.GraphedCalls(Scale())
+    Recording.made, calls = 0, graphs.GraphedCalls(Scale(), graphs.GraphMemory())
     for _ in range(4):
         calls.start_step()
         for image in (torch.ones(2, 1), torch.ones(2, 1), torch.ones(3, 1)):
@@ -98,7 +105,7 @@ def test_every_call_of_a_step_has_its_own_graph(monkeypatch):
 def test_a_graph_is_not_used_with_other_weights_or_for_gradients_of_images(monkeypatch):
     monkeypatch.setattr(graphs, "Recording", Recording)
     body = Scale()
-    calls = graphs.GraphedCalls(body)
+    calls = graphs.GraphedCalls(body, graphs.GraphMemory())
     Recording.made = 0
 
     class Caller(nn.Module):
@@ -117,3 +124,66 @@ def test_a_graph_is_not_used_with_other_weights_or_for_gradients_of_images(monke
         assert doubled.item() == 2
         calls(torch.ones(1, requires_grad=True))
     assert Recording.made == 0
+
+
+class Capture:
+    """Stands in for `torch.cuda.graph`."""
+
+    pools: ClassVar[list[object]] = []
+
+    def __init__(self, graph, pool, capture_error_mode) -> None:
+        Capture.pools.append(pool)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def fake_capture(monkeypatch):
+    stream = SimpleNamespace(device_index=0)
+    numbers = count()
+    monkeypatch.setattr(Capture, "pools", [])
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, next(numbers)))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    return stream
+
+
+def test_only_graphs_of_the_same_step_share_memory(fake_capture):
+    """A graph recorded later may be replayed earlier: the others would overwrite its results."""
+    memory = graphs.GraphMemory()
+    for captures in (2, 1):
+        memory.start_step()
+        for _ in range(captures):
+            with memory.capture(None):
+                pass
+    first, second, third = Capture.pools
+    assert first == second != third
+
+
+def test_a_failed_recording_is_undone(fake_capture, monkeypatch):
+    undone: list[object] = []
+    monkeypatch.setattr(torch.cuda, "set_stream", undone.append)
+    monkeypatch.setattr(
+        torch._C, "_cuda_endAllocateToPool", lambda *pool: undone.append(pool), raising=False
+    )
+    memory = graphs.GraphMemory()
+    with pytest.raises(graphs.CaptureError, match="not permitted"), memory.capture(None):
+        raise RuntimeError("operation not permitted when stream is capturing")
+    assert undone == [fake_capture, (0, (0, 0))]
+
+
+def test_prediction_falls_back_when_its_kernels_fail(on_cpu, monkeypatch):
+    options = {"dims": 2, "channels": 1, "outputs": 1, "width": 8, "strides": [(2, 2)]}
+    body = UNet(**options)
+    network = Network(body, dims=2, outputs=1, features=8, trunk=16).eval()
+    image = torch.randn(1, 1, 4, 4)
+    with torch.no_grad():
+        wanted = network(image).logits
+        body.is_fused = True
+        monkeypatch.setattr(normalization, "_moments", None)  # it cannot be launched
+        with pytest.warns(UserWarning, match="could not be compiled"):
+            found = network(image).logits
+        torch.testing.assert_close(found, wanted)
+        network(image)  # without another warning

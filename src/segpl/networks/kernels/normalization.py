@@ -75,9 +75,9 @@ def _normalize(
     BV: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    image = tl.program_id(0)
+    image = tl.program_id(1)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    v = tl.program_id(1) * BV + tl.arange(0, BV).to(tl.int64)
+    v = tl.program_id(0) * BV + tl.arange(0, BV).to(tl.int64)
     live = (v < voxels)[:, None]
     at = image.to(tl.int64) * voxels * C + v[:, None] * C + c[None, :]
     mean, scale = tl.load(moments + image * 2 * C + c), tl.load(moments + image * 2 * C + C + c)
@@ -164,9 +164,9 @@ def _gradient(
     BV: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    image = tl.program_id(0)
+    image = tl.program_id(1)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
-    v = tl.program_id(1) * BV + tl.arange(0, BV).to(tl.int64)
+    v = tl.program_id(0) * BV + tl.arange(0, BV).to(tl.int64)
     live = (v < voxels)[:, None]
     at = image.to(tl.int64) * voxels * C + v[:, None] * C + c[None, :]
     mean, scale = tl.load(moments + image * 2 * C + c), tl.load(moments + image * 2 * C + C + c)
@@ -199,7 +199,8 @@ class _Blocks:
         return self.images, self.chunks, self.channels // self.wide
 
     def over_voxels(self) -> tuple[int, int, int]:
-        return self.images, triton.cdiv(self.voxels, self.tall), self.channels // self.wide
+        # the other axes of a grid have at most 65,535 programs
+        return triton.cdiv(self.voxels, self.tall), self.images, self.channels // self.wide
 
 
 def instance_moments(values: Tensor, epsilon: float) -> Tensor:
