@@ -90,6 +90,18 @@ def align(image: Tensor) -> Tensor:
     return aligned
 
 
+def project(features: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
+    """Logits (B, K, *S) of a 1x1(x1) convolution, in float32.
+
+    The layer is padded to `ALIGNMENT` outputs: for one output, cuDNN uses no tensor cores.
+    """
+    outputs = layer.out_channels
+    weight = F.pad(layer.weight.flatten(1), (0, 0, 0, -outputs % ALIGNMENT)).to(PRECISION)
+    rows = (_to_rows(features) @ weight.t())[:, :outputs].float()  # (voxels, K)
+    assert layer.bias is not None
+    return _from_rows(rows + layer.bias, features).contiguous()
+
+
 def convolve_and_normalize(
     features: Tensor,
     weight: Tensor,

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from segpl.networks.convolution import CONVOLUTIONS
-from segpl.networks.fused import ALIGNMENT, align, convolve_and_normalize, is_in_precision
+from segpl.networks.fused import (
+    ALIGNMENT,
+    align,
+    convolve_and_normalize,
+    is_in_precision,
+    project,
+)
 
 UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
     2: nn.ConvTranspose2d,
@@ -261,7 +267,8 @@ class UNet(nn.Module):
             features = run(merge, trunk)
         if self.drop_last is not None:
             features = self.drop_last(features)
-        return self.last(features), features, trunk
+        logits = project(features, self.last) if is_fused else self.last(features)
+        return logits, features, trunk
 
 
 def run_plain(block: nn.Module, features: Tensor) -> Tensor:
