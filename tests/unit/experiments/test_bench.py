@@ -97,29 +97,29 @@ def test_traffic_of_a_convolution_matches_a_count_by_hand():
     assert backward.values == output + image + weights + weights
 
 
-def test_flops_of_a_step_include_the_backward_pass():
+@pytest.fixture(scope="module")
+def counts() -> dict[str, MethodResult]:
+    names = ("supervised", "segpl", "cps", "bpl-mix")
+    return {name: counted(name, workload(8, 8)) for name in names}
+
+
+def test_flops_of_a_step_include_the_backward_pass(counts):
     """A forward pass of each crop, and about twice that on the way back."""
-    cost = counted("supervised", workload(16, 16))
+    cost = counts["supervised"]
     assert 2.5 * 3 * cost.predict_flops < cost.step_flops <= 3 * 3 * cost.predict_flops
 
 
-@pytest.fixture(scope="module")
-def papers() -> dict[str, MethodResult]:
-    """FLOPs and weights at the paper's width; the overhead shrinks as crops grow."""
+def test_segpl_needs_the_flops_of_supervised_training_on_the_same_images(counts):
+    assert counts["segpl"].step_flops == pytest.approx(counts["supervised"].step_flops, rel=0.001)
+    assert counts["segpl"].predict_flops == counts["supervised"].predict_flops
+
+
+def test_segpl_vi_costs_at_most_two_thousandths_more_flops_than_supervised_training():
+    """At the paper's width; the overhead shrinks as crops grow."""
     load = workload(16, 16, 16, labeled=1, unlabeled=1)
-    names = ("supervised", "segpl", "segpl-vi", "cps")
-    return {name: counted(name, load, width=8) for name in names}
-
-
-def test_segpl_needs_the_flops_of_supervised_training_on_the_same_images(papers):
-    assert papers["segpl"].step_flops / papers["supervised"].step_flops == pytest.approx(
-        1.0, abs=0.001
-    )
-    assert papers["segpl"].predict_flops == papers["supervised"].predict_flops
-
-
-def test_segpl_vi_costs_at_most_two_thousandths_more_flops_than_supervised_training(papers):
-    assert 1.0 < papers["segpl-vi"].step_flops / papers["supervised"].step_flops <= 1.002
+    reference, cost = (counted(name, load, width=8) for name in ("supervised", "segpl-vi"))
+    assert 1.0 < cost.step_flops / reference.step_flops <= 1.002
+    assert cost.predicting == reference.parameters  # the threshold head does not predict
 
 
 def test_threshold_head_adds_at_most_six_thousandths_of_the_weights():
@@ -131,19 +131,14 @@ def test_threshold_head_adds_at_most_six_thousandths_of_the_weights():
     assert 1.0 < counts[1] / counts[0] <= 1.006
 
 
-def test_threshold_head_is_not_needed_for_prediction(papers):
-    assert papers["segpl-vi"].predicting == papers["supervised"].parameters
-
-
-def test_two_networks_cost_twice_the_flops_and_twice_the_weights(papers):
-    cost, reference = papers["cps"], papers["supervised"]
+def test_two_networks_cost_twice_the_flops_and_twice_the_weights(counts):
+    cost, reference = counts["cps"], counts["supervised"]
     assert cost.parameters == 2 * reference.parameters
     assert cost.step_flops / reference.step_flops == pytest.approx(2.0, abs=0.001)
 
 
-def test_mixing_adds_the_labeled_crops_once_more_to_those_learned_from():
-    names = ("supervised", "bpl-mix")
-    assert [counted(name, workload(8, 8)).student_crops for name in names] == [3, 4]
+def test_mixing_adds_the_labeled_crops_once_more_to_those_learned_from(counts):
+    assert [counts[name].student_crops for name in ("supervised", "bpl-mix")] == [3, 4]
 
 
 def test_method_without_unlabeled_crops_learns_from_all_of_them_labeled():
@@ -317,6 +312,7 @@ def test_weights_gradients_adam_moments_and_volumes_stay_in_memory():
 
 
 def test_measuring_in_rounds_leaves_global_randomness_as_it_was(monkeypatch):
+    monkeypatch.setattr(measure, "WARM_UP", 0)
     turns, advances, step = [], [], TrainingTrial.step
     monkeypatch.setattr(
         TrainingTrial, "step", lambda trial: turns.append(trial.method.name) or step(trial)
