@@ -182,3 +182,8 @@ def test_training_loads_readers_and_monai_only_where_they_are_used():
 def test_scans_are_prepared_without_torch():
     """Every process that prepares scans would load it."""
     assert loaded(["segpl.data.cache"], ["torch", "monai"]) == ""
+
+
+def test_prediction_loads_no_statistical_tests():
+    """`scipy.stats` takes longer to import than a small scan to predict."""
+    assert loaded(["segpl.run", "segpl.report.page.preview"], ["scipy.stats"]) == ""

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 BySeed = Mapping[int, Mapping[Any, float]]  # seed -> case -> value
 BOOTSTRAP_SAMPLES = 10_000
@@ -193,6 +192,8 @@ def wilcoxon(differences: Sequence[float]) -> float:
     of $W$ under random signs is built up rank by rank. For more pairs, scipy's normal approximation
     is used.
     """
+    from scipy import stats  # prediction ends faster without it
+
     sizes = np.asarray(differences, np.float64)
     if not sizes.size:
         return math.nan
@@ -237,6 +238,8 @@ def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
     labeled volumes. The test ignores that both methods segmented the same images; `wilcoxon` uses
     the pairing and detects smaller differences. If all values are equal, p is 1.
     """
+    from scipy import stats
+
     if not values or not reference:
         return math.nan
     if len({*values, *reference}) == 1:
@@ -258,6 +261,8 @@ def bland_altman(
     expected between the limits. Unlike the source, we use 1.96 instead of 2 and do not round the
     standard error of a limit to $s \sqrt{3 / n}$.
     """
+    from scipy.special import stdtrit
+
     common = [
         case for case in values if math.isfinite(values[case] - reference.get(case, math.nan))
     ]
@@ -270,7 +275,7 @@ def bland_altman(
     bias = math.fsum(differences.values()) / count
     deviation = statistics.stdev(differences.values())
     width = statistics.NormalDist().inv_cdf(0.975)
-    quantile = float(stats.t.ppf((1 + confidence) / 2, count - 1))
+    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
     reach = quantile * deviation / math.sqrt(count)
     outer = quantile * deviation * math.sqrt(1 / count + width**2 / (2 * (count - 1)))
     lower, upper = bias - width * deviation, bias + width * deviation

@@ -147,10 +147,10 @@ def _distance(value: Measures, mean: Measures, std: Measures) -> float:
 
 def _upper_bound(distances: Measures) -> float:
     """The largest distance, or the bound that one more normal distance rarely exceeds."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     count = len(distances)
-    quantile = t.ppf(1 - FALSE_ALARMS, count - 1) * np.sqrt(1 + 1 / count)
+    quantile = stdtrit(count - 1, 1 - FALSE_ALARMS) * np.sqrt(1 + 1 / count)  # of Student's t
     bound = distances.mean() + quantile * distances.std(ddof=1)
     return max(float(distances.max()), float(bound))
 
