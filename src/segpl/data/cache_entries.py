@@ -61,19 +61,28 @@ def cached_datasets(root: Path) -> list[CachedDataset]:
 def folder_size(folder: Path) -> int:
     """Bytes of all files in `folder`."""
     parts = (Path(parent, name) for parent, _, names in os.walk(folder) for name in names)
-    return sum(path.lstat().st_size for path in parts)
+    return sum(state.st_size for state in _states(parts).values())
+
+
+def _states(files: Iterable[Path]) -> dict[Path, os.stat_result]:
+    """Size and times of the files that exist; a running training renames its drafts."""
+    states = {}
+    for file in files:
+        with suppress(FileNotFoundError):
+            states[file] = file.lstat()
+    return states
 
 
 def _summarize(folder: Path, exists: bool, files: list[Path]) -> CachedDataset:
-    states = [file.stat() for file in files]
+    states = _states(files)
     # reading a record for this list is not a use
-    arrays = [state for file, state in zip(files, states, strict=True) if file.suffix == ".npy"]
+    arrays = [state for file, state in states.items() if file.suffix == ".npy"]
     return CachedDataset(
         folder,
         exists,
         tuple(files),
         len({file.name for file in files if file.name.endswith(".image.npy")}),
-        sum(state.st_size for state in states),
+        sum(state.st_size for state in states.values()),
         max((max(state.st_atime, state.st_mtime) for state in arrays), default=0.0),
     )
 

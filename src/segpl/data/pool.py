@@ -149,7 +149,7 @@ def _start_worker() -> subprocess.Popen[bytes]:
 
 def serve() -> None:
     """In a worker: call the functions that arrive on standard input until it closes."""
-    with os.fdopen(os.dup(1), "wb") as answers, suppress(EOFError, BrokenPipeError):
+    with suppress(EOFError, BrokenPipeError), os.fdopen(os.dup(1), "wb") as answers:
         os.dup2(2, 1)  # nothing printed may mix with the answers
         while True:
             function, arguments, Spelling.is_command_line = pickle.load(sys.stdin.buffer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -91,7 +91,8 @@ class StoredArray:
         firsts = np.ravel_multi_index(np.ix_(*leading, [rows.start], [0]), self.shape).ravel()
         for first in (self.offset + firsts * self.dtype.itemsize).tolist():
             page = first // mmap.PAGESIZE * mmap.PAGESIZE
-            mapped.madvise(mmap.MADV_WILLNEED, page, first - page + length)
+            with suppress(OSError):  # not every file system can
+                mapped.madvise(mmap.MADV_WILLNEED, page, first - page + length)
 
     @contextmanager
     def blaming_the_file(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from tiny import PICTURES
 
 from segpl.cli.cache import size_in_words
 from segpl.cli.main import main
+from segpl.data import cache_entries
 from segpl.data.cache import load_volumes
 from segpl.data.case import Case
 from segpl.data.known_cases import fingerprints_file
@@ -110,6 +111,16 @@ def test_folder_without_the_hash_of_its_source_is_not_an_entry(root, tmp_path, c
     main(["cache", "--remove-missing", "--yes"])
     assert "nothing to remove" in capsys.readouterr().out
     assert len(cached_files(root, "lungs")) == 2
+
+
+def test_files_of_a_running_training_may_disappear(root, monkeypatch, capsys):
+    find = cache_entries._cached_files
+    draft = "gone.image.npy"
+    monkeypatch.setattr(
+        cache_entries, "_cached_files", lambda folder: [*find(folder), folder / draft]
+    )
+    assert main(["cache"]) == 0
+    assert rows(capsys.readouterr().out).keys() >= {"hearts", "lungs"}
 
 
 def test_empty_cache(tmp_path, monkeypatch, capsys):

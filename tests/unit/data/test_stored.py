@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -56,3 +57,9 @@ def test_file_that_disappears_names_its_case(tmp_path, damage):
         np.asarray(array)
     with pytest.raises(MissingFileError, match=words):
         array[slice(2, 3), slice(1, 2)]
+
+
+def test_system_that_reads_nothing_ahead(tmp_path, monkeypatch):
+    monkeypatch.setattr(mmap, "MADV_WILLNEED", -1, raising=False)  # an invalid argument
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    assert np.array_equal(stored(array, tmp_path)[:, slice(1, 2)], array[:, 1:2])

@@ -112,16 +112,24 @@ def test_auto_uses_bfloat16_only_on_gpus_that_compute_in_it(monkeypatch, capabil
 
 
 @pytest.mark.parametrize("given", [None, "/fast/disk"])
-def test_compiled_kernels_are_kept_in_the_cache_unless_the_user_says_where(monkeypatch, given):
+def test_kernels_are_kept_in_the_cache_unless_the_user_says_where(monkeypatch, tmp_path, given):
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, given or "")
         if given is None:
             monkeypatch.delenv(name)
-    monkeypatch.setenv("SEGPL_CACHE", "/scratch/segpl")
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path))
     keep_compile_cache()
     kept = [os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")]
-    below = [f"/scratch/segpl/compiled/{compiler}" for compiler in ("inductor", "triton")]
+    below = [f"{tmp_path}/compiled/{compiler}" for compiler in ("inductor", "triton")]
     assert kept == ([given, given] if given else below)
+
+
+def test_kernels_are_not_stored_in_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "file"))
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    keep_compile_cache()
+    assert "TRITON_CACHE_DIR" not in os.environ
 
 
 def test_global_generators_are_seeded_as_by_torch(monkeypatch):
