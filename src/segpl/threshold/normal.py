@@ -46,9 +46,8 @@ class Normal(Distribution):
 
     def cdf(self, value: Tensor) -> Tensor:
         r"""$\Phi((v - \mu) / \sigma)$, with $\sigma$ clamped to [1e-6, 1e6]."""
-        precision = (-0.5 * self.log_variance.clamp(*LOG_VARIANCE_RANGE)).exp()
-        deviation = (value.to(precision.dtype) - self.mean) * precision
-        return 0.5 * (1 + torch.erf(deviation * math.sqrt(0.5)))
+        precision = (-0.5 * self.log_variance.clamp(*LOG_VARIANCE_RANGE)).exp() * math.sqrt(0.5)
+        return 0.5 * torch.erfc((self.mean - value.to(precision.dtype)) * precision)
 
     def kl(self, prior: Distribution) -> Tensor:
         r"""KL divergence from a normal prior, the last line of [Xu2024, eq. 20].
@@ -71,8 +70,8 @@ def shift_normal(anchor: tuple[Tensor, ...], offsets: Tensor) -> Normal:
     mean, log_variance = anchor
     shift, log_scale = offsets.to(mean.dtype)
     return Normal(
-        mean + (0.5 * log_variance).exp() * shift,
-        log_variance + 2 * soft_clip(log_scale, MAX_LOG_SCALE),
+        torch.addcmul(mean, (0.5 * log_variance).exp(), shift),
+        torch.add(log_variance, soft_clip(log_scale, MAX_LOG_SCALE), alpha=2),
     )
 
 

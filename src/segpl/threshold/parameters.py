@@ -21,7 +21,7 @@ def soft_clip(number: Tensor, limit: float) -> Tensor:
     Unlike a clamp, it has a nonzero derivative everywhere, so that a number beyond the limit can
     come back.
     """
-    return number / (1 + (number / limit) ** 2).sqrt()
+    return number * (1 + (number / limit) ** 2).rsqrt()
 
 
 def clip_open_unit(value: Tensor) -> Tensor:
@@ -32,8 +32,8 @@ def clip_open_unit(value: Tensor) -> Tensor:
 
 def with_cdf_ends(probability: Tensor, value: Tensor) -> Tensor:
     """Set the CDF of a distribution on (0, 1) to 0 for values up to 0 and to 1 from 1 on."""
-    probability = torch.where(value <= 0, torch.zeros_like(probability), probability)
-    return torch.where(value >= 1, torch.ones_like(probability), probability)
+    value = value.clamp(0, 1)  # its ceiling is 0 at 0 only, its floor 1 at 1 only
+    return torch.addcmul(value.floor(), value.ceil(), probability).clamp(max=1)
 
 
 def clip_moments(mean: Tensor, std: Tensor, *, min_std: float = MIN_STD) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segpl.threshold.parameters import clip_moments, clip_open_unit, soft_clip, solve_moments
+from segpl.threshold.parameters import (
+    clip_moments,
+    clip_open_unit,
+    soft_clip,
+    solve_moments,
+    with_cdf_ends,
+)
 
 ANY = st.floats(min_value=-2, max_value=3, width=32)
 
@@ -58,3 +64,12 @@ def test_solver_finds_parameters_with_the_given_moments():
 def test_possible_moments_are_not_changed(mean, std):
     near = clip_moments(torch.tensor(mean), torch.tensor(std))
     assert [one.item() for one in near] == pytest.approx([mean, std])
+
+
+def test_cdf_is_0_up_to_0_and_1_from_1_on_without_a_gradient():
+    value = torch.tensor([-1.0, 0.0, 1e-30, 0.5, 1 - 2**-24, 1.0, 2.0])
+    inner = torch.full((7,), 0.3, requires_grad=True)
+    probability = with_cdf_ends(inner, value)
+    assert torch.equal(probability, torch.tensor([0, 0, 0.3, 0.3, 0.3, 1, 1]))
+    probability.sum().backward()
+    assert inner.grad.tolist() == [0, 0, 1, 1, 1, 0, 0]
