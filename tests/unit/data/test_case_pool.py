@@ -24,7 +24,7 @@ from segpl.data import pool
 from segpl.data.case import Case
 from segpl.data.pool import CasePool
 print("started")
-pool.WORK_PER_PROCESS, pool.usable_cores = 1, lambda: 2
+pool.WORK_PER_PROCESS, pool.usable_cores, pool.available_memory = 1, lambda: 2, lambda: 2**40
 cases = CasePool([Case(name, (Path(__file__),)) for name in "ab"])
 found = []
 cases.run(lambda case: found.append(cases.call(str.upper, case.name)))
@@ -44,6 +44,7 @@ def cases(tmp_path) -> list[Case]:
 def two_processes(monkeypatch) -> None:
     monkeypatch.setattr(pool, "WORK_PER_PROCESS", 1)
     monkeypatch.setattr(pool, "usable_cores", lambda: 2)
+    monkeypatch.setattr(pool, "available_memory", lambda: 2**40)
 
 
 @pytest.mark.usefixtures("two_processes")
