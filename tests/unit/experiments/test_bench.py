@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -12,33 +10,21 @@ from torch import nn
 
 from segpl.data.sampler import place_volumes
 from segpl.errors import InputError
-from segpl.experiments.bench import measure
+from segpl.experiments.bench import parts, steps
 from segpl.experiments.bench.counts import (
     COPIED_BYTES,
     MATRIX_SIDE,
     ConvolutionTraffic,
+    TensorMemory,
     copy_rate,
     count_flops,
     count_weights,
     matrix_rate,
 )
-from segpl.experiments.bench.measure import Stopwatch, count_step, measure_setting
 from segpl.experiments.bench.monai_loop import MonaiLoop
-from segpl.experiments.bench.prediction import TRAINING_STEPS, measure_prediction
-from segpl.experiments.bench.results import (
-    BenchResult,
-    MethodResult,
-    OtherResult,
-    SettingResult,
-    StepTime,
-    cost_table,
-    other_table,
-    ratios,
-    speed_table,
-    write_bench,
-)
-from segpl.experiments.bench.scaling import measure_data, scaled_workloads
-from segpl.experiments.bench.tensor_memory import TensorMemory
+from segpl.experiments.bench.parts import measure_data, measure_prediction, scaled_workloads
+from segpl.experiments.bench.steps import Stopwatch, count_step, measure_steps
+from segpl.experiments.bench.tables import PART_COLUMNS, Figures, bench_table, ratios_of, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import (
     MEASURED,
@@ -46,10 +32,9 @@ from segpl.experiments.bench.workload import (
     Workload,
     configs_for,
     generate_volumes,
+    named_workload,
     plan_for_patch,
-    workload_of,
 )
-from segpl.files import read_record
 from segpl.methods.base import METHODS
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.settings import Config, resolve
@@ -59,7 +44,7 @@ SMALL = {"train": {"device": "cpu"}, "network": {"width": 4}}
 
 
 def workload(*patch: int, labeled: int = 1, unlabeled: int = 2, classes: int = 2) -> Workload:
-    plan = plan_for_patch(patch or (16, 16), channels=1, classes=classes)
+    plan = plan_for_patch(patch or (16, 16), classes=classes)
     return Workload("test", plan, labeled, unlabeled, cases=4)
 
 
@@ -72,8 +57,8 @@ def trial_of(config: Config, load: Workload, *, plain: bool = True) -> TrainingT
     return TrainingTrial(config, load, placed, CPU, plain=plain)
 
 
-def counted(name: str, load: Workload, width: int = 4) -> MethodResult:
-    return count_step(trial_of(config_of(name, width), load), load)
+def counted(name: str, load: Workload, width: int = 4) -> Figures:
+    return count_step(trial_of(config_of(name, width), load))
 
 
 def test_flops_of_a_convolution_match_a_count_by_hand():
@@ -98,28 +83,29 @@ def test_traffic_of_a_convolution_matches_a_count_by_hand():
 
 
 @pytest.fixture(scope="module")
-def counts() -> dict[str, MethodResult]:
+def counts() -> dict[str, Figures]:
     names = ("supervised", "segpl", "cps", "bpl-mix")
     return {name: counted(name, workload(8, 8)) for name in names}
 
 
 def test_flops_of_a_step_include_the_backward_pass(counts):
     """A forward pass of each crop, and about twice that on the way back."""
-    cost = counts["supervised"]
-    assert 2.5 * 3 * cost.predict_flops < cost.step_flops <= 3 * 3 * cost.predict_flops
+    forward, step = (counts["supervised"][key] for key in ("predict_gflops", "step_gflops"))
+    assert 2.5 * 3 * forward < step <= 3 * 3 * forward
 
 
 def test_segpl_needs_the_flops_of_supervised_training_on_the_same_images(counts):
-    assert counts["segpl"].step_flops == pytest.approx(counts["supervised"].step_flops, rel=0.001)
-    assert counts["segpl"].predict_flops == counts["supervised"].predict_flops
+    cost, reference = counts["segpl"], counts["supervised"]
+    assert cost["step_gflops"] == pytest.approx(reference["step_gflops"], rel=0.001)
+    assert cost["predict_gflops"] == reference["predict_gflops"]
 
 
 def test_segpl_vi_costs_at_most_two_thousandths_more_flops_than_supervised_training():
     """At the paper's width; the overhead shrinks as crops grow."""
     load = workload(16, 16, 16, labeled=1, unlabeled=1)
     reference, cost = (counted(name, load, width=8) for name in ("supervised", "segpl-vi"))
-    assert 1.0 < cost.step_flops / reference.step_flops <= 1.002
-    assert cost.predicting == reference.parameters  # the threshold head does not predict
+    assert 1.0 < cost["step_gflops"] / reference["step_gflops"] <= 1.002
+    assert cost["predicting"] == reference["parameters"]  # the threshold head does not predict
 
 
 def test_threshold_head_adds_at_most_six_thousandths_of_the_weights():
@@ -133,12 +119,12 @@ def test_threshold_head_adds_at_most_six_thousandths_of_the_weights():
 
 def test_two_networks_cost_twice_the_flops_and_twice_the_weights(counts):
     cost, reference = counts["cps"], counts["supervised"]
-    assert cost.parameters == 2 * reference.parameters
-    assert cost.step_flops / reference.step_flops == pytest.approx(2.0, abs=0.001)
+    assert cost["parameters"] == 2 * reference["parameters"]
+    assert cost["step_gflops"] / reference["step_gflops"] == pytest.approx(2.0, abs=0.001)
 
 
 def test_mixing_adds_the_labeled_crops_once_more_to_those_learned_from(counts):
-    assert [counts[name].student_crops for name in ("supervised", "bpl-mix")] == [3, 4]
+    assert [counts[name]["learned_crops"] for name in ("supervised", "bpl-mix")] == [3, 4]
 
 
 def test_method_without_unlabeled_crops_learns_from_all_of_them_labeled():
@@ -203,7 +189,7 @@ def test_after_update_follows_every_step_at_the_end_of_training(monkeypatch):
 def test_monai_loop_learns_from_as_many_crops(classes):
     load = workload(16, 16, classes=classes)
     volumes = generate_volumes(load.plan, 4)
-    loop = MonaiLoop(config_of("supervised"), load, volumes, CPU, precision="float32")
+    loop = MonaiLoop(config_of("supervised"), load, volumes, CPU, "float32")
     batch = next(loop.batches)
     before = [weight.detach().clone() for weight in loop.network.parameters()]
     assert loop.step().isfinite()
@@ -214,35 +200,39 @@ def test_monai_loop_learns_from_as_many_crops(classes):
     assert all(not torch.equal(old, new) for old, new in pairs)
 
 
-def test_prediction_has_the_labels_of_monai(monkeypatch):
-    monkeypatch.setitem(TRAINING_STEPS, "cpu", 5)
-    config = config_of("supervised")
-    ours, monai = measure_prediction(config, workload(16, 16), Stopwatch(CPU, 1))
-    assert monai.equal_labels is not None
-    assert monai.equal_labels > 0.999
-    assert ours.voxels == monai.voxels == 32 * 32
+def test_prediction_has_the_labels_of_monai(monkeypatch, no_turns):
+    monkeypatch.setitem(parts.TRAINING_STEPS, "cpu", 5)
+    _, monai = measure_prediction(config_of("supervised"), workload(16, 16), Stopwatch(CPU, 1))
+    assert monai["equal_labels"] > 0.999
 
 
 def test_volumes_on_disk_give_the_steps_of_volumes_on_the_device(monkeypatch):
-    losses: dict[int, list[float]] = {}
-    step = TrainingTrial.step
+    """Both take turns; crops are read again for each turn."""
+    monkeypatch.setitem(parts.DISK_SIDES, "cpu", (20, 20))
+    monkeypatch.setitem(parts.DEVICE_CAP, "cpu", 0.0)
+    for name, value in (("DISK_CASES", 4), ("DISK_FILES", 2), ("DISK_STEPS", 2), ("AHEAD", 1)):
+        monkeypatch.setattr(parts, name, value)
+    crops, advance = {}, TrainingTrial.advance
 
     def spy(trial: TrainingTrial) -> torch.Tensor:
-        total = step(trial)
-        losses.setdefault(id(trial), []).append(total.item())
-        return total
+        crops[trial.batches] = trial.batches.sampler.batch(5)
+        return advance(trial)
 
-    monkeypatch.setattr(TrainingTrial, "step", spy)
-    found = measure_data(config_of("segpl"), workload(8, 8), Stopwatch(CPU, 1))
-    assert [one.name for one in found] == ["on the device", "on disk"]
-    first, second = losses.values()
-    assert first == second
-    assert found[0].waiting is None
-    assert found[1].waiting is not None
+    monkeypatch.setattr(TrainingTrial, "advance", spy)
+    found = measure_data([config_of("segpl")], workload(8, 8), Stopwatch(CPU, 2))
+    assert [one["name"] for one in found] == ["segpl, on the device", "segpl, on disk"]
+    turns = list(crops)[1:]  # after the warm-up
+    assert [one.sampler.is_resident for one in turns] == [True, False] * 2
+    assert [one.pool for one in turns] == [None] * 4
+    first, second = (crops[one] for one in turns[:2])
+    assert torch.equal(first.labeled.image, second.labeled.image)
+    assert torch.equal(first.unlabeled.image, second.unlabeled.image)
+    assert "waiting" not in found[0]
+    assert 0 <= found[1]["waiting"] < 1
 
 
 def test_scaling_varies_one_thing_at_a_time():
-    load = workload_of("large", small=False)
+    load = named_workload("large", small=False)
     found = scaled_workloads(load)
     patches = [one.plan.patch for one in found.values() if one.plan.patch != load.plan.patch]
     volume = 112 * 112 * 80
@@ -266,7 +256,7 @@ def test_generated_volumes_have_every_class_and_its_positions():
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_has_a_valid_plan(name, small):
-    load = workload_of(name, small=small)
+    load = named_workload(name, small=small)
     load.plan.check(name)
     assert (load.crops == 2) is (small or (load.labeled, load.unlabeled) == (1, 1))
 
@@ -311,105 +301,76 @@ def test_weights_gradients_adam_moments_and_volumes_stay_in_memory():
     assert memory.peak == 4 * (4 * numbers + steps + voxels) + 2 * voxels
 
 
-def test_measuring_in_rounds_leaves_global_randomness_as_it_was(monkeypatch):
-    monkeypatch.setattr(measure, "WARM_UP", 0)
+@pytest.fixture
+def no_turns(monkeypatch) -> None:
+    """One step per turn, whatever the speed of the machine."""
+    monkeypatch.setattr(steps, "TURN_SECONDS", 0.0)
+
+
+MACHINE = {"TFLOP/s": 1.0, "GB/s": 10.0}
+
+
+def test_steps_take_turns_after_the_same_warm_up(monkeypatch, no_turns):
     turns, advances, step = [], [], TrainingTrial.step
     monkeypatch.setattr(
         TrainingTrial, "step", lambda trial: turns.append(trial.method.name) or step(trial)
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(20)
-        before = torch.get_rng_state()
-        configs = configs_for(["bpl-mix"], SMALL)
-        stopwatch = Stopwatch(CPU, 2, lambda: advances.append(1))
-        found = measure_setting(configs, workload(8, 8), stopwatch)
-        assert torch.equal(torch.get_rng_state(), before)
+    stopwatch = Stopwatch(CPU, 2, lambda: advances.append(1))
+    configs = configs_for(["bpl-mix"], SMALL)
+    found = measure_steps(configs, workload(8, 8), stopwatch, MACHINE)
     # ours, plain PyTorch, and supervised training on as many crops as bpl-mix learns from
-    assert turns[-10:] == [*("supervised", "bpl-mix") * 2, "supervised"] * 2
+    order = [*("supervised", "bpl-mix") * 2, "supervised"]
+    assert turns[-10:] == order * 2
+    warm_up = steps.WARM_UP + 1  # and a step that is timed to know how many fit into a turn
+    assert turns[-10 - warm_up * 5 : -10] == [name for name in order for _ in range(warm_up)]
     assert len(advances) == 2 + 2
-    for result in found.methods:
-        assert min(result.seconds.low, result.plain.low, result.first_step) > 0
-    assert found.methods[0].peer == found.methods[0].seconds
-    assert found.methods[1].peer != found.methods[0].seconds
-    assert [loop.name for loop in found.loops] == ["MONAI loop, float32"]
+    assert [one["name"] for one in found] == ["supervised", "bpl-mix", "MONAI loop, float32"]
+    reference, mixed, loop = found
+    assert reference["x"] == reference["x_learned"] == 1
+    assert mixed["x"] == mixed["ms"] / reference["ms"] != mixed["x_learned"]
+    assert loop["x"] == loop["ms"] / reference["ms"]
+    assert mixed["crops_per_second"] == pytest.approx(3 * 1e3 / mixed["ms"])
+    assert mixed["speedup"] == mixed["plain_ms"] / mixed["ms"]
+    rate = mixed["step_gflops"] * 1e9 / (mixed["ms"] / 1e3)
+    assert mixed["matrix_share"] == pytest.approx(rate / 1e12)
+    traffic = 4 * mixed["step_mvalues"] * 1e6 / (mixed["ms"] / 1e3)
+    assert mixed["memory_share"] == pytest.approx(traffic / 10e9)
+    assert mixed["x_peak_mb"] == mixed["peak_mb"] / reference["peak_mb"] > 1
 
 
-def test_step_time_is_a_median_with_quartiles_over_rounds_of_equal_steps():
-    counts = [0, 0]
-
-    def count(place: int) -> None:
-        counts[place] += 1
-
-    Stopwatch(CPU, 30).time([partial(count, 0), partial(count, 1)])
-    assert counts == [30 + measure.WARM_UP] * 2
-    assert StepTime.of([5.0, 1.0, 2.0, 3.0, 4.0]) == StepTime(3.0, 2.0, 4.0)
-    assert StepTime.of([7.0]) == StepTime(7.0, 7.0, 7.0)
+def test_first_graph_is_replayed_before_the_clock_starts():
+    """The first step runs without CUDA graphs, and the second records them."""
+    assert steps.WARM_UP >= 3
 
 
-def seconds(value: float) -> StepTime:
-    return StepTime(value, 0.9 * value, 1.1 * value)
+def test_time_is_a_median_with_quartiles():
+    found = spread([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert found == {"ms": 3000.0, "ms_low": 2000.0, "ms_high": 4000.0}
+    assert spread([7.0]) == {"ms": 7000.0, "ms_low": 7000.0, "ms_high": 7000.0}
 
 
-UNIT = MethodResult(
-    *("supervised", 4, seconds(0.5), seconds(2.0), 4, seconds(0.5), 3.0),
-    *(1000, 1000, 1000, 10**9, 10**8, 10**8, 10**7),
-)
-TWICE = MethodResult(
-    *("bpl-mix", 4, seconds(1.0), seconds(3.0), 6, seconds(0.8), 5.0),
-    *(2000, 1000, 1000, 2 * 10**9, 10**8, 2 * 10**8, 2 * 10**7),
-)
-LOOP = OtherResult("MONAI loop, float32", seconds(1.5), crops=4)
-BENCH = BenchResult(
-    machine={"device": "cpu", "torch": "2.8"},
-    matrix_rate=10**10,
-    copy_rate=10**9,
-    settings=[SettingResult({"patch": "16x16", "steps": 5}, [UNIT, TWICE], [LOOP])],
-    prediction=[
-        OtherResult("segpl", seconds(1.0), voxels=10**6),
-        OtherResult("MONAI", seconds(3.0), voxels=10**6, equal_labels=0.9995),
-    ],
-)
-
-
-def test_ratios_follow_from_the_figures():
-    found = ratios(TWICE, UNIT, BENCH)
-    assert found["crops_per_second"] == 4.0
-    assert found["plain_to_ours"] == 3.0
-    assert found["seconds_to_reference"] == 2.0
-    assert found["seconds_to_peer"] == 1.25
-    assert found["matrix_rate_reached"] == pytest.approx(2e9 / 1.0 / 1e10)
-    assert found["copy_rate_reached"] == pytest.approx(2e8 / 1.0 / 1e9)
-    assert found["parameters_to_reference"] == 2.0
-    assert found["predict_flops_to_reference"] == 1.0
-
-
-def test_tables_show_figures_and_ratios():
-    (setting,) = BENCH.settings
-    speed, cost = speed_table(setting, BENCH), cost_table(setting, BENCH)
-    assert speed.rows[1] == [
-        *("bpl-mix", "1000.00", "900.00-1100.00", "2.000", "1.250", "4.0"),
-        *("5.0", "3000.00", "3.00", "20.0%", "20.0%"),
+def test_ratios_compare_methods_of_one_setting():
+    records = [
+        {"name": "supervised", "ms": 10.0, "x": 1.0, "x_learned": 1.0, "speedup": 4.0},
+        {"name": "segpl", "ms": 10.5, "x": 1.05, "x_learned": 1.05, "speedup": 5.0},
+        {"name": "segpl-vi", "ms": 12.6, "x": 1.26, "x_learned": 1.26, "speedup": 6.0},
+        {"name": "bpl-mix", "ms": 20.0, "x": 2.0, "x_learned": 1.4, "speedup": 3.0},
     ]
-    assert speed.rows[2][:6] == [LOOP.name, "1500.00", "1350.00-1650.00", "3.000", "3.000", "2.7"]
-    assert cost.rows[1] == [
-        *("bpl-mix", "2,000", "2.000", "1,000", "1,000"),
-        *("2.000", "2.000", "0.100", "1.000", "20.0", "2.000"),
-    ]
-    for table in (speed, cost):
-        assert {len(row) for row in table.rows} == {len(table.columns)}
-    assert "patch 16x16" in speed.note
-    prediction = other_table("prediction", BENCH.prediction, "a note")
-    assert prediction.rows[1] == [
-        *("MONAI", "3000.00", "2700.00-3300.00", "3.000", "0.333", "99.950%")
-    ]
+    assert ratios_of("large", records) == {
+        "name": "large",
+        "segpl-vi_speedup": 6.0,
+        "segpl-vi_to_segpl": pytest.approx(1.2),
+        "segpl_to_supervised": 1.05,
+        "bpl-mix_to_supervised": 1.4,
+    }
+    assert ratios_of("large", records[:1]) == {"name": "large"}
 
 
-def test_file_has_all_figures_and_the_ratios(tmp_path):
-    path = tmp_path / "bench.json"
-    write_bench(path, BENCH)
-    assert read_record(path, BenchResult) == BENCH
-    (setting,) = json.loads(path.read_text())["settings"]
-    assert setting["methods"][1]["ratios"] == ratios(TWICE, UNIT, BENCH)
+def test_table_has_the_columns_that_were_measured():
+    records = [{"name": "segpl", "ms": 1.0}, {"name": "MONAI", "ms": 3.0, "equal_labels": 0.9995}]
+    table = bench_table("prediction", records, PART_COLUMNS, "a note")
+    assert table.columns == ["prediction", "ms", "equal labels"]
+    assert table.rows == [["segpl", "1.00", "-"], ["MONAI", "3.00", "99.950%"]]
 
 
 def test_rates_of_the_device_are_positive(monkeypatch):
@@ -425,19 +386,17 @@ def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
 
     monkeypatch.setattr(TrainingTrial, "step", greedy)
     with pytest.raises(InputError, match=r"out of memory on cpu\. Use a smaller --patch"):
-        measure_setting(configs_for(["supervised"], SMALL), workload(), Stopwatch(CPU, 1))
+        measure_steps(configs_for(["supervised"], SMALL), workload(), Stopwatch(CPU, 1), MACHINE)
 
 
 @pytest.mark.parametrize(
-    ("patch", "channels", "classes", "words"),
+    ("patch", "words"),
     [
-        ((30, 32, 32), 1, 2, "--patch: patch .* axis 0 has 30 .* Use 32"),
-        ((32,), 1, 2, "--patch needs 2 or 3 numbers"),
-        ((0, 32), 1, 2, "must be positive"),
-        ((32, 32), 0, 2, "--channels at least 1"),
-        ((32, 32), 1, 1, "the background is a class"),
+        ((30, 32, 32), "--patch: patch .* axis 0 has 30 .* Use 32"),
+        ((32,), "--patch needs 2 or 3 numbers"),
+        ((0, 32), "must be positive"),
     ],
 )
-def test_invalid_shape_is_rejected(patch, channels, classes, words):
+def test_invalid_patch_is_rejected(patch, words):
     with pytest.raises(InputError, match=words):
-        plan_for_patch(patch, channels=channels, classes=classes)
+        plan_for_patch(patch)

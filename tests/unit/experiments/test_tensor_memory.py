@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from segpl.experiments.bench.tensor_memory import TensorMemory
+from segpl.experiments.bench.counts import TensorMemory
 
 KILO = 256 * 4  # bytes of 256 numbers
 

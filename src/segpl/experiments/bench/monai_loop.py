@@ -31,22 +31,15 @@ class MonaiLoop:
         workload: Workload,
         volumes: Sequence[Volume],
         device: torch.device,
-        *,
         precision: str,
     ) -> None:
         from monai.losses.dice import DiceCELoss  # importing MONAI takes seconds
 
         plan = workload.plan
         self.network = build_method(config, plan).network.to(device).train()
-        rate = config.learning_rate(plan)
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=rate)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), config.learning_rate(plan))
         is_binary = plan.outputs == 1
-        self.loss = DiceCELoss(
-            sigmoid=is_binary,
-            softmax=not is_binary,
-            to_onehot_y=not is_binary,
-            include_background=True,
-        )
+        self.loss = DiceCELoss(sigmoid=is_binary, softmax=not is_binary, to_onehot_y=not is_binary)
         self.context = autocast(device, precision)
         self.batches = cached_batches(workload, volumes, device)
 

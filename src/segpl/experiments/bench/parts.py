@@ -1,84 +1,205 @@
-"""Run all parts of `segpl bench`, and show each one as soon as it is measured."""
+"""How steps grow with crops and cases, steps with data on disk, and prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from segpl.display import plain_console
-from segpl.errors import InputError
-from segpl.experiments.bench.measure import Stopwatch, measure_device, measure_setting
-from segpl.experiments.bench.prediction import MOST_PREDICTIONS, measure_prediction
-from segpl.experiments.bench.results import (
-    cost_table,
-    other_table,
-    speed_note,
-    speed_table,
-    write_bench,
-)
-from segpl.experiments.bench.scaling import (
-    FEWEST_DATA_STEPS,
-    measure_data,
-    measure_scaling,
-    scaled_workloads,
-)
-from segpl.experiments.bench.workload import Workload
-from segpl.report.tables import Table, print_table
+from segpl.data.cache import Volume
+from segpl.data.masks import label_values
+from segpl.data.prefetch import AHEAD
+from segpl.data.sampler import Resident, place_volumes
+from segpl.data.stored import StoredArray
+from segpl.experiments.bench.counts import seconds_per_step
+from segpl.experiments.bench.steps import WARM_UP, Stopwatch, measuring
+from segpl.experiments.bench.tables import Figures, spread
+from segpl.experiments.bench.trial import TrainingTrial
+from segpl.experiments.bench.workload import Workload, generate_volumes
+from segpl.predict.window import predict_windows, window_profiles
 from segpl.settings import Config
 
-OTHER_NOTES = {
-    "scaling": "Other crop sizes have about half and twice the voxels. Cases: volumes to choose "
-    "crops from.",
-    "data": "Waiting: share of the time spent waiting for crops that are read from disk. The "
-    "operating system may keep files in memory.",
-    "prediction": "One image; a network after a few training steps. MONAI: "
-    "`sliding_window_inference` in eager float32 with the same weights and windows.",
-}
+VOLUME_FACTORS = (0.5, 2.0)
+BATCH_FACTORS = (1, 2, 4)
+MANY_CASES = (10, 1000)
+
+DISK_CASES = 200
+DISK_FILES = 8  # different ones; each is the image of several cases
+DISK_SIDES = {"cuda": (512, 512, 300), "cpu": (48, 48, 32)}
+DEVICE_CAP = {"cuda": 2e9, "cpu": 1e6}  # bytes
+DISK_STEPS = 2 * AHEAD  # timed steps of a turn
+
+OVERLAP = 0.5  # the default of `segpl predict`
+WINDOW_BATCH = 4
+TRAINING_STEPS = {"cuda": 100, "cpu": 20}  # labels of an untrained network are rounding errors
+# sides of the image, as a multiple of the patch: a whole number gives MONAI the same windows
+IMAGE_SIDES = {"cuda": 3, "cpu": 2}
 
 
-def run_bench(
-    configs: Sequence[Config],
-    workloads: Sequence[Workload],
-    device: torch.device,
-    *,
-    parts: Collection[str],
-    steps: int,
-    out: Path | None,
-) -> None:
-    """Measure `configs`, the reference first; other parts than `steps` in the first workload."""
-    if min(steps, *(min(one.labeled, one.unlabeled) for one in workloads)) < 1:
-        raise InputError("--steps, --labeled and --unlabeled must be at least 1.")
-    # a table wrapped to a narrow terminal or a pipe is unreadable
-    console = plain_console(soft_wrap=False)
-    console.width = max(console.width, 140)
-    bench = measure_device(configs[0], device)
+def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[Figures]:
+    """Step times for other crop sizes, numbers of crops and numbers of cases."""
+    variants, device = scaled_workloads(workload), stopwatch.device
+    with measuring(device):
+        trials = []
+        for one in variants.values():
+            placed = place_volumes(generate_volumes(one.plan, 2), device, math.inf)
+            # cases beyond the first two are the same volumes again, to save memory
+            trials.append(TrainingTrial(config, one, repeated(placed, one.cases), device))
+        times = stopwatch.time([trial.step for trial in trials])
+    return [
+        found_record(name, found, times[0], one.crops * math.prod(one.plan.patch))
+        for (name, one), found in zip(variants.items(), times, strict=True)
+    ]
 
-    def show(*tables: Table) -> None:
-        for table in tables:
-            print_table(table, console)
-        if out:
-            write_bench(out, bench)
 
-    for workload in workloads if "steps" in parts else ():
-        with Stopwatch.shown(workload.name, device, steps, len(configs)) as stopwatch:
-            setting = measure_setting(configs, workload, stopwatch)
-        bench.settings.append(setting)
-        show(speed_table(setting, bench), cost_table(setting, bench))
-    if bench.settings:
-        show(Table([], [], speed_note(bench)))
-    first, default = workloads[0], configs[-1]
-    if "scaling" in parts:
-        count = len(scaled_workloads(first))
-        with Stopwatch.shown("scaling", device, steps, count) as stopwatch:
-            bench.scaling.extend(measure_scaling(default, first, stopwatch))
-    if "data" in parts:
-        with Stopwatch.shown("data", device, max(steps, FEWEST_DATA_STEPS)) as stopwatch:
-            bench.data.extend(measure_data(default, first, stopwatch))
-    if "prediction" in parts:
-        with Stopwatch.shown("prediction", device, min(steps, MOST_PREDICTIONS)) as stopwatch:
-            bench.prediction.extend(measure_prediction(configs[0], first, stopwatch))
-    for name, note in OTHER_NOTES.items():
-        if name in parts:
-            show(other_table(name, getattr(bench, name), note))
+def found_record(name: str, found: Figures, first: Figures, voxels: int) -> Figures:
+    """Times, relative to the first ones, and voxels per second."""
+    speed = voxels / found["ms"] / 1e3
+    return {"name": name, **found, "x": found["ms"] / first["ms"], "mvoxels_per_second": speed}
+
+
+def repeated(volumes: Sequence[Resident], count: int) -> list[Resident]:
+    return [volumes[number % len(volumes)] for number in range(count)]
+
+
+def scaled_workloads(workload: Workload) -> dict[str, Workload]:
+    """The workload and its variants, by what distinguishes them."""
+    labeled, unlabeled = workload.labeled, workload.unlabeled
+    unit = math.gcd(labeled, unlabeled)
+    variants = {"as above": workload}
+    for factor in VOLUME_FACTORS:
+        patch = scaled_patch(workload, factor)
+        plan = replace(workload.plan, patch=patch)
+        variants[f"crops of {'x'.join(map(str, patch))}"] = replace(workload, plan=plan)
+    for factor in BATCH_FACTORS:
+        first, second = factor * labeled // unit, factor * unlabeled // unit
+        if first != labeled:
+            name = f"{first} + {second} crops"
+            variants[name] = replace(workload, labeled=first, unlabeled=second)
+    return variants | {f"{count:,} cases": replace(workload, cases=count) for count in MANY_CASES}
+
+
+def scaled_patch(workload: Workload, factor: float) -> tuple[int, ...]:
+    """A patch of about `factor` times the volume whose sides the strides divide."""
+    plan = workload.plan
+    steps = [math.prod(row[axis] for row in plan.strides) for axis in range(plan.dims)]
+    scale = factor ** (1 / plan.dims)
+    return tuple(
+        max(1, round(scale * side / step)) * step
+        for side, step in zip(plan.patch, steps, strict=True)
+    )
+
+
+def measure_data(
+    configs: Sequence[Config], workload: Workload, stopwatch: Stopwatch
+) -> list[Figures]:
+    """Step times of each method with volumes on the device and with crops read from disk."""
+    device, records = stopwatch.device, []
+    with TemporaryDirectory() as folder, measuring(device):
+        (volume,) = generate_volumes(workload.plan, 1, DISK_SIDES[device.type])
+        stored = [stored_volume(volume, Path(folder), number) for number in range(DISK_FILES)]
+        resident = repeated(place_volumes(stored, device, math.inf), DISK_CASES)
+        streamed = place_volumes(
+            stored * (DISK_CASES // DISK_FILES), device, DEVICE_CAP[device.type]
+        )
+        for config in configs:
+            trial = TrainingTrial(config, workload, resident, device)
+            for _ in range(WARM_UP):
+                trial.step()
+            records += compare_volumes(trial, resident, streamed, stopwatch.rounds)
+            stopwatch.advance()
+    return records
+
+
+def compare_volumes(
+    trial: TrainingTrial, resident: list[Resident], streamed: list[Resident], rounds: int
+) -> list[Figures]:
+    """Steps of one trial on both, in turns."""
+    places = {"on the device": resident, "on disk": streamed}
+    seconds: dict[str, list[float]] = {name: [] for name in places}
+    waited = 0.0  # for crops from disk
+    for _ in range(rounds):
+        for name, volumes in places.items():
+            # opened for each turn: no crops are read ahead during the turn of the other
+            with trial.batches_of(volumes) as trial.batches:
+                for _ in range(AHEAD):
+                    trial.step()
+                before = trial.batches.waited
+                seconds[name].append(seconds_per_step(trial.step, trial.device, DISK_STEPS))
+                waited += trial.batches.waited - before
+    first, second = (spread(spent) for spent in seconds.values())
+    waiting = waited / DISK_STEPS / sum(seconds["on disk"])
+    names = [f"{trial.method.name}, {name}" for name in places]
+    voxels = trial.workload.crops * math.prod(trial.workload.plan.patch)
+    return [
+        found_record(names[0], first, first, voxels),
+        found_record(names[1], second, first, voxels) | {"waiting": waiting},
+    ]
+
+
+def stored_volume(volume: Volume, folder: Path, number: int) -> Volume:
+    """A copy of the volume in files, as the cache stores it."""
+    parts: dict[str, Any] = {}
+    for part in ("image", "label"):
+        path = folder / f"{number}.{part}.npy"
+        np.save(path, getattr(volume, part))
+        parts[part] = StoredArray.find(volume.name, path)
+    return replace(volume, **parts)
+
+
+def measure_prediction(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[Figures]:
+    """Prediction of one image by a network that was trained for a few steps, ours first."""
+    from monai.inferers.utils import sliding_window_inference  # importing MONAI takes seconds
+
+    plan, device, cudnn = workload.plan, stopwatch.device, torch.backends.cudnn
+    sides = [IMAGE_SIDES[device.type] * side for side in plan.patch]
+    with measuring(device):
+        volumes = place_volumes(generate_volumes(plan, workload.cases), device, math.inf)
+        ours = TrainingTrial(config, workload, volumes, device)
+        for _ in range(TRAINING_STEPS[device.type]):
+            ours.step()
+        plain = TrainingTrial(config, workload, volumes, device, plain=True)
+        plain.method.load_state_dict(ours.method.state_dict())
+        for method in (ours.method, plain.method):
+            method.eval()
+        (volume,) = generate_volumes(plan, 1, sides)
+        image = torch.from_numpy(np.asarray(volume.image)).to(device)
+        weights = torch.ones(())  # ours: MONAI's Gaussian has a lower bound
+        for profile in window_profiles(plan.patch):
+            weights = weights[..., None] * profile
+        weights = weights.to(device)
+
+        def segpl() -> Tensor:
+            return predict_windows(image, ours.method.predict, plan, overlap=OVERLAP)
+
+        @torch.no_grad()
+        def monai(*, tf32: bool) -> Tensor:
+            before, cudnn.allow_tf32 = cudnn.allow_tf32, tf32
+            whole: Tensor = sliding_window_inference(
+                *(image[None], plan.patch, WINDOW_BATCH, plain.method.predict, OVERLAP),
+                roi_weight_map=weights,
+            )
+            cudnn.allow_tf32 = before
+            return whole[0]
+
+        works: dict[str, Callable[[], Tensor]] = {"segpl": segpl}
+        works["MONAI, float32"] = partial(monai, tf32=False)
+        if device.type == "cuda":
+            works["MONAI, TF32 convolutions"] = partial(monai, tf32=True)
+        labels = [label_values(work().cpu().numpy(), plan) for work in works.values()]
+        times = stopwatch.time(list(works.values()))
+    records = [
+        found_record(name, found, times[0], math.prod(sides))
+        for name, found in zip(works, times, strict=True)
+    ]
+    for record, own in zip(records[1:], labels[1:], strict=True):
+        record["equal_labels"] = float((own == labels[0]).mean())
+    return records

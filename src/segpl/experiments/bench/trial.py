@@ -16,13 +16,11 @@ from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.device import autocast, memory_format, seed_global_generators, should_compile
 from segpl.engine.meter import Meter
 from segpl.engine.step import optimizer_for, take_step
-from segpl.engine.trainer import with_layout
+from segpl.engine.trainer import MOST_STEPS, with_layout
 from segpl.experiments.bench.workload import Workload
-from segpl.methods.base import Method
 from segpl.settings import Config
 from segpl.types import Batch
 
-ENDLESS = 10**9  # steps
 LATE = 1.0  # progress after all ramps, where every loss term counts
 
 
@@ -45,23 +43,41 @@ class TrainingTrial:
         if plain:
             train = replace(config.train, precision="float32", compile="off")
             config = replace(config, train=train)
-        dims = workload.plan.dims
-        self.layout = torch.contiguous_format if plain else memory_format(device, dims)
-        self.method = build_method(config, workload.plan)
+        self.config, self.workload, self.device = config, workload, device
+        plan = workload.plan
+        self.layout = torch.contiguous_format if plain else memory_format(device, plan.dims)
+        self.method = build_method(config, plan)
         self.method.to(device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # torch's stubs lack it
         self.context = autocast(device, config.train.precision)
         self.networks: AcceleratedNetworks | None = None
         if should_compile(device, config.train.compile):
             self.networks = AcceleratedNetworks(self.method, device, self.context, say)
-        rate = config.learning_rate(workload.plan)
+        rate = config.learning_rate(plan)
         self.optimizer = optimizer_for(self.method, rate, config.train.weight_decay)
         if plain:
             self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], lr=rate)
-        self.device, self.volumes = device, volumes
-        sampler = sampler_for(config, workload, self.method, volumes, device)
-        self.batches = Prefetch(sampler, ENDLESS)
+        self.batches = self.batches_of(volumes)
         self.meter = Meter()
         self.steps = 0
+
+    def batches_of(self, volumes: Sequence[Resident]) -> Prefetch:
+        """Batches of crops; all of them are labeled for a method without unlabeled ones."""
+        load, half, has_unlabeled = self.workload, len(volumes) // 2, self.method.needs_unlabeled
+        sampler = Sampler(
+            labeled=volumes[:half] if has_unlabeled else volumes,
+            unlabeled=volumes[half:],
+            patch=load.plan.patch,
+            labeled_crops=load.labeled if has_unlabeled else load.crops,
+            unlabeled_crops=load.unlabeled if has_unlabeled else 0,
+            foreground=self.config.train.foreground,
+            augment=self.config.augment,
+            seed=self.config.train.seed,
+            device=self.device,
+            validation=volumes[:half] if self.method.needs_validation else (),
+            mirror_axes=load.plan.mirror_axes,
+            spacing=load.plan.spacing,
+        )
+        return Prefetch(sampler, MOST_STEPS)
 
     def batch(self) -> Batch:
         return with_layout(self.batches.batch(self.steps), self.layout)
@@ -90,7 +106,7 @@ class TrainingTrial:
         return probability
 
     def resident_tensors(self) -> Iterator[Tensor]:
-        """Every tensor that stays in memory between steps."""
+        """Weights, gradients, buffers, optimizer state and volumes: what stays between steps."""
         for parameter in self.method.parameters():
             yield parameter
             if parameter.grad is not None:
@@ -98,31 +114,6 @@ class TrainingTrial:
         yield from self.method.buffers()
         for state in self.optimizer.state.values():
             yield from (value for value in state.values() if isinstance(value, Tensor))
-        for volume in self.volumes:
+        sampler = self.batches.sampler
+        for volume in (*sampler.labeled, *sampler.unlabeled):
             yield from (part for part in (volume.image, volume.label) if isinstance(part, Tensor))
-
-
-def sampler_for(
-    config: Config,
-    workload: Workload,
-    method: Method,
-    volumes: Sequence[Resident],
-    device: torch.device,
-) -> Sampler:
-    """The crops of a step; all of them are labeled for a method without unlabeled ones."""
-    plan, half = workload.plan, len(volumes) // 2
-    has_unlabeled = method.needs_unlabeled
-    return Sampler(
-        labeled=volumes[:half] if has_unlabeled else volumes,
-        unlabeled=volumes[half:],
-        patch=plan.patch,
-        labeled_crops=workload.labeled if has_unlabeled else workload.crops,
-        unlabeled_crops=workload.unlabeled if has_unlabeled else 0,
-        foreground=config.train.foreground,
-        augment=config.augment,
-        seed=config.train.seed,
-        device=device,
-        validation=volumes[:half] if method.needs_validation else (),
-        mirror_axes=plan.mirror_axes,
-        spacing=plan.spacing,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -11,15 +10,15 @@ import numpy as np
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Normalization, Plan
-from segpl.data.planner import PAPER_WIDTH, choose_strides
+from segpl.data.planner import PAPER_WIDTH, WIDTH, choose_strides
 from segpl.errors import InputError, did_you_mean
 from segpl.methods.base import METHODS
 from segpl.settings import Config, resolve, select_known
 
 REFERENCE = "supervised"
 MEASURED = (REFERENCE, "segpl", "segpl-vi", "cps", "fixmatch", "bpl-mix")
-GENERATED_CASES = 8  # generated volumes, half of them labeled
 VOLUME_MARGIN = 1.25  # sides of a volume, as a multiple of the patch
+FOREGROUND_POSITIONS = 100_000  # at most, per volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,8 @@ SETTINGS = {
     "multimodal": Setting((96, 96, 96), 1, 2, 8, (24, 24, 24), channels=4),
     "2d": Setting((384, 384), 4, 8, 32, (64, 64)),
 }
+# as planned for the left atrium on a GPU
+PLANNED = Setting((80, 80, 56), 4, 8, WIDTH, (16, 16, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +51,32 @@ class Workload:
     plan: Plan  # its patch, channels, classes, strides and width are used
     labeled: int  # crops
     unlabeled: int  # crops
-    cases: int = GENERATED_CASES
+    cases: int = 8  # generated volumes, half of them labeled
 
     @property
     def crops(self) -> int:
         return self.labeled + self.unlabeled
 
-    @property
-    def voxels(self) -> int:
-        return self.crops * math.prod(self.plan.patch)
+    @classmethod
+    def of(cls, name: str, setting: Setting, *, small: bool) -> Workload:
+        patch = setting.small if small else setting.patch
+        plan = plan_for_patch(patch, channels=setting.channels)
+        if small:
+            return cls(name, plan, 1, 1)
+        return cls(name, replace(plan, width=setting.width), setting.labeled, setting.unlabeled)
 
 
-def workload_of(name: str, *, small: bool) -> Workload:
-    """The workload of one of the `SETTINGS`, sized down if `small`."""
+def named_workload(name: str, *, small: bool) -> Workload:
     if name not in SETTINGS:
         raise InputError(f"no setting named '{name}'. {did_you_mean(name, SETTINGS)}")
-    one = SETTINGS[name]
-    plan = plan_for_patch(one.small if small else one.patch, channels=one.channels, classes=2)
-    crops = (1, 1) if small else (one.labeled, one.unlabeled)
-    return Workload(name, plan if small else replace(plan, width=one.width), *crops)
+    return Workload.of(name, SETTINGS[name], small=small)
 
 
-def plan_for_patch(patch: Sequence[int], *, channels: int, classes: int) -> Plan:
+def plan_for_patch(patch: Sequence[int], *, channels: int = 1, classes: int = 2) -> Plan:
     """A plan with the paper's width, and the strides for isotropic voxels."""
     dims = len(patch)
-    if dims not in PAPER_WIDTH or channels < 1 or classes < 2:
-        raise InputError(
-            "--patch needs 2 or 3 numbers, --channels at least 1, and --classes at least 2, "
-            "because the background is a class."
-        )
+    if dims not in PAPER_WIDTH:
+        raise InputError(f"--patch needs 2 or 3 numbers, not {dims}.")
     spacing = (1.0,) * dims
     plan = Plan(
         dims=dims,
@@ -130,18 +128,14 @@ def generate_volumes(plan: Plan, count: int, sides: Sequence[int] = ()) -> list[
     inner = len(plan.classes) - 1  # the innermost class
     volumes = []
     for index in range(count):
-        middle = rng.uniform(0.4, 0.6, len(sides))
-        axes = [
-            ((np.arange(side, dtype=np.float32) + 0.5) / side - center) ** 2
-            for side, center in zip(sides, middle, strict=True)
-        ]
-        squares = np.float32(0)
-        for axis in axes:
+        squares: Any = np.float32(0)
+        for side, center in zip(sides, rng.uniform(0.4, 0.6, len(sides)), strict=True):
+            axis = ((np.arange(side, dtype=np.float32) + 0.5) / side - np.float32(center)) ** 2
             squares = np.add.outer(squares, axis)
         depth = (0.35 - np.sqrt(squares)) / 0.35 * inner  # (*S), positive inside
         label = np.ceil(depth).clip(0, inner).astype(np.int16)
-        noise = rng.standard_normal((len(plan.channels), *sides), np.float32)
-        image = label + 0.5 * noise
-        foreground = np.argwhere(label)[:: max(1, label.size // 100_000)].astype(np.int32)
-        volumes.append(Volume(f"case-{index}", image, label, foreground))
+        image = rng.standard_normal((len(plan.channels), *sides), np.float32)
+        image = 0.5 * image + label
+        foreground = np.argwhere(label)[:: max(1, label.size // FOREGROUND_POSITIONS)]
+        volumes.append(Volume(f"case-{index}", image, label, foreground.astype(np.int32)))
     return volumes

@@ -1,0 +1,241 @@
+"""Training steps of all methods, ours and plain PyTorch's, and of MONAI's loop."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segpl.data.sampler import Resident, place_volumes
+from segpl.engine.device import autocast, is_out_of_memory, peak_memory, should_compile
+from segpl.engine.environment import describe_environment
+from segpl.errors import InputError
+from segpl.experiments.bench.counts import (
+    ConvolutionTraffic,
+    TensorMemory,
+    copy_rate,
+    count_flops,
+    count_weights,
+    matrix_rate,
+    seconds_per_step,
+    synchronize,
+)
+from segpl.experiments.bench.monai_loop import MonaiLoop
+from segpl.experiments.bench.tables import Figures, spread
+from segpl.experiments.bench.trial import TrainingTrial
+from segpl.experiments.bench.workload import Workload, generate_volumes
+from segpl.methods.base import Method
+from segpl.networks.network import Network
+from segpl.settings import Config
+
+MAX_RECOMPILATIONS = 256  # of one network: methods differ in batch size and mode
+WARM_UP = 3  # steps: on a GPU, the first one compiles kernels and the second records CUDA graphs
+TURN_SECONDS = 0.2
+COST_KEYS = ("parameters", "step_gflops", "predict_gflops", "peak_mb")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Times steps in rounds over all that are compared.
+
+    Other work on the machine then slows all of them alike. A turn takes as many steps as fit into
+    `TURN_SECONDS`, at least one, and waits for the device once.
+    """
+
+    device: torch.device
+    rounds: int
+    advance: Callable[[], None] = lambda: None  # called after each round
+
+    def time(self, works: Sequence[Callable[[], object]]) -> list[Figures]:
+        """Time of one step of each, after a warm-up."""
+        steps = []
+        for work in works:
+            for _ in range(WARM_UP):
+                work()
+            steps.append(max(1, int(TURN_SECONDS / seconds_per_step(work, self.device))))
+        seconds: list[list[float]] = [[] for _ in works]
+        for _ in range(self.rounds):
+            for work, count, spent in zip(works, steps, seconds, strict=True):
+                spent.append(seconds_per_step(work, self.device, count))
+            self.advance()
+        return [spread(spent) for spent in seconds]
+
+
+@contextmanager
+def measuring(device: torch.device) -> Iterator[None]:
+    """Free what was measured before, and let torch compile a network for every method."""
+    torch.compiler.reset()
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    from torch import _dynamo
+
+    limits: Any = _dynamo.config
+    try:
+        # beyond its limit, torch runs a network uncompiled with only a warning
+        with limits.patch(recompile_limit=MAX_RECOMPILATIONS):
+            yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"out of memory on {device}. Use a smaller --patch, fewer crops (--set train.batch=N) "
+            "or a narrower network (--set network.width=N)."
+        ) from error
+
+
+def precision_of(config: Config, device: torch.device) -> torch.dtype:
+    is_half = isinstance(autocast(device, config.train.precision), torch.autocast)
+    return torch.bfloat16 if is_half else torch.float32
+
+
+def measure_machine(config: Config, device: torch.device) -> Figures:
+    """The machine, and the rates that it reaches at most."""
+    environment = describe_environment(device)
+    precision = precision_of(config, device)
+    # CPUs without bfloat16 emulate its products very slowly
+    kind = precision if device.type == "cuda" else torch.float32
+    return {
+        **{name: environment[name] for name in ("device", "threads", "platform", "segpl")},
+        "commit": (environment["git"] or {}).get("commit"),
+        **{name: environment["packages"][name] for name in ("torch", "monai")},
+        "precision": str(precision).removeprefix("torch."),
+        "compiled": should_compile(device, config.train.compile),
+        "TFLOP/s": round(matrix_rate(device, kind) / 1e12, 3),
+        "GB/s": round(copy_rate(device) / 1e9, 2),
+    }
+
+
+def facts_of(config: Config, workload: Workload) -> Figures:
+    """Conditions of a measurement."""
+    plan = workload.plan
+    return {
+        "setting": workload.name,
+        "patch": "x".join(map(str, plan.patch)),
+        "channels": len(plan.channels),
+        "classes": len(plan.classes),
+        "labeled": workload.labeled,
+        "unlabeled": workload.unlabeled,
+        "network": config.network.name,
+        "width": config.network.width or plan.width,
+        "residual": config.network.residual,
+    }
+
+
+def measure_steps(
+    configs: Sequence[Config], workload: Workload, stopwatch: Stopwatch, machine: Figures
+) -> list[Figures]:
+    """A record of every method, the reference first, and of MONAI's loop."""
+    device, reference = stopwatch.device, configs[0]
+    volumes = generate_volumes(workload.plan, workload.cases)
+    placed = place_volumes(volumes, device, math.inf)
+    records: list[Figures] = []
+    ours: list[TrainingTrial] = []
+    plain: list[TrainingTrial] = []
+    loops: list[MonaiLoop] = []
+    peers: dict[int, TrainingTrial] = {}  # supervised training, by its number of crops
+    with measuring(device), ExitStack() as stack:
+        for config in configs:
+            plain.append(TrainingTrial(config, workload, placed, device, plain=True))
+            record = count_step(plain[-1])
+            trial, start = start_trial(config, workload, placed, device)
+            ours.append(trial)
+            records.append(record | start)
+            peers.setdefault(workload.crops, trial)
+            if (crops := record["learned_crops"]) not in peers:
+                labeled = replace(workload, labeled=crops, unlabeled=0)
+                peers[crops], _ = start_trial(reference, labeled, placed, device)
+            stopwatch.advance()
+        has_half = precision_of(reference, device) is torch.bfloat16
+        for kind in ("float32", "bfloat16")[: 1 + has_half]:
+            loop = MonaiLoop(reference, workload, volumes, device, kind)
+            stack.callback(loop.close)
+            loops.append(loop)
+            records.append({"name": f"MONAI loop, {kind}"})
+        shown = [*(one.step for one in ours), *(one.step for one in loops)]
+        others = [one.step for one in (*plain, *peers.values())]
+        works = list(dict.fromkeys([*shown, *others]))
+        found = dict(zip(works, stopwatch.time(works), strict=True))
+    base = found[shown[0]]["ms"]
+    for record, step in zip(records, shown, strict=True):
+        ms = found[step]["ms"]
+        record |= found[step] | {"x": ms / base, "crops_per_second": 1e3 * workload.crops / ms}
+    for record, trial, other in zip(records, ours, plain, strict=False):
+        ms, size = record["ms"], precision_of(trial.config, device).itemsize
+        record |= {
+            "x_learned": ms / found[peers[record["learned_crops"]].step]["ms"],
+            "plain_ms": found[other.step]["ms"],
+            "speedup": found[other.step]["ms"] / ms,
+            "matrix_share": record["step_gflops"] / ms / machine["TFLOP/s"],
+            "memory_share": size * record["step_mvalues"] / ms / machine["GB/s"],
+            **{f"x_{key}": record[key] / records[0][key] for key in COST_KEYS},
+        }
+    return records
+
+
+def start_trial(
+    config: Config, workload: Workload, volumes: Sequence[Resident], device: torch.device
+) -> tuple[TrainingTrial, Figures]:
+    """Our steps, the time to the end of the first one, and on a GPU the memory they need."""
+    is_cuda = device.type == "cuda"
+    synchronize(device)
+    if is_cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device) if is_cuda else 0
+    began = time.perf_counter()
+    trial = TrainingTrial(config, workload, volumes, device)
+    trial.step()
+    synchronize(device)
+    record = {"first_step_seconds": time.perf_counter() - began}
+    if is_cuda:
+        for _ in range(WARM_UP - 1):
+            trial.step()
+        record["peak_mb"] = (peak_memory(device) - before) / 1e6
+    return trial, record
+
+
+def count_step(trial: TrainingTrial) -> Figures:
+    """What can be counted in plain steps."""
+    method, batch = trial.method, trial.batch()
+    with ConvolutionTraffic() as traffic, learned_crops(method) as learned:
+        step_flops = count_flops(lambda: trial.learn(batch))
+    image = batch.labeled.image[:1]
+    record = {
+        "name": method.name,
+        "learned_crops": max(learned.values()),
+        "parameters": count_weights(method),
+        "predicting": count_weights(*method.predictors()),
+        "step_gflops": step_flops / 1e9,
+        "predict_gflops": count_flops(lambda: trial.predict(image)) / 1e9,
+        "step_mvalues": traffic.values / 1e6,  # that convolutions read and write
+    }
+    if trial.device.type == "cpu":
+        # the size of a process never shrinks and says nothing about one method; the first step
+        # has created the state of the optimizer
+        with TensorMemory(trial.resident_tensors()) as memory:
+            trial.step()
+        record["peak_mb"] = memory.peak / 1e6
+    return record
+
+
+@contextmanager
+def learned_crops(method: Method) -> Iterator[Counter[Network]]:
+    """Counts the crops that each network learns from."""
+    counts: Counter[Network] = Counter()
+
+    def count(network: Network, inputs: tuple[Tensor]) -> None:
+        if torch.is_grad_enabled() and not network.is_frozen:
+            counts[network] += inputs[0].shape[0]
+
+    handles = [network.register_forward_pre_hook(count) for network in method.networks()]
+    yield counts
+    for handle in handles:
+        handle.remove()

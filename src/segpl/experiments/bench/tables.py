@@ -1,0 +1,109 @@
+"""The tables of `segpl bench`. Figures of one row are written to JSON as they are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segpl.experiments.bench.workload import REFERENCE
+from segpl.report.tables import Table
+
+Figures = dict[str, Any]
+# key of a record: title, format; a table has the columns that its records have
+STEP_COLUMNS = {
+    "ms": ("ms/step", ".2f"),
+    "ms_low": ("low", ".2f"),
+    "ms_high": ("high", ".2f"),
+    "x": ("x", ".3f"),
+    "x_learned": ("x, same\nlearned", ".3f"),
+    "crops_per_second": ("crops/s", ".1f"),
+    "first_step_seconds": ("first\nstep (s)", ".1f"),
+    "plain_ms": ("plain\nPyTorch (ms)", ".2f"),
+    "speedup": ("speedup", ".2f"),
+    "matrix_share": ("matrix\nrate", ".1%"),
+    "memory_share": ("memory\nrate", ".1%"),
+}
+COST_COLUMNS = {
+    "parameters": ("parameters", ",.0f"),
+    "x_parameters": ("x", ".3f"),
+    "predicting": ("predicting", ",.0f"),
+    "step_gflops": ("step\nGFLOPs", ",.3f"),
+    "x_step_gflops": ("x", ".3f"),
+    "predict_gflops": ("predict\nGFLOPs", ",.3f"),
+    "x_predict_gflops": ("x", ".3f"),
+    "peak_mb": ("peak\nMB", ",.1f"),
+    "x_peak_mb": ("x", ".3f"),
+}
+PART_COLUMNS = {
+    "ms": ("ms", ".2f"),
+    "ms_low": ("low", ".2f"),
+    "ms_high": ("high", ".2f"),
+    "x": ("x", ".3f"),
+    "mvoxels_per_second": ("Mvoxel/s", ".3g"),
+    "waiting": ("waiting", ".2%"),
+    "equal_labels": ("equal labels", ".3%"),
+}
+RATIO_COLUMNS = {
+    "segpl-vi_speedup": ("segpl-vi: speedup\nover plain PyTorch", ".2f"),
+    "segpl-vi_to_segpl": ("segpl-vi\n/ segpl", ".3f"),
+    "segpl_to_supervised": (f"segpl\n/ {REFERENCE}", ".3f"),
+    "bpl-mix_to_supervised": (f"bpl-mix / {REFERENCE},\nsame learned", ".3f"),
+}
+STEP_NOTE = (
+    f"Low, high: quartiles. x: relative to {REFERENCE} training on the same number of crops. All "
+    "its crops are labeled, and only labeled crops get the scanner augmentation, so other methods "
+    "can be faster. x, same learned: on as many crops as the network learns from, which mixing "
+    "increases. First step: from building the method. Speedup: over the same weights and losses in "
+    "plain PyTorch (eager, float32 with TF32 convolutions on a GPU, default layout). Matrix rate: "
+    "FLOPs of convolutions and matrix products, relative to a large matrix product. Memory rate: "
+    "bytes that convolutions read and write, each tensor once, relative to a large copy; other "
+    "operations move more. MONAI loop: supervised training with MONAI's cached dataset, crops and "
+    "loss, and our network, eager, without augmentation."
+)
+COST_NOTE = (
+    "Predicting: weights that prediction needs; its FLOPs are for one crop. A multiply-add counts "
+    "as 2 FLOPs. Peak: memory allocated by torch in the first steps; on a CPU, live tensors of a "
+    "plain step."
+)
+
+
+def spread(seconds: Sequence[float]) -> Figures:
+    """Median and quartiles in milliseconds."""
+    values = seconds if len(seconds) > 1 else [*seconds, *seconds]
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return {"ms": 1e3 * middle, "ms_low": 1e3 * low, "ms_high": 1e3 * high}
+
+
+def facts_text(facts: Mapping[str, object]) -> str:
+    return f"{', '.join(f'{name} {value}' for name, value in facts.items())}."
+
+
+def bench_table(
+    title: str, records: Sequence[Figures], columns: Mapping[str, tuple[str, str]], note: str
+) -> Table:
+    """The columns that some record has."""
+    shown = {key: column for key, column in columns.items() if any(key in one for one in records)}
+    rows = [
+        [
+            one["name"],
+            *(format(one[key], form) if key in one else "-" for key, (_, form) in shown.items()),
+        ]
+        for one in records
+    ]
+    return Table([title, *(name for name, _ in shown.values())], rows, note)
+
+
+def ratios_of(name: str, records: Sequence[Figures]) -> Figures:
+    """Ratios between the methods of one setting, as far as they were measured."""
+    found = {one["name"]: one for one in records}
+    ratios: Figures = {"name": name}
+    if "segpl-vi" in found:
+        ratios["segpl-vi_speedup"] = found["segpl-vi"]["speedup"]
+    if "segpl-vi" in found and "segpl" in found:
+        ratios["segpl-vi_to_segpl"] = found["segpl-vi"]["ms"] / found["segpl"]["ms"]
+    if "segpl" in found:
+        ratios["segpl_to_supervised"] = found["segpl"]["x"]
+    if "bpl-mix" in found:
+        ratios["bpl-mix_to_supervised"] = found["bpl-mix"]["x_learned"]
+    return ratios
