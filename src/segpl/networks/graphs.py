@@ -43,11 +43,18 @@ class GraphMemory:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 yield
         except RuntimeError as error:
-            # torch does not undo a failed recording, and could never free cached memory again
-            torch.cuda.set_stream(stream)
-            with suppress(RuntimeError, AttributeError):
-                torch._C._cuda_endAllocateToPool(stream.device_index, self.pool)
+            self.clean_up(stream)
             raise CaptureError(str(error)) from error
+
+    def clean_up(self, stream: torch.cuda.Stream) -> None:
+        """Undo a failed recording, which torch does not do."""
+        torch.cuda.set_stream(stream)
+        # otherwise it could never free cached memory again
+        with suppress(RuntimeError, AttributeError):
+            torch._C._cuda_endAllocateToPool(stream.device_index, self.pool)
+        # otherwise random numbers such as those of dropout would be an error
+        generator = torch.cuda.default_generators[stream.device_index]
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 class GraphedCalls:

@@ -164,6 +164,8 @@ def test_only_graphs_of_the_same_step_share_memory(fake_capture):
 
 def test_a_failed_recording_is_undone(fake_capture, monkeypatch):
     undone: list[object] = []
+    generator = SimpleNamespace(clone_state=lambda: "copy", graphsafe_set_state=undone.append)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(torch.cuda, "set_stream", undone.append)
     monkeypatch.setattr(
         torch._C, "_cuda_endAllocateToPool", lambda *pool: undone.append(pool), raising=False
@@ -171,7 +173,7 @@ def test_a_failed_recording_is_undone(fake_capture, monkeypatch):
     memory = graphs.GraphMemory()
     with pytest.raises(graphs.CaptureError, match="not permitted"), memory.capture(None):
         raise RuntimeError("operation not permitted when stream is capturing")
-    assert undone == [fake_capture, (0, (0, 0))]
+    assert undone == [fake_capture, (0, (0, 0)), "copy"]
 
 
 def test_prediction_falls_back_when_its_kernels_fail(on_cpu, monkeypatch):
