@@ -158,32 +158,28 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
-def loaded(modules: list[str], names: list[str]) -> str:
-    """Which of `names` are loaded by importing `modules` in a new process."""
-    code = f"import sys, {', '.join(modules)}; print(*[n for n in {names} if n in sys.modules])"
+def loaded(*stages: tuple[list[str], list[str]]) -> list[str]:
+    """For modules imported one after another in a new process: which of the names are loaded."""
+    code = "import sys\n" + "".join(
+        f"import {', '.join(modules)}\nprint(*[n for n in {names} if n in sys.modules])\n"
+        for modules, names in stages
+    )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    return result.stdout.strip()
+    return result.stdout.split()
 
 
 def test_command_line_loads_nothing_heavy():
     """Help is printed after importing the modules of cli/ alone."""
     commands = [module for module in imports() if module.startswith("segpl.cli.")]
-    assert loaded(commands, HEAVY) == ""
+    assert loaded((commands, HEAVY)) == []
 
 
-def test_training_loads_readers_and_monai_only_where_they_are_used():
-    """Together they take half as long as importing torch."""
+def test_packages_are_loaded_only_where_they_are_used():
+    """Importing one takes longer than preparing or predicting a small scan."""
+    prepare = ["segpl.data.cache"], ["torch", "monai"]
     unused = ["monai", "scipy", "nibabel", "pydicom", "matplotlib", "torch._dynamo"]
-    assert loaded(["segpl.training"], unused) == ""
-
-
-def test_scans_are_prepared_without_torch():
-    """Every process that prepares scans would load it."""
-    assert loaded(["segpl.data.cache"], ["torch", "monai"]) == ""
-
-
-def test_prediction_loads_no_statistical_tests():
-    """`scipy.stats` takes longer to import than a small scan to predict."""
-    assert loaded(["segpl.run", "segpl.report.page.preview"], ["scipy.stats"]) == ""
+    train = ["segpl.training"], unused
+    predict = ["segpl.run", "segpl.report.page.preview"], ["scipy.stats"]
+    assert loaded(prepare, train, predict) == []
