@@ -29,7 +29,7 @@ def take_step(
     taken: int,
     paused: bool = False,
 ) -> tuple[StepOutput, Tensor]:
-    """Take one step after `taken` earlier ones; return its terms and their weighted sum.
+    """Take one step after `taken` earlier ones; return its terms and their sum, without gradient.
 
     If `paused`, the pseudo-label term has weight 0.
     """
@@ -42,7 +42,9 @@ def take_step(
     torch.autograd.backward(total)
     optimizer.step()
     method.after_update(taken + 1)
-    return output, total
+    # a graph that outlives its step would be tied to the stream of this one while the next records
+    terms = {name: replace(term, value=term.value.detach()) for name, term in output.terms.items()}
+    return replace(output, terms=terms), total.detach()
 
 
 def without_pseudo(output: StepOutput) -> StepOutput:

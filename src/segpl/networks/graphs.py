@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 Outputs = tuple[Tensor, ...]
 
@@ -105,10 +106,14 @@ class Recording:
         self.memory = calls.memory
         self.image = image.clone()
         self.graph = torch.cuda.CUDAGraph()
+        trained = {n: p for n, p in calls.body.named_parameters() if p.requires_grad}
+        self.weights = list(trained.values()) if torch.is_grad_enabled() else []
+        # autograd ties a weight to the stream of its first use, and counts changes of its values;
+        # `data` has the same memory, but neither of these
+        aliases = {name: weight.data.requires_grad_() for name, weight in trained.items()}
+        self.leaves = list(aliases.values())
         with self.memory.capture(self.graph):
-            self.outputs = calls.run_body(self.image)
-        needs_gradient = any(output.requires_grad for output in self.outputs)
-        self.weights = [p for p in calls.body.parameters() if p.requires_grad and needs_gradient]
+            self.outputs: Outputs = functional_call(calls.body, aliases, (self.image.data,))
         self.backward: dict[tuple[bool, ...], BackwardRecording] = {}
 
     def __call__(self, image: Tensor) -> Outputs:
@@ -141,7 +146,7 @@ class BackwardRecording:
             # the recorded forward pass is replayed again: keep what it saved
             self.found = torch.autograd.grad(
                 [output for output, _ in used],
-                forward.weights,
+                forward.leaves,
                 [gradient for _, gradient in used],
                 retain_graph=True,
                 allow_unused=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import count
 from types import SimpleNamespace
 from typing import ClassVar
@@ -189,3 +190,40 @@ def test_prediction_falls_back_when_its_kernels_fail(on_cpu, monkeypatch):
             found = network(image).logits
         torch.testing.assert_close(found, wanted)
         network(image)  # without another warning
+
+
+class NoGraph:
+    """In place of a CUDA graph; the recorded call itself has computed the results."""
+
+    def replay(self) -> None: ...
+
+
+@pytest.fixture
+def without_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", NoGraph)
+    monkeypatch.setattr(graphs.GraphMemory, "capture", lambda memory, graph: nullcontext())
+
+
+def test_a_recording_gives_every_weight_its_gradient(without_gpu):
+    body = UNet(dims=2, channels=1, outputs=1, width=4, strides=[(2, 2)])
+    image = torch.randn(1, 1, 8, 8)
+    weights = list(body.parameters())
+
+    def gradients(outputs):
+        return torch.autograd.grad(outputs[0].square().sum(), weights, allow_unused=True)
+
+    wanted, plain = gradients(body(image)), body(image)[0]
+    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), image)
+    outputs = recording(image)
+    assert torch.equal(outputs[0], plain)
+    for found, known in zip(gradients(outputs), wanted, strict=True):
+        torch.testing.assert_close(found, known)
+
+
+def test_a_recording_does_not_share_autograd_state_with_the_weights(without_gpu):
+    """Weights of an earlier graph are tied to its stream, where recording is not allowed."""
+    body = Scale()
+    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), torch.ones(1))
+    (leaf,) = recording.leaves
+    assert leaf is not body.weight
+    assert leaf.data_ptr() == body.weight.data_ptr()
