@@ -22,9 +22,9 @@ def usable_cores() -> int:
 def limit_threads() -> None:
     """Let torch use no more threads than cores: it ignores the CPU quota of a container.
 
-    The other threads would wait for each other. The user's OMP_NUM_THREADS has priority.
+    Extra threads would only wait for each other. The user's OMP_NUM_THREADS takes precedence.
     """
-    import torch  # scans are prepared without it
+    import torch  # preparing scans does not need it
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), usable_cores()))

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-if TYPE_CHECKING:  # scans are prepared without torch
+if TYPE_CHECKING:  # preparing scans does not need torch
     import torch
     from torch import Tensor
 

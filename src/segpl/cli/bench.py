@@ -1,8 +1,8 @@
 """Measure how fast methods train and predict on this machine, and what they cost.
 
-Each step is the step of `segpl train` on generated volumes. It is compared with
-supervised training, with plain PyTorch and with MONAI. Without options, four
-sizes are measured; on a CPU, with small crops.
+Training steps are those of `segpl train`, on generated volumes. They are compared
+with supervised training, plain PyTorch and MONAI. By default, six methods are
+measured in four settings; on a CPU, with small crops.
 
 Examples:
   segpl bench
@@ -45,13 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         nargs="+",
         metavar="N",
-        help="another crop size in voxels; two numbers for 2D",
+        help="crop size in voxels, instead of a setting; two numbers for 2D",
     )
     size.add_argument(
         "--plan",
         type=Path,
         metavar="JSON",
-        help="take crops, channels, classes and network from this plan",
+        help="use the crops, channels, classes and network of this plan",
     )
     parser.add_argument(
         "--parts",
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=BENCH_PARTS,
         default=BENCH_PARTS,
         metavar="PART",
-        help="steps (of all methods), data (on disk), and for the first setting prediction and "
-        "scaling (default: all)",
+        help="what to measure: steps, data (on disk), prediction, scaling; the last two only in "
+        "the first setting (default: all)",
     )
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help=f"timed rounds (default {ROUNDS})"
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any setting, such as network.width=16 or train.compile=off; a method setting applies "
         "to all methods that have it",
     )
-    parser.add_argument("--out", type=Path, metavar="JSON", help="also write all figures here")
+    parser.add_argument("--out", type=Path, metavar="JSON", help="also write all results here")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     device = choose_device(configs[0].train.device)
     is_small = device.type == "cpu"
     if is_small and is_named:
-        say("On a CPU, the crops are small and few. --patch measures another size.")
+        say("On a CPU, the default crops are small and few. Use --patch to measure another size.")
     workloads = chosen_workloads(args, configs[0], small=is_small)
     run_bench(configs, workloads, device, parts=args.parts, rounds=args.rounds, out=args.out)
     if args.out:
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen_workloads(args: argparse.Namespace, config: Config, *, small: bool) -> list[Workload]:
-    """The named settings, or the one that the plan or the patch describes."""
+    """The chosen settings, or one workload for the given plan or patch."""
     from segpl.data.plan import Plan
     from segpl.experiments.bench.workload import (
         SETTINGS,

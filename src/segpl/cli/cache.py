@@ -1,6 +1,6 @@
-"""List the datasets whose prepared scans are cached, or remove some of them.
+"""List the datasets in the cache, or remove their prepared scans.
 
-Nothing is lost: training prepares scans again if they are not in the cache.
+Removing them is safe: training prepares scans again if they are not in the cache.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="remove the prepared scans of datasets that no longer exist",
     )
     parser.add_argument(
-        "--yes", action="store_true", help="remove them; by default they are only listed"
+        "--yes", action="store_true", help="remove the scans instead of only listing them"
     )
 
 
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"Compiled networks: {size_in_words(folder_size(kernels))}.")
     total = size_in_words(sum(one.size for one in chosen))
     if not is_removal:
-        console.print(f"{root} has {total} of prepared scans.")
+        console.print(f"{root} contains {total} of prepared scans.")
     elif not chosen:
         console.print("There is nothing to remove.")
     elif not args.yes:
@@ -74,7 +74,7 @@ def choose(
     for path, given in resolved.items():
         if path not in {one.folder for one in known}:
             raise MissingFileError(
-                f"the cache has no dataset {given}. `segpl cache` lists all folders."
+                f"the cache has no dataset {given}. Run `segpl cache` to list its datasets."
             )
     return [
         one for one in known if one.folder in resolved or (is_missing_chosen and not one.exists)

@@ -49,7 +49,7 @@ class Geometry:
     """How to mirror, rotate and scale the crops of a batch."""
 
     flips: tuple[tuple[int, ...], ...]  # mirrored spatial axes of each crop
-    motions: dict[int, Matrix]  # of some crops, by their number
+    motions: dict[int, Matrix]  # of the crops that move, by index
 
 
 def draw_geometry(
@@ -60,7 +60,7 @@ def draw_geometry(
     mirror_axes: Sequence[int] = (),
     spacing: Sequence[float] = (),
 ) -> Geometry:
-    """Draw the geometry of `crops` crops with these sides.
+    """Draw the geometry of `crops` crops whose sides are `sides`.
 
     Only the spatial axes in `mirror_axes` are mirrored. Without a `spacing`, voxels are isotropic.
     """
@@ -83,9 +83,9 @@ def draw_geometry(
 def transform(image: Tensor, label: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """Mirror, rotate and scale images (B, C, *S) and labels (B, *S) together.
 
-    Nothing waits for the device. Images are interpolated linearly and repeat their border outside
-    the crop. Labels take the nearest voxel, and IGNORE (or False) outside. An integer image is
-    treated as a label map: interpolating between two classes would invent a third.
+    The host never waits for the device. Images are interpolated linearly, and their border is
+    repeated outside the crop. Labels take the nearest voxel, and IGNORE (or False) outside. An
+    integer image is treated as a label map: interpolating two classes would invent a third.
     """
     if any(geometry.flips):
         image, label = mirror(image, label, geometry.flips)
@@ -106,7 +106,7 @@ def transform(image: Tensor, label: Tensor, geometry: Geometry) -> tuple[Tensor,
 
 
 def mirror(image: Tensor, label: Tensor, flips: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Reverse the spatial axes in `flips`, which are given for each crop."""
+    """Reverse the spatial axes that `flips` lists for each crop."""
     images, labels = list(image), list(label)
     for n, axes in enumerate(flips):
         if axes:

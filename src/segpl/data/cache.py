@@ -33,7 +33,7 @@ from segpl.data.stored import Array, StoredArray
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import read_record, write_atomically, write_json
 
-VERSION = 4  # increase it when preparation of the same files with the same plan changes
+VERSION = 4  # increase it when the same files and plan give other arrays
 FOREGROUND = 20_000  # foreground positions kept per case
 
 
@@ -44,7 +44,7 @@ class Volume:
     name: str
     image: Array  # (C, *S) float32
     label: Array | None  # (*S) int8 or int16, class index or IGNORE
-    # (N, dims) int32 positions, class after class; balanced over classes if possible
+    # (N, dims) int32 positions, sorted by class; balanced across classes if possible
     foreground: Array | None
     grid: Grid | None = None  # of the image file
 
@@ -129,7 +129,7 @@ def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> None:
 def _load_case(
     case: Case, plan: Plan, is_labeled: bool, root: Path, *, may_prepare: bool = True
 ) -> Volume | None:
-    """The case from the cache; if it is not there, prepare it or return None."""
+    """The cached case; if there is none, prepare it, or return None without `may_prepare`."""
     stem = _folder(case, plan, root) / _file_name(case.name)
     try:
         found = _prepared_image(case, plan, stem, may_prepare)

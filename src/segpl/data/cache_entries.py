@@ -1,7 +1,7 @@
 """What the cache contains, and how to remove parts of it.
 
-Nothing is removed but the files that `data/cache.py` writes, in folders that carry the hash of
-their source; links are never followed.
+Only files written by `data/cache.py` are removed, in folders named with the hash of their source.
+Links are never followed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class CachedDataset:
             with storage_errors(file):
                 file.unlink(missing_ok=True)
         for folder in sorted(folders, key=lambda path: -len(path.parts)):
-            with suppress(OSError):  # it contains other files
+            with suppress(OSError):  # not empty
                 folder.rmdir()
 
 
 def cached_datasets(root: Path) -> list[CachedDataset]:
-    """The datasets in the cache; one of which only a part still exists is listed twice."""
+    """The datasets in the cache; a dataset that exists only in part is listed twice."""
     found: list[tuple[Path, bool, Path]] = []  # dataset, whether the source exists, file
     for entry in _subfolders(root, ENTRY):
         files = [file for part in _subfolders(entry, VARIANT) for file in _cached_files(part)]
@@ -65,7 +65,7 @@ def folder_size(folder: Path) -> int:
 
 
 def _states(files: Iterable[Path]) -> dict[Path, os.stat_result]:
-    """Size and times of the files that exist; a running training renames its drafts."""
+    """Size and times of the files that exist: a training run may rename its drafts meanwhile."""
     states = {}
     for file in files:
         with suppress(FileNotFoundError):
@@ -75,7 +75,7 @@ def _states(files: Iterable[Path]) -> dict[Path, os.stat_result]:
 
 def _summarize(folder: Path, exists: bool, files: list[Path]) -> CachedDataset:
     states = _states(files)
-    # reading a record for this list is not a use
+    # this list itself reads the records, which must not count as use
     arrays = [state for file, state in states.items() if file.suffix == ".npy"]
     return CachedDataset(
         folder,
@@ -103,7 +103,7 @@ def _cached_files(folder: Path) -> Iterator[Path]:
 
 
 def _images_folder(entry: Path, files: Iterable[Path]) -> Path | None:
-    """The folder of the images, from the first readable record; None if this is no entry."""
+    """The folder of the images, from the first readable record; None if there is none."""
     match = ENTRY.fullmatch(entry.name)
     for file in files:
         if not (match and file.name.endswith(".image.json")):

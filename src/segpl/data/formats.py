@@ -90,12 +90,12 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
 
 
 def _fill(raw: bytearray, file: io.BufferedIOBase) -> None:
-    """Read `file` into `raw`; a second copy of a large scan may not fit in memory."""
+    """Read `file` into `raw` in chunks: two copies of a large scan may not fit in memory."""
     view, filled = memoryview(raw), 0
     while filled < len(raw):
         part = file.read(min(CHUNK, len(raw) - filled))
         if not part:
-            raise EOFError(f"{len(raw) - filled:,} bytes are missing at its end")
+            raise EOFError(f"{len(raw) - filled:,} bytes are missing at the end of the file")
         view[filled : filled + len(part)] = part
         filled += len(part)
 

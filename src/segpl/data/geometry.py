@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Affine = NDArray[np.float64]
 SAME_SPACING = 0.01  # smaller relative differences are rounding in a header
 SMOOTHED_FROM = 1.5  # shrinking by a larger factor needs a blur against aliasing
-SLAB_VOXELS = 2**21  # resampled at a time
+SLAB_VOXELS = 2**21  # voxels resampled at a time
 TIE = 1e-3  # fractions of a voxel that differ by less are equal up to rounding
 
 
@@ -75,7 +75,7 @@ def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
 
 
 def _apply(array: NDArray[Any], transform: NDArray[np.float64]) -> NDArray[Any]:
-    """A view of `array`."""
+    """Reorder and flip the axes of `array` (C, *S), without a copy."""
     steps = (slice(None, None, int(flip)) for flip in transform[:, 1])
     targets = transform[:, 0].astype(int)
     return array[(slice(None), *steps)].transpose(0, *(np.argsort(targets) + 1))
@@ -94,7 +94,7 @@ def resampled_shape(
 def resize(array: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float32]:
     """Resample `array` (C, *S) to `shape` over the same field of view, by linear interpolation.
 
-    Axes that shrink are blurred against aliasing.
+    Axes that shrink are blurred to avoid aliasing.
     """
     if array.shape[1:] == tuple(shape):
         return array
@@ -129,7 +129,7 @@ def resize_label(label: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
 
 
 class _Slab(NamedTuple):
-    """Rows of the new grid, and how to compute them; whole volumes would need several copies."""
+    """Rows of the new grid and how to compute them; whole volumes would need more memory."""
 
     rows: slice
     source: slice  # the rows of the old grid that they depend on
@@ -149,7 +149,7 @@ def _slabs(old: Sequence[int], new: Sequence[int]) -> Iterator[_Slab]:
     factors = [a / b for a, b in zip(old, new, strict=True)]
     weights = [_weights(a, b) for a, b in zip(old, new, strict=True)]
     changed = (axis for axis in range(len(old)) if old[axis] != new[axis])
-    # first the axes that shrink most: less is left for the others
+    # axes that shrink most come first, so that fewer voxels remain for the others
     axes = sorted(changed, key=factors.__getitem__, reverse=True)
     plane = max(math.prod(old[1:]), math.prod(new[1:])) * max(1.0, factors[0])
     step = max(1, int(SLAB_VOXELS / plane))

@@ -124,7 +124,7 @@ def _detect_dims(cases: Sequence[Case]) -> int:
 
 
 def _reading_memory(case: Case) -> int:
-    """Estimate of the bytes that reading a case takes; 0 if its header is unreadable."""
+    """Estimated memory for reading a case, in bytes; 0 if its header is unreadable."""
     try:
         grid, channels = read_grid(case.images[0])
     except UserError:

@@ -1,8 +1,8 @@
-"""Fingerprints of inspected cases on disk, so that a second run on the same files reads none.
+"""Stored fingerprints of inspected cases: later runs do not read unchanged files again.
 
     <root>/inspected/<hash of the dataset's folder>.json
 
-A fingerprint is fresh while paths, sizes and modification times of its files are unchanged.
+A fingerprint is valid while the paths, sizes and modification times of its files are unchanged.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def fingerprints_file(dataset: Path, root: Path) -> Path:
 
 
 def _key(case: Case) -> str:
-    """With and without its label, a case has different fingerprints."""
+    """A case has different fingerprints with and without its label."""
     return f"{'labeled' if case.label else 'unlabeled'} {case.name}"
 
 
 def source_digest(case: Case, dims: int, ignore: int | None) -> str:
-    """Changes with anything that the fingerprint depends on; take it before reading the files."""
+    """Hash of all that the fingerprint depends on; compute it before reading the files."""
     text = hashlib.sha256(repr((FINGERPRINT_VERSION, dims, ignore, case.segments)).encode())
     for path in (*case.images, *((case.label,) if case.label else ())):
         try:

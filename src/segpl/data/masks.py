@@ -34,7 +34,7 @@ def label_values(
     values = list(plan.classes.values())
     numbers = np.array(values, np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32)
     labels: NDArray[Any] = np.empty(probabilities.shape[1:], numbers.dtype)
-    # row by row: indices of a large scan have twice the size of a probability map
+    # row by row: the indices of a large scan take twice the memory of a probability map
     for row, target in zip(np.moveaxis(probabilities, 1, 0), labels, strict=True):
         target[...] = numbers[class_index(row)]
     return labels
@@ -81,7 +81,7 @@ def largest_component(mask: Mask) -> Mask:
     pieces, count = ndimage.label(
         mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim)
     )
-    # slice by slice, because numpy converts what it counts to 64-bit integers
+    # slice by slice, because numpy converts its input to 64-bit integers
     sizes = np.zeros(count + 1, np.intp)
     for part in pieces:
         sizes += np.bincount(part.reshape(-1), minlength=count + 1)

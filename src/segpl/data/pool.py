@@ -1,7 +1,7 @@
-"""Threads and processes that read cases side by side, within the memory that is free.
+"""Threads and processes that read cases in parallel, within the available memory.
 
 Processes are started as commands. `multiprocessing` would import the user's script in each of them,
-and a script without `if __name__ == "__main__"` would start over.
+and a script without an `if __name__ == "__main__"` guard would run again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segpl.errors import InputError, Spelling, UserError
 
 THREADS = 4
 WORK_PER_PROCESS = 2**25  # bytes of image files
-IDLE_PROCESS = 2**28  # bytes of memory, generously
+IDLE_PROCESS = 2**28  # bytes of memory, an upper estimate
 WORKER_CODE = "import sys; sys.path[:] = sys.argv[1:]; from segpl.data.pool import serve; serve()"
 # MemAvailable counts reclaimable file cache, which is most of the memory after heavy disk use
 MEMINFO = Path("/proc/meminfo")
@@ -47,7 +47,7 @@ def container_limit() -> float:
 
 
 class MemoryBudget:
-    """Lets a job wait until the memory that it needs is free."""
+    """Makes each job wait until the memory it needs is free."""
 
     def __init__(self, size: int) -> None:
         self.size = self.free = size
@@ -68,9 +68,9 @@ class MemoryBudget:
 
 
 class CasePool:
-    """Runs a job on every case, on threads that may pass it on to one process each.
+    """Runs a job on every case, on threads that can each call a worker process.
 
-    A process needs a second to start, so that little work is done without them.
+    A process takes a second to start, so small datasets use threads only.
     """
 
     def __init__(self, cases: Sequence[Case]) -> None:
@@ -80,7 +80,7 @@ class CasePool:
         files = [path for case in cases for path in case.images if path.is_file()]
         work = sum(path.stat().st_size for path in files)
         count = min(cores, len(cases), work // WORK_PER_PROCESS, memory // IDLE_PROCESS)
-        # an interpreter inside another program cannot be started again
+        # a Python that is embedded in another program cannot be started as a command
         can_start = bool(sys.executable) and not getattr(sys, "frozen", False)
         self.processes = [_start_worker() for _ in range(count)] if count > 1 and can_start else []
         self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -89,7 +89,7 @@ class CasePool:
         self.threads = len(self.processes) or min(THREADS, cores)
 
     def run(self, job: Callable[[Case], None]) -> None:
-        """Run `job` on every case; after an error or an interruption, start no other."""
+        """Run `job` on every case; start no more jobs after an error or an interruption."""
         with ThreadPoolExecutor(self.threads) as threads:
             futures = [threads.submit(job, case) for case in self.cases]
             try:
@@ -102,7 +102,7 @@ class CasePool:
                 future.result()
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call a function in a process that is idle, or here if there are none."""
+        """Call a function in an idle worker process, or in this one if there are no workers."""
         if not self.processes:
             return function(*arguments)
         process = self.idle.get()
@@ -126,13 +126,13 @@ class CasePool:
         return answer
 
     def _stop(self) -> None:
-        """End all processes; files are written by renaming, so none is left half written."""
+        """Stop all processes. Files are put in place by renaming, so none is left incomplete."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # it may hold what the process did not read
+                with suppress(OSError):  # the buffer may have data that the process did not read
                     if pipe is not None:
                         pipe.close()
 
@@ -150,7 +150,7 @@ def _start_worker() -> subprocess.Popen[bytes]:
 def serve() -> None:
     """In a worker: call the functions that arrive on standard input until it closes."""
     with suppress(EOFError, BrokenPipeError), os.fdopen(os.dup(1), "wb") as answers:
-        os.dup2(2, 1)  # nothing printed may mix with the answers
+        os.dup2(2, 1)  # keep printed text out of the answers
         while True:
             function, arguments, Spelling.is_command_line = pickle.load(sys.stdin.buffer)
             answer: object = None

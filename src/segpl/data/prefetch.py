@@ -1,4 +1,4 @@
-"""Read the crops of coming steps on threads, while the device computes."""
+"""Read the crops of the next steps on threads while the device computes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from math import prod
 from segpl.data.sampler import Sampler, StepCrops
 from segpl.types import Batch
 
-AHEAD = 8  # steps
-MEMORY = 2**30  # bytes of crops to hold; two steps are held even if they have more
+AHEAD = 8  # steps, at most
+MEMORY = 2**30  # bytes of crops read ahead; at least two steps, even if they take more
 
 
 class Prefetch:
-    """Batches of a sampler up to step `end`; crops of volumes on disk are read ahead on threads."""
+    """Batches of a sampler up to step `end`; threads read crops of volumes on disk ahead."""
 
     def __init__(self, sampler: Sampler, end: int) -> None:
         self.sampler = sampler
         self.end = end
-        self.waited = 0.0  # seconds for which `batch` waited for crops
+        self.waited = 0.0  # seconds that `batch` has waited for crops
         self.coming: dict[int, Future[StepCrops]] = {}
         self.pool: ThreadPoolExecutor | None = None
 

@@ -49,7 +49,7 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
 
 
 def preparation_memory(case: Case, plan: Plan) -> int:
-    """Estimate of the bytes that preparing a case takes, from its header; 0 if it is unreadable."""
+    """Estimated memory for preparing a case, in bytes, from its header; 0 if it is unreadable."""
     try:
         grid, channels = read_grid(case.images[0], plan.dims)
         target = _target_shape(grid, plan)

@@ -259,7 +259,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Slices of an image (C, *S), for temporary arrays of a bounded size."""
+    """Slices of an image (C, *S), to keep temporary arrays small."""
     slowest = 1 + int(np.argmax(np.abs(array.strides[1:])))  # NIfTI stores the first axis fastest
     return (row for channel in np.moveaxis(array, slowest, 1) for row in channel)
 

@@ -1,4 +1,4 @@
-"""Batches of crops. A batch depends on the seed and the step only.
+"""Batches of crops. A batch depends only on the seed and the step.
 
 The sampler keeps no state, so a resumed run sees the batches of an uninterrupted one. `read` draws
 the random numbers of a step and crops its volumes; `batch` augments the crops on the device.
@@ -21,7 +21,7 @@ from segpl.data.stored import Array
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 RESIDENT_SHARE = 0.4  # of the free memory, for volumes; training needs the rest
-PLACED_AT_ONCE = 4  # volumes that are read at the same time
+PLACED_AT_ONCE = 4  # volumes read in parallel
 # random streams besides [seed, step]; numpy treats [seed, step, 0] like [seed, step]
 VALIDATION_STREAM, SCANNER_STREAM = 1, 2
 
@@ -126,7 +126,7 @@ class Sampler:
         return isinstance(self.labeled[0].image, Tensor)
 
     def batch(self, step: int, crops: StepCrops | None = None) -> Batch:
-        """The batch of a step, from the crops that `read` has returned for it, if any."""
+        """The batch of a step, from the crops that `read` returned for it, if given."""
         crops = crops or self.read(step)
         draws = crops.draws
         generator = torch.Generator(self.device)
@@ -154,7 +154,7 @@ class Sampler:
         return torch.where(inside, image[:, 0].long(), IGNORE)
 
     def read(self, step: int) -> StepCrops:
-        """Draw and crop. Threads may read several steps at once."""
+        """Draw and crop a step. Several threads may call this at once."""
         draws, unlabeled, validation = self.draw(step), None, None
         if draws.unlabeled:
             images = [self.unlabeled[crop.volume].image for crop in draws.unlabeled]
@@ -239,7 +239,7 @@ class Sampler:
             device=self.device if is_resident else "cpu",
             pin_memory=self.device.type == "cuda" and not is_resident,
         )
-        # on the host, torch would start its own threads in each thread that reads
+        # numpy on the host: torch would start its own threads in every reading thread
         patches: Any = batch if is_resident else batch.numpy()
         for patch, array, crop in zip(patches, arrays, crops, strict=True):
             covered = self.covered_slices(array.shape[1:], crop.start)

@@ -68,10 +68,10 @@ class StoredArray:
     def __getitem__(self, box: tuple[slice, ...]) -> NDArray[Any]:
         """A copy of the values in a box.
 
-        Copying from a memory map lets other threads run, unlike many small reads.
+        Copying from a memory map lets other threads run; many small reads would block them.
         """
         with self.blaming_the_file(), self.path.open("rb") as file:
-            # beyond the end of the file, a memory map would end the process
+            # reading a memory map beyond the end of the file would crash the process
             if os.fstat(file.fileno()).st_size < self.offset + self.nbytes:
                 raise EOFError
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -81,7 +81,7 @@ class StoredArray:
             return np.array(values[box])
 
     def request(self, mapped: mmap.mmap, box: tuple[slice, ...]) -> None:
-        """Let the system read the rows of a box at once: a page fault reads too little or a lot."""
+        """Ask the system to read the rows of a box: page faults read too little or too much."""
         if not hasattr(mmap, "MADV_WILLNEED") or len(self.shape) < 3:
             return
         missing = (slice(None),) * (len(self.shape) - len(box))
@@ -91,7 +91,7 @@ class StoredArray:
         firsts = np.ravel_multi_index(np.ix_(*leading, [rows.start], [0]), self.shape).ravel()
         for first in (self.offset + firsts * self.dtype.itemsize).tolist():
             page = first // mmap.PAGESIZE * mmap.PAGESIZE
-            with suppress(OSError):  # not every file system can
+            with suppress(OSError):  # some file systems do not support it
                 mapped.madvise(mmap.MADV_WILLNEED, page, first - page + length)
 
     @contextmanager
@@ -101,7 +101,7 @@ class StoredArray:
         except (FileNotFoundError, EOFError) as error:
             raise MissingFileError(
                 f"case {self.case}: {self.path} was deleted or damaged while it was in use. Run "
-                "the same command again: it prepares the case again."
+                "the command again to prepare the case again."
             ) from error
 
 

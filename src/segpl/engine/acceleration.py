@@ -1,4 +1,4 @@
-"""Networks that run as fast as the device allows, and as plain PyTorch where that fails."""
+"""Acceleration of networks on a GPU, with plain PyTorch as the fallback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def fuse_networks(method: Method, device: torch.device) -> bool:
-    """Let the networks use the GPU's kernels where they run in bfloat16; False if they cannot."""
+    """Use Triton kernels in the networks under bfloat16 autocast; False if unsupported."""
     networks = method.networks()
     if not all(can_fuse(network.body, device) for network in networks):
         return False
@@ -30,7 +30,7 @@ def fuse_networks(method: Method, device: torch.device) -> bool:
 
 
 class AcceleratedNetworks:
-    """The networks of a method in training: with kernels and CUDA graphs, or compiled by torch."""
+    """The networks of a method in training: Triton kernels and CUDA graphs, or `torch.compile`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AcceleratedNetworks:
         while True:
             has_graphs = any(network.calls for network in self.networks)
             # A step may change buffers before it fails, for example in its backward pass. The
-            # first one compiles; graphs may be recorded in any step.
+            # first step compiles kernels; any later step may record graphs.
             buffers = self.buffers if has_graphs or not self.has_run else []
             before = [buffer.clone() for buffer in buffers]
             try:
@@ -71,7 +71,7 @@ class AcceleratedNetworks:
                     self.stop_compilation(error)
                 else:
                     raise
-            # here, the error no longer keeps the tensors of the step
+            # outside `except`, the error no longer keeps the tensors of the step alive
             for buffer, value in zip(buffers, before, strict=True):
                 buffer.copy_(value)
 

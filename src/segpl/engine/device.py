@@ -57,9 +57,9 @@ def peak_memory(device: torch.device) -> int:
 
 
 def memory_format(device: torch.device, dims: int) -> torch.memory_format:
-    """Layout of images and weights: channels-last on a CPU, where it is 1.6 times faster in 3D.
+    """Layout of images and weights: channels-last on a CPU, which is 1.6 times faster in 3D.
 
-    On a GPU, networks that profit from it choose it themselves.
+    On a GPU, networks that benefit from it choose it themselves.
     """
     if device.type == "cpu":
         return torch.channels_last_3d if dims == 3 else torch.channels_last
@@ -78,14 +78,14 @@ def autocast(device: torch.device, choice: str) -> AbstractContextManager[object
 
 
 def lacks_bfloat16(device: torch.device) -> bool:
-    """Whether a GPU is too old for bfloat16, which torch then emulates, slower than float32."""
+    """Whether a GPU has no bfloat16; torch would emulate it, slower than float32."""
     if device.type != "cuda" or torch.version.hip:
         return False
     return torch.cuda.get_device_capability(device) < (8, 0)
 
 
 def seed_global_generators(device: torch.device, seed: int) -> None:
-    """Seed the CPU and `device`. `torch.manual_seed` does it for every kind of GPU, in 0.2 ms."""
+    """Seed the CPU and `device`. `torch.manual_seed` seeds every kind of GPU and takes 0.2 ms."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index
@@ -109,14 +109,14 @@ def compile_in_place(module: nn.Module) -> None:
 
 
 def keep_compile_cache() -> None:
-    """Store compiled kernels below `cache_root()`: torch would use /tmp, which many systems empty.
+    """Cache compiled kernels below `cache_root()`: torch uses /tmp, which many systems clear.
 
-    Environment variables set by the user have priority.
+    Environment variables set by the user take precedence.
     """
     folder = cache_root() / "compiled"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):  # a cache can be shared for reading only
+    if not os.access(folder, os.W_OK):  # the cache may be shared and read-only
         return
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", str(folder / "triton"))

@@ -26,8 +26,8 @@ class Meter:
         self.count += 1
         terms = {name: term.value for name, term in output.terms.items()}
         values = {**terms, "total": total, **output.monitors}
-        # one vector: operations on scalars would take 0.1 ms more of every step; float32 cannot
-        # hold large counts
+        # one vector, because separate scalars would add 0.1 ms to every step; in float64, because
+        # float32 cannot hold large counts
         exact = [v if v.is_floating_point() else v.double() for v in values.values()]
         added = torch.stack(exact).detach().double()
         if self.sums is None:
@@ -60,7 +60,7 @@ class Meter:
         assert self.sums is not None
         found = torch.cat([self.sums / self.count, *self.terms.values()]).tolist()
         values = dict(zip(self.names, found, strict=False))
-        each = product(self.terms, self.weights)  # the terms of the first step, of the second...
+        each = product(self.terms, self.weights)  # terms of the first step, then of the second, ...
         for (step, name), value in zip(each, found[len(self.names) :], strict=True):
             if math.isfinite(value):
                 continue

@@ -15,7 +15,7 @@ from segpl.types import Batch, StepOutput
 def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
     """Adam over all trainable parameters; teachers have none."""
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    is_fused = weights[0].is_cuda  # one kernel for all weights
+    is_fused = weights[0].is_cuda  # one kernel launch for all weights
     return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay, fused=is_fused)
 
 
@@ -42,7 +42,7 @@ def take_step(
     torch.autograd.backward(total)
     optimizer.step()
     method.after_update(taken + 1)
-    # a graph that outlives its step would be tied to the stream of this one while the next records
+    # an autograd graph that outlives its step would tie the next recording to its own stream
     terms = {name: replace(term, value=term.value.detach()) for name, term in output.terms.items()}
     return replace(output, terms=terms), total.detach()
 

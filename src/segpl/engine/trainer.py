@@ -50,7 +50,7 @@ from segpl.types import Batch, StepOutput
 
 MOST_STEPS = 10**9
 MOST_CROPS = 4096  # per step; a typo beyond it would fill the memory
-CHECKPOINT_SECONDS = 60.0  # between checkpoints, if no interval in steps is set
+CHECKPOINT_SECONDS = 60.0  # between checkpoints if `checkpoint_every` is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TrainSettings:
     balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # seed of weights, crops and sampling; the split has its own
     log_every: int = 10  # interval of log lines, in steps
-    checkpoint_every: int = 0  # interval of checkpoints, in steps; 0: about a minute
+    checkpoint_every: int = 0  # steps between checkpoints; 0: about a minute
     validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
     device: str = "auto"  # `cpu`, `cuda` or `cuda:N`; auto: the first GPU, otherwise the CPU
     precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it
@@ -216,7 +216,7 @@ class Trainer:
             raise KeyboardInterrupt(stop.number)
 
     def advance(self, *, paused: bool) -> tuple[StepOutput, Tensor]:
-        """Take the next step. Repeated after a failure, it sees the same random numbers."""
+        """Take the next step. Repeating it after a failure uses the same random numbers."""
         # for dropout inside networks; everything else uses the generator of the batch
         seed_global_generators(self.device, self.settings.seed * 1_000_003 + self.step)
         return take_step(
@@ -230,7 +230,7 @@ class Trainer:
         )
 
     def fall_back(self, message: str) -> None:
-        """Show why training is slower than it could be, and keep it in `environment.json`."""
+        """Show why training is slower than it could be, and record it in `environment.json`."""
         self.observer.on_warning(message)
         record_fallback(self.folder.environment, message)
 

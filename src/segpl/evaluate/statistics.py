@@ -192,7 +192,7 @@ def wilcoxon(differences: Sequence[float]) -> float:
     of $W$ under random signs is built up rank by rank. For more pairs, scipy's normal approximation
     is used.
     """
-    from scipy import stats  # prediction ends faster without it
+    from scipy import stats  # prediction takes less time without it
 
     sizes = np.asarray(differences, np.float64)
     if not sizes.size:

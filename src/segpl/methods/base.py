@@ -155,7 +155,7 @@ def forward_together(
     """Outputs for labeled and unlabeled images (B, C, *S) from a single forward pass."""
     output: NetOutput = network(torch.cat([labeled, unlabeled]))
     sizes = [len(labeled), len(unlabeled)]
-    # the gradient of a split is one copy; those of two slices are padded with zeros and added
+    # the gradient of `split` is one copy; gradients of slices would be zero-padded and added
     parts = [torch.split(part, sizes) for part in (output.logits, output.features, output.trunk)]
     on_labeled, on_unlabeled = (NetOutput(*one) for one in zip(*parts, strict=True))
     return on_labeled, on_unlabeled

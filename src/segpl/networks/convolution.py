@@ -1,4 +1,4 @@
-"""Convolutions that are fast on an ARM CPU, with the results of torch's own."""
+"""Convolutions that are fast on an ARM CPU and equivalent to torch's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONVOLUTIONS: dict[int, type[nn.Conv2d] | type[nn.Conv3d]] = {2: Conv2d, 3: Conv
 
 
 def is_slow(layer: nn.Conv2d | nn.Conv3d, image: Tensor) -> bool:
-    """Whether torch is slow at this convolution and `convolve` has the same result."""
+    """Whether torch is slow for this convolution and `convolve` can replace it."""
     if not IS_ARM or image.device.type != "cpu":
         return False
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
@@ -44,7 +44,7 @@ def is_slow(layer: nn.Conv2d | nn.Conv3d, image: Tensor) -> bool:
 
 
 def convolve(image: Tensor, weight: Tensor) -> Tensor:
-    """Convolve images (B, C, *S) with odd kernels (F, C, *K), without changing their size."""
+    """Convolve images (B, C, *S) with weights (F, C, *K) of odd sides, keeping their size."""
     convolved: Tensor = Convolution.apply(image, weight)  # type: ignore[no-untyped-call]  # untyped in torch
     return convolved
 
@@ -90,7 +90,7 @@ class Convolution(torch.autograd.Function):
 
 
 def neighbors_to_join(image: Tensor, weight: Tensor) -> int:
-    """Neighbors whose channels are a multiple of LANES; 1 if they do not divide the last axis."""
+    """Number of neighbors to join: their channels are a multiple of LANES, or it is 1."""
     count = LANES // math.gcd(LANES, weight.shape[0])
     return count if image.shape[-1] % count == 0 else 1
 

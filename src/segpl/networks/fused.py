@@ -21,12 +21,12 @@ from segpl.networks.convolution import CHANNELS_LAST
 
 PRECISION = torch.bfloat16
 ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
-MAX_ELEMENTS = 2**31  # of an image: kernels index it with 32 bits
-REASON = 200  # characters of an error message that are shown
+MAX_ELEMENTS = 2**31  # per image: the Triton kernels index it with 32 bits
+REASON = 200  # characters shown of an error message
 
 
 def can_fuse(body: nn.Module, device: torch.device) -> bool:
-    """Whether the device can run this network with the kernels."""
+    """Whether this network can use the Triton kernels on the device."""
     return (
         device.type == "cuda"
         and bool(getattr(body, "can_fuse", False))
@@ -37,7 +37,7 @@ def can_fuse(body: nn.Module, device: torch.device) -> bool:
 
 
 def predict_or_fall_back(body: nn.Module, image: Tensor) -> Any:
-    """Run a network for prediction; if its kernels fail, run it without them from now on."""
+    """Run a network for prediction; if its Triton kernels fail, stop using them."""
     try:
         return body.forward(image)
     except Exception as error:
@@ -72,7 +72,7 @@ def brief_message(error: Exception) -> str:
 
 
 def is_in_precision(image: Tensor) -> bool:
-    """Whether autocast asks for the precision of the kernels."""
+    """Whether autocast uses the precision of the Triton kernels."""
     return (
         image.is_cuda
         and torch.is_autocast_enabled("cuda")
@@ -81,7 +81,7 @@ def is_in_precision(image: Tensor) -> bool:
 
 
 def align(image: Tensor) -> Tensor:
-    """The image (B, C, *S) as the kernels need it: bfloat16, channels-last, padded channels."""
+    """The image (B, C, *S) for the Triton kernels: bfloat16, channels-last, padded channels."""
     batch, channels, *sides = image.shape
     shape = (batch, channels + -channels % ALIGNMENT, *sides)
     layout = CHANNELS_LAST[image.dim()]
@@ -93,7 +93,7 @@ def align(image: Tensor) -> Tensor:
 def project(features: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     """Logits (B, K, *S) of a 1x1(x1) convolution, in float32.
 
-    The layer is padded to `ALIGNMENT` outputs: for one output, cuDNN uses no tensor cores.
+    The layer is padded to `ALIGNMENT` outputs: cuDNN uses no tensor cores for one output.
     """
     outputs = layer.out_channels
     weight = F.pad(layer.weight.flatten(1), (0, 0, 0, -outputs % ALIGNMENT)).to(PRECISION)
@@ -116,7 +116,7 @@ def convolve_and_normalize(
 
     Args:
         features: (B, C, *S) from `align` or another block.
-        weight: (F, I, *kernel) of a convolution without bias; I is C before alignment.
+        weight: (F, I, *K) of a convolution without bias; I is C before alignment.
         norm: an `InstanceNorm`.
         stride: of the convolution.
         padding: of the convolution.
@@ -177,7 +177,7 @@ class _ConvolveAndNormalize(torch.autograd.Function):
 
 
 def _prepare_weight(weight: Tensor, channels: int) -> Tensor:
-    """The weight in the precision and layout of the kernels, with zeros for added channels."""
+    """The weight in the precision and layout of the features, zero for padded channels."""
     if weight.shape[1] == channels:
         return weight.to(PRECISION)
     padded = weight.new_zeros((weight.shape[0], channels, *weight.shape[2:]), dtype=PRECISION)
@@ -208,7 +208,7 @@ def _convolve_gradients(
     *,
     needs_input: bool,
 ) -> tuple[Tensor | None, Tensor]:
-    """Gradients to the features, if needed, and to the weight."""
+    """Gradients of the features, if needed, and of the weight."""
     to_features = to_weight = None
     if _is_pointwise(weight, stride):
         flat = _to_rows(gradient)
@@ -243,7 +243,7 @@ def _convolve_gradients(
 
 
 def _has_own_kernel(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -> bool:
-    """Whether our kernels support this convolution. They compute its gradient fastest."""
+    """Whether the Triton kernels support this convolution; they compute its gradients fastest."""
     from segpl.networks.kernels.convolution import CHANNELS
 
     outputs, channels, *sides = weight.shape
@@ -258,7 +258,7 @@ def _has_own_kernel(features: Tensor, weight: Tensor, stride: tuple[int, ...]) -
 
 
 def _is_narrow(weight: Tensor) -> bool:
-    """Whether our kernel is also faster than cuDNN's for the convolution itself."""
+    """Whether the Triton kernel also computes the convolution itself faster than cuDNN."""
     return min(weight.shape[:2]) <= 16
 
 

@@ -1,6 +1,6 @@
 """Training calls of a network as CUDA graphs: the host launches one graph, not hundreds of kernels.
 
-Small crops keep a GPU busy for less time than the host needs to launch their kernels.
+For small crops, the host takes longer to launch the kernels than the GPU to run them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ class CaptureError(RuntimeError):
 class GraphMemory:
     """Memory for temporary values of graphs.
 
-    A graph may overwrite what another one with the same memory computed. That is safe if they are
-    always replayed in the order in which they were recorded, so only graphs that were recorded in
-    the same step share memory.
+    Graphs that share memory may overwrite each other's values. That is safe if they are always
+    replayed in the order of their recording, so only graphs recorded in the same step share memory.
     """
 
     def __init__(self) -> None:
@@ -50,10 +49,10 @@ class GraphMemory:
     def clean_up(self, stream: torch.cuda.Stream) -> None:
         """Undo a failed recording, which torch does not do."""
         torch.cuda.set_stream(stream)
-        # otherwise it could never free cached memory again
+        # otherwise torch could never free cached memory again
         with suppress(RuntimeError, AttributeError):
             torch._C._cuda_endAllocateToPool(stream.device_index, self.pool)
-        # otherwise random numbers such as those of dropout would be an error
+        # otherwise drawing random numbers, for example in dropout, would raise an error
         generator = torch.cuda.default_generators[stream.device_index]
         generator.graphsafe_set_state(generator.clone_state())
 
@@ -78,7 +77,7 @@ class GraphedCalls:
         self.memory.start_step()
 
     def __call__(self, image: Tensor) -> Outputs:
-        # a graph reads the weights that it was recorded with; `functional_call` replaces them
+        # a graph always reads the weights it was recorded with; `functional_call` passes others
         if image.requires_grad or next(self.body.parameters()) is not self.first_weight:
             return self.run_body(image)
         modes = tuple(module.training for module in self.body.modules())
@@ -108,8 +107,8 @@ class Recording:
         self.graph = torch.cuda.CUDAGraph()
         trained = {n: p for n, p in calls.body.named_parameters() if p.requires_grad}
         self.weights = list(trained.values()) if torch.is_grad_enabled() else []
-        # autograd ties a weight to the stream of its first use, and counts changes of its values;
-        # `data` has the same memory, but neither of these
+        # autograd ties a weight to the stream of its first use and counts its in-place changes;
+        # `data` shares the memory, but neither of these
         aliases = {name: weight.data.requires_grad_() for name, weight in trained.items()}
         self.leaves = list(aliases.values())
         with self.memory.capture(self.graph):
@@ -143,7 +142,7 @@ class BackwardRecording:
         used = [(output, gradient) for output, gradient in pairs if gradient is not None]
         self.graph = torch.cuda.CUDAGraph()
         with forward.memory.capture(self.graph):
-            # the recorded forward pass is replayed again: keep what it saved
+            # the forward pass will be replayed: keep its saved tensors
             self.found = torch.autograd.grad(
                 [output for output, _ in used],
                 forward.leaves,
@@ -164,7 +163,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recording: Recording, image: Tensor, *weights: Tensor) -> Outputs:
         ctx.recording = recording
-        ctx.set_materialize_grads(False)  # most methods use one of the outputs
+        ctx.set_materialize_grads(False)  # most methods use only one of the outputs
         return recording.replay(image)
 
     @staticmethod

@@ -66,7 +66,7 @@ class Network(nn.Module):
         self.features = features
         self.trunk = trunk
         self.kernel = kernel  # of the last block; empty if unknown
-        self.calls: GraphedCalls | None = None  # of training steps, on a GPU
+        self.calls: GraphedCalls | None = None  # CUDA graphs of training calls, on a GPU
         self.is_frozen = False
         self.is_in_training = True
 
@@ -90,6 +90,6 @@ class Network(nn.Module):
     def forward(self, image: Tensor) -> NetOutput:
         if self.is_in_training:
             logits, features, trunk = (self.calls or self.body)(image)
-        else:  # not compiled: every new input shape would trigger minutes of compilation
+        else:  # not compiled: every new input shape would take minutes to compile
             logits, features, trunk = predict_or_fall_back(self.body, image)
         return NetOutput(logits.float(), features, trunk)

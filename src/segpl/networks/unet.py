@@ -161,7 +161,7 @@ class ResidualBlock(nn.Module):
         if not layers:
             return features
         convolution, norm = layers
-        # pooling, then a 1x1(x1) convolution: one convolution with a kernel as large as the stride
+        # pooling and a 1x1(x1) convolution are one convolution with sides equal to its stride
         weight = (convolution.weight / math.prod(stride)).expand(-1, -1, *stride)
         return convolve_and_normalize(
             features, weight, norm, stride=stride, padding=(0,) * len(stride), slope=1.0
@@ -171,7 +171,7 @@ class ResidualBlock(nn.Module):
 def fused_convolutions(
     layers: nn.Sequential, features: Tensor, residual: Tensor | None = None
 ) -> Tensor:
-    """What `two_convolutions`, the residual and a leaky ReLU compute, on a GPU."""
+    """`two_convolutions`, the residual and a leaky ReLU with Triton kernels."""
     parts: list[Any] = list(layers)
     first, norm, _, second, last_norm = parts[:5]
     steps, margin = first.stride, first.padding
@@ -250,7 +250,7 @@ class UNet(nn.Module):
         self.drop_deepest = CHANNEL_DROPOUTS[dims](dropout) if dropout and strides else None
         self.drop_last = CHANNEL_DROPOUTS[dims](dropout) if dropout else None
         self.can_fuse = norm == "instance" and width % ALIGNMENT == 0
-        self.is_fused = False  # use the kernels where autocast asks for their precision
+        self.is_fused = False  # whether to use the Triton kernels under bfloat16 autocast
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the logits, the input of the last layer, and the input of the last block."""
@@ -282,7 +282,7 @@ def run_fused(block: nn.Module, features: Tensor) -> Tensor:
 
 
 def pool_channels_last(features: Tensor, stride: Sequence[int]) -> Tensor:
-    """Average pooling of (B, C, *S) without overlap, without a change of layout."""
+    """Average pooling of (B, C, *S) without overlap, keeping the memory layout."""
     groups = [(size // step, step) for size, step in zip(features.shape[2:], stride, strict=True)]
     blocks = features.movedim(1, -1).reshape(features.shape[0], *sum(groups, ()), -1)
     return blocks.mean(tuple(range(2, 2 * len(groups) + 1, 2))).movedim(-1, 1)

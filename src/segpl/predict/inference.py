@@ -25,7 +25,7 @@ from segpl.predict.samples import Maps, Predict, RunSampler
 from segpl.predict.summary import summarize_case
 from segpl.predict.window import predict_windows
 
-MOST_AHEAD = 4  # threads that read, and threads that write
+MOST_AHEAD = 4  # scans to read ahead, and as many to write meanwhile
 COPIES = 2  # of a scan and its maps while it is read or written
 
 
@@ -96,7 +96,7 @@ class Inference:
         return PreparedScan([prepare_image(image, plan) for plan in self.plans], image.grid)
 
     def most_ahead(self, scan: PreparedScan) -> int:
-        """How many scans like this one may be read ahead, and as many be written meanwhile."""
+        """How many scans like this one to read ahead, and as many to write meanwhile."""
         size = sum(image.nbytes for image in scan.images)
         maps = self.plan.outputs * math.prod(scan.grid.shape) * 4
         free = free_memory(torch.device("cpu")) // 2
@@ -108,7 +108,7 @@ class Inference:
             self.judge(case, images[0], grid)
         if not self.samplers:
             maps = [self.windows(images[0], self.predict, self.plan, self.plan.outputs)]
-            # the function must not keep the maps on the grid of the plan, nor the image
+            # the function must keep neither the maps on the grid of the plan nor the image alive
             return lambda: Prediction(restore(maps.pop(), grid, self.plan))
 
         def on_file_grid(image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:

@@ -141,7 +141,7 @@ def _pipeline(
     results: Results,
     advance: Callable[[], None],
 ) -> None:
-    """Predict each job while the next are read and the last are written, as memory allows."""
+    """Predict each job while other scans are read and written, as far as memory allows."""
 
     @contextmanager
     def collecting_errors(job: Job) -> Iterator[None]:
@@ -184,7 +184,7 @@ def _pipeline(
                 reading.append(reader.submit(_load_job, following, infer))
             with collecting_errors(job):
                 predict = infer(job.name, loaded)
-            del loaded  # before other large arrays are made
+            del loaded  # before other large arrays are allocated
             finish_writing(but=max(0, most - 1))
             if predict is None:
                 continue

@@ -16,8 +16,8 @@ from segpl.errors import InputError
 
 WINDOW_SIGMA = 0.125  # of the Gaussian weights, as a fraction of the patch
 FEWEST_WINDOWS = 3  # along an axis that one window does not cover
-BATCH_VOXELS = {"cpu": 2**18, "cuda": 2**22}  # more do not make the device faster
-ACTIVATION_BYTES = 32  # per voxel and channel of the first level; generous
+BATCH_VOXELS = {"cpu": 2**18, "cuda": 2**22}  # per batch; larger batches are not faster
+ACTIVATION_BYTES = 32  # per voxel and channel of the first level; an upper estimate
 
 
 def blend_windows(
@@ -35,15 +35,15 @@ def blend_windows(
     $$\frac{\sum_w g_w\, p(x_w)}{\sum_w g_w}, \quad g = \prod_a g_a$$
 
     The weights $g$ are a product over the axes, and so is their sum over a grid of windows. An
-    image smaller than the patch is zero-padded for the network. GPUs with bfloat16 use it. If the
-    result does not fit on the GPU, finished rows are moved to the CPU. Gradients flow through.
+    image smaller than the patch is zero-padded. GPUs that support bfloat16 use it. If the result
+    does not fit on the GPU, finished rows are moved to the CPU. The result is differentiable.
 
     Args:
         image: (C, *S), on the device of the network or on the CPU.
-        predict: called with (b, C, *patch), b at most `window_batch`.
+        predict: called with (b, C, *patch), where b is at most `window_batch`.
         plan: its patch is the window.
         overlap: smallest overlap of neighboring windows, as a fraction of the patch.
-        window_batch: most windows per call; 0: chosen for the device.
+        window_batch: maximum number of windows per call; 0: chosen for the device.
         outputs: channels that `predict` returns; 0: those of the plan.
         device: where `predict` computes; by default the device of the image.
     """
@@ -56,7 +56,7 @@ def blend_windows(
     fits = _fits_on_device(image, outputs or plan.outputs, device)
     padded, corner = pad_to_patch(image.to(device) if fits else image, patch)
     sides = padded.shape[1:]
-    # windows that start in the same row; if all is on one device, all windows
+    # windows that start in the same row; all windows if everything is on one device
     groups = [starts[0]] if fits else [[start] for start in starts[0]]
     sums = whole = torch.empty(0)
     for group, following in zip(groups, [*groups[1:], [sides[0]]], strict=True):
@@ -89,13 +89,13 @@ predict_windows = torch.no_grad()(blend_windows)
 
 
 def windows_per_batch(plan: Plan, device: torch.device) -> int:
-    """Windows that keep the device busy and fit into half of its free memory."""
+    """Number of windows that keeps the device busy and fits in half of its free memory."""
     memory = free_memory(device) // (2 * ACTIVATION_BYTES * max(1, plan.width))
     return max(1, min(BATCH_VOXELS[device.type], memory) // prod(plan.patch))
 
 
 def window_profiles(patch: Sequence[int]) -> list[Tensor]:
-    """Weights of the voxels of a window along each axis: Gaussians, 1 in the center.
+    """Weights of the voxels of a window along each axis: a Gaussian that is 1 in the center.
 
     The weight of a voxel is their product, so windows blend along one axis in the same way
     everywhere along the others. MONAI's own Gaussian has a lower bound of 0.001. At the border of
@@ -111,8 +111,8 @@ def window_profiles(patch: Sequence[int]) -> list[Tensor]:
 def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[list[int]]:
     """First voxels of the windows along each axis.
 
-    As few windows as `overlap` allows, evenly spread; but at least three where one is not enough,
-    so that the center of the image is also in the center of a window. Overlap 0 gives the fewest
+    As few windows as `overlap` allows, evenly spaced, but at least three if one is not enough, so
+    that the center of the image is also in the center of a window. Overlap 0 gives the fewest
     windows that cover the image.
     """
     if not 0 <= overlap < 1:
@@ -129,7 +129,7 @@ def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) ->
 
 
 def pad_to_patch(image: Tensor, patch: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """`image` (C, *S), zero-padded on both sides if it is smaller, and where it starts."""
+    """`image` (C, *S), zero-padded on both sides if it is too small, and where it starts."""
     missing = [max(wide - side, 0) for side, wide in zip(image.shape[1:], patch, strict=True)]
     before = [voxels // 2 for voxels in missing]
     if not any(missing):

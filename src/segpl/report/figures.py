@@ -35,7 +35,7 @@ PANEL = (4.4, 2.7)  # inches; text stays readable at the width of a phone
 MAX_TICKS = 7
 MAX_NAME = 48  # characters of a name in a legend
 FINE_SIDE = 256  # pixels of an enlarged slice
-WINDOW_VOXELS = 2**20  # of a larger image, an even subset gives the percentiles
+WINDOW_VOXELS = 2**20  # percentiles of a larger image use an evenly spaced subset
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Normal(Distribution):
         precision = (-prior.log_variance).exp().to(dtype)
         distance = (self.mean - prior.mean.to(dtype)) ** 2 * precision
         log_ratio = self.log_variance - prior.log_variance.to(dtype)
-        # with expm1, nothing cancels near the prior
+        # expm1 avoids cancellation near the prior
         return 0.5 * (torch.expm1(log_ratio) - log_ratio + distance)
 
 

@@ -17,8 +17,8 @@ Nodes = tuple[Tensor, Tensor]  # positions and weights, one axis each
 def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor) -> Tensor:
     r"""$\sum_i w_i f(x_i, \theta)$, elementwise in the parameters $\theta$, which broadcast.
 
-    With several chunks, the backward pass computes each of them again, so memory does not grow
-    with the number of nodes.
+    With several chunks, the backward pass recomputes each of them, so memory does not grow with
+    the number of nodes.
     """
     shape = torch.broadcast_shapes(*(parameter.shape for parameter in parameters))  # type: ignore[no-untyped-call]  # torch lacks the annotation
     chunk = max(1, CHUNK_ELEMENTS // max(1, shape.numel()))

@@ -31,7 +31,7 @@ class TrainingCrops:
         )
 
     def paste(self, index: int, box: Box, source: TrainingCrops, other: int) -> None:
-        """Replace a box of image number `index` by that of image `other` in `source`, in place."""
+        """Replace a box of image `index` with that of image `other` in `source`, in place."""
         inside = (slice(None), *box)
         self.image[index][inside] = source.image[other][inside]
         self.target[index][inside] = source.target[other][inside]

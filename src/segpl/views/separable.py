@@ -1,7 +1,7 @@
 """Linear operations along the axes of an image, as matrix products.
 
-A product takes one kernel launch per axis for all channels, needs no padding, and on a CPU is two
-to seven times as fast as a convolution of every line.
+A product takes one kernel launch per axis for all channels and needs no padding. On an ARM CPU, it
+is two to seven times as fast as a convolution of every line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def transform_axes(
         for side in {sides[axis] for axis in axes}
     }  # (C, side, side) or (1, side, side)
     for axis in reversed(range(len(sides))):
-        # the last axis becomes the first: after all of them, they are in order again
+        # the last axis becomes the first; after all axes, the order is restored
         image = image.movedim(-1, 1)  # (C, side, ...)
         if axis in axes:
             product = matrices[sides[axis]] @ image.flatten(2)

@@ -1,4 +1,4 @@
-"""Weights, FLOPs, memory and memory traffic of a step, and the rates that the device reaches."""
+"""Weights, FLOPs, memory and memory traffic of a step, and peak rates of the device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 CONVOLUTION_OPERATORS = ("aten::convolution", "aten::convolution_backward")
 RATE_ROUNDS = 5
-# sides of the square matrices, and bytes to copy; larger than the caches
+# sides of the square matrices, and bytes to copy; larger than processor caches
 MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
 COPIED_BYTES = {"cuda": 2**30, "cpu": 2**27}
 
 
 def count_weights(*modules: nn.Module) -> int:
-    """Parameters of all modules; shared ones count once."""
+    """Number of parameters of all modules; shared parameters count once."""
     return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
 
 
@@ -34,8 +34,8 @@ def count_flops(work: Callable[[], object]) -> int:
 class ConvolutionTraffic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
     """A context that counts the values that convolutions read and write, each tensor once.
 
-    A step moves at least these between memory and processor, even if all other operations are
-    fused into convolutions.
+    A step moves at least this many between memory and processor, even if all other operations
+    are fused into convolutions.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
             _, before = self.seen.get(reference.cdata, (None, 0))
             self.seen[reference.cdata] = (reference, storage.nbytes())
             self.bytes += storage.nbytes() - before
-        # freed tensors matter only if they would make a new peak
+        # look for freed tensors only when this would be a new peak
         if self.bytes > self.peak:
             self.forget()
             self.peak = max(self.peak, self.bytes)
@@ -106,7 +106,7 @@ class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def seconds_per_step(work: Callable[[], object], device: torch.device, steps: int = 1) -> float:
-    """Mean time of some steps. The host waits for the device only at the end, as in training."""
+    """Mean time of several steps. The host waits for the device only at the end, as in training."""
     synchronize(device)
     began = time.perf_counter()
     for _ in range(steps):
@@ -122,7 +122,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def fastest(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of some calls, after a first one."""
+    """Seconds of the fastest of several calls, after a warm-up call."""
     work()
     return min(seconds_per_step(work, device) for _ in range(RATE_ROUNDS))
 

@@ -1,4 +1,4 @@
-"""Supervised training as MONAI's tutorials write it, on the same volumes with the same network."""
+"""Supervised training as in MONAI's tutorials, with the same volumes and network."""
 
 from __future__ import annotations
 

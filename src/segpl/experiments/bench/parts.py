@@ -1,4 +1,4 @@
-"""How steps grow with crops and cases, steps with data on disk, and prediction."""
+"""Scaling of steps with crops and cases, steps with data on disk, and prediction."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ BATCH_FACTORS = (1, 2, 4)
 MANY_CASES = (10, 1000)
 
 DISK_CASES = 200
-DISK_FILES = 8  # different ones; each is the image of several cases
+DISK_FILES = 8  # different files; each is the image of several cases
 DISK_SIDES = {"cuda": (512, 512, 300), "cpu": (48, 48, 32)}
 DEVICE_CAP = {"cuda": 2e9, "cpu": 1e6}  # bytes
-DISK_STEPS = 2 * AHEAD  # timed steps of a turn
+DISK_STEPS = 2 * AHEAD  # timed steps per turn
 
 OVERLAP = 0.5  # the default of `segpl predict`
 WINDOW_BATCH = 4
-TRAINING_STEPS = {"cuda": 100, "cpu": 20}  # labels of an untrained network are rounding errors
+TRAINING_STEPS = {"cuda": 100, "cpu": 20}  # labels of an untrained network depend on rounding
 # sides of the image, as a multiple of the patch: a whole number gives MONAI the same windows
 IMAGE_SIDES = {"cuda": 3, "cpu": 2}
 
@@ -51,7 +51,7 @@ def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) ->
         trials = []
         for one in variants.values():
             placed = place_volumes(generate_volumes(one.plan, 2), device, math.inf)
-            # cases beyond the first two are the same volumes again, to save memory
+            # further cases repeat the first two volumes, to save memory
             trials.append(TrainingTrial(config, one, repeated(placed, one.cases), device))
         times = stopwatch.time([trial.step for trial in trials])
     return [
@@ -61,7 +61,7 @@ def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) ->
 
 
 def found_record(name: str, found: Figures, first: Figures, voxels: int) -> Figures:
-    """Times, relative to the first ones, and voxels per second."""
+    """Times, times relative to the first record, and voxels per second."""
     speed = voxels / found["ms"] / 1e3
     return {"name": name, **found, "x": found["ms"] / first["ms"], "mvoxels_per_second": speed}
 
@@ -71,7 +71,7 @@ def repeated(volumes: Sequence[Resident], count: int) -> list[Resident]:
 
 
 def scaled_workloads(workload: Workload) -> dict[str, Workload]:
-    """The workload and its variants, by what distinguishes them."""
+    """The workload and its variants, by name."""
     labeled, unlabeled = workload.labeled, workload.unlabeled
     unit = math.gcd(labeled, unlabeled)
     variants = {"as above": workload}
@@ -88,7 +88,7 @@ def scaled_workloads(workload: Workload) -> dict[str, Workload]:
 
 
 def scaled_patch(workload: Workload, factor: float) -> tuple[int, ...]:
-    """A patch of about `factor` times the volume whose sides the strides divide."""
+    """A patch of about `factor` times the volume, with sides that the strides divide."""
     plan = workload.plan
     steps = [math.prod(row[axis] for row in plan.strides) for axis in range(plan.dims)]
     scale = factor ** (1 / plan.dims)
@@ -122,13 +122,13 @@ def measure_data(
 def compare_volumes(
     trial: TrainingTrial, resident: list[Resident], streamed: list[Resident], rounds: int
 ) -> list[Figures]:
-    """Steps of one trial on both, in turns."""
+    """Steps of one trial with both kinds of volumes, in turn."""
     places = {"on the device": resident, "on disk": streamed}
     seconds: dict[str, list[float]] = {name: [] for name in places}
     waited = 0.0  # for crops from disk
     for _ in range(rounds):
         for name, volumes in places.items():
-            # opened for each turn: no crops are read ahead during the turn of the other
+            # opened for each turn, so that no crops are read ahead during the other turn
             with trial.batches_of(volumes) as trial.batches:
                 for _ in range(AHEAD):
                     trial.step()
@@ -156,7 +156,7 @@ def stored_volume(volume: Volume, folder: Path, number: int) -> Volume:
 
 
 def measure_prediction(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[Figures]:
-    """Prediction of one image by a network that was trained for a few steps, ours first."""
+    """Prediction of one image by a network trained for a few steps: segpl's, then MONAI's."""
     from monai.inferers.utils import sliding_window_inference  # importing MONAI takes seconds
 
     plan, device, cudnn = workload.plan, stopwatch.device, torch.backends.cudnn

@@ -40,16 +40,16 @@ from segpl.settings import Config
 MIN_WIDTH = 140  # a table wrapped to a narrow terminal or a pipe is unreadable
 SCALING_NOTE = (
     "The last method, in the first setting. Crops of other sizes have about half and twice the "
-    "voxels. Cases: volumes to choose crops from."
+    "voxels. Cases: volumes that crops are sampled from."
 )
 DATA_NOTE = (
-    "{cases} cases of {sides} voxels, which are {files} different files; at most {cap:g} GB of "
-    "device memory, so crops are read from disk. On the device: the same {files} volumes. Waiting: "
-    "share of the time spent waiting for crops. The operating system may keep files in memory."
+    "{cases} cases of {sides} voxels that share {files} files; a limit of {cap:g} GB of device "
+    "memory, so crops are read from disk. On the device: the same {files} volumes. Waiting: "
+    "fraction of the time spent waiting for crops. The operating system may keep files in memory."
 )
 PREDICTION_NOTE = (
-    "One image; a network after a few training steps. MONAI: `sliding_window_inference`, eager, "
-    "with the same weights and windows. Equal labels: compared with segpl's."
+    "One image, with a network trained for a few steps. MONAI: `sliding_window_inference`, eager, "
+    "with the same weights and windows. Equal labels: fraction of voxels labeled as by segpl."
 )
 
 

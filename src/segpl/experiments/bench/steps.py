@@ -1,4 +1,4 @@
-"""Training steps of all methods, ours and plain PyTorch's, and of MONAI's loop."""
+"""Training steps of all methods, accelerated and in plain PyTorch, and of MONAI's loop."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ COST_KEYS = ("parameters", "step_gflops", "predict_gflops", "peak_mb")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """Times steps in rounds over all that are compared.
+    """Times steps in rounds over all trials that are compared.
 
-    Other work on the machine then slows all of them alike. A turn takes as many steps as fit into
-    `TURN_SECONDS`, at least one, and waits for the device once.
+    Other programs on the machine then slow all of them equally. A turn takes as many steps as fit
+    into `TURN_SECONDS`, at least one, and waits for the device once.
     """
 
     device: torch.device
@@ -98,7 +98,7 @@ def precision_of(config: Config, device: torch.device) -> torch.dtype:
 
 
 def measure_machine(config: Config, device: torch.device) -> Figures:
-    """The machine, and the rates that it reaches at most."""
+    """The machine and its peak rates."""
     environment = describe_environment(device)
     precision = precision_of(config, device)
     # CPUs without bfloat16 emulate its products very slowly
@@ -184,7 +184,7 @@ def measure_steps(
 def start_trial(
     config: Config, workload: Workload, volumes: Sequence[Resident], device: torch.device
 ) -> tuple[TrainingTrial, Figures]:
-    """Our steps, the time to the end of the first one, and on a GPU the memory they need."""
+    """Accelerated steps, the time until the end of the first one, and on a GPU their memory."""
     is_cuda = device.type == "cuda"
     synchronize(device)
     if is_cuda:
@@ -203,7 +203,7 @@ def start_trial(
 
 
 def count_step(trial: TrainingTrial) -> Figures:
-    """What can be counted in plain steps."""
+    """FLOPs, memory traffic and other counts of plain PyTorch steps."""
     method, batch = trial.method, trial.batch()
     with ConvolutionTraffic() as traffic, learned_crops(method) as learned:
         step_flops = count_flops(lambda: trial.learn(batch))

@@ -1,4 +1,4 @@
-"""The tables of `segpl bench`. Figures of one row are written to JSON as they are."""
+"""The tables of `segpl bench`. The JSON file has the unrounded values of each row."""
 
 from __future__ import annotations
 
@@ -53,13 +53,14 @@ RATIO_COLUMNS = {
 STEP_NOTE = (
     f"Low, high: quartiles. x: relative to {REFERENCE} training on the same number of crops. All "
     "its crops are labeled, and only labeled crops get the scanner augmentation, so other methods "
-    "can be faster. x, same learned: on as many crops as the network learns from, which mixing "
-    "increases. First step: from building the method. Speedup: over the same weights and losses in "
-    "plain PyTorch (eager, float32 with TF32 convolutions on a GPU, default layout). Matrix rate: "
-    "FLOPs of convolutions and matrix products, relative to a large matrix product. Memory rate: "
-    "bytes that convolutions read and write, each tensor once, relative to a large copy; other "
-    "operations move more. MONAI loop: supervised training with MONAI's cached dataset, crops and "
-    "loss, and our network, eager, without augmentation."
+    f"can be faster. x, same learned: relative to {REFERENCE} training on as many crops as the "
+    "method learns from, including mixed ones. First step: includes building the method and "
+    "compilation. Speedup: over the same weights and losses in plain PyTorch (eager, float32 with "
+    "TF32 convolutions on a GPU, default layout). Matrix rate: FLOPs of convolutions and matrix "
+    "products, relative to a large matrix product. Memory rate: bytes that convolutions read and "
+    "write, each tensor once, relative to a large copy; other operations are not counted. MONAI "
+    "loop: supervised training with MONAI's cached dataset, crops and loss, and our network, "
+    "eager, without augmentation."
 )
 COST_NOTE = (
     "Predicting: weights that prediction needs; its FLOPs are for one crop. A multiply-add counts "
@@ -95,7 +96,7 @@ def bench_table(
 
 
 def ratios_of(name: str, records: Sequence[Figures]) -> Figures:
-    """Ratios between the methods of one setting, as far as they were measured."""
+    """Ratios between the measured methods in one setting."""
     found = {one["name"]: one for one in records}
     ratios: Figures = {"name": name}
     if "segpl-vi" in found:

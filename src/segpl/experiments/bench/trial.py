@@ -1,4 +1,4 @@
-"""Training steps as the trainer takes them, on generated volumes, to be measured."""
+"""Training steps to measure, as the trainer takes them, on generated volumes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class TrainingTrial:
         self.steps = 0
 
     def batches_of(self, volumes: Sequence[Resident]) -> Prefetch:
-        """Batches of crops; all of them are labeled for a method without unlabeled ones."""
+        """Batches of crops; all crops are labeled if the method uses no unlabeled ones."""
         load, half, has_unlabeled = self.workload, len(volumes) // 2, self.method.needs_unlabeled
         sampler = Sampler(
             labeled=volumes[:half] if has_unlabeled else volumes,
@@ -83,7 +83,7 @@ class TrainingTrial:
         return with_layout(self.batches.batch(self.steps), self.layout)
 
     def learn(self, batch: Batch) -> Tensor:
-        """One training step on `batch`; its loss."""
+        """Take one training step on `batch`; return its loss."""
         output, total = take_step(
             self.method, self.optimizer, batch, LATE, self.context, taken=self.steps
         )

@@ -1,4 +1,4 @@
-"""What is measured: crops of a certain size and number, cut from generated volumes."""
+"""Workloads to measure: the size and number of crops, from generated volumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREGROUND_POSITIONS = 100_000  # at most, per volume
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One of the sizes that are measured by default."""
+    """A workload that is measured by default."""
 
     patch: tuple[int, ...]
     labeled: int  # crops per step
@@ -119,7 +119,7 @@ def configs_for(names: Sequence[str], content: Mapping[str, Any]) -> list[Config
 
 
 def generate_volumes(plan: Plan, count: int, sides: Sequence[int] = ()) -> list[Volume]:
-    """Noisy images of nested ellipsoids, one for each foreground class, which networks learn soon.
+    """Noisy images of nested ellipsoids, one per foreground class, which networks learn quickly.
 
     By default a volume is `VOLUME_MARGIN` times as long as the patch along every axis.
     """

@@ -1,7 +1,7 @@
-"""Convolution of channels-last volumes with few channels, where cuDNN's tiles are mostly empty.
+"""3D convolution in channels-last layout with few channels, where cuDNN's tiles are mostly empty.
 
-A program computes a tile of rows and columns and marches along the first axis. Each plane that it
-loads serves as many output planes as the kernel is deep.
+A Triton program computes a tile of voxels of a plane and moves along the first axis. Each input
+plane that it loads contributes to KD output planes, where KD is the depth of the weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHANNELS = (8, 16, 32)  # that the kernels support
+CHANNELS = (8, 16, 32)  # supported numbers of input and output channels
 PLANES = 28  # output planes per program
 
 
@@ -33,7 +33,7 @@ def _forward(
     KW: tl.constexpr,
     FLIP: tl.constexpr,
     TILE: tl.constexpr,
-    TAPS: tl.constexpr,  # columns of the kernel per matrix product; a product needs 16 rows
+    TAPS: tl.constexpr,  # columns of the weights per matrix product, which needs 16 rows
     K: tl.constexpr,  # TAPS * CIN, rounded up to a power of 2
 ):
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)  # in the plane
@@ -47,7 +47,7 @@ def _forward(
     start = (tl.program_id(1) // chunks).to(tl.int64) * depth * height * width
     image += start * CIN
     output += start * COUT
-    size: tl.constexpr = KH * KW * CIN * COUT  # of one plane of the kernel
+    size: tl.constexpr = KH * KW * CIN * COUT  # of one plane of the weights
     done = tl.zeros((TILE, COUT), tl.float32)
     current = tl.zeros((TILE, COUT), tl.float32)
     ahead = tl.zeros((TILE, COUT), tl.float32)
@@ -156,7 +156,7 @@ def _weight_gradient(
 
 
 def convolve_narrow(image: Tensor, weight: Tensor) -> Tensor:
-    """Convolve (B, I, *S) with (O, I, *kernel), stride 1, zero-padded to the same size."""
+    """Convolve (B, I, *S) with (O, I, KD, KH, KW), stride 1, zero-padded to the same size."""
     return _run(image, weight.permute(2, 3, 4, 1, 0), is_flipped=False)
 
 
@@ -176,7 +176,7 @@ def _run(image: Tensor, weight: Tensor, *, is_flipped: bool) -> Tensor:
         memory_format=torch.channels_last_3d,
     )
     taps = sides[2] if channels < 16 else 1
-    # two warps: four would use instructions for tiles that are wider than these
+    # two warps: four would use matrix instructions for wider tiles
     tile, stages = (128, 1) if channels < 16 else (64, 2)
     _forward[(triton.cdiv(height * width, tile), images * triton.cdiv(depth, PLANES))](
         image,
@@ -227,6 +227,6 @@ def weight_gradient(image: Tensor, gradient: Tensor, sides: Sequence[int]) -> Te
     )
     total: Tensor = parts.sum(0)[:, :, : sides[2] * channels]
     by_tap = total.unflatten(2, (sides[2], channels)).permute(4, 3, 0, 1, 2)
-    # in the layout of the weights: autograd would copy every other gradient
+    # in the layout of the weights: autograd would copy a gradient in another layout
     result = torch.empty_like(by_tap, memory_format=torch.channels_last_3d)
     return result.copy_(by_tap)

@@ -1,4 +1,4 @@
-"""Instance normalization, a residual and a leaky ReLU of channels-last images in two passes."""
+"""Instance normalization, residual and leaky ReLU in two passes, in channels-last layout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ELEMENTS = 4096  # per program and iteration
-PROGRAMS = 512  # of a reduction, for all images
+ELEMENTS = 4096  # values per program and iteration
+PROGRAMS = 512  # per reduction over all images
 
 
 @triton.jit
@@ -262,7 +262,7 @@ def normalize_gradients(
     bias: Tensor,
     slope: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients of `normalize` to values, weight, bias and residual.
+    """Gradients of the values, weight, bias and residual of `normalize`.
 
     With a residual, `output` is the result of `normalize`; otherwise None.
     """

@@ -37,7 +37,7 @@ SLICE_SIDE, PICTURE_SIDE = 260, 900  # pixels
 LINE = 2  # width of an outline in pixels
 SHOWN_CLASSES = 6  # columns of a table
 DRAWING_THREADS = 4
-LARGE_VOXELS = 2**25  # voxels of a scan that is drawn while no other large one is in memory
+LARGE_VOXELS = 2**25  # larger scans are drawn one at a time
 LARGE_SCAN = threading.Lock()
 CONFIDENCE_NOTE = (
     "Confidence is the Dice to expect if the probabilities of the network are calibrated; it does "
@@ -175,7 +175,7 @@ def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[
 
 
 def shown_slices(labels: AnyArray, numbers: Sequence[int]) -> list[int]:
-    """Evenly spaced over the foreground of labels (N, H, W), or over all if there is none."""
+    """Slices evenly spaced over the foreground of labels (N, H, W), or over all without one."""
     busy = [index for index, row in enumerate(labels) if np.isin(row, numbers).any()]
     first, last = (busy[0], busy[-1]) if busy else (0, len(labels) - 1)
     return [first + place for place in evenly_spaced(last - first + 1, SHOWN_SLICES)]
