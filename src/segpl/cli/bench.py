@@ -1,8 +1,8 @@
 """Measure how fast methods train and predict on this machine, and what they cost.
 
-Training steps are those of `segpl train`, on generated volumes. They are compared
-with supervised training, plain PyTorch and MONAI. By default, six methods are
-measured in four settings; on a CPU, with small crops.
+Training steps are those of `segpl train`, on generated volumes. They are
+compared with supervised training, plain PyTorch and MONAI. By default, six
+methods are measured in four settings; on a CPU, with small crops.
 
 Examples:
   segpl bench

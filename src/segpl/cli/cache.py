@@ -1,6 +1,7 @@
 """List the datasets in the cache, or remove their prepared scans.
 
-Removing them is safe: training prepares scans again if they are not in the cache.
+Removing them is safe: training prepares scans again if they are not in the
+cache.
 """
 
 from __future__ import annotations
