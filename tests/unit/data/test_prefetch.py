@@ -104,10 +104,9 @@ def test_no_step_after_the_last_is_read(stored):
         assert list(batches.coming) == [1, 2]
 
 
-def take_steps(sampler: Sampler, count: int) -> None:
+def take_steps(sampler: Sampler, count: int) -> list[Batch]:
     with Prefetch(sampler, count) as batches:
-        for step in range(count):
-            batches.batch(step)
+        return [batches.batch(step) for step in range(count)]
 
 
 def test_error_of_a_reader_names_the_case_and_no_thread_is_left(stored):
@@ -141,7 +140,10 @@ def test_more_cases_than_open_files(tmp_path):
     any_sampler = make_sampler([make_volume(name, 0) for name in "abc"], memory=0)
     with limit_open_files(30):
         volumes = load_volumes(cases, PICTURES, labeled={"0", "1"}, root=tmp_path / "cache")
+        taken = []
         for memory in (0, 2**40):
             placed = place_volumes(volumes, CPU, memory)
             crops = {"labeled": placed[:2], "unlabeled": placed, "unlabeled_crops": 60}
-            take_steps(replace(any_sampler, patch=(4, 4), validation=(), **crops), 4)
+            taken.append(take_steps(replace(any_sampler, patch=(4, 4), validation=(), **crops), 4))
+    for from_disk, resident in zip(*taken, strict=True):
+        assert torch.equal(from_disk.unlabeled.image, resident.unlabeled.image)
