@@ -8,6 +8,7 @@ import torch
 from marks import build_case, every_method
 from tiny import make_batch, phantom_batch
 
+from segpl.engine.adam import Adam
 from segpl.engine.checkpoint import load_optimizer, load_weights, read_checkpoint, save_checkpoint
 from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.base import Method
@@ -15,7 +16,7 @@ from segpl.types import Batch
 
 
 def terms_of_step(
-    method: Method, optimizer: torch.optim.Optimizer, batch: Batch, progress: float, *, taken: int
+    method: Method, optimizer: Adam, batch: Batch, progress: float, *, taken: int
 ) -> dict[str, float]:
     """One optimizer step after `taken` others."""
     output, _ = take_step(method, optimizer, batch, progress, nullcontext(), taken=taken)
@@ -40,11 +41,11 @@ def test_resumed_training_repeats_the_uninterrupted_one_to_the_bit(name, tmp_pat
     differently.
     """
 
-    def fresh(seed: int) -> tuple[Method, torch.optim.Adam]:
+    def fresh(seed: int) -> tuple[Method, Adam]:
         method = build_case(name, 2, classes=3, seed=seed).to(memory_format=torch.channels_last)
         return method, optimizer_for(method, 0.01)
 
-    def train(method: Method, optimizer: torch.optim.Adam, first: int) -> list[dict[str, float]]:
+    def train(method: Method, optimizer: Adam, first: int) -> list[dict[str, float]]:
         return [
             terms_of_step(
                 method,

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from segpl.engine.adam import Adam
 from segpl.errors import DivergedError, InputError, MissingFileError
 from segpl.files import write_atomically
 
@@ -77,13 +78,13 @@ def save_checkpoint(
     *,
     step: int,
     module: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     facts: Facts,
 ) -> None:
     tensors = {f"model.{key}": value for key, value in module.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
+    for index, state in optimizer.state.items():
         for key, value in state.items():
-            tensors[f"optimizer.{index}.{key}"] = torch.as_tensor(value)
+            tensors[f"optimizer.{index}.{key}"] = value
     packed = {key: host_copy(value) for key, value in tensors.items()}
     metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
 
@@ -152,30 +153,19 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> Non
     module.load_state_dict(checkpoint.weights)
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, source: Path) -> None:
-    """Load the state of Adam for the parameters that have one."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+def load_optimizer(optimizer: Adam, checkpoint: Checkpoint, source: Path) -> None:
+    """Load the state of Adam for the weights that have one."""
     state: dict[int, dict[str, Tensor]] = {}
-    for index, parameter in enumerate(parameters):
-        shapes = {"step": torch.Size(), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+    for index, weight in enumerate(optimizer.weights):
+        shapes = {"step": torch.Size(), "exp_avg": weight.shape, "exp_avg_sq": weight.shape}
         given = {name: checkpoint.optimizer.get(f"{index}.{name}") for name in shapes}
         found = {name: value for name, value in given.items() if value is not None}
         if found and {name: value.shape for name, value in found.items()} != shapes:
             raise _other_optimizer(source)
-        # same memory layout as the parameter: another one may round differently
-        state |= {index: {n: _like(parameter, v) for n, v in found.items()}} if found else {}
+        state |= {index: found} if found else {}
     if sum(map(len, state.values())) != len(checkpoint.optimizer):
         raise _other_optimizer(source)
-    optimizer.load_state_dict(
-        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
-    )
-
-
-def _like(parameter: Tensor, value: Tensor) -> Tensor:
-    """`value` in the memory layout of its parameter."""
-    if value.shape != parameter.shape:
-        return value
-    return torch.empty_like(parameter).copy_(value)
+    optimizer.load_state(state)
 
 
 def _other_optimizer(source: Path) -> InputError:

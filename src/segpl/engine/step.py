@@ -8,20 +8,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from segpl.engine.adam import Adam
 from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
 
-def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> torch.optim.Adam:
+def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> Adam:
     """Adam over all trainable parameters; teachers have none."""
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    is_fused = weights[0].is_cuda  # one kernel launch for all weights
-    return torch.optim.Adam(weights, lr=lr, weight_decay=weight_decay, fused=is_fused)
+    return Adam(weights, lr, weight_decay)
 
 
 def take_step(
     method: Method,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam | torch.optim.Optimizer,
     batch: Batch,
     progress: float,
     context: AbstractContextManager[object],
@@ -38,7 +38,7 @@ def take_step(
     if paused:
         output = without_pseudo(output)
     total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     torch.autograd.backward(total)
     optimizer.step()
     method.after_update(taken + 1)

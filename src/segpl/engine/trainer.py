@@ -183,8 +183,7 @@ class Trainer:
         waited = self.times.last("waiting_seconds")
         while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
+            self.optimizer.lr = lr
             advance = partial(self.advance, paused=collapse.is_paused)
             output, total = self.networks.run(advance) if self.networks else advance()
             if self.sampler.hidden:

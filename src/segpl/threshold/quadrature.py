@@ -20,7 +20,8 @@ def expected(function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor)
     With several chunks, the backward pass recomputes each of them, so memory does not grow with
     the number of nodes.
     """
-    shape = torch.broadcast_shapes(*(parameter.shape for parameter in parameters))  # type: ignore[no-untyped-call]  # torch lacks the annotation
+    # `torch.broadcast_shapes` would import SymPy, which takes half a second
+    shape: torch.Size = torch.broadcast_tensors(*parameters)[0].shape  # type: ignore[no-untyped-call]  # torch lacks the annotation
     chunk = max(1, CHUNK_ELEMENTS // max(1, shape.numel()))
 
     def weighted_sum(node: Tensor, weight: Tensor, *parameters: Tensor) -> Tensor:

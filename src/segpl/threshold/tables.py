@@ -52,7 +52,7 @@ def interpolate_table(table: Tensor, position: Tensor) -> Tensor:
     (B, 1, 1..., G + 1). No tensor has the size positions x entries. Differentiable in both, without
     a second derivative.
     """
-    shape = torch.broadcast_shapes(table.shape[:-1], position.shape)  # type: ignore[no-untyped-call]  # torch lacks the annotation
-    position = position.expand(shape)
+    # `torch.broadcast_shapes` would import SymPy
+    _, position = torch.broadcast_tensors(table[..., 0], position)  # type: ignore[no-untyped-call]  # torch lacks the annotation
     answer: Tensor = _TableInterpolation.apply(table, position)  # type: ignore[no-untyped-call]  # as above
     return answer

@@ -53,9 +53,8 @@ class TrainingTrial:
         if should_compile(device, config.train.compile):
             self.networks = AcceleratedNetworks(self.method, device, self.context, say)
         rate = config.learning_rate(plan)
-        self.optimizer = optimizer_for(self.method, rate, config.train.weight_decay)
-        if plain:
-            self.optimizer = torch.optim.Adam(self.optimizer.param_groups[0]["params"], lr=rate)
+        own = optimizer_for(self.method, rate, config.train.weight_decay)
+        self.optimizer = torch.optim.Adam(own.weights, lr=rate) if plain else own
         self.batches = self.batches_of(volumes)
         self.meter = Meter()
         self.steps = 0
