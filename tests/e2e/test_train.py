@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -79,6 +81,32 @@ def test_same_seed_gives_the_same_log_in_another_process(train, process, picture
     answer = process("train", pictures, "--out", tmp_path / "two", *SHORT)
     assert answer.code == 0, answer.err
     assert log_of(tmp_path / "one") == log_of(tmp_path / "two")
+
+
+SECOND_START = """
+import sys
+opened = set()
+sys.addaudithook(lambda event, given: opened.add(str(given[0])) if event == "open" else None)
+from segpl import training
+from segpl.cli.main import main
+training.record_training_images = lambda *_, **__: None  # after the last step
+code = main(sys.argv[1:])
+packages = ("torch._dynamo", "sympy", "monai", "nibabel", "scipy", "pydicom", "matplotlib")
+print(*[name for name in packages if name in sys.modules])
+print(*sorted(path for path in opened if path.endswith(".nii.gz")))
+sys.exit(code)
+"""
+
+
+def test_second_start_reads_no_scan_and_loads_no_package_it_does_not_use(train, volumes, tmp_path):
+    """Importing torch's compiler takes as long as importing torch."""
+    train(volumes, "--out", tmp_path / "one")
+    command = ["train", volumes, *SHORT, "--steps", "2", "--out", tmp_path / "two"]
+    second = subprocess.run(
+        [sys.executable, "-c", SECOND_START, *map(str, command)], capture_output=True, text=True
+    )
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.split() == []
 
 
 def test_seed_and_augmentation_change_the_log(train, pictures, tmp_path):

@@ -87,7 +87,8 @@ def sought(**settings: object):
     label = np.zeros((16, 16), np.int8)
     label[:2, :2], label[15, 15] = 1, 2
     image, places = label[None].astype(np.float32), np.argwhere(label).astype(np.int32)
-    volumes = [Volume("a", image, label, places), Volume("u", image, None, None)]
+    counts = (251, 4, 1)
+    volumes = [Volume("a", image, label, places, counts=counts), Volume("u", image, None, None)]
     classes = {"background": 0, "large": 1, "small": 2}
     plan = SimpleNamespace(
         patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 1.0), classes=classes

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Volume:
     # (N, dims) int32 positions, sorted by class; balanced across classes if possible
     foreground: Array | None
     grid: Grid | None = None  # of the image file
+    counts: tuple[int, ...] = ()  # voxels of each class in the label, background first
 
 
 Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
@@ -75,6 +76,7 @@ class CacheRecord:
     sources: Sources
     grid: StoredGrid  # of the image; a label is reoriented with its image
     shape: tuple[int, ...] = ()  # of the prepared array
+    counts: tuple[int, ...] = ()  # of a label: voxels of each class
 
 
 def cache_root() -> Path:
@@ -138,8 +140,11 @@ def _load_case(
         image, grid = found
         if not is_labeled:
             return Volume(case.name, image, None, None, grid)
-        labels = _prepared_label(case, plan, stem, grid, image.shape[1:], may_prepare)
-        return None if labels is None else Volume(case.name, image, *labels, grid)
+        found_label = _prepared_label(case, plan, stem, grid, image.shape[1:], may_prepare)
+        if found_label is None:
+            return None
+        label, foreground, counts = found_label
+        return Volume(case.name, image, label, foreground, grid, counts)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -169,7 +174,7 @@ def _prepared_image(
 
 def _prepared_label(
     case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...], may_prepare: bool
-) -> tuple[StoredArray, StoredArray] | None:
+) -> tuple[StoredArray, StoredArray, tuple[int, ...]] | None:
     if case.label is None:
         raise InputError(
             "it has no label, but the split lists it as labeled. Add the label file, or remove "
@@ -178,7 +183,9 @@ def _prepared_label(
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")
     record = CacheRecord(_sources([case.label]), StoredGrid.of(grid), shape)
-    if _read_cache_record(record_path) == record:
+    stored = _read_cache_record(record_path)
+    counts = stored.counts if stored else ()
+    if stored == replace(record, counts=counts) and len(counts) == len(plan.classes):
         array = _load_array(case.name, path, "i")
         positions = _load_array(case.name, foreground_path, "i")
         if (
@@ -187,7 +194,7 @@ def _prepared_label(
             and positions is not None
             and _are_positions(positions, shape)
         ):
-            return array, positions
+            return array, positions, counts
     if not may_prepare:
         return None
     label = readers.read_case_label(case, plan.dims)
@@ -198,10 +205,11 @@ def _prepared_label(
         )
     prepared = prepare_label(Label(label.array, grid), plan)
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
+    counts = tuple(int(np.count_nonzero(prepared == index)) for index in range(len(plan.classes)))
     array = _save_array(case.name, path, prepared)
-    stored = _save_array(case.name, foreground_path, foreground)
-    write_json(record_path, asdict(record))
-    return array, stored
+    positions = _save_array(case.name, foreground_path, foreground)
+    write_json(record_path, asdict(replace(record, counts=counts)))
+    return array, positions, counts
 
 
 def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -61,8 +62,14 @@ def reorient_axes(
 
 def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
     """Rows of (target axis, flip), one per stored axis."""
+    return _cached_transform(tuple(affine.flat), orientation)
+
+
+@lru_cache  # several times for each scan
+def _cached_transform(values: tuple[float, ...], orientation: str) -> NDArray[np.float64]:
     from nibabel import orientations  # training on cached cases starts faster without it
 
+    affine = np.reshape(values, (4, 4))
     stored = orientations.io_orientation(affine)
     if np.isnan(stored).any():
         raise InputError(
@@ -71,6 +78,7 @@ def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
         )
     target = orientations.axcodes2ornt(tuple(orientation))
     transform: NDArray[np.float64] = orientations.ornt_transform(stored, target)
+    transform.flags.writeable = False
     return transform
 
 

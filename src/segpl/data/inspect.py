@@ -63,13 +63,13 @@ def inspect(
     cases = dataset.cases if cases is None else cases
     visible = frozenset(read_labels_of)
     cases = [case if case.name in visible else case.without_label() for case in cases]
-    dims = _detect_dims(cases)
+    digests = {case.name: source_digest(case, dataset.ignore) for case in cases}
+    stored = [known.get(case, digests[case.name]) if known else None for case in cases]
+    dims = _stored_dims(stored) or _detect_dims(cases)
 
     by_case: dict[str, _CaseReport] = {}
-    digests: dict[str, str] = {}
-    for case in cases:
-        digests[case.name] = source_digest(case, dims, dataset.ignore)
-        if known and (found := known.get(case, digests[case.name])):
+    for case, found in zip(cases, stored, strict=True):
+        if found and len(found.shape) == dims:
             by_case[case.name] = _CaseReport(case.name, found, found.voxels, [])
             advance()
     pool = CasePool([case for case in cases if case.name not in by_case])
@@ -106,6 +106,12 @@ class _CaseReport(NamedTuple):
     fingerprint: Fingerprint | None
     voxels: dict[int, int] | None  # also if the image is unreadable
     problems: list[Problem]
+
+
+def _stored_dims(stored: Sequence[Fingerprint | None]) -> int | None:
+    """Spatial axes of all cases if their fingerprints are stored; then no header is read."""
+    found = {len(item.shape) if item else None for item in stored}
+    return found.pop() if len(found) == 1 else None
 
 
 def _detect_dims(cases: Sequence[Case]) -> int:

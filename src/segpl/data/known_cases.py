@@ -70,9 +70,12 @@ def _key(case: Case) -> str:
     return f"{'labeled' if case.label else 'unlabeled'} {case.name}"
 
 
-def source_digest(case: Case, dims: int, ignore: int | None) -> str:
-    """Hash of all that the fingerprint depends on; compute it before reading the files."""
-    text = hashlib.sha256(repr((FINGERPRINT_VERSION, dims, ignore, case.segments)).encode())
+def source_digest(case: Case, ignore: int | None) -> str:
+    """Hash of all that the fingerprint depends on except the number of spatial axes.
+
+    Compute it before reading the files.
+    """
+    text = hashlib.sha256(repr((FINGERPRINT_VERSION, ignore, case.segments)).encode())
     for path in (*case.images, *((case.label,) if case.label else ())):
         try:
             status = os.stat(path)

@@ -26,6 +26,7 @@ from segpl.errors import InputError, Spelling, UserError
 
 THREADS = 4
 WORK_PER_PROCESS = 2**25  # bytes of image files
+CASE_WORK = 2**17  # bytes that take as long as what every case needs, however small it is
 IDLE_PROCESS = 2**28  # bytes of memory, an upper estimate
 WORKER_CODE = "import sys; sys.path[:] = sys.argv[1:]; from segpl.data.pool import serve; serve()"
 # MemAvailable counts reclaimable file cache, which is most of the memory after heavy disk use
@@ -78,7 +79,7 @@ class CasePool:
         cores, memory = usable_cores(), available_memory() // 2
         self.budget = MemoryBudget(memory)
         files = [path for case in cases for path in case.images if path.is_file()]
-        work = sum(path.stat().st_size for path in files)
+        work = CASE_WORK * len(cases) + sum(path.stat().st_size for path in files)
         count = min(cores, len(cases), work // WORK_PER_PROCESS, memory // IDLE_PROCESS)
         # a Python that is embedded in another program cannot be started as a command
         can_start = bool(sys.executable) and not getattr(sys, "frozen", False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -154,10 +155,9 @@ def foreground_shares(volumes: Sequence[Volume], classes: Sequence[str]) -> dict
 
     The first of `classes` is the background.
     """
-    foreground = range(1, len(classes))
-    shares = []
-    for volume in volumes:
-        if volume.label is not None:
-            label = np.asarray(volume.label)
-            shares.append([np.count_nonzero(label == index) / label.size for index in foreground])
+    shares = [
+        [count / math.prod(volume.label.shape) for count in volume.counts[1:]]
+        for volume in volumes
+        if volume.label is not None
+    ]
     return dict(zip(classes[1:], np.mean(shares, axis=0).tolist(), strict=True))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -65,6 +66,24 @@ class TestVolumes:
         assert volume.image.shape == (1, 6, 7)
         assert volume.label.shape == (6, 7)
         assert volume.foreground.shape == (np.count_nonzero(volume.label), 2)
+
+    def test_voxels_of_each_class_are_counted_once(self, case, root):
+        """Also of a class that the label does not show; ignored voxels do not count."""
+        plan = replace(PLAN, classes={**PLAN.classes, "rare": 4}, ignore=3)
+        label = np.zeros((6, 7), int)
+        label[0], label[1, :3], label[2, :5] = 1, 2, 3
+        np.save(case.label, label)
+        for _ in range(2):  # prepared, and from the cache
+            assert load(case, root, plan=plan).counts == (27, 7, 3, 0)
+
+    def test_entry_without_counts_is_prepared_again(self, case, root):
+        """As written by earlier versions."""
+        counts = load(case, root).counts
+        (path,) = root.rglob("a.label.json")
+        record = json.loads(path.read_text())
+        del record["counts"]
+        path.write_text(json.dumps(record))
+        assert load(case, root).counts == counts
 
     def test_volumes_keep_the_order_of_the_cases_and_report_progress(self, tmp_path, root):
         cases = [make_case(tmp_path / "d", name, seed) for seed, name in enumerate("dbca")]

@@ -108,6 +108,14 @@ def test_little_work_starts_no_process(cases):
     assert here == [os.getpid()] * 3
 
 
+def test_many_small_scans_start_processes(cases, monkeypatch):
+    """Reading and writing a scan takes time, however small it is."""
+    monkeypatch.setattr(pool, "usable_cores", lambda: 16)
+    monkeypatch.setattr(pool, "available_memory", lambda: 2**40)
+    monkeypatch.setattr(pool, "_start_worker", lambda: "a process")
+    assert len(CasePool(cases * 2**8).processes) == 3
+
+
 class TestMemory:
     def test_jobs_wait_for_memory(self):
         """Four jobs of 5 in a budget of 10: never more than two at once."""

@@ -73,6 +73,27 @@ def test_second_inspection_reads_no_file_and_finds_the_same(cases, files_read):
     assert not files_read
 
 
+def test_second_inspection_reads_no_header(cases, monkeypatch):
+    """Importing a reader takes longer than the rest of the inspection."""
+    first = inspected(cases)
+
+    def reject(path: Path, dims: int | None = None) -> None:
+        raise AssertionError(f"the header of {path} was read")
+
+    monkeypatch.setattr(inspection, "read_grid", reject)
+    assert inspected(cases) == first
+
+
+def test_known_slice_is_a_problem_among_volumes(cases, tmp_path):
+    """Its fingerprint is that of a 2D image."""
+    flat = Case("slice", (tmp_path / "slice.npy",))
+    np.save(*flat.images, scan(5)[..., 0])
+    assert inspected([flat]).dims == 2
+    found = inspected([*cases, flat])
+    assert found.dims == 3
+    assert [problem.case for problem in found.problems] == ["slice"]
+
+
 def test_changed_file_is_read_again(cases, files_read):
     inspected(cases)
     files_read.clear()
