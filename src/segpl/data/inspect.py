@@ -309,8 +309,8 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
                 f"{expected}",
                 "Store the same channels in the same order for every case.",
             )
-    # axes are stored in different orders
-    has_order = all(item.orientation for item in prints)
+    # axes are stored in different orders; those of a picture stay as they are
+    has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
     ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
     spacings = {item.case: item.spacing for item in ordered}
     extents = {

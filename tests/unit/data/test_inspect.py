@@ -102,6 +102,12 @@ class TestFingerprints:
         assert inspection.problems == ()
         assert (hidden.voxels, hidden.foreground, hidden.chords) == (None, (), {})
 
+    def test_nifti_slices_are_2d_images(self, empty):
+        """Their affine orders three axes, but they have two."""
+        empty.add("a", scan(0, 8, 9), mask(1)[..., 0])
+        inspection = empty.inspect()
+        assert (inspection.dims, inspection.problems) == (2, ())
+
     def test_chords_are_in_mm(self, empty):
         """Slices of one voxel in volumes of 8x9x10 voxels of 2 mm; 3 is ignored."""
         empty.add("a", label=mask(1, 0, 3, 2), spacing=2.0)
