@@ -12,7 +12,7 @@ from segpl.engine.device import compile_in_place, is_out_of_memory, keep_compile
 from segpl.methods.base import Method
 from segpl.networks.convolution import CHANNELS_LAST
 from segpl.networks.fused import PRECISION, brief_message, can_fuse, is_compiler_error
-from segpl.networks.graphs import CaptureError, GraphedCalls, GraphMemory
+from segpl.networks.graphs import CaptureError, GraphedCalls, GraphMemory, Recordable
 
 Result = TypeVar("Result")
 
@@ -30,7 +30,10 @@ def fuse_networks(method: Method, device: torch.device) -> bool:
 
 
 class AcceleratedNetworks:
-    """The networks of a method in training: Triton kernels and CUDA graphs, or `torch.compile`."""
+    """Networks and other recordable parts of a method in training.
+
+    With Triton kernels and CUDA graphs, or with `torch.compile`.
+    """
 
     def __init__(
         self,
@@ -40,32 +43,40 @@ class AcceleratedNetworks:
         on_failure: Callable[[str], None],
     ) -> None:
         self.networks = method.networks()
+        self.recordable = [part for part in method.modules() if isinstance(part, Recordable)]
         self.buffers = list(method.buffers())
         self.has_run = False
         self.on_failure = on_failure
-        memory = GraphMemory()
         is_half = isinstance(context, torch.autocast) and context.fast_dtype == PRECISION
-        is_fused = is_half and fuse_networks(method, device)
-        for network in self.networks:
-            if is_fused:
-                network.calls = GraphedCalls(network.body, memory)
-            else:
+        if is_half and fuse_networks(method, device):
+            self.record()
+        else:
+            for network in self.networks:
                 compile_in_place(network.body)
+
+    def record(self) -> None:
+        """Record the calls of the next steps."""
+        memory = GraphMemory()
+        for part in self.recordable:
+            if body := part.recordable():
+                part.calls = GraphedCalls(body, memory)
 
     def run(self, action: Callable[[], Result]) -> Result:
         """Run `action`; if acceleration fails, report it and run `action` again without it."""
         while True:
-            has_graphs = any(network.calls for network in self.networks)
+            graphs = [part.calls for part in self.recordable if part.calls]
+            for calls in graphs:
+                calls.start_step()
             # A step may change buffers before it fails, for example in its backward pass. The
             # first step compiles kernels; any later step may record graphs.
-            buffers = self.buffers if has_graphs or not self.has_run else []
+            buffers = self.buffers if graphs or not self.has_run else []
             before = [buffer.clone() for buffer in buffers]
             try:
                 result = action()
                 self.has_run = True
                 return result
             except Exception as error:
-                if has_graphs and (isinstance(error, CaptureError) or is_out_of_memory(error)):
+                if graphs and (isinstance(error, CaptureError) or is_out_of_memory(error)):
                     self.stop_graphs(error)
                 elif self.is_compiled() and is_compiler_error(error):
                     self.stop_compilation(error)
@@ -81,9 +92,9 @@ class AcceleratedNetworks:
 
     def release(self) -> None:
         """Free the memory of CUDA graphs; later calls run without them."""
-        if any(network.calls for network in self.networks):
-            for network in self.networks:
-                network.calls = None
+        if any(part.calls for part in self.recordable):
+            for part in self.recordable:
+                part.calls = None
             torch.cuda.empty_cache()
 
     def stop_graphs(self, error: Exception) -> None:
@@ -94,8 +105,9 @@ class AcceleratedNetworks:
         )
 
     def stop_compilation(self, error: Exception) -> None:
+        for part in self.recordable:
+            part.calls = None
         for network in self.networks:
-            network.calls = None
             network.body.is_fused = False  # type: ignore[assignment]  # a flag of the U-Net
             network.body._compiled_call_impl = None
         self.on_failure(

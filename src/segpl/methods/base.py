@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError
-from segpl.losses import LOSSES, class_fractions, foreground_fraction, supervised_loss
+from segpl.losses import LOSSES, Loss, class_fractions, foreground_fraction, supervised_loss
 from segpl.methods.settings import MethodSettings
+from segpl.networks.graphs import Function, Recordable
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.threshold.base import Distribution
@@ -51,7 +52,7 @@ class Method(nn.Module, ABC):
     def __init__(self, build: Callable[[], Network], settings: MethodSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.loss = LOSSES[settings.loss]
+        self.loss = TrainingLoss(LOSSES[settings.loss])
         self.network = build()
 
     @property
@@ -61,8 +62,6 @@ class Method(nn.Module, ABC):
 
     def step(self, batch: Batch, progress: float) -> StepOutput:
         """One EM iteration on a batch, at `progress` in [0, 1] of the training."""
-        for network in self.networks():
-            network.start_step()
         if self.needs_unlabeled:
             self.unlabeled(batch)
         return self.objective(batch, self.label(batch, progress), progress)
@@ -144,6 +143,24 @@ class Method(nn.Module, ABC):
     def networks(self) -> list[Network]:
         """All networks that run during training, teachers included."""
         return [module for module in self.modules() if isinstance(module, Network)]
+
+
+class TrainingLoss(Recordable, nn.Module):
+    """One of `LOSSES`. All launch dozens of small kernels, so a GPU replays them as a graph."""
+
+    def __init__(self, function: Loss) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        (value,) = (self.calls or self.compute)(logits, target, weight)
+        return value
+
+    def compute(self, *inputs: Tensor) -> tuple[Tensor]:
+        return (self.function(*inputs),)
+
+    def recordable(self) -> nn.Module:
+        return Function(self.compute)
 
 
 METHODS = Registry[Method]("method", "segpl.methods", Method)  # type: ignore[type-abstract]  # only concrete subclasses are ever built

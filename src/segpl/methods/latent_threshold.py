@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +13,33 @@ from torch import Tensor, nn
 from segpl.errors import InputError, unknown
 from segpl.losses import dice_loss
 from segpl.methods.base import ThresholdPrediction
+from segpl.networks.graphs import Function, Recordable
 from segpl.networks.network import Network
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.networks.threshold_map import ThresholdMap
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import GRID_POINTS
 from segpl.threshold.priors import PRIORS, StepPredictions
-from segpl.threshold.rules import RULES, SELECTING_RULES
+from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, SELECTING_RULES
 from segpl.threshold.scopes import SCOPES, CoarseDraws, pool_to_scope, thresholds_per_location
 from segpl.types import PseudoLabels, Term
 
 E_STEPS = ("variational", "exact")
 MIN_TEMPERATURE = 1e-6  # below, all mass is on one threshold and gradients overflow
 MIN_MASS = 1e-30  # of a grid cell under the prior, to keep its logarithm finite
+MONITORS = (
+    "energy",
+    "kl",
+    "free_energy",
+    "threshold",
+    "threshold_std",
+    "kept",
+    "share_foreground",
+    "share_background",
+    "share_left_out",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +93,7 @@ class ThresholdSettings:
                 )
 
 
-class LatentThreshold(nn.Module):
+class LatentThreshold(Recordable, nn.Module):
     r"""Infers $q(T)$ from the predictions of a network, and labels images with it.
 
     $$F = E_q[\log p(x \mid T)] - \mathrm{KL}(q(T) \,\|\, p(T)), \quad
@@ -153,32 +167,54 @@ class LatentThreshold(nn.Module):
             weight 0 in `predictions.weight` have weight 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
-            return self.infer(predictions, logits, features, generator)
-
-    def infer(
-        self,
-        predictions: StepPredictions,
-        logits: Tensor,
-        features: Tensor,
-        generator: torch.Generator,
-    ) -> PseudoLabels:
-        settings = self.settings
-        self.prior.update(predictions, generator)
-        if self.head is None:
-            found = self.exact(predictions.unlabeled, predictions.weight)
-        else:
-            found = self.variational(self.head(features), logits.shape[2:])
-        pseudo = RULES[settings.rule](predictions.unlabeled, found.posterior, generator)
-        weight = pseudo.weight * predictions.weight
-        loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
-        energy = loss / settings.temperature
-        cost = energy + found.divergence
-        monitors = {"energy": energy.detach(), "kl": found.divergence.detach()}
-        monitors |= {"free_energy": -cost.detach(), **moments(found.posterior, "threshold")}
+            self.prior.update(predictions, generator)
+            inputs = pool_features(features), logits, predictions.weight
+            outputs = self.calls(*inputs) if self.calls else self.compute(*inputs, generator)
+        target, weight, cost, *values = outputs
         terms = {} if self.head is None else {"threshold_cost": Term(cost)}
-        monitors |= label_fractions(pseudo.target, weight, predictions.weight)
         # the M-step takes the labels as given: it must not move the threshold to suit the network
-        return PseudoLabels(pseudo.target.detach(), weight.detach(), terms, monitors)
+        return PseudoLabels(target, weight, terms, dict(zip(MONITORS, values, strict=True)))
+
+    def recordable(self) -> nn.Module | None:
+        """None if the E-step draws random numbers, changes its prior, or sorts voxels."""
+        settings = self.settings
+        is_repeatable = (
+            self.head is not None
+            and settings.rule in DATA_DRIVEN_RULES
+            and settings.prior == "fixed"
+            and settings.scope != "voxel"
+        )
+        return Function(self.compute, self) if is_repeatable else None
+
+    def compute(
+        self,
+        pooled: Tensor,
+        logits: Tensor,
+        inside: Tensor,
+        generator: Any = None,  # needed by rules that draw the threshold
+    ) -> tuple[Tensor, ...]:
+        """Target and weight without gradient, the cost, and the `MONITORS`."""
+        probability = logits.sigmoid()
+        if self.head is None:
+            found = self.exact(probability, inside)
+        else:
+            found = self.variational(self.head(pooled), logits.shape[2:])
+        pseudo = RULES[self.settings.rule](probability, found.posterior, generator)
+        weight = pseudo.weight * inside
+        loss = dice_loss(logits, pseudo.target, weight) if found.loss is None else found.loss
+        energy = loss / self.settings.temperature
+        cost = energy + found.divergence
+        target, weight = pseudo.target.detach(), weight.detach()
+        monitors = (energy, found.divergence, -cost)
+        shares = label_fractions(target, weight, inside)
+        return (
+            target,
+            weight,
+            cost,
+            *(one.detach() for one in monitors),
+            *mean_moments(found.posterior),
+            *shares,
+        )
 
     def variational(self, numbers: Tensor, sides: Sequence[int]) -> Inferred:
         """The posterior with the parameters (n, U, k, *coarse) that the head predicts."""
@@ -195,7 +231,7 @@ class LatentThreshold(nn.Module):
         if self.head is None:
             inferred = self.exact(probability, torch.ones_like(probability))
         else:
-            inferred = self.variational(self.head(features), probability.shape[2:])
+            inferred = self.variational(self.head(pool_features(features)), probability.shape[2:])
         selects = self.settings.rule in SELECTING_RULES
         return ThresholdPrediction(probability, inferred.posterior, selects)
 
@@ -234,24 +270,27 @@ class References:
     log_mass: Tensor  # (G,) of the prior per grid cell; empty if unused
 
 
+def pool_features(features: Tensor) -> Tensor:
+    """Features (B, F, *S) on a coarse grid (B, F, *POOLED_SIDE), detached.
+
+    A head that could change them would make its threshold look good by making the network worse.
+    """
+    return average_pool(features.detach(), POOLED_SIDE).float()
+
+
 @torch.no_grad()
-def moments(posterior: Distribution, name: str) -> dict[str, Tensor]:
+def mean_moments(posterior: Distribution) -> tuple[Tensor, Tensor]:
     mean, std = posterior.moments
-    return {name: mean.mean(), f"{name}_std": std.mean()}
+    return mean.mean(), std.mean()
 
 
 @torch.no_grad()
-def label_fractions(target: Tensor, weight: Tensor, inside: Tensor) -> dict[str, Tensor]:
-    """Fractions of voxels labeled foreground, labeled background, and excluded; they sum to 1.
+def label_fractions(target: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, ...]:
+    """Fractions of voxels that are labeled, labeled foreground, labeled background, and excluded.
 
-    Averaged over channels. `kept` is the labeled fraction.
+    Averaged over channels.
     """
     total = inside.expand_as(weight).sum().clamp(min=1)
     kept = weight.sum() / total
     foreground = (weight * target).sum() / total
-    return {
-        "kept": kept,
-        "share_foreground": foreground,
-        "share_background": kept - foreground,
-        "share_left_out": 1 - kept,
-    }
+    return kept, foreground, kept - foreground, 1 - kept

@@ -1,4 +1,4 @@
-"""Training calls of a network as CUDA graphs: the host launches one graph, not hundreds of kernels.
+"""Calls in training steps as CUDA graphs: the host launches one graph, not hundreds of kernels.
 
 For small crops, the host takes longer to launch the kernels than the GPU to run them.
 """
@@ -6,7 +6,7 @@ For small crops, the host takes longer to launch the kernels than the GPU to run
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -57,6 +57,32 @@ class GraphMemory:
         generator.graphsafe_set_state(generator.clone_state())
 
 
+class Recordable:
+    """Part of a method whose calls in training steps can be recorded."""
+
+    calls: GraphedCalls | None = None  # the recorded calls, on a GPU
+
+    def recordable(self) -> nn.Module | None:
+        """The module to record; None if its calls are not repeatable.
+
+        It maps tensors to a tuple of tensors. Everything else it reads must stay the same, its
+        weights in the same memory.
+        """
+        raise NotImplementedError
+
+
+class Function(nn.Module):
+    """A function of tensors, with the weights of `owner` if it is one of its methods."""
+
+    def __init__(self, function: Callable[..., Outputs], owner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.function = function
+        self.owner = owner
+
+    def forward(self, *inputs: Tensor) -> Outputs:
+        return self.function(*inputs)
+
+
 class GraphedCalls:
     """Replays the calls of a training step.
 
@@ -67,8 +93,8 @@ class GraphedCalls:
 
     def __init__(self, body: nn.Module, memory: GraphMemory) -> None:
         self.body = body
-        self.memory = memory  # shared by the networks of a method
-        self.first_weight = next(body.parameters())
+        self.memory = memory  # shared by everything that a method records
+        self.first_weight = next(body.parameters(), None)
         self.recordings: dict[Hashable, list[Recording | None]] = {}
         self.calls: Counter[Hashable] = Counter()
 
@@ -76,65 +102,70 @@ class GraphedCalls:
         self.calls.clear()
         self.memory.start_step()
 
-    def __call__(self, image: Tensor) -> Outputs:
+    def __call__(self, *inputs: Tensor) -> Outputs:
         # a graph always reads the weights it was recorded with; `functional_call` passes others
-        if image.requires_grad or next(self.body.parameters()) is not self.first_weight:
-            return self.run_body(image)
+        if next(self.body.parameters(), None) is not self.first_weight:
+            return self.run_body(*inputs)
         modes = tuple(module.training for module in self.body.modules())
-        key = (image.shape, image.dtype, image.stride(), torch.is_grad_enabled(), modes)
+        kinds = tuple((one.shape, one.dtype, one.stride(), one.requires_grad) for one in inputs)
+        key = (kinds, torch.is_grad_enabled(), modes)
         position = self.calls[key]
         self.calls[key] += 1
         known = self.recordings.setdefault(key, [])
         if position == len(known):
             known.append(None)
-            return self.run_body(image)
+            return self.run_body(*inputs)
         recording = known[position]
         if recording is None:
-            recording = known[position] = Recording(self, image)
-        return recording(image)
+            recording = known[position] = Recording(self, inputs)
+        return recording(*inputs)
 
-    def run_body(self, image: Tensor) -> Outputs:
-        outputs: Outputs = self.body(image)
+    def run_body(self, *inputs: Tensor) -> Outputs:
+        outputs: Outputs = self.body(*inputs)
         return outputs
 
 
 class Recording:
-    """One call of a network as a graph; the backward pass is recorded when it first runs."""
+    """One call as a graph; the backward pass is recorded when it first runs."""
 
-    def __init__(self, calls: GraphedCalls, image: Tensor) -> None:
+    def __init__(self, calls: GraphedCalls, inputs: Outputs) -> None:
         self.memory = calls.memory
-        self.image = image.clone()
+        self.inputs = [one.detach().clone().requires_grad_(one.requires_grad) for one in inputs]
         self.graph = torch.cuda.CUDAGraph()
         trained = {n: p for n, p in calls.body.named_parameters() if p.requires_grad}
-        self.weights = list(trained.values()) if torch.is_grad_enabled() else []
+        self.weights = list(trained.values())
         # autograd ties a weight to the stream of its first use and counts its in-place changes;
         # `data` shares the memory, but neither of these
         aliases = {name: weight.data.requires_grad_() for name, weight in trained.items()}
-        self.leaves = list(aliases.values())
+        self.leaves = [*(one for one in self.inputs if one.requires_grad), *aliases.values()]
         with self.memory.capture(self.graph):
-            self.outputs: Outputs = functional_call(calls.body, aliases, (self.image.data,))
+            self.outputs: Outputs = functional_call(calls.body, aliases, tuple(self.inputs))
         self.backward: dict[tuple[bool, ...], BackwardRecording] = {}
 
-    def __call__(self, image: Tensor) -> Outputs:
-        if not self.weights:
-            return self.replay(image)
-        outputs: Outputs = _Replay.apply(self, image, *self.weights)  # type: ignore[no-untyped-call]  # untyped in torch
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        if not any(output.requires_grad for output in self.outputs):
+            return self.replay(inputs)
+        outputs: Outputs = _Replay.apply(self, *inputs, *self.weights)  # type: ignore[no-untyped-call]  # untyped in torch
         return outputs
 
-    def replay(self, image: Tensor) -> Outputs:
-        self.image.copy_(image)
+    def replay(self, inputs: Outputs) -> Outputs:
+        for own, given in zip(self.inputs, inputs, strict=True):
+            own.data.copy_(given)
         self.graph.replay()
         return tuple(output.detach() for output in self.outputs)
 
     def replay_backward(self, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+        """Gradients of the inputs, None where none is needed, and of the weights."""
         key = tuple(gradient is not None for gradient in gradients)
         if key not in self.backward:
             self.backward[key] = BackwardRecording(self, gradients)
-        return self.backward[key](gradients)
+        found = iter(self.backward[key](gradients))
+        wanted = [own.requires_grad for own in self.inputs] + [True] * len(self.weights)
+        return [next(found) if is_wanted else None for is_wanted in wanted]
 
 
 class BackwardRecording:
-    """Gradients of the weights, for gradients of some of the outputs."""
+    """Gradients of the leaves, for gradients of some of the outputs."""
 
     def __init__(self, forward: Recording, gradients: tuple[Tensor | None, ...]) -> None:
         self.gradients = [None if one is None else one.clone() for one in gradients]
@@ -161,11 +192,14 @@ class BackwardRecording:
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recording: Recording, image: Tensor, *weights: Tensor) -> Outputs:
+    def forward(ctx: Any, recording: Recording, *tensors: Tensor) -> Outputs:
         ctx.recording = recording
         ctx.set_materialize_grads(False)  # most methods use only one of the outputs
-        return recording.replay(image)
+        outputs = recording.replay(tensors[: len(recording.inputs)])
+        pairs = zip(outputs, recording.outputs, strict=True)
+        ctx.mark_non_differentiable(*(one for one, own in pairs if not own.requires_grad))
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        return None, None, *ctx.recording.replay_backward(gradients)
+        return None, *ctx.recording.replay_backward(gradients)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from segpl.networks.convolution import CONVOLUTIONS
+from segpl.networks.graphs import Function, Recordable
 from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.threshold.normal import Normal
 
 
-class ThresholdHead(nn.Module):
+class ThresholdHead(Recordable, nn.Module):
     r"""$(\mu, \log\sigma^2) = \phi(\theta(x))$ [Xu2024, eq. 16], one threshold for the whole batch.
 
     Average pooling, a 3x3(x3) convolution with normalization and ReLU, then two 1x1(x1)
@@ -37,7 +38,14 @@ class ThresholdHead(nn.Module):
 
     def forward(self, features: Tensor) -> Normal:
         pooled = average_pool(features, POOLED_SIDE).float()  # (B, F, *POOLED_SIDE)
+        return Normal(*(self.calls or self.compute)(pooled))
+
+    def compute(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log variance."""
         # half precision would round a threshold near 0.5
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.autocast(pooled.device.type, enabled=False):
             hidden = self.block(pooled)  # (B, width, *POOLED_SIDE)
-            return Normal(self.mean(hidden).mean(), self.log_variance(hidden).mean())
+            return self.mean(hidden).mean(), self.log_variance(hidden).mean()
+
+    def recordable(self) -> nn.Module:
+        return Function(self.compute, self)

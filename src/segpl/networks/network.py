@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
 from segpl.networks.fused import predict_or_fall_back
-from segpl.networks.graphs import GraphedCalls
+from segpl.networks.graphs import Recordable
 from segpl.types import NetOutput
 
 MOST_CHANNELS = 4096  # of the first level
@@ -46,7 +46,7 @@ class NetworkShape:
     kernels: tuple[tuple[int, ...], ...] = ()  # per level; empty: 3 voxels per axis
 
 
-class Network(nn.Module):
+class Network(Recordable, nn.Module):
     """Wraps a body that returns logits, the input of its last layer, and its trunk."""
 
     def __init__(
@@ -66,7 +66,6 @@ class Network(nn.Module):
         self.features = features
         self.trunk = trunk
         self.kernel = kernel  # of the last block; empty if unknown
-        self.calls: GraphedCalls | None = None  # CUDA graphs of training calls, on a GPU
         self.is_frozen = False
         self.is_in_training = True
 
@@ -82,10 +81,8 @@ class Network(nn.Module):
         super().train(mode and not self.is_frozen)
         return self
 
-    def start_step(self) -> None:
-        """Called before the first call of each training step."""
-        if self.calls:
-            self.calls.start_step()
+    def recordable(self) -> nn.Module:
+        return self.body
 
     def forward(self, image: Tensor) -> NetOutput:
         if self.is_in_training:

@@ -6,15 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from segpl.networks.convolution import CONVOLUTIONS
-from segpl.networks.pool import POOLED_SIDE, average_pool
 
 
 class ThresholdMap(nn.Module):
-    """Map features (B, F, *S) to posterior parameters (n, B, k, *POOLED_SIDE).
+    """Map pooled features (B, F, *coarse) to posterior parameters (n, B, k, *coarse).
 
-    Average pooling, a 3x3(x3) convolution and a 1x1(x1) convolution. The output starts near zero,
-    which means the prior. The head reads detached features: a head that could change them would
-    make its threshold look good by making the network worse.
+    A 3x3(x3) convolution and a 1x1(x1) convolution. The output starts near zero, which means the
+    prior.
     """
 
     def __init__(
@@ -32,10 +30,9 @@ class ThresholdMap(nn.Module):
         assert self.last.bias is not None
         nn.init.zeros_(self.last.bias)
 
-    def forward(self, features: Tensor) -> Tensor:
-        pooled = average_pool(features.detach(), POOLED_SIDE).float()  # (B, F, *POOLED_SIDE)
+    def forward(self, pooled: Tensor) -> Tensor:
         # half precision would round a threshold near 0.5
-        with torch.autocast(features.device.type, enabled=False):
-            flat = self.last(self.block(pooled))  # (B, n k, *POOLED_SIDE)
+        with torch.autocast(pooled.device.type, enabled=False):
+            flat = self.last(self.block(pooled))  # (B, n k, *coarse)
         parameters: Tensor = flat.unflatten(1, (self.per_threshold, self.thresholds))
         return parameters.transpose(0, 1)

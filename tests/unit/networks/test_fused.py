@@ -70,7 +70,7 @@ class Recording:
 
     made = 0
 
-    def __init__(self, calls, image) -> None:
+    def __init__(self, calls, inputs) -> None:
         Recording.made += 1
         self.calls, self.replays = calls, 0
 
@@ -103,7 +103,7 @@ def test_every_call_of_a_step_has_its_own_graph(monkeypatch):
     assert [one.replays for one in recordings] == [3] * 4  # the first step has no graph
 
 
-def test_a_graph_is_not_used_with_other_weights_or_for_gradients_of_images(monkeypatch):
+def test_a_graph_is_not_used_with_other_weights(monkeypatch):
     monkeypatch.setattr(graphs, "Recording", Recording)
     body = Scale()
     calls = graphs.GraphedCalls(body, graphs.GraphMemory())
@@ -123,7 +123,6 @@ def test_a_graph_is_not_used_with_other_weights_or_for_gradients_of_images(monke
             Caller(), {"body.weight": torch.full((1,), 2.0)}, (torch.ones(1),)
         )
         assert doubled.item() == 2
-        calls(torch.ones(1, requires_grad=True))
     assert Recording.made == 0
 
 
@@ -213,7 +212,7 @@ def test_a_recording_gives_every_weight_its_gradient(without_gpu):
         return torch.autograd.grad(outputs[0].square().sum(), weights, allow_unused=True)
 
     wanted, plain = gradients(body(image)), body(image)[0]
-    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), image)
+    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), (image,))
     outputs = recording(image)
     assert torch.equal(outputs[0], plain)
     for found, known in zip(gradients(outputs), wanted, strict=True):
@@ -223,7 +222,22 @@ def test_a_recording_gives_every_weight_its_gradient(without_gpu):
 def test_a_recording_does_not_share_autograd_state_with_the_weights(without_gpu):
     """Weights of an earlier graph are tied to its stream, where recording is not allowed."""
     body = Scale()
-    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), torch.ones(1))
+    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), (torch.ones(1),))
     (leaf,) = recording.leaves
     assert leaf is not body.weight
     assert leaf.data_ptr() == body.weight.data_ptr()
+
+
+def test_a_recording_gives_inputs_their_gradients(without_gpu):
+    """As for a loss: logits have a gradient, targets have none, and there are no weights."""
+
+    def function(logits, target):
+        return (logits * target).sum(), target + 1
+
+    logits, target = torch.randn(3, requires_grad=True), torch.randn(3)
+    body = graphs.Function(function)
+    recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), (logits, target))
+    value, shifted = recording(logits, target)
+    assert not shifted.requires_grad
+    (found,) = torch.autograd.grad(3 * value, logits)
+    torch.testing.assert_close(found, 3 * target)
