@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +114,51 @@ def test_error_of_a_reader_names_the_case_and_no_thread_is_left(stored):
     with pytest.raises(MissingFileError, match=r"case a: .*a\.image\.npy was deleted"):
         take_steps(make_sampler(stored, memory=0), 50)
     assert not readers()
+
+
+class Stream:
+    """In place of a CUDA stream."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def record_event(self) -> object:
+        return object()
+
+    def wait_event(self, event: object) -> None:
+        self.log.append(threading.current_thread().name)
+
+
+@pytest.fixture
+def streams(monkeypatch) -> list[str]:
+    """Threads that wait for events."""
+    log: list[str] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream(log))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(log))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    return log
+
+
+@pytest.mark.parametrize("memory", [2**40, 0])
+def test_a_thread_makes_the_next_batch_for_a_gpu(stored, streams, memory):
+    sampler = make_sampler(stored, memory=memory)
+    with Prefetch(sampler, 5) as batches:
+        batches.stream = prefetch.BatchStream(batches)
+        for step in (0, 1, 1, 2, 3, 4):  # a failed step is repeated
+            found = batches.batch(step)
+            assert list(batches.stream.next) == ([step + 1] if step < 4 else [])
+            for one, other in zip(tensors(sampler.batch(step)), tensors(found), strict=True):
+                assert torch.equal(one, other)
+    assert set(streams) == {"MainThread", "segpl-batch_0"}
+    assert not [thread for thread in threading.enumerate() if "segpl" in thread.name]
+
+
+def test_an_error_while_making_a_batch_reaches_the_step_that_needs_it(stored, streams):
+    sampler = make_sampler(stored, memory=2**40)
+    with Prefetch(replace(sampler, patch=(6, 4)), 5) as batches:
+        batches.stream = prefetch.BatchStream(batches)
+        with pytest.raises(ValueError, match="zip"):
+            batches.batch(0)
 
 
 @contextmanager

@@ -9,10 +9,12 @@ from torch import Tensor
 
 ELEMENTS = 4096  # values per program and iteration
 PROGRAMS = 512  # per reduction over all images
+# one kernel for all resolutions, because compiling it takes a quarter of a second
+SIZES = ("voxels", "rows", "chunks")
 
 
-@triton.jit
-def _moments(values, parts, voxels, rows, C: tl.constexpr, BC: tl.constexpr, BV: tl.constexpr):
+@triton.jit(do_not_specialize=SIZES)
+def _moments(values, parts, voxels, rows, C, BC: tl.constexpr, BV: tl.constexpr):
     """Mean and sum of squared deviations of a chunk of `rows` voxels, merged block by block."""
     image, chunk = tl.program_id(0), tl.program_id(1)
     c = tl.program_id(2) * BC + tl.arange(0, BC)
@@ -39,9 +41,9 @@ def _moments(values, parts, voxels, rows, C: tl.constexpr, BC: tl.constexpr, BV:
     tl.store(at + C, squares)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _merge_moments(
-    parts, output, voxels, rows, chunks, epsilon, C: tl.constexpr, BC: tl.constexpr, N: tl.constexpr
+    parts, output, voxels, rows, chunks, epsilon, C, BC: tl.constexpr, N: tl.constexpr
 ):
     """Mean and reciprocal standard deviation of an image from those of its chunks."""
     image = tl.program_id(0)
@@ -60,7 +62,7 @@ def _merge_moments(
     tl.store(at + C, 1 / tl.sqrt(variance + epsilon))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _normalize(
     values,
     residual,
@@ -70,7 +72,7 @@ def _normalize(
     bias,
     voxels,
     slope,
-    C: tl.constexpr,
+    C,
     BC: tl.constexpr,
     BV: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
@@ -106,7 +108,7 @@ def _back_through_activation(
     return tl.where(y > 0, g, slope * g), normed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _gradient_sums(
     gradient,
     values,
@@ -118,7 +120,7 @@ def _gradient_sums(
     voxels,
     rows,
     slope,
-    C: tl.constexpr,
+    C,
     BC: tl.constexpr,
     BV: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
@@ -146,7 +148,7 @@ def _gradient_sums(
     tl.store(at + C, sum1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _gradient(
     gradient,
     values,
@@ -159,7 +161,7 @@ def _gradient(
     to_residual,
     voxels,
     slope,
-    C: tl.constexpr,
+    C,
     BC: tl.constexpr,
     BV: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
@@ -190,9 +192,9 @@ class _Blocks:
         self.voxels = values[0, 0].numel()
         self.wide = min(64, self.channels & -self.channels)  # largest power of 2 that divides C
         self.tall = max(16, ELEMENTS // self.wide)
-        most = max(1, PROGRAMS // self.images)
+        self.most_chunks = max(1, PROGRAMS // self.images)
         blocks = triton.cdiv(self.voxels, self.tall)
-        self.rows = triton.cdiv(blocks, most) * self.tall
+        self.rows = triton.cdiv(blocks, self.most_chunks) * self.tall
         self.chunks = triton.cdiv(self.voxels, self.rows)
 
     def over_chunks(self) -> tuple[int, int, int]:
@@ -221,7 +223,7 @@ def instance_moments(values: Tensor, epsilon: float) -> Tensor:
         epsilon,
         channels,
         blocks.wide,
-        triton.next_power_of_2(blocks.chunks),
+        triton.next_power_of_2(blocks.most_chunks),
     )
     return result
 
