@@ -51,6 +51,7 @@ class NetOutput:
     logits: Tensor  # (B, K, *S)
     features: Tensor  # (B, F, *S) before the last layer; coarser than the image in some networks
     trunk: Tensor  # (B, G, *S) before the last block if known, else the features
+    pooled: Tensor | None = None  # (B, F, *POOLED_SIDE) mean features, if the network pools them
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,9 @@ class Prefetch:
             self.waited += time.perf_counter() - start
             return batch
         crops = self.read(step)
-        if crops:
-            self.waited += time.perf_counter() - start
+        if crops is None:
+            return self.sampler.batch(step)
+        self.waited += time.perf_counter() - start
         return self.sampler.batch(step, crops)
 
     def read(self, step: int) -> StepCrops | None:
@@ -79,7 +80,7 @@ class BatchStream:
     def __init__(self, batches: Prefetch) -> None:
         self.batches = batches
         self.device = batches.sampler.device
-        self.stream = torch.cuda.Stream(self.device)
+        self.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # untyped in torch
         self.thread = ThreadPoolExecutor(1, "segpl-batch")
         self.next: dict[int, Future[tuple[Batch, torch.cuda.Event]]] = {}
         # The memory of a batch belongs to this stream. Until the next call, when the step that

@@ -173,7 +173,8 @@ def forward_together(
     output: NetOutput = network(torch.cat([labeled, unlabeled]))
     sizes = [len(labeled), len(unlabeled)]
     # the gradient of `split` is one copy; gradients of slices would be zero-padded and added
-    parts = [torch.split(part, sizes) for part in (output.logits, output.features, output.trunk)]
+    known = (output.logits, output.features, output.trunk, output.pooled)
+    parts = [torch.split(part, sizes) for part in known if part is not None]
     on_labeled, on_unlabeled = (NetOutput(*one) for one in zip(*parts, strict=True))
     return on_labeled, on_unlabeled
 

@@ -15,6 +15,7 @@ from segpl.methods.base import Method, ThresholdPrediction, forward_together, ma
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.threshold.normal import Normal, NormalFamily
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
@@ -66,6 +67,7 @@ class SegPLVI(Method):
 
     def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
+        self.network.pools = True
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std
         )
@@ -77,7 +79,7 @@ class SegPLVI(Method):
         """E-step: one draw of the threshold labels all unlabeled images of the batch."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
-        posterior: Normal = self.head(outputs[1].features)
+        posterior: Normal = self.head(outputs[1].pooled)
         threshold = posterior.sample(batch.generator).detach()
         made = binarize(outputs[1].logits.sigmoid(), threshold)
         monitors = {
@@ -100,4 +102,5 @@ class SegPLVI(Method):
 
     def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         output: NetOutput = self.network(image)
-        return ThresholdPrediction(output.logits.sigmoid(), self.head(output.features))
+        posterior = self.head(average_pool(output.features, POOLED_SIDE))
+        return ThresholdPrediction(output.logits.sigmoid(), posterior)

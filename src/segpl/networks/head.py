@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.graphs import Function, Recordable
-from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.threshold.normal import Normal
 
 
 class ThresholdHead(Recordable, nn.Module):
     r"""$(\mu, \log\sigma^2) = \phi(\theta(x))$ [Xu2024, eq. 16], one threshold for the whole batch.
 
-    Average pooling, a 3x3(x3) convolution with normalization and ReLU, then two 1x1(x1)
+    On average-pooled features: a 3x3(x3) convolution with normalization and ReLU, then two 1x1(x1)
     convolutions whose outputs are averaged over voxels and images. The mean starts at 0.5, the
     fixed threshold of SegPL, and the standard deviation at that of the prior.
     """
@@ -36,15 +35,14 @@ class ThresholdHead(Recordable, nn.Module):
             assert layer.bias is not None
             nn.init.constant_(layer.bias, start)
 
-    def forward(self, features: Tensor) -> Normal:
-        pooled = average_pool(features, POOLED_SIDE).float()  # (B, F, *POOLED_SIDE)
-        return Normal(*(self.calls or self.compute)(pooled))
+    def forward(self, pooled: Tensor) -> Normal:
+        return Normal(*(self.calls or self.compute)(pooled.float()))
 
     def compute(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log variance."""
         # half precision would round a threshold near 0.5
         with torch.autocast(pooled.device.type, enabled=False):
-            hidden = self.block(pooled)  # (B, width, *POOLED_SIDE)
+            hidden = self.block(pooled)  # (B, width, *coarse)
             return self.mean(hidden).mean(), self.log_variance(hidden).mean()
 
     def recordable(self) -> nn.Module:

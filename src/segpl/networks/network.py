@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
 from segpl.networks.fused import predict_or_fall_back
-from segpl.networks.graphs import Recordable
+from segpl.networks.graphs import Function, Recordable
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.types import NetOutput
 
 MOST_CHANNELS = 4096  # of the first level
@@ -66,6 +67,7 @@ class Network(Recordable, nn.Module):
         self.features = features
         self.trunk = trunk
         self.kernel = kernel  # of the last block; empty if unknown
+        self.pools = False  # whether training calls also return pooled features
         self.is_frozen = False
         self.is_in_training = True
 
@@ -82,11 +84,15 @@ class Network(Recordable, nn.Module):
         return self
 
     def recordable(self) -> nn.Module:
-        return self.body
+        return Function(self.run_body, self.body) if self.pools else self.body
 
     def forward(self, image: Tensor) -> NetOutput:
         if self.is_in_training:
-            logits, features, trunk = (self.calls or self.body)(image)
+            logits, *others = (self.calls or self.run_body)(image)
         else:  # not compiled: every new input shape would take minutes to compile
-            logits, features, trunk = predict_or_fall_back(self.body, image)
-        return NetOutput(logits.float(), features, trunk)
+            logits, *others = predict_or_fall_back(self.body, image)
+        return NetOutput(logits.float(), *others)
+
+    def run_body(self, image: Tensor) -> tuple[Tensor, ...]:
+        outputs: tuple[Tensor, ...] = self.body(image)
+        return (*outputs, average_pool(outputs[1], POOLED_SIDE)) if self.pools else outputs

@@ -21,6 +21,12 @@ def average_pool(features: Tensor, side: int) -> Tensor:
             if dims == 2
             else F.adaptive_avg_pool3d(features, side)
         )
+    is_channels_last = features.stride(1) == 1
+    if is_channels_last:  # the gradient gets the same layout
+        features = features.movedim(1, -1)
     for axis in range(dims):
-        features = features.unflatten(2 + 2 * axis, (side, -1))  # type: ignore[no-untyped-call]  # torch lacks the annotation
-    return features.mean(tuple(range(3, 3 + 2 * dims, 2)))
+        at = 2 + 2 * axis - is_channels_last
+        features = features.unflatten(at, (side, -1))  # type: ignore[no-untyped-call]  # torch lacks the annotation
+    first = 3 - is_channels_last
+    pooled = features.mean(tuple(range(first, first + 2 * dims, 2)))
+    return pooled.movedim(-1, 1) if is_channels_last else pooled

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from tiny import build, make_batch, trainable
 from torch import Tensor, nn
 
 from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.folder import RunFolder
+from segpl.engine.step import take_step
 from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.methods.base import Method
 from segpl.networks.fused import is_compiler_error
-from segpl.networks.graphs import CaptureError
+from segpl.networks.graphs import CaptureError, GraphMemory
 from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
 
@@ -188,6 +192,32 @@ def test_a_step_that_fails_with_graphs_is_repeated_without_them(monkeypatch, mak
     assert method.batches == 8
     assert method.network.calls is None
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("name", ["segpl-vi", "bpl-mix", "supervised"])
+def test_a_recorded_step_is_the_same_step(monkeypatch, name):
+    """Without a GPU, only the recorded step itself can be compared, not its replay."""
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", lambda module: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
+    monkeypatch.setattr(GraphMemory, "capture", lambda memory, graph: nullcontext())
+    found = []
+    for is_recorded in (False, True):
+        method = build(name, 2)
+        optimizer = torch.optim.SGD(trainable(method), 0.1)
+        networks = AcceleratedNetworks(method, torch.device("cpu"), nullcontext(), pytest.fail)
+        if is_recorded:
+            networks.record()
+        for step in range(2):  # the second step is recorded
+            networks.run(
+                partial(take_step, method, optimizer, make_batch(2), 1.0, nullcontext(), taken=step)
+            )
+        parts = [part for part in networks.recordable if part.calls]
+        assert len(parts) == is_recorded * {"segpl-vi": 3, "bpl-mix": 4, "supervised": 2}[name]
+        for part in parts:
+            assert all(one for kind in part.calls.recordings.values() for one in kind)
+        found.append([weight.detach().clone() for weight in method.parameters()])
+    for plain, recorded in zip(*found, strict=True):
+        assert torch.equal(plain, recorded)
 
 
 def test_an_error_after_the_last_fallback_is_raised(monkeypatch):

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from segpl.networks.head import ThresholdHead
-from segpl.networks.pool import average_pool
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])
 
 
 def features(dims: int, *, images: int = 2, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn((images, 6, *[9] * dims), generator=generator)
+    return torch.randn((images, 6, *[4] * dims), generator=generator)
 
 
 @both_dims
@@ -24,14 +23,9 @@ def test_threshold_starts_at_one_half_with_the_std_of_the_prior(dims):
     assert posterior.std.item() == pytest.approx(0.2, rel=0.1)
 
 
-def test_axis_shorter_than_the_pooled_side_is_accepted():
-    posterior = ThresholdHead(3, 6, start_std=0.1)(torch.randn(1, 6, 8, 8, 3))
-    assert posterior.mean.isfinite()
-
-
 def test_threshold_is_computed_in_float32_under_bfloat16_autocast():
     head = ThresholdHead(2, 6, start_std=0.1)
-    plain = head(average_pool(features(2).bfloat16(), 4).float())  # pooling is idempotent
+    plain = head(features(2).bfloat16().float())
     with torch.autocast("cpu", torch.bfloat16):
         posterior = head(features(2).bfloat16())
     assert posterior.mean.dtype == torch.float32
