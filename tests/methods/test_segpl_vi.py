@@ -42,7 +42,7 @@ def test_kl_compares_the_head_on_unlabeled_features_with_the_prior():
     method, batch = build("segpl-vi", 2, settings=settings), make_batch(2)
     term = method.step(batch, 1.0).terms["kl"]
     with torch.no_grad():
-        posterior = method.head(method.network(batch.unlabeled.image).features)
+        posterior = method.head(method.network(batch.unlabeled.image).pooled)
     expected = torch.distributions.kl_divergence(
         torch.distributions.Normal(posterior.mean, posterior.std),
         torch.distributions.Normal(0.7, 0.2),
@@ -119,8 +119,8 @@ MUTATIONS = [
     ),
     Mutation(
         "head reads detached features",
-        "self.head(outputs[1].features)",
-        "self.head(outputs[1].features.detach())",
+        "self.head(outputs[1].pooled)",
+        "self.head(outputs[1].pooled.detach())",
         "test_kl_moves_the_head_and_through_the_features_the_network",
     ),
     Mutation(
