@@ -15,10 +15,10 @@ from torch import Tensor
 
 CHANNELS = (8, 16, 32)  # supported numbers of input and output channels
 PLANES = 28  # output planes per program
-SIZES = ("images", "depth", "height", "width", "planes")  # one kernel for all of them
+IMAGE_SIZES = ("images", "depth", "height", "width", "planes")  # one kernel for all of them
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=IMAGE_SIZES)
 def _forward(
     image,
     weight,  # (KD, KH, KW, CIN, COUT), mirrored if FLIP
@@ -91,7 +91,7 @@ def _forward(
             done = tl.zeros((TILE, COUT), tl.float32)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=IMAGE_SIZES)
 def _weight_gradient(
     image,
     gradient,

@@ -10,10 +10,10 @@ from torch import Tensor
 ELEMENTS = 4096  # values per program and iteration
 PROGRAMS = 512  # per reduction over all images
 # one kernel for all resolutions, because compiling it takes a quarter of a second
-SIZES = ("voxels", "rows", "chunks")
+CHUNK_SIZES = ("voxels", "rows", "chunks")
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=CHUNK_SIZES)
 def _moments(values, parts, voxels, rows, C, BC: tl.constexpr, BV: tl.constexpr):
     """Mean and sum of squared deviations of a chunk of `rows` voxels, merged block by block."""
     image, chunk = tl.program_id(0), tl.program_id(1)
@@ -41,7 +41,7 @@ def _moments(values, parts, voxels, rows, C, BC: tl.constexpr, BV: tl.constexpr)
     tl.store(at + C, squares)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=CHUNK_SIZES)
 def _merge_moments(
     parts, output, voxels, rows, chunks, epsilon, C, BC: tl.constexpr, N: tl.constexpr
 ):
@@ -62,7 +62,7 @@ def _merge_moments(
     tl.store(at + C, 1 / tl.sqrt(variance + epsilon))
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=CHUNK_SIZES)
 def _normalize(
     values,
     residual,
@@ -108,7 +108,7 @@ def _back_through_activation(
     return tl.where(y > 0, g, slope * g), normed
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=CHUNK_SIZES)
 def _gradient_sums(
     gradient,
     values,
@@ -148,7 +148,7 @@ def _gradient_sums(
     tl.store(at + C, sum1)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=CHUNK_SIZES)
 def _gradient(
     gradient,
     values,
