@@ -302,6 +302,7 @@ def build_sampler(
         # without unlabeled scans, mixing and strong views of the labeled ones still help
         unlabeled=placed[count : len(training)] or placed[:count],
         patch=plan.patch,
+        classes=len(plan.classes),
         labeled_crops=crops,
         unlabeled_crops=crops * config.train.ratio if method.needs_unlabeled else 0,
         foreground=config.train.foreground,

@@ -17,7 +17,7 @@ from segpl.losses import LOSSES, targets_of
 from segpl.methods.base import Method
 from segpl.methods.bpl_mix import BPLMix
 from segpl.methods.latent_threshold import ThresholdSettings
-from segpl.methods.strong_view import make_strong_view
+from segpl.methods.strong_view import harden, make_strong_view
 from segpl.threshold.priors import PRIORS, LabeledPrior, StepPredictions
 from segpl.types import IGNORE, Batch, Labeled, PseudoLabels, Unlabeled
 from segpl.views.mixing import TrainingCrops
@@ -134,18 +134,24 @@ def test_student_sees_plain_crops_without_operations_and_mixing():
     assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("rule", ["marginal", "marginal-select"])
 @pytest.mark.parametrize("geometry", [False, True])
-def test_student_sees_strong_views_and_their_labels_without_mixing(geometry):
+def test_student_sees_strong_views_and_their_labels_without_mixing(geometry, rule):
+    """Hard labels stay hard in a rotated view; those of `marginal` are soft."""
     options = {"operations": 4, "magnitude": 0.8, "geometry": geometry}
-    method = slopes(0.7, -2.0, **options, **UNMIXED)
+    threshold = ThresholdSettings(rule=rule)
+    method = slopes(0.7, -2.0, threshold=threshold, **options, **UNMIXED)
     output = method.step(crops(), 1.0)
     (pseudo,) = output.pseudo
     batch = crops()
     strong, moved_with, _ = make_strong_view(
         batch.unlabeled, pseudo, batch, SimpleNamespace(**options)
     )
+    if rule != "marginal":
+        moved_with = harden(moved_with)
     assert torch.equal(method.network.body.seen[0][2:], strong)
-    assert torch.equal(moved_with.target, pseudo.target) != geometry
+    change = (moved_with.target - pseudo.target).abs() * moved_with.weight
+    assert bool(change.max() > 0.1) == geometry
     expected = LOSSES["dice-cross-entropy"](0.7 * strong, moved_with.target, moved_with.weight)
     assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
 
@@ -441,14 +447,14 @@ MUTATIONS = [
         "TrainingCrops(view, moved.target, moved.weight)",
         "TrainingCrops(self.unlabeled(batch).image, moved.target, moved.weight)",
         "test_student_sees_strong_views_and_their_labels_without_mixing",
-        {"geometry": False},
+        {"geometry": False, "rule": "marginal-select"},
     ),
     Mutation(
         "does not transform the labels",
         "TrainingCrops(view, moved.target, moved.weight)",
         "TrainingCrops(view, made.target, made.weight)",
         "test_student_sees_strong_views_and_their_labels_without_mixing",
-        {"geometry": True},
+        {"geometry": True, "rule": "marginal-select"},
     ),
     Mutation(
         "pastes from another crop than it drew",

@@ -36,7 +36,13 @@ def sampler(
     memory: int = 2**40,
 ):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
-    plan = SimpleNamespace(patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 2.0))
+    plan = SimpleNamespace(
+        patch=(4, 4),
+        batch=2,
+        classes={"background": 0, "organ": 4, "lesion": 5},
+        mirror_axes=(1,),
+        spacing=(1.0, 2.0),
+    )
     method = SimpleNamespace(needs_unlabeled=True, needs_validation=needs_validation)
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
     device = torch.device("cpu")
@@ -144,8 +150,9 @@ def test_planned_rate_follows_the_width(network, rate):
     assert given.learning_rate(plan) == 0.3
 
 
-def test_mirror_axes_and_spacing_come_from_the_plan():
-    assert (sampler([]).mirror_axes, sampler([]).spacing) == ((1,), (1.0, 2.0))
+def test_classes_mirror_axes_and_spacing_come_from_the_plan():
+    built = sampler([])
+    assert (built.classes, built.mirror_axes, built.spacing) == (3, (1,), (1.0, 2.0))
 
 
 def test_unlabeled_cases_have_no_label():

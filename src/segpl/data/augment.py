@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from segpl.errors import require_range
-from segpl.types import IGNORE
 from segpl.views.geometry import (
     Matrix,
     affine_grids,
     replace_entries,
     rotate,
     sample_at,
+    sample_labels,
+    sample_mask,
     wide_axes,
 )
 from segpl.views.intensity import INTENSITY
@@ -80,39 +80,54 @@ def draw_geometry(
     return Geometry(flips, motions)
 
 
-def transform(image: Tensor, label: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
+def transform(
+    image: Tensor, label: Tensor, geometry: Geometry, classes: int
+) -> tuple[Tensor, Tensor]:
     """Mirror, rotate and scale images (B, C, *S) and labels (B, *S) together.
 
     The host never waits for the device. Images are interpolated linearly, and their border is
-    repeated outside the crop. Labels take the nearest voxel, and IGNORE (or False) outside. An
-    integer image is treated as a label map: interpolating two classes would invent a third.
+    repeated outside the crop. Labels are interpolated as in `sample_labels`: IGNORE outside. A
+    boolean label is a mask: False outside.
     """
-    if any(geometry.flips):
-        image, label = mirror(image, label, geometry.flips)
-    motions = geometry.motions
-    if not motions:
-        return image, label
-    chosen = torch.stack([image[n] for n in motions]).float()  # (M, C, *S)
-    grid = affine_grids(list(motions.values()), chosen)  # (M, *S, D)
-    mode: Literal["bilinear", "nearest"] = "bilinear" if image.is_floating_point() else "nearest"
-    image = replace_entries(
-        image, sample_at(chosen, grid, mode=mode, beyond="border"), list(motions)
+    image = mirror(image, geometry.flips)
+    if not geometry.motions:
+        return image, transform_labels(label, geometry, classes)
+    indices = list(geometry.motions)
+    chosen = torch.stack([image[n] for n in indices]).float()  # (M, C, *S)
+    grid = affine_grids(list(geometry.motions.values()), chosen)  # (M, *S, D)
+    views = sample_at(chosen, grid, beyond="border")
+    return (
+        replace_entries(image, views, indices),
+        transform_labels(label, geometry, classes, grid),
     )
-    outside = 0 if label.dtype == torch.bool else IGNORE
-    # sampling fills the outside with 0: shift the values so that 0 stands for `outside`
-    chosen = torch.stack([label[n] for n in motions])[:, None] + float(-outside)
-    views = sample_at(chosen, grid, mode="nearest")[:, 0] + outside
-    return image, replace_entries(label, views, list(motions))
 
 
-def mirror(image: Tensor, label: Tensor, flips: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Reverse the spatial axes that `flips` lists for each crop."""
-    images, labels = list(image), list(label)
+def transform_labels(
+    label: Tensor, geometry: Geometry, classes: int, grid: Tensor | None = None
+) -> Tensor:
+    """Labels (B, *S) of images with this geometry; `grid` (M, *S, D) is that of its motions."""
+    label = mirror(label.unsqueeze(1), geometry.flips).squeeze(1)
+    if not geometry.motions:
+        return label
+    chosen = torch.stack([label[n] for n in geometry.motions])  # (M, *S)
+    if grid is None:
+        grid = affine_grids(list(geometry.motions.values()), chosen.unsqueeze(1).float())
+    if label.dtype == torch.bool:
+        views = sample_mask(chosen, grid)
+    else:
+        views = sample_labels(chosen, grid, classes)
+    return replace_entries(label, views, list(geometry.motions))
+
+
+def mirror(values: Tensor, flips: Sequence[Sequence[int]]) -> Tensor:
+    """Reverse the spatial axes that `flips` lists for each crop (B, C, *S)."""
+    if not any(flips):
+        return values
+    parts = list(values)
     for n, axes in enumerate(flips):
         if axes:
-            images[n] = images[n].flip([1 + axis for axis in axes])
-            labels[n] = labels[n].flip(axes)
-    return torch.stack(images), torch.stack(labels)
+            parts[n] = parts[n].flip([1 + axis for axis in axes])
+    return torch.stack(parts)
 
 
 def rotation_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:

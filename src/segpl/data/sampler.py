@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from segpl.data.augment import AugmentSettings, Geometry, draw_geometry, simulate_scanner, transform
+from segpl.data.augment import (
+    AugmentSettings,
+    Geometry,
+    draw_geometry,
+    simulate_scanner,
+    transform,
+    transform_labels,
+)
 from segpl.data.cache import Volume
 from segpl.data.stored import Array
 from segpl.types import IGNORE, Batch, Labeled, Unlabeled
@@ -108,6 +115,7 @@ class Sampler:
     labeled: Sequence[Resident]
     unlabeled: Sequence[Resident]
     patch: tuple[int, ...]
+    classes: int  # of the labels, background included
     labeled_crops: int
     unlabeled_crops: int
     foreground: float  # fraction of labeled crops centered on a foreground voxel
@@ -132,7 +140,9 @@ class Sampler:
         generator = torch.Generator(self.device)
         generator.manual_seed(draws.seed)
         labeled = self.on_device(crops.labeled)
-        labeled = Labeled(*transform(labeled.image, labeled.label, draws.labeled_geometry))
+        labeled = Labeled(
+            *transform(labeled.image, labeled.label, draws.labeled_geometry, self.classes)
+        )
         if self.augment.scanner:
             # methods that need stronger views of unlabeled crops create their own
             changes = np.random.default_rng([self.seed, step, SCANNER_STREAM])
@@ -141,7 +151,8 @@ class Sampler:
         unlabeled = None
         if crops.unlabeled is not None:
             image, inside = crops.unlabeled.to(self.device, non_blocking=True), self.inside(draws)
-            unlabeled = Unlabeled(*transform(image, inside, draws.unlabeled_geometry))
+            geometry = draws.unlabeled_geometry
+            unlabeled = Unlabeled(*transform(image, inside, geometry, self.classes))
         validation = crops.validation and self.on_device(crops.validation)
         return Batch(labeled, unlabeled, generator, validation)
 
@@ -149,9 +160,8 @@ class Sampler:
         """Hidden labels (B, *S) of the unlabeled crops of a step, for monitoring only."""
         draws = replace(self, validation=()).draw(step)
         labels = [self.hidden[crop.volume].image for crop in draws.unlabeled]
-        image = self.cut(labels, draws.unlabeled, fill=IGNORE).to(self.device, non_blocking=True)
-        image, inside = transform(image, self.inside(draws), draws.unlabeled_geometry)
-        return torch.where(inside, image[:, 0].long(), IGNORE)
+        crops = self.cut(labels, draws.unlabeled, fill=IGNORE).to(self.device, non_blocking=True)
+        return transform_labels(crops[:, 0].long(), draws.unlabeled_geometry, self.classes)
 
     def read(self, step: int) -> StepCrops:
         """Draw and crop a step. Several threads may call this at once."""

@@ -16,10 +16,11 @@ from segpl.losses import targets_of
 from segpl.methods.base import ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.settings import LinearRampSettings
-from segpl.methods.strong_view import make_strong_view
+from segpl.methods.strong_view import harden, make_strong_view
 from segpl.methods.teacher import TeacherMethod, TeacherSettings
 from segpl.networks.network import Network
 from segpl.threshold.priors import StepPredictions
+from segpl.threshold.rules import SOFT_RULES
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput
 from segpl.views.mixing import TrainingCrops, draw_box
 
@@ -104,6 +105,8 @@ class BPLMix(TeacherMethod):
         (made,) = pseudo
         labeled = batch.labeled
         view, moved, _ = make_strong_view(self.unlabeled(batch), made, batch, self.settings)
+        if self.settings.threshold.rule not in SOFT_RULES:
+            moved = harden(moved)
         mixed = self.mix(
             TrainingCrops(labeled.image, *targets_of(labeled.label, self.network.outputs)),
             TrainingCrops(view, moved.target, moved.weight),

@@ -11,7 +11,7 @@ import torch
 from segpl.errors import require_range
 from segpl.methods.base import Method, eval_logits, forward_together
 from segpl.methods.settings import LinearRampSettings
-from segpl.methods.strong_view import make_strong_view
+from segpl.methods.strong_view import harden, make_strong_view
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput
 from segpl.views.noise import add_noise
@@ -79,6 +79,7 @@ class FixMatch(Method):
     ) -> StepOutput:
         """M-step: learn given labels, and the weak view's labels on the strong view."""
         view, made, shown = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
+        made = harden(made)
         confident = made.weight.transpose(0, 1).flatten(1).sum(1)  # (K,)
         kept = confident / shown.sum().clamp(min=1)  # (K,), r
         on_labeled, on_view = forward_together(self.network, batch.labeled.image, view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -23,9 +24,14 @@ class StrongViewSettings(Protocol):
 def make_strong_view(
     unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch, settings: StrongViewSettings
 ) -> tuple[Tensor, PseudoLabels, Tensor]:
-    """Augmented images, their labels, and (B, 1, *S) where they show the scan.
+    r"""Augmented images, their labels, and (B, 1, *S) how much of each voxel shows the scan.
 
-    Spatial operations transform images, labels and weights alike.
+    A voxel of a moved view interpolates its neighbors $i$ with coefficients $a_i$. So does its
+    loss, $\sum_i a_i w_i L(p, y_i)$: weight and target are
+
+    $$w = \sum_i a_i w_i, \quad y = \frac{1}{w} \sum_i a_i w_i y_i$$
+
+    Targets of a hard label are then soft near its surface; see `harden`.
     """
     rng = batch.choices("strong view")
     recipes = [
@@ -42,11 +48,18 @@ def make_strong_view(
     if is_inside is None:
         is_inside = torch.ones_like(image[:, 0], dtype=torch.bool)
     inside = is_inside.unsqueeze(1).to(pseudo.target.dtype)  # (B, 1, *S)
-    known = torch.cat([pseudo.target, pseudo.weight * inside, inside], 1)  # (B, 2K + 1, *S)
+    weight = pseudo.weight * inside
+    known = torch.cat([weight * pseudo.target, weight, inside], 1)  # (B, 2K + 1, *S)
     strong, known = strong_view(image, known, recipes, batch.generator)
     # padding stays as it was
     strong = torch.where(is_inside.unsqueeze(1), strong, image)
     known = known * inside
     outputs = pseudo.target.shape[1]
-    moved = PseudoLabels(known[:, :outputs], known[:, outputs:-1], on_grid=not settings.geometry)
-    return strong, moved, known[:, -1:]
+    weighted, weight, shown = torch.split(known, [outputs, outputs, 1], 1)
+    target = weighted / weight.clamp(min=torch.finfo(weight.dtype).tiny)
+    return strong, PseudoLabels(target, weight, on_grid=not settings.geometry), shown
+
+
+def harden(pseudo: PseudoLabels) -> PseudoLabels:
+    """The more likely target of each voxel and channel: soft Dice is not minimized by soft ones."""
+    return replace(pseudo, target=(pseudo.target > 0.5).to(pseudo.target.dtype))

@@ -93,6 +93,7 @@ RULES: dict[str, Rule] = {
     "marginal-select": marginal_select,
 }
 DATA_DRIVEN_RULES = frozenset({"marginal", "marginal-select"})  # the data train the threshold
+SOFT_RULES = frozenset({"marginal"})  # targets between 0 and 1
 SELECTING_RULES = frozenset(
     {"select", "marginal-select"}
 )  # the threshold decides which voxels count

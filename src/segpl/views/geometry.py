@@ -17,7 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from segpl.types import IGNORE
 from segpl.views.separable import copy_to
+
+CLASSES_AT_ONCE = 8  # one-hot channels in memory
 
 Matrix = NDArray[np.float64]
 # an amount in [-1, 1], the wide axes in random order, the sides of the grid
@@ -86,14 +89,37 @@ def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
 
 
 def sample_at(
-    values: Tensor,
-    grid: Tensor,
-    *,
-    mode: Literal["bilinear", "nearest"],
-    beyond: Literal["zeros", "border"] = "zeros",
+    values: Tensor, grid: Tensor, *, beyond: Literal["zeros", "border"] = "zeros"
 ) -> Tensor:
-    """Interpolate values (B, C, *S) at positions (B, *S, D); `beyond` pads outside the image."""
-    return F.grid_sample(values, grid, mode=mode, padding_mode=beyond, align_corners=False)
+    """Interpolate values (B, C, *S) linearly at positions (B, *S, D); `beyond` pads outside."""
+    return F.grid_sample(values, grid, mode="bilinear", padding_mode=beyond, align_corners=False)
+
+
+def sample_labels(label: Tensor, grid: Tensor, classes: int) -> Tensor:
+    """Class indices (B, *S) at positions (B, *S, D), from linearly interpolated one-hot labels.
+
+    Each voxel gets the class with the largest weight; ties go to the lower index. It is IGNORE if
+    more than half of its weight comes from IGNORE or from outside. Nearest neighbors would move
+    each surface by up to half a voxel, at random.
+    """
+    found = largest = known = label.new_empty(0)
+    for start in range(0, classes, CLASSES_AT_ONCE):
+        numbers = torch.arange(
+            start, min(start + CLASSES_AT_ONCE, classes), device=label.device
+        ).view(-1, *[1] * (label.dim() - 1))
+        weights = sample_at((label.unsqueeze(1) == numbers).float(), grid)  # (B, k, *S)
+        total, (most, index) = weights.sum(1), weights.max(1)  # (B, *S) each
+        if start == 0:
+            found, largest, known = index, most, total
+        else:
+            found = torch.where(most > largest, index + start, found)
+            largest, known = torch.maximum(largest, most), known + total
+    return found.masked_fill(known < 0.5, IGNORE)
+
+
+def sample_mask(mask: Tensor, grid: Tensor) -> Tensor:
+    """Boolean mask (B, *S) at positions (B, *S, D): True where most of the weight is."""
+    return sample_at(mask.unsqueeze(1).float(), grid).squeeze(1) >= 0.5
 
 
 def replace_entries(values: Tensor, views: Tensor, indices: Sequence[int]) -> Tensor:

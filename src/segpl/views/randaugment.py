@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -60,18 +59,19 @@ def draw_recipe(
 def strong_view(
     image: Tensor, labels: Tensor, recipes: Sequence[ViewRecipe], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Apply one recipe each to images (B, C, *S) and their labels (B, J, *S).
+    """Apply one recipe each to images (B, C, *S) and their labels (B, J, *S) in [0, 1].
 
-    Labels follow the geometry by nearest-neighbor interpolation and are 0 outside the image.
-    Intensity operations change only the image.
+    Both are interpolated linearly and are 0 outside the image. Intensity operations change only
+    the image.
     """
     with torch.autocast(image.device.type, enabled=False):
         image, labels = image.float(), labels.float()
         motions = {n: one.motion for n, one in enumerate(recipes) if one.motion is not None}
         if motions:
             grid = affine_grids(list(motions.values()), image)  # (M, *S, D)
-            labels = sample_entries(labels, list(motions), grid, "nearest")
-            image = sample_entries(image, list(motions), grid, "bilinear")
+            image = sample_entries(image, list(motions), grid)
+            # interpolation weights sum to 1 only up to rounding
+            labels = sample_entries(labels, list(motions), grid).clamp(max=1)
         images = list(image)
         for index, recipe in enumerate(recipes):
             for name, amount in recipe.changes:
@@ -79,9 +79,7 @@ def strong_view(
     return torch.stack(images), labels
 
 
-def sample_entries(
-    values: Tensor, indices: Sequence[int], grid: Tensor, mode: Literal["bilinear", "nearest"]
-) -> Tensor:
+def sample_entries(values: Tensor, indices: Sequence[int], grid: Tensor) -> Tensor:
     """Interpolate the values (B, C, *S) at `indices` in one call; leave the others unchanged."""
-    views = sample_at(torch.stack([values[n] for n in indices]), grid, mode=mode)
+    views = sample_at(torch.stack([values[n] for n in indices]), grid)
     return replace_entries(values, views, indices)

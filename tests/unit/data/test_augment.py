@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
 from scipy.ndimage import affine_transform
 from tiny import plain_crops
 
@@ -19,10 +20,12 @@ from segpl.data.augment import (
     random_motion,
     simulate_scanner,
     transform,
+    transform_labels,
 )
 from segpl.errors import InputError
 from segpl.types import IGNORE
 
+CLASSES = 24  # as many as positions along an axis
 every_shape = pytest.mark.parametrize("sides", [(24, 24), (20, 20, 20), (6, 24, 24), (24, 16)])
 
 
@@ -35,10 +38,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def augment(image, label, settings, draws, *axes_and_spacing):
-    sides = image.shape[2:]
-    return transform(
-        image, label, draw_geometry(len(image), sides, settings, draws, *axes_and_spacing)
-    )
+    geometry = draw_geometry(len(image), image.shape[2:], settings, draws, *axes_and_spacing)
+    return transform(image, label, geometry, CLASSES)
 
 
 def random_affine(image, label, probability, draws):
@@ -80,7 +81,9 @@ class TestSettings:
     def test_all_off_changes_nothing_and_draws_nothing(self):
         image, label = blobs(24, 24)
         used = rng()
-        assert augment(image, label, plain_crops(), used, (0, 1)) == (image, label)
+        view, moved = augment(image, label, plain_crops(), used, (0, 1))
+        assert torch.equal(view, image)
+        assert torch.equal(moved, label)
         assert used.bit_generator.state == rng().bit_generator.state
 
 
@@ -113,7 +116,10 @@ class TestAffine:
 
     @every_shape
     def test_view_agrees_with_scipy(self, sides):
-        """Scipy takes the matrix in voxels, and the position of the first voxel."""
+        """Scipy takes the matrix in voxels, and the position of the first voxel.
+
+        A label is the class with the largest interpolated weight, and IGNORE outside.
+        """
         image = torch.randn(2, 1, *sides, generator=generator())
         label = torch.randint(0, 4, (2, *sides), generator=generator())
         view, moved = random_affine(image, label, 1.0, rng(3))
@@ -121,14 +127,20 @@ class TestAffine:
         for index in range(2):
             draws.random()  # whether to move the crop
             matrix = random_motion(sides, draws)[:-1, :-1]
-            mapping = {"matrix": matrix, "offset": middle - matrix @ middle, "mode": "nearest"}
-            linear = affine_transform(image[index, 0].double().numpy(), **mapping, order=1)
-            nearest = affine_transform(label[index].double().numpy(), **mapping, order=0)
-            known = moved[index] != IGNORE
+            mapping = {"matrix": matrix, "offset": middle - matrix @ middle, "order": 1}
+            linear = affine_transform(image[index, 0].double().numpy(), **mapping, mode="nearest")
             assert torch.allclose(view[index, 0], torch.from_numpy(linear).float(), atol=1e-3)
-            # a position halfway between two voxels may be rounded either way
-            agree = torch.from_numpy(nearest.astype(int)) == moved[index]
-            assert agree[known].float().mean() > 0.98
+            weights = np.stack(
+                [
+                    affine_transform(
+                        (label[index] == number).double().numpy(), **mapping, mode="grid-constant"
+                    )
+                    for number in range(4)
+                ]
+            )
+            expected = np.where(weights.sum(0) < 0.5, IGNORE, weights.argmax(0))
+            # almost equal weights may be ranked either way
+            assert (torch.from_numpy(expected) == moved[index]).float().mean() > 0.99
 
     def test_labels_are_ignored_and_images_repeat_their_border_outside_the_crop(self, monkeypatch):
         """At half its size, a crop of 8 voxels fills the middle 4."""
@@ -144,15 +156,15 @@ class TestAffine:
         assert inside.dtype == torch.bool
         assert torch.equal(inside[0], known)
 
-    @pytest.mark.parametrize("kind", [torch.int8, torch.int16])
-    def test_integer_images_are_moved_like_labels(self, kind):
-        """Hidden labels take the place of images; no class may appear between two others."""
+    def test_labels_alone_are_moved_like_labels_with_images(self):
+        """Hidden labels; no class may appear between two others."""
         label = torch.tensor([0, 3, 7])[torch.randint(3, (4, 24, 24), generator=generator())]
-        view, moved = random_affine(label[:, None].to(kind), label, 1.0, rng())
-        known = moved != IGNORE
-        assert view.dtype == kind
-        assert torch.equal(view[:, 0][known].long(), moved[known])
-        assert set(moved[known].unique().tolist()) == {0, 3, 7}
+        geometry = draw_geometry(4, (24, 24), plain_crops(affine=0.7, mirror=0.5), rng(), (0, 1))
+        _, moved = transform(label[:, None].float(), label, geometry, 8)
+        alone = transform_labels(label, geometry, 8)
+        assert not torch.equal(alone, label)
+        assert torch.equal(alone, moved)
+        assert set(moved.unique().tolist()) == {IGNORE, 0, 3, 7}
 
     def test_short_axes_are_not_rotated_into(self):
         image, label = ramps(4, 0, (6, 24, 24))
@@ -272,6 +284,27 @@ class TestScanner:
         assert abs(correlation.item()) < 0.2
 
 
+def test_moved_ellipsoid_has_the_shape_of_the_ellipsoid():
+    """Twelve of about the size of a hippocampus: mean Dice 0.950, with nearest neighbors 0.921."""
+    draws, sides = rng(), (28, 32, 28)
+    axes = [np.arange(side) - (side - 1) / 2 for side in sides]
+    position = np.stack(np.meshgrid(*axes, indexing="ij"), -1)  # (*S, 3)
+    scores = []
+    for _ in range(12):
+        center, turn = draws.uniform(-3, 3, 3), np.linalg.qr(draws.normal(size=(3, 3)))[0]
+
+        def is_inside(points, center=center, turn=turn):
+            return ((((points - center) @ turn) / (4, 7, 4)) ** 2).sum(-1) < 1
+
+        label = torch.from_numpy(is_inside(position).astype(int))[None]
+        motion = random_motion(sides, draws)
+        geometry = module.Geometry(((),), {0: motion})
+        moved = transform_labels(label, geometry, 2).numpy()[0] == 1
+        truth = is_inside(position @ motion[:3, :3].T)
+        scores.append(2 * (moved & truth).sum() / (moved.sum() + truth.sum()))
+    assert np.mean(scores) > 0.935
+
+
 def test_single_slice_of_a_volume_is_augmented_like_a_picture():
     image = torch.randn((4, 2, 24, 20), generator=generator())
     label = (image[:, 0] > 0.5).long()
@@ -301,3 +334,14 @@ def test_augmentation_never_waits_for_the_device(monkeypatch):
         changed = scan_with(view)
     assert not torch.equal(view, image)
     assert not torch.equal(changed, view)
+
+
+MUTATIONS = [
+    Mutation(
+        "takes the nearest voxel",
+        'mode="bilinear"',
+        'mode="nearest"',
+        "test_moved_ellipsoid_has_the_shape_of_the_ellipsoid",
+        file="views/geometry.py",
+    ),
+]

@@ -39,6 +39,7 @@ def make_sampler(volumes: list[Volume], *, memory: float) -> Sampler:
         labeled=placed[:2],
         unlabeled=placed[1:],
         patch=(6, 4, 6),
+        classes=3,
         labeled_crops=2,
         unlabeled_crops=3,
         foreground=0.5,

@@ -34,6 +34,7 @@ def sampler(volumes: list[Volume], *, memory: int = PLENTY, **changes: object) -
         labeled=residents,
         unlabeled=residents,
         patch=(4,) * dims,
+        classes=600,
         labeled_crops=3,
         unlabeled_crops=2,
         foreground=0.5,
@@ -310,7 +311,9 @@ class TestHiddenLabels:
             case = volume(shape)
             case.label[...] = np.indices(shape)[axis]
             case.image[...] = case.label
-            watched = self.watched([case], augment=settings, patch=patch, unlabeled_crops=4)
+            watched = self.watched(
+                [case], augment=settings, patch=patch, classes=24, unlabeled_crops=4
+            )
             for step in range(3):
                 crops, labels = watched.batch(step).unlabeled, watched.hidden_labels(step)
                 assert torch.equal(labels == IGNORE, ~crops.inside)

@@ -78,22 +78,19 @@ def test_thin_axis_gets_no_motion():
 
 @pytest.mark.parametrize("sides", [(16, 24), (16, 16, 3)])
 def test_image_and_labels_move_together(sides):
-    """The nearest voxel contributes at least an eighth of an interpolated value."""
     image = blocks(6, *sides)
     drawings = [drawn(seed, sides, operations=4).motion for seed in range(60)]
     motions = [motion for motion in drawings if motion is not None][:6]
     seen, labels = view(image, image, *(ViewRecipe(motion, ()) for motion in motions))
     assert (labels != image).float().mean() > 0.02
-    assert labels[seen > 0.9].eq(1).all()
-    assert labels[seen < 0.1].eq(0).all()
-    assert (seen > 0.9).any()
+    assert torch.allclose(seen, labels, atol=1e-5)
 
 
 def test_label_is_zero_outside_the_image():
     image = torch.ones(1, 1, 8, 8)
     _, labels = view(image, image, ViewRecipe(translate(1.0, [1, 0], (8, 8)), ()))
-    assert labels[..., :6].eq(1).all()
-    assert labels[..., 6:].eq(0).all()
+    assert torch.allclose(labels[..., :6], torch.ones(()), atol=1e-5)
+    assert torch.allclose(labels[..., 6:], torch.zeros(()), atol=1e-5)
 
 
 def test_intensity_changes_the_image_and_never_the_labels():
@@ -142,11 +139,13 @@ def test_views_are_computed_in_float32_under_bfloat16_autocast():
     assert torch.equal(seen, expected)
 
 
-def test_labels_stay_binary():
-    image = blocks(1, 12, 12)
-    seen, labels = view(image, image, ViewRecipe(rotate(0.7, [0, 1], (12, 12)), ()))
-    assert set(labels.unique().tolist()) == {0.0, 1.0}
-    assert len(seen.unique()) > 2
+def test_labels_stay_between_0_and_1():
+    """Interpolation weights in float32 sum to 1 only up to rounding."""
+    image = torch.ones(8, 1, 32, 32)
+    motions = [rotate(0.1 * n, [0, 1], (32, 32)) for n in range(8)]
+    _, labels = view(image, image, *(ViewRecipe(motion, ()) for motion in motions))
+    assert labels.max() == 1
+    assert labels.min() >= 0
 
 
 def test_same_seed_gives_the_same_recipe():

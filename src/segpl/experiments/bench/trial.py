@@ -66,6 +66,7 @@ class TrainingTrial:
             labeled=volumes[:half] if has_unlabeled else volumes,
             unlabeled=volumes[half:],
             patch=load.plan.patch,
+            classes=len(load.plan.classes),
             labeled_crops=load.labeled if has_unlabeled else load.crops,
             unlabeled_crops=load.unlabeled if has_unlabeled else 0,
             foreground=self.config.train.foreground,
