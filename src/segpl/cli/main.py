@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import importlib
 import io
 import shlex
@@ -29,6 +30,9 @@ COMMANDS = {
     "cache": "list or remove prepared scans",
     "list": "list methods, layouts, losses or settings",
 }
+
+# these always import torch
+TORCH_COMMANDS = ("demo", "plan", "train", "predict", "stress", "bench", "compare")
 
 # printed after an interruption, for commands that keep their work
 RESUME_ADVICE = {
@@ -67,6 +71,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command(chosen, importlib.import_module(f"segpl.cli.{chosen}"), rest)
 
 
+def import_torch() -> None:
+    """Import torch without garbage collection, which would examine its objects again and again.
+
+    They live until the process ends. Freezing them makes later collections and the exit faster.
+    """
+    if "torch" in sys.modules:
+        return
+    gc.disable()
+    try:
+        importlib.import_module("torch")
+        gc.freeze()
+    finally:
+        gc.enable()
+
+
 def unknown_arguments(unknown: Sequence[str], known: Sequence[str]) -> str:
     option = next((word for word in unknown if word.startswith("-")), "")
     if not option:
@@ -89,6 +108,8 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
         if unknown:
             known = [option for action in parser._actions for option in action.option_strings]
             parser.exit(2, f"segpl {name}: {unknown_arguments(unknown, known)}\n")
+        if name in TORCH_COMMANDS:
+            import_torch()
         code: int = module.run(args)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
