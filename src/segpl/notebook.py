@@ -157,9 +157,9 @@ def draw_cases(run: ShownRun) -> str:
 
 def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     """The slice of the central crop with the most foreground, and its outlines: (Y, X, 3)."""
-    from segpl.report.figures import gray
     from segpl.report.page.preview import draw_mosaic
     from segpl.report.page.slices import planes
+    from segpl.report.pictures import gray
 
     plan = run.plan
     stored = read_image(files, plan.dims)

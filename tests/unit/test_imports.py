@@ -181,5 +181,5 @@ def test_packages_are_loaded_only_where_they_are_used():
     prepare = ["segpl.data.cache"], ["torch", "monai"]
     unused = ["monai", "scipy", "nibabel", "pydicom", "matplotlib", "torch._dynamo"]
     train = ["segpl.training"], unused
-    predict = ["segpl.run", "segpl.report.page.preview"], ["scipy.stats"]
+    predict = ["segpl.run", "segpl.report.page.preview"], ["scipy.stats", "matplotlib"]
     assert loaded(prepare, train, predict) == []

@@ -1,4 +1,4 @@
-"""Colors, styles and overlays shared by all figures."""
+"""Colors and styles shared by all figures."""
 
 from __future__ import annotations
 
@@ -8,24 +8,14 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segpl.errors import InputError
+from segpl.report.pictures import ERROR_COLORS, overlay
 
-# Okabe and Ito's palette for color-blind readers; these three also differ in lightness
-TRUE_POSITIVE = "#F0E442"
-FALSE_POSITIVE = "#D55E00"
-FALSE_NEGATIVE = "#56B4E9"
-ERROR_COLORS = {
-    "true positive": TRUE_POSITIVE,
-    "false positive": FALSE_POSITIVE,
-    "false negative": FALSE_NEGATIVE,
-}
 RUN_COLORS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 # colors repeat after six lines, then with another dash
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (6, 1.5, 1.5, 1.5)))
@@ -35,7 +25,6 @@ PANEL = (4.4, 2.7)  # inches; text stays readable at the width of a phone
 MAX_TICKS = 7
 MAX_NAME = 48  # characters of a name in a legend
 FINE_SIDE = 256  # pixels of an enlarged slice
-WINDOW_VOXELS = 2**20  # percentiles of a larger image use an evenly spaced subset
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,41 +35,6 @@ class OverlayCase:
     image: NDArray[Any]  # (H, W)
     truth: NDArray[Any]  # (H, W), nonzero is foreground
     predictions: dict[str, NDArray[Any]] = field(default_factory=dict)  # title -> (H, W)
-
-
-def overlay(
-    image: NDArray[Any], prediction: NDArray[Any], truth: NDArray[Any], *, strength: float = 0.7
-) -> NDArray[np.uint8]:
-    """The image in gray, with true and false foreground in three colors: (H, W, 3)."""
-    if not image.shape == prediction.shape == truth.shape or image.ndim != 2:
-        raise InputError(
-            f"an overlay needs three slices (H, W) of one shape, not image {image.shape}, "
-            f"prediction {prediction.shape} and truth {truth.shape}."
-        )
-    rgb = np.repeat(gray(image)[..., None].astype(np.float64), 3, axis=-1)
-    predicted, true = prediction != 0, truth != 0
-    for mask, color in (
-        (predicted & true, TRUE_POSITIVE),
-        (predicted & ~true, FALSE_POSITIVE),
-        (~predicted & true, FALSE_NEGATIVE),
-    ):
-        rgb[mask] = (1 - strength) * rgb[mask] + strength * 255 * np.array(to_rgb(color))
-    return np.rint(rgb).astype(np.uint8)
-
-
-def gray_window(image: NDArray[Any]) -> tuple[float, float]:
-    """The intensities shown black and white: the 1st and the 99.5th percentile."""
-    step = max(1, round((image.size / WINDOW_VOXELS) ** (1 / image.ndim)))
-    low, high = np.percentile(image[(slice(None, None, step),) * image.ndim], (1, 99.5))
-    return float(low), float(high)
-
-
-def gray(image: NDArray[Any], window: tuple[float, float] | None = None) -> NDArray[np.uint8]:
-    """8-bit gray values, by default in the image's own window."""
-    low, high = window or gray_window(image)
-    scaled = (np.asarray(image, np.float64) - low) / max(high - low, 1e-9)
-    shown: NDArray[np.uint8] = np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
-    return shown
 
 
 def overlay_figure(cases: Sequence[OverlayCase]) -> Figure:

@@ -5,14 +5,8 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from segpl.errors import InputError
-from segpl.report.figures import (
-    FALSE_NEGATIVE,
-    FALSE_POSITIVE,
-    TRUE_POSITIVE,
-    OverlayCase,
-    overlay,
-    overlay_figure,
-)
+from segpl.report.figures import OverlayCase, overlay_figure
+from segpl.report.pictures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE, overlay
 
 
 def test_each_kind_of_voxel_gets_its_own_color():

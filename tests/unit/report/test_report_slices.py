@@ -10,10 +10,10 @@ from PIL import Image
 
 from segpl.data.readers import Grid
 from segpl.errors import InputError, MissingFileError
-from segpl.report.figures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE
 from segpl.report.page.assets import as_latex, escape_latex, write_assets
 from segpl.report.page.gallery import RESOLUTIONS, CaseRequest, MaskRequest, make_gallery
 from segpl.report.page.slices import CaseArrays, MaskArrays, planes
+from segpl.report.pictures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 

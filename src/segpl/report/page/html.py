@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 
 from segpl.errors import InputError
 from segpl.files import storage_errors
-from segpl.report.figures import INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def templates() -> Environment:
@@ -45,6 +46,10 @@ def code_spans(text: str) -> Markup:
 
 def svg(figure: Figure, description: str) -> Markup:
     """The figure as inline SVG that takes the page's font and text color."""
+    from matplotlib import rc_context  # a page of predicted masks has no figure
+
+    from segpl.report.figures import INK
+
     buffer = io.StringIO()
     # a fixed salt: the same figure gives the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageColor
 from scipy import ndimage
 
 import segpl
@@ -25,9 +24,9 @@ from segpl.data.summary import CASES, Review, quantity, review_order
 from segpl.display import CLASS_COLORS
 from segpl.errors import MissingFileError, UserError
 from segpl.files import require_below, write_atomically, write_text
-from segpl.report.figures import gray, gray_window
 from segpl.report.page.html import require_own_page, templates
 from segpl.report.page.slices import AnyArray, evenly_spaced, planes
+from segpl.report.pictures import gray, gray_window
 from segpl.report.tables import Table
 
 PREVIEWS = "preview"  # folder of the pictures
@@ -201,8 +200,8 @@ def draw_mosaic(
         tile = sheet[row * size[1] :, column * size[0] :][: size[1], : size[0]]
         tile[:] = _resized(slices[place], size)
         for order, number in enumerate(numbers):
-            color = to_rgb(CLASS_COLORS[order % len(CLASS_COLORS)])
-            tile[outline(labels[place] == number, size)] = np.rint(255 * np.array(color))
+            color = ImageColor.getrgb(CLASS_COLORS[order % len(CLASS_COLORS)])
+            tile[outline(labels[place] == number, size)] = color
     return sheet
 
 
@@ -210,7 +209,7 @@ def _with_palette(picture: Image.Image) -> Image.Image:
     """A gray picture with outlines in a third of its size: 248 grays and 8 colors."""
     red, green, blue = np.moveaxis(np.asarray(picture, np.int32), -1, 0)
     codes = (red << 16) | (green << 8) | blue
-    colors = [round(255 * part) for name in CLASS_COLORS for part in to_rgb(name)]
+    colors = [part for name in CLASS_COLORS for part in ImageColor.getrgb(name)]
     levels = np.linspace(0, 255, 256 - len(CLASS_COLORS)).round().astype(int)
     nearest = np.abs(np.arange(256)[:, None] - levels).argmin(1)  # of each gray
     indices = nearest.astype(np.uint8)[red]

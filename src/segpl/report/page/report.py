@@ -11,12 +11,12 @@ from segpl.display import CLASS_COLORS, bar
 from segpl.errors import count_noun
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
-from segpl.report.figures import ERROR_COLORS
 from segpl.report.page.assets import write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.gallery import Gallery, make_gallery
 from segpl.report.page.html import require_own_page, svg, templates
 from segpl.report.page.slices import LAYERS, UNCERTAIN
+from segpl.report.pictures import ERROR_COLORS
 from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
 from segpl.report.sections.expected import expected_sections

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import to_rgb
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageColor
 
 from segpl.data.readers import Grid
 from segpl.display import CLASS_COLORS
-from segpl.report.figures import ERROR_COLORS, gray
+from segpl.report.pictures import ERROR_COLORS, gray
 
 AnyArray = NDArray[Any]
 JPEG_QUALITY = 60
@@ -234,7 +233,7 @@ def palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -
     table = [0, 0, 0]
     opacities = [0]
     for color, opacity in colors:
-        table += [round(255 * part) for part in to_rgb(color)]
+        table += ImageColor.getrgb(color)
         opacities.append(round(255 * opacity))
     picture.putpalette(table)
     buffer = io.BytesIO()

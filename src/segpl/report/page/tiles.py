@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.colors import to_rgb
-from PIL import Image
+from PIL import Image, ImageColor
 
-from segpl.report.figures import gray
 from segpl.report.page.slices import CaseArrays, MaskArrays, jpeg_url, layers_of, planes
+from segpl.report.pictures import gray
 
 TILE_SIDE = 288  # pixels of the longer side
 TILE_QUALITY = 80
@@ -28,7 +27,7 @@ def tile_url(case: CaseArrays, mask: MaskArrays, reference: MaskArrays) -> str:
     for index, (color, _) in enumerate(colors, 1):
         # resized masks are smooth, so edges blend into the image
         cover = STRENGTH / 255 * resized(255 * (shown == index), down, across)[..., None]
-        rgb = (1 - cover) * rgb + cover * 255 * np.array(to_rgb(color))
+        rgb = (1 - cover) * rgb + cover * np.array(ImageColor.getrgb(color))
     return jpeg_url(np.rint(rgb).astype(np.uint8), TILE_QUALITY)
 
 
