@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from segpl.engine.collapse import CollapseWatch
+from segpl.data.cache import Volume
+from segpl.data.stored import StoredArray
+from segpl.engine.collapse import CollapseWatch, foreground_shares
 
 COLLAPSED = {"pseudo_foreground": 0.001, "labeled_foreground": 0.1, "pseudo.weight": 0.1}
 HEALTHY = {**COLLAPSED, "pseudo_foreground": 0.08}
@@ -263,3 +267,12 @@ def test_warning_names_a_flooding_class():
 
 def test_classes_are_ignored_if_their_expected_shares_are_unknown():
     assert not any(words_of(*[{**HALF, "labeled_foreground": 0.05}] * 10, classes=None))
+
+
+def test_shares_in_the_labels_are_known_without_reading_them():
+    """Otherwise every start would read all labels."""
+    label = StoredArray("a", Path("deleted.npy"), np.dtype(np.int8), (4, 5), 0)
+    volume = Volume("a", np.zeros((1, 4, 5)), label, None, counts=(14, 5, 1))
+    unlabeled = Volume("u", np.zeros((1, 4, 5)), None, None)
+    found = foreground_shares([volume, unlabeled], ["background", "large", "small"])
+    assert found == {"large": 0.25, "small": 0.05}
