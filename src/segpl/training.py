@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,13 @@ from segpl.assembly import (
 )
 from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say
+from segpl.engine.budget import (
+    TrainingSpeed,
+    affordable_steps,
+    format_duration,
+    measure_step,
+    parse_duration,
+)
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device, is_out_of_memory
 from segpl.engine.environment import describe_environment
@@ -38,6 +47,7 @@ from segpl.settings import (
     merge_settings,
     resolve,
     setting_changes,
+    with_overrides,
 )
 from segpl.validate.agreement import network_agreement
 from segpl.validate.postprocessing import write_advice
@@ -50,6 +60,7 @@ def train(
     out: str | Path | None = None,
     method: str | None = None,
     steps: int | None = None,
+    time: str | None = None,
     seed: int | None = None,
     labeled: int | None = None,
     validation: int | None = None,
@@ -70,6 +81,8 @@ def train(
             new folder runs/NAME, named after the dataset.
         method: name of a method, as listed by `segpl list methods`.
         steps: training steps.
+        time: train for about this long instead, such as "30m", "2h" or "1h30m". The number of
+            steps follows from the measured time of a step. A resumed run keeps its steps.
         seed: seed of weights, crops and sampling.
         labeled: use this many labels and hide the others; 0: all.
         validation: hold out this many labeled cases for validation.
@@ -92,17 +105,29 @@ def train(
         section: {key: value for key, value in values.items() if value is not None}
         for section, values in chosen.items()
     }
+    sections = merge_settings(settings or {}, given)
+    budget = time_budget(time, with_overrides(sections, overrides))
     content = gather_settings(
         data,
         method=method,
         config=config,
-        settings=merge_settings(settings or {}, given),
+        settings=sections,
         overrides=overrides,
         yes=yes and not resume,
     )
     folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
-        return train_config(resolved, folder, quiet=quiet)
+        return train_config(resolved, folder, budget=budget, quiet=quiet)
+
+
+def time_budget(time: str | None, settings: Mapping[str, Any]) -> float | None:
+    """Seconds of `--time`; raises if the number of steps is given as well."""
+    if time is None:
+        return None
+    given = settings.get("train")
+    if isinstance(given, Mapping) and "steps" in given:
+        raise InputError("--time chooses the number of steps. Remove either --time or --steps.")
+    return parse_duration(time)
 
 
 def new_folder(content: Mapping[str, Any]) -> Path:
@@ -112,16 +137,30 @@ def new_folder(content: Mapping[str, Any]) -> Path:
     return next(path for path in (Path("runs", one) for one in numbered) if not path.exists())
 
 
-def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> Run:
-    """Train with `config` in a new folder, or resume the run in `folder`."""
+def train_config(
+    config: Config, folder: RunFolder, *, budget: float | None = None, quiet: bool = False
+) -> Run:
+    """Train with `config` in a new folder, or resume the run in `folder`.
+
+    With a `budget` in seconds, a new run takes the number of steps that fits into it.
+    """
     device = choose_device(config.train.device)
     limit_threads()
     is_new = not folder.config.exists()
+    budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
         run, inputs = prepare_run(config, folder, device, quiet=quiet)
+        if budget is None:
+            write_description(run)
         if not quiet:
-            announce(run, inputs)
+            announce(run, inputs, budget)
         trainer = build_trainer(run.config, inputs, run.method, folder, device, quiet=quiet)
+        if budget is not None:
+            run = with_steps(run, steps_within(budget, run, trainer))
+            # only now: a run killed before would be resumed with another number of steps
+            write_description(run)
+            display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
+            trainer = trainer.with_steps(run.config.train.steps, display)
     if not is_new:
         trainer.resume()
     run_trainer(trainer, run)
@@ -143,7 +182,7 @@ def train_config(config: Config, folder: RunFolder, *, quiet: bool = False) -> R
 def prepare_run(
     config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
 ) -> tuple[Run, TrainingInputs]:
-    """Inspect the data, build the method, and write the files that describe the run."""
+    """Inspect the data and build the method. Writes nothing."""
     if config.train.track:
         require_tensorboard()
     inputs = prepare_inputs(config, folder, quiet=quiet)
@@ -152,9 +191,44 @@ def prepare_run(
     require_batch_fits(config, inputs.plan, device)
     method = build_method(config, inputs.plan)
     require_validation(method, inputs.split)
-    run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet)
-    write_description(run)
-    return run, inputs
+    return Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet), inputs
+
+
+def budget_of_new_run(
+    budget: float | None, config: Config, folder: RunFolder, *, quiet: bool
+) -> float | None:
+    """None for a run that is resumed, which keeps its number of steps."""
+    if budget is None or not folder.config.exists():
+        return budget
+    if not quiet:
+        say(
+            f"note: {folder.path} keeps its {config.train.steps:,} steps, because --time applies "
+            "to new runs only. To train it longer, use --steps."
+        )
+    return None
+
+
+def with_steps(run: Run, steps: int) -> Run:
+    return replace(run, config=replace(run.config, train=replace(run.config.train, steps=steps)))
+
+
+def steps_within(budget: float, run: Run, trainer: Trainer) -> int:
+    """Number of steps that fit into `budget` seconds, measured with steps of `trainer`."""
+    if not run.quiet:
+        say("Measuring the time of a step.")
+    with memory_advice(run, trainer):
+        speed = measure_speed(trainer, budget)
+    steps = affordable_steps(budget, speed, run.config.train)
+    if not run.quiet:
+        say(f"A budget of {format_duration(budget)} allows {steps:,} steps ({speed}).")
+    return steps
+
+
+def measure_speed(trainer: Trainer, budget: float) -> TrainingSpeed:
+    step = measure_step(trainer, budget)
+    if not isinstance(trainer.validate, Validator):
+        return TrainingSpeed(step)
+    return TrainingSpeed(step, trainer.validate.measure_seconds())
 
 
 def write_description(run: Run) -> None:
@@ -172,8 +246,9 @@ def write_description(run: Run) -> None:
         write_json(folder.environment, describe_environment(run.device))
 
 
-def announce(run: Run, inputs: TrainingInputs) -> None:
+def announce(run: Run, inputs: TrainingInputs, budget: float | None) -> None:
     split, plan, config = run.split, run.plan, run.config
+    length = f"{config.train.steps} steps" if budget is None else f"about {format_duration(budget)}"
     for note in split.notes:
         say(note)
     if run.method.needs_unlabeled and not split.unlabeled:
@@ -184,7 +259,7 @@ def announce(run: Run, inputs: TrainingInputs) -> None:
     say(
         f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
         f"{len(split.validation)} validation, {len(split.test)} test cases; "
-        f"patch {'x'.join(map(str, plan.patch))}, {config.train.steps} steps on {run.device}."
+        f"patch {'x'.join(map(str, plan.patch))}, {length} on {run.device}."
     )
     if config.augment.mirror and plan.has_sides:
         say("Mirroring is off: it would swap the left and right classes.")
@@ -192,22 +267,30 @@ def announce(run: Run, inputs: TrainingInputs) -> None:
         say(f"Classes found in the labels: {', '.join(plan.classes)}.")
 
 
+@contextmanager
+def memory_advice(run: Run, trainer: Trainer) -> Iterator[None]:
+    """Turn out-of-memory errors into advice."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        patch = "x".join(map(str, run.plan.patch))
+        raise InputError(
+            f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
+            f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
+            "for each. Lower train.batch, train.ratio or the patch in plan.json."
+        ) from error
+
+
 def run_trainer(trainer: Trainer, run: Run) -> None:
-    """Take the remaining steps; turn out-of-memory errors into advice."""
+    """Take the remaining steps."""
     display = trainer.observer
     assert isinstance(display, TrainingDisplay)
     with display:
         try:
-            trainer.run()
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            patch = "x".join(map(str, run.plan.patch))
-            raise InputError(
-                f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
-                f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
-                "for each. Lower train.batch, train.ratio or the patch in plan.json."
-            ) from error
+            with memory_advice(run, trainer):
+                trainer.run()
         except KeyboardInterrupt:
             last = run.folder.last
             kept = (

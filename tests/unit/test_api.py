@@ -102,6 +102,13 @@ def test_common_options_are_arguments(data, tmp_path, monkeypatch):
     assert folder.path == Path("runs/scans")
 
 
+def test_time_and_steps_exclude_each_other(data):
+    with pytest.raises(InputError, match="Remove either `time` or `steps`"):
+        train(data, steps=20, time="30m")
+    with pytest.raises(InputError, match="cannot read time='half an hour'"):
+        train(data, time="half an hour")
+
+
 def test_resuming_needs_the_folder(data):
     with pytest.raises(InputError, match="resume=True needs the folder of the run, `out`"):
         train(data, resume=True)

@@ -5,6 +5,7 @@ to one run folder: settings, plan, split, log and checkpoints.
 
 Examples:
   segpl train data --out runs/a
+  segpl train data --time 2h --out runs/a             # for about two hours
   segpl train data --labeled 8 --out runs/b           # hide the other labels
   segpl train data --method segpl --set method.alpha=0.5 --out runs/c
   segpl train data --out runs/a --resume              # after an interruption
@@ -32,6 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, nargs="?", help="dataset folder, or a config.toml")
     parser.add_argument("--out", type=Path, required=True, help="run folder to create")
     parser.add_argument("--steps", type=int, help="optimizer steps (default 2000)")
+    parser.add_argument(
+        "--time",
+        metavar="TIME",
+        help="train for about this long instead, such as 30m, 2h or 1h30m: measures the time of "
+        "a step and chooses the number of steps; a plan, not a limit; with --folds, the time of "
+        "each training",
+    )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
     parser.add_argument(
@@ -137,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
     given: dict[str, Any] = {
         "data": data or "",
         "out": args.out,
+        "time": args.time,
         "config": config,
         "settings": settings_from(args),
         "overrides": args.set,
@@ -157,6 +166,7 @@ def run(args: argparse.Namespace) -> int:
         if args.estimate_only or has_fold:
             say(f"To predict with the mean of the folds: {prediction_command(args)}")
             return 0
+        given["time"] = None  # cross-validation has chosen the number of steps
     trained = train(**given, resume=args.resume or args.folds is not None)
     say(
         f"Done: trained {trained.parameters:,} weights in {args.out}. Next: "

@@ -14,6 +14,8 @@ from segpl.networks.convolution import CHANNELS_LAST
 from segpl.networks.fused import PRECISION, brief_message, can_fuse, is_compiler_error
 from segpl.networks.graphs import CaptureError, GraphedCalls, GraphMemory, Recordable
 
+WARM_UP = 3  # steps: on a GPU, the first one compiles kernels and the second records CUDA graphs
+
 Result = TypeVar("Result")
 
 

@@ -92,6 +92,12 @@ def seed_global_generators(device: torch.device, seed: int) -> None:
         torch.cuda.default_generators[index].manual_seed(seed)
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def should_compile(device: torch.device, choice: str) -> bool:
     return choice == "on" or (choice == "auto" and device.type == "cuda")
 

@@ -152,6 +152,18 @@ class Trainer:
         self.step = 0
         self.facts: Facts = {}
 
+    def with_steps(self, steps: int, observer: Observer) -> Trainer:
+        """A new trainer of the same method that takes `steps` steps."""
+        return Trainer(
+            self.method,
+            self.sampler,
+            replace(self.settings, steps=steps),
+            self.folder,
+            observer,
+            self.validate,
+            self.foreground,
+        )
+
     def resume(self) -> None:
         """Load the last checkpoint. A run killed before its first checkpoint starts again."""
         if self.folder.last.exists():
@@ -183,13 +195,7 @@ class Trainer:
         waited = self.times.last("waiting_seconds")
         while self.step < settings.steps and not stop.number:
             lr = settings.lr_at(self.step)
-            self.optimizer.lr = lr
-            advance = partial(self.advance, paused=collapse.is_paused)
-            output, total = self.networks.run(advance) if self.networks else advance()
-            if self.sampler.hidden:
-                output = count_hidden(output, self.sampler.hidden_labels(self.step))
-            self.step += 1
-            meter.add(output, total, self.step)
+            self.learn(meter, lr, paused=collapse.is_paused)
             self.observer.on_step(self.step)
             if self.step % settings.log_every and self.step != settings.steps:
                 continue
@@ -213,6 +219,16 @@ class Trainer:
                     self.facts["meter"] = meter.state()
                 self.save(self.folder.last)
             raise KeyboardInterrupt(stop.number)
+
+    def learn(self, meter: Meter, lr: float, *, paused: bool = False) -> None:
+        """Take the next step and add its terms to `meter`."""
+        self.optimizer.lr = lr
+        advance = partial(self.advance, paused=paused)
+        output, total = self.networks.run(advance) if self.networks else advance()
+        if self.sampler.hidden:
+            output = count_hidden(output, self.sampler.hidden_labels(self.step))
+        self.step += 1
+        meter.add(output, total, self.step)
 
     def advance(self, *, paused: bool) -> tuple[StepOutput, Tensor]:
         """Take the next step. Repeating it after a failure uses the same random numbers."""

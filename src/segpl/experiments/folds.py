@@ -13,9 +13,11 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import open_dataset
+from segpl.assembly import TrainingInputs, build_trainer, open_dataset
+from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
+from segpl.engine.budget import format_duration
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
@@ -27,8 +29,22 @@ from segpl.files import csv_text, write_text
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table
 from segpl.run import Run, load_run
-from segpl.settings import Config, claim_folder, gather_settings, resumed_config
-from segpl.training import prepare_run, train
+from segpl.settings import (
+    Config,
+    claim_folder,
+    gather_settings,
+    resumed_config,
+    with_overrides,
+)
+from segpl.training import (
+    budget_of_new_run,
+    prepare_run,
+    steps_within,
+    time_budget,
+    train,
+    with_steps,
+    write_description,
+)
 
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
 
@@ -115,6 +131,7 @@ def cross_validate(
     folds: int,
     fold: int | None = None,
     method: str | None = None,
+    time: str | None = None,
     config: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
@@ -134,6 +151,8 @@ def cross_validate(
         folds: number of parts of the labeled subjects, 2 or more.
         fold: train this fold only, from 0; different folds may be trained at the same time.
         method: name of a method.
+        time: train each fold for about this long, such as "30m", and the run in `out` with the
+            same number of steps.
         config: TOML file with settings.
         settings: sections of settings; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
@@ -141,6 +160,7 @@ def cross_validate(
         resume: resume an interrupted call, or add folds to an existing run.
         quiet: show no progress.
     """
+    budget = time_budget(time, with_overrides(settings or {}, overrides))
     content = gather_settings(
         data,
         method=method,
@@ -157,8 +177,14 @@ def cross_validate(
         splits = fold_splits(resolved, folds, one)  # checked before anything is written
         with folder.undo_on_error():
             device = choose_device(resolved.train.device)
-            run, _ = prepare_run(resolved, folder, device, quiet=quiet)
+            budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
+            run, inputs = prepare_run(resolved, folder, device, quiet=quiet)
             require_no_calibration(run)
+            if budget is not None:
+                first = fold_config(run.config, folds, 0)
+                run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))
+                announce_total(budget, folds, is_one=bool(one), quiet=quiet)
+            write_description(run)
             places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
             configs = [fold_config(run.config, folds, number) for number in range(folds)]
             for place, wanted in zip(places, configs, strict=True):
@@ -179,6 +205,24 @@ def cross_validate(
         return None
     with folder.locked():
         return write_estimate(run, places, splits)
+
+
+def fold_steps(
+    budget: float, run: Run, inputs: TrainingInputs, config: Config, split: Split
+) -> int:
+    """Number of steps of a fold that fit into `budget` seconds, with validation."""
+    limit_threads()
+    fold = replace(run, config=config, split=split)
+    parts = replace(inputs, split=split)
+    trainer = build_trainer(config, parts, run.method, run.folder, run.device, quiet=run.quiet)
+    return steps_within(budget, fold, trainer)
+
+
+def announce_total(budget: float, folds: int, *, is_one: bool, quiet: bool) -> None:
+    if quiet or is_one:
+        return
+    each, total = format_duration(budget), format_duration(folds * budget)
+    say(f"The {folds} folds take about {total} in total; the final training takes about {each}.")
 
 
 def write_estimate(run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]) -> FoldEstimate:

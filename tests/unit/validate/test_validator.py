@@ -114,3 +114,12 @@ def test_method_returns_to_training_after_a_failure(tmp_path):
     with pytest.raises(RuntimeError, match="no"):
         validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)
     assert method.is_training
+
+
+def test_time_of_a_validation_is_measured_on_one_case_and_writes_nothing(tmp_path):
+    """The second case is twice as large, so all of them take three times as long as the first."""
+    clock = iter([10.0, 12.0])
+    large = replace(volume("b", 4), image=np.zeros((1, 8, 6), np.float32))
+    validate = validation(tmp_path / "v.csv", volume("a", 2), large)
+    assert validate.measure_seconds(clock.__next__) == pytest.approx(6.0)
+    assert list(tmp_path.iterdir()) == []

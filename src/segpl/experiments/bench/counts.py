@@ -13,6 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+from segpl.engine.device import synchronize
+
 CONVOLUTION_OPERATORS = ("aten::convolution", "aten::convolution_backward")
 RATE_ROUNDS = 5
 # sides of the square matrices, and bytes to copy; larger than processor caches
@@ -113,12 +115,6 @@ def seconds_per_step(work: Callable[[], object], device: torch.device, steps: in
         work()
     synchronize(device)
     return (time.perf_counter() - began) / steps
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def fastest(work: Callable[[], object], device: torch.device) -> float:

@@ -19,8 +19,9 @@ from segpl.data.masks import label_values
 from segpl.data.prefetch import AHEAD
 from segpl.data.sampler import Resident, place_volumes
 from segpl.data.stored import StoredArray
+from segpl.engine.acceleration import WARM_UP
 from segpl.experiments.bench.counts import seconds_per_step
-from segpl.experiments.bench.steps import WARM_UP, Stopwatch, measuring
+from segpl.experiments.bench.steps import Stopwatch, measuring
 from segpl.experiments.bench.tables import Figures, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes

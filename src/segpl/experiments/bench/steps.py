@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from segpl.data.sampler import Resident, place_volumes
-from segpl.engine.device import autocast, is_out_of_memory, peak_memory, should_compile
+from segpl.engine.acceleration import WARM_UP
+from segpl.engine.device import (
+    autocast,
+    is_out_of_memory,
+    peak_memory,
+    should_compile,
+    synchronize,
+)
 from segpl.engine.environment import describe_environment
 from segpl.errors import InputError
 from segpl.experiments.bench.counts import (
@@ -26,7 +33,6 @@ from segpl.experiments.bench.counts import (
     count_weights,
     matrix_rate,
     seconds_per_step,
-    synchronize,
 )
 from segpl.experiments.bench.monai_loop import MonaiLoop
 from segpl.experiments.bench.tables import Figures, spread
@@ -37,7 +43,6 @@ from segpl.networks.network import Network
 from segpl.settings import Config
 
 MAX_RECOMPILATIONS = 256  # of one network: methods differ in batch size and mode
-WARM_UP = 3  # steps: on a GPU, the first one compiles kernels and the second records CUDA graphs
 TURN_SECONDS = 0.2
 COST_KEYS = ("parameters", "step_gflops", "predict_gflops", "peak_mb")
 

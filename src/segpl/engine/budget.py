@@ -1,0 +1,145 @@
+"""Time budgets: the number of training steps that a given time allows."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from segpl.engine.acceleration import WARM_UP
+from segpl.engine.device import synchronize
+from segpl.engine.meter import Meter
+from segpl.engine.trainer import MOST_STEPS, Trainer, TrainSettings
+from segpl.errors import InputError
+from segpl.methods.base import Method
+
+NUMBER = r"(\d+(?:\.\d+)?)"
+DURATION = re.compile(rf"(?:{NUMBER}h)? ?(?:{NUMBER}m)? ?(?:{NUMBER}s)?", re.ASCII)
+EXAMPLES = "Write hours, minutes and seconds, such as '2h', '30m', '1h30m' or '90s'."
+LONGEST = 30 * 24 * 3600  # seconds
+FEWEST_STEPS = 100
+# measure at least this many steps and seconds, unless they take more of the budget than this share
+MEASURED_STEPS = 10
+MEASURED_SECONDS = 5.0
+MEASURED_SHARE = 0.03
+OVERHEAD = 0.02  # share of the budget for checkpoints and log lines
+SUGGESTED_MARGIN = 1.1  # the next measurement may be slower
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpeed:
+    """Measured seconds."""
+
+    step: float
+    validation: float = 0.0  # of all validation cases, once
+
+    def __str__(self) -> str:
+        more = f"; a validation takes {format_seconds(self.validation)}" if self.validation else ""
+        return f"{format_seconds(self.step)} each{more}"
+
+    def duration(self, settings: TrainSettings) -> float:
+        """Expected seconds of a training run."""
+        validations = math.ceil(settings.steps / settings.validation_interval)
+        return (settings.steps * self.step + validations * self.validation) / (1 - OVERHEAD)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a time budget such as `2h`, `30m`, `1h30m` or `90s`."""
+    found = DURATION.fullmatch(text.strip().lower())
+    if found is None or not any(found.groups()):
+        raise InputError(f"cannot read --time '{text}'. {EXAMPLES}")
+    hours, minutes, rest = map(float, found.groups("0"))
+    seconds = 3600 * hours + 60 * minutes + rest
+    if seconds == 0:
+        raise InputError(f"--time '{text}' leaves no time for training. {EXAMPLES}")
+    if seconds > LONGEST:
+        raise InputError(f"--time '{text}' is too long: the limit is {format_duration(LONGEST)}.")
+    return seconds
+
+
+def format_duration(seconds: float) -> str:
+    """`1h30m`, `4m` or `90s`: rounded up to minutes, or to seconds below two minutes."""
+    if seconds < 120:
+        return f"{math.ceil(seconds)}s"
+    hours, minutes = divmod(math.ceil(seconds / 60), 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or not hours else "")
+
+
+def format_seconds(seconds: float) -> str:
+    """`2.1 s`, `430 ms` or `4.3 ms`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.{1 if seconds < 0.01 else 0}f} ms"
+
+
+def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSettings) -> int:
+    """Steps that fit into `budget` seconds, rounded down to three digits."""
+
+    def duration(steps: int) -> float:
+        return speed.duration(replace(settings, steps=steps))
+
+    steps = bisect_right(range(1, MOST_STEPS + 1), budget, key=duration)
+    if steps < FEWEST_STEPS:
+        needed = format_duration(SUGGESTED_MARGIN * duration(FEWEST_STEPS))
+        raise InputError(
+            f"--time '{format_duration(budget)}' allows {steps} steps ({speed}), but training "
+            f"needs at least {FEWEST_STEPS}. Use --time '{needed}' or more, or choose the number "
+            "of steps with --steps."
+        )
+    unit: int = 10 ** max(0, len(str(steps)) - 3)
+    return steps // unit * unit
+
+
+def measure_step(
+    trainer: Trainer, budget: float, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Mean seconds of a training step, without the first ones, which are slower.
+
+    Takes real steps and then restores the weights. Afterwards, only a new trainer can train the
+    method. Global random generators are not restored, because every step of a run seeds them.
+    """
+    # `steps` must exceed the steps that will be measured; the speed does not depend on it
+    trial = trainer.with_steps(MOST_STEPS, trainer.observer)
+    if trial.networks:
+        # the run does not exist yet; its own first step will fail in the same way and record it
+        trial.networks.on_failure = lambda message: None
+    meter, settings = Meter(), trial.settings
+
+    def seconds_of(steps: int) -> float:
+        start = clock()
+        for number in range(1, steps + 1):
+            trial.learn(meter, settings.lr)
+            if number % settings.log_every == 0 or number == steps:
+                synchronize(trial.device)  # as a log line does
+        return clock() - start
+
+    try:
+        with weights_restored(trial.method), trial.batches:
+            seconds_of(WARM_UP - 1)
+            one = seconds_of(1)
+            wanted = max(MEASURED_SECONDS, MEASURED_STEPS * one)
+            steps = max(3, int(min(wanted, MEASURED_SHARE * budget) / max(one, 1e-6)))
+            return seconds_of(steps) / steps
+    finally:
+        if trial.networks:
+            trial.networks.release()
+
+
+@contextmanager
+def weights_restored(method: Method) -> Iterator[None]:
+    """Undo every change of weights and buffers inside the block."""
+    tensors = [*method.parameters(), *method.buffers()]
+    before = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(tensors, before, strict=True):
+                tensor.copy_(value)
+        method.zero_grad(set_to_none=True)

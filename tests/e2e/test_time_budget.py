@@ -1,0 +1,168 @@
+"""`segpl train --time`: the number of steps follows from the measured time of a step.
+
+The tests do not depend on the clock: an hour is enough for many more steps than the limit of six
+that they set.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Answer
+from test_rejections import check_words
+
+from segpl.data.sampler import Sampler
+from segpl.engine import budget
+from segpl.engine.budget import TrainingSpeed
+from segpl.types import Batch
+
+STEPS = 6
+OPTIONS = (
+    *("--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
+    *("--set", "network.width=4", "--set", "train.batch=1", "--validation", "1"),
+)
+RESULTS = (
+    *("config.toml", "split.json", "summary.json", "log.csv", "validation.csv"),
+    *("checkpoints/last.safetensors", "checkpoints/best.safetensors"),
+)
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    monkeypatch.setattr(budget, "MOST_STEPS", STEPS)
+    monkeypatch.setattr(budget, "FEWEST_STEPS", 1)
+    monkeypatch.setattr(budget, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(budget, "MEASURED_STEPS", 2)
+
+
+@pytest.fixture
+def start(segpl, shared_pictures, tmp_path):
+    """Train in `tmp_path/NAME`."""
+
+    def call(name: str, *options: object) -> Answer:
+        return segpl("train", shared_pictures, "--out", tmp_path / name, *OPTIONS, *options)
+
+    return call
+
+
+def steps_of(run: Path) -> int:
+    steps: int = tomllib.loads((run / "config.toml").read_text())["train"]["steps"]
+    return steps
+
+
+def check_same(first: Path, second: Path) -> None:
+    for name in RESULTS:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_run_with_a_budget_equals_a_run_with_its_number_of_steps(start, tmp_path):
+    """Also if it was interrupted and resumed, by the same command."""
+    answer = start("timed", "--time", "1h")
+    assert answer.code == 0, answer.err
+    assert "about 1h on cpu" in answer.err
+    assert f"A budget of 1h allows {STEPS} steps (" in answer.err
+    assert start("counted", "--steps", STEPS).code == 0
+    check_same(tmp_path / "timed", tmp_path / "counted")
+
+    original, stopped = Sampler.batch, tmp_path / "stopped"
+
+    def batch(self: Sampler, step: int) -> Batch:
+        if step == 4 and (stopped / "config.toml").exists():
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sampler, "batch", batch)
+        assert start("stopped", "--time", "1h").code == 130
+    assert steps_of(stopped) == STEPS
+    answer = start("stopped", "--time", "1h", "--resume")
+    assert answer.code == 0, answer.err
+    assert f"keeps its {STEPS} steps, because --time applies to new runs only" in answer.err
+    assert "Measuring" not in answer.err
+    check_same(stopped, tmp_path / "counted")
+
+
+def test_interruption_while_measuring_leaves_nothing(start, tmp_path, monkeypatch):
+    """Also a process that is killed leaves only its lock, which another run may ignore."""
+    run = tmp_path / "run"
+
+    def batch(self: Sampler, step: int) -> Batch:
+        assert [path.name for path in run.iterdir()] == [".lock"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sampler, "batch", batch)
+    answer = start("run", "--time", "1h")
+    assert answer.code == 130
+    assert not run.exists()
+
+
+def test_out_of_memory_while_measuring_gives_advice(start, tmp_path, monkeypatch):
+    def batch(self: Sampler, step: int) -> Batch:
+        raise MemoryError
+
+    monkeypatch.setattr(Sampler, "batch", batch)
+    check_words(start("run", "--time", "1h"), "out of memory on cpu", "Lower train.batch")
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
+    monkeypatch.setattr(budget, "MOST_STEPS", 10**9)
+    monkeypatch.setattr("segpl.training.measure_speed", lambda *_: TrainingSpeed(10.0))
+    answer = start("run", "--time", "90s")
+    check_words(
+        answer, r"'90s' allows 8 steps \(10.0 s each\)", "at least 100", "--time '19m' or more"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--time", "30"), "cannot read --time '30'"),
+        (("--time", "0m"), "leaves no time"),
+        (("--time", "1000h"), "the limit is 720h"),
+        (("--time", "1h", "--steps", "9"), "Remove either --time or --steps"),
+        (("--time", "1h", "--set", "train.steps=9"), "Remove either --time or --steps"),
+        (("--time", "1h", "--steps", "9", "--folds", "2"), "Remove either --time or --steps"),
+    ],
+)
+def test_unusable_budgets_are_rejected_before_any_work(segpl, tmp_path, options, words):
+    answer = segpl("train", tmp_path / "missing", "--out", tmp_path / "run", *options)
+    check_words(answer, words)
+    assert list(tmp_path.glob("run*")) == []
+
+
+def test_budget_overrides_the_steps_of_a_config_file(start, tmp_path):
+    """With --resume and without a run, a new one starts."""
+    (tmp_path / "my.toml").write_text("[train]\nsteps = 4\n")
+    options = ("--method", "supervised", "--config", tmp_path / "my.toml", "--resume")
+    assert start("run", *options, "--time", "1h").code == 0
+    assert steps_of(tmp_path / "run") == STEPS
+
+
+def test_all_folds_and_the_final_run_take_the_same_steps(segpl, shared_pictures, tmp_path):
+    run = tmp_path / "run"
+    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
+    answer = segpl("train", shared_pictures, "--out", run, *options, "--time", "2h")
+    assert answer.code == 0, answer.err
+    assert answer.err.count("Measuring the time of a step") == 1
+    assert "The 2 folds take about 4h in total; the final training takes about 2h." in answer.err
+    assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [STEPS] * 3
+    assert not (run / "validation.csv").exists()
+
+
+def test_a_single_fold_keeps_the_steps_of_the_others(segpl, shared_pictures, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
+    given = (shared_pictures, "--out", run, *options, "--time", "2h")
+    assert segpl("train", *given, "--fold", "1").code == 0
+    monkeypatch.setattr(budget, "MOST_STEPS", 9)  # another moment, another speed
+    answer = segpl("train", *given, "--fold", "0")
+    assert answer.code == 0, answer.err
+    assert f"keeps its {STEPS} steps" in answer.err
+    assert steps_of(run / "fold-0") == steps_of(run / "fold-1") == STEPS

@@ -1,0 +1,225 @@
+"""Time budgets: reading them, the steps that fit, and the measurement, which leaves no traces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_trainer import Ones, Recorder, curve, trainer_in
+
+from segpl.engine.acceleration import WARM_UP
+from segpl.engine.budget import (
+    LONGEST,
+    MEASURED_SECONDS,
+    MEASURED_STEPS,
+    TrainingSpeed,
+    affordable_steps,
+    format_duration,
+    format_seconds,
+    measure_step,
+    parse_duration,
+)
+from segpl.engine.trainer import MOST_STEPS, TrainSettings
+from segpl.errors import InputError
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30m", 1800),
+        ("2h", 7200),
+        ("12h", 43200),
+        ("90s", 90),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        (" 2H ", 7200),
+        ("1.5h", 5400),
+        ("1h2m3s", 3723),
+        ("720h", LONGEST),
+    ],
+)
+def test_budget_is_read_in_seconds(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "30", "m", "-5m", "30 minutes", "1d", "1e3s", "30m2h", "inf", "nanh", "1..5h"]
+)
+def test_unreadable_budget_is_rejected_with_examples(text):
+    with pytest.raises(InputError, match=r"cannot read --time '.*'\. Write hours.*'1h30m'"):
+        parse_duration(text)
+
+
+def test_budget_without_time_is_rejected():
+    with pytest.raises(InputError, match="--time '0h0m' leaves no time"):
+        parse_duration("0h0m")
+
+
+@pytest.mark.parametrize("text", ["721h", f"{'9' * 400}h"])
+def test_absurdly_long_budget_is_rejected(text):
+    with pytest.raises(InputError, match=r"is too long: the limit is 720h\."):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "1s"),
+        (90, "90s"),
+        (119.5, "120s"),
+        (120, "2m"),
+        (121, "3m"),
+        (3600, "1h"),
+        (5400, "1h30m"),
+        (7200, "2h"),
+    ],
+)
+def test_durations_are_rounded_up_and_can_be_read_again(seconds, text):
+    assert format_duration(seconds) == text
+    assert parse_duration(format_duration(seconds)) >= seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(2.14, "2.1 s"), (0.43, "430 ms"), (0.043, "43 ms"), (0.0043, "4.3 ms")],
+)
+def test_step_times_have_a_readable_unit(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_steps_are_the_budget_divided_by_the_step_time():
+    """2 % are kept for checkpoints: 0.98 * 3600 / 0.1 = 35,280, rounded down."""
+    assert affordable_steps(HOUR, TrainingSpeed(0.1), TrainSettings()) == 35_200
+
+
+def test_validation_takes_its_part_of_the_budget():
+    """A validation every 100 steps of 0.1 s takes as long as these steps: half of the steps."""
+    settings = TrainSettings(validate_every=100)
+    assert affordable_steps(HOUR, TrainingSpeed(0.1, 10.0), settings) == 17_600
+
+
+@pytest.mark.parametrize("every", [0, 500])
+@pytest.mark.parametrize("validation", [0.0, 7.0, 90.0])
+def test_training_ends_within_the_budget_and_uses_most_of_it(every, validation):
+    settings = TrainSettings(validate_every=every)
+    speed = TrainingSpeed(0.043, validation)
+    steps = affordable_steps(HOUR, speed, settings)
+    validations = -(-steps // TrainSettings(steps=steps, validate_every=every).validation_interval)
+    spent = 0.043 * steps + validations * validation
+    assert 0.95 * HOUR < spent < 0.98 * HOUR
+
+
+def test_number_of_steps_is_limited():
+    assert affordable_steps(LONGEST, TrainingSpeed(1e-9), TrainSettings()) == MOST_STEPS
+
+
+def test_suggested_budget_for_too_short_a_one_is_enough():
+    speed, settings = TrainingSpeed(2.0, 5.0), TrainSettings()
+    with pytest.raises(InputError, match=r"allows \d+ steps \(2\.0 s each; a valid") as caught:
+        affordable_steps(90, speed, settings)
+    words = str(caught.value)
+    assert "at least 100" in words
+    assert "--steps" in words
+    suggested = words.split("Use --time '")[1].split("'")[0]
+    assert 100 <= affordable_steps(parse_duration(suggested), speed, settings) < 130
+
+
+class Timed(Ones):
+    """A sampler that turns the clock: the first steps of a run are slower."""
+
+    def __init__(self, seconds: float, slow: int = WARM_UP - 1) -> None:
+        super().__init__()
+        self.seconds = seconds
+        self.slow = slow
+        self.now = 0.0
+
+    def batch(self, step):
+        self.now += 60.0 if step < self.slow else self.seconds
+        return super().batch(step)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budget", "steps"),
+    [
+        (0.125, HOUR, MEASURED_SECONDS / 0.125),
+        (2.0, HOUR, MEASURED_STEPS),
+        (2.0, 300.0, 4),
+        (2.0, 10.0, 3),
+    ],
+    ids=["some seconds", "at least ten", "a small part of the budget", "at least three"],
+)
+def test_step_time_is_measured_without_the_first_steps(tmp_path, seconds, budget, steps):
+    sampler = Timed(seconds)
+    trainer = trainer_in(tmp_path, sampler=sampler)
+    measured = measure_step(trainer, budget, clock=lambda: sampler.now)
+    assert measured == pytest.approx(seconds)
+    assert len(sampler.asked) == WARM_UP + steps
+
+
+def test_measuring_does_not_depend_on_the_number_of_steps_of_the_trainer(tmp_path):
+    """Five seconds may be more steps than the default has."""
+    sampler = Timed(0.01)
+    trainer = trainer_in(tmp_path, sampler=sampler, steps=5)
+    assert measure_step(trainer, HOUR, clock=lambda: sampler.now) == pytest.approx(0.01)
+    assert max(sampler.asked) > 400
+    assert max(trainer.method.progress) < 0.01
+
+
+class WithState(Recorder):
+    """Also changes buffers, one of which is not part of checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__(curve)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("scratch", torch.ones(3), persistent=False)
+
+    def after_update(self, steps: int) -> None:
+        super().after_update(steps)
+        self.count += 1
+        self.scratch *= 2
+
+
+def test_training_after_measuring_equals_training_without(tmp_path):
+    plain = trainer_in(tmp_path / "plain", WithState(), lr=0.1)
+    plain.run()
+
+    sampler = Timed(1.0)
+    trial = trainer_in(tmp_path / "run", WithState(), sampler=sampler, lr=0.1, steps=7)
+    measure_step(trial, HOUR, clock=lambda: sampler.now)
+    method = trial.method
+    assert (method.count.item(), method.scratch.tolist()) == (0, [1.0] * 3)
+    assert method.weight.item() == 1.0
+    assert method.weight.grad is None
+    assert list((tmp_path / "run").iterdir()) == []
+
+    trainer = trial.with_steps(20, trial.observer)
+    seen = len(method.progress)
+    trainer.run()
+    assert method.progress[seen:] == plain.method.progress
+    assert method.draws[seen:] == plain.method.draws
+    for name in ("log.csv", "checkpoints/last.safetensors"):
+        found, wanted = (tmp_path / run / name for run in ("run", "plain"))
+        assert found.read_bytes() == wanted.read_bytes()
+
+
+def test_weights_are_restored_if_measuring_is_interrupted(tmp_path):
+    trainer = trainer_in(tmp_path, sampler=Ones(dies_at=2))
+    with pytest.raises(KeyboardInterrupt):
+        measure_step(trainer, HOUR)
+    assert trainer.method.weight.item() == 1.0
+
+
+def test_measuring_writes_no_fallback_but_training_does(tmp_path, monkeypatch):
+    """The run does not exist before its number of steps is known."""
+    from test_acceleration import compile_with, no_compiler
+
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with(no_compiler))
+    sampler = Timed(1.0)
+    trainer = trainer_in(tmp_path, sampler=sampler, compile="on")
+    measure_step(trainer, HOUR, clock=lambda: sampler.now)
+    assert trainer.observer.warnings == []
+    assert list(tmp_path.iterdir()) == []
+    trainer.with_steps(2, trainer.observer).run()
+    assert "could not be compiled" in trainer.observer.warnings[0]
+    assert trainer.folder.environment.exists()
