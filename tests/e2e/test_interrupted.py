@@ -32,7 +32,7 @@ def predicting(segpl: Command, root: Path) -> Interrupted:
     data = make_dataset(root / "data", dims=2, test=3)
     assert segpl("train", data, *SHORT, *ANY, "--out", root / "run").code == 0
     arguments = ("predict", root / "run", "--out", root / "masks")
-    return Interrupted(arguments, (inference, "predict_windows"), 3, (root / "masks", "*.png"), 1)
+    return Interrupted(arguments, (inference, "predict_rows"), 3, (root / "masks", "*.png"), 1)
 
 
 def filling(segpl: Command, root: Path) -> Interrupted:

@@ -7,7 +7,7 @@ so that the inverse recovers the original grid.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -111,6 +111,26 @@ def resize(array: NDArray[np.float32], shape: Sequence[int]) -> NDArray[np.float
         for slab in _slabs(channel.shape, shape):
             target[slab.rows] = slab.resample(channel[slab.source])
     return result
+
+
+def resize_rows(
+    parts: Iterable[NDArray[np.float32]], old: Sequence[int], new: Sequence[int]
+) -> Iterator[NDArray[np.float32]]:
+    """`resize` from shape `old` to `new` for an array (C, *S) that arrives in parts, row by row.
+
+    A part may be overwritten when the next one arrives.
+    """
+    if tuple(old) == tuple(new):
+        yield from parts
+        return
+    arriving, first = iter(parts), 0  # first: the row at which `held` starts
+    held = next(arriving).copy()
+    for slab in _slabs(old, new):
+        while first + held.shape[1] < slab.source.stop:
+            held = np.concatenate([held, next(arriving)], 1)
+        held, first = held[:, slab.source.start - first :], slab.source.start
+        rows = slab.source.stop - first
+        yield np.stack([slab.resample(channel[:rows]) for channel in held])
 
 
 def resize_label(label: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:

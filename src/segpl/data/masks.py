@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.plan import Plan
 from segpl.errors import unknown
 
 ALL, NONE = "all", "none"
@@ -25,19 +24,6 @@ def class_index(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
     else:
         index = probabilities.argmax(axis=0)
     return index
-
-
-def label_values(
-    probabilities: NDArray[np.float32], plan: Plan
-) -> NDArray[np.uint8] | NDArray[np.int32]:
-    """The most likely class (*S) as the number that the dataset's label files use."""
-    values = list(plan.classes.values())
-    numbers = np.array(values, np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32)
-    labels: NDArray[Any] = np.empty(probabilities.shape[1:], numbers.dtype)
-    # row by row: the indices of a large scan take twice the memory of a probability map
-    for row, target in zip(np.moveaxis(probabilities, 1, 0), labels, strict=True):
-        target[...] = numbers[class_index(row)]
-    return labels
 
 
 def voxel_entropy(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from segpl.data.geometry import (
     resampled_shape,
     resize,
     resize_label,
+    resize_rows,
     undo_reorient,
 )
 from segpl.data.limits import require_resampled
@@ -94,6 +95,14 @@ def restore(probabilities: NDArray[np.float32], grid: Grid, plan: Plan) -> NDArr
     """Bring probabilities (K, *S) of a prepared image back to its file's grid."""
     shape = reorient_axes(grid.shape, grid.affine, plan.orientation)
     return undo_reorient(resize(probabilities, shape), grid.affine, plan.orientation)
+
+
+def restore_rows(
+    parts: Iterable[NDArray[np.float32]], grid: Grid, plan: Plan
+) -> Iterator[NDArray[np.float32]]:
+    """`restore` for parts (K, rows, *S[1:]); the axes keep the plan's orientation."""
+    shape = reorient_axes(grid.shape, grid.affine, plan.orientation)
+    return resize_rows(parts, _target_shape(grid, plan), shape)
 
 
 def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:

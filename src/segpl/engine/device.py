@@ -84,6 +84,15 @@ def lacks_bfloat16(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) < (8, 0)
 
 
+def second_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A context whose work on a GPU waits only for what has been queued there so far."""
+    if device.type == "cpu":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
 def seed_global_generators(device: torch.device, seed: int) -> None:
     """Seed the CPU and `device`. `torch.manual_seed` seeds every kind of GPU and takes 0.2 ms."""
     torch.default_generator.manual_seed(seed)

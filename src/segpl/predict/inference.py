@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,20 +12,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segpl.data.masks import keep_largest, label_values, voxel_entropy
+from segpl.data.masks import voxel_entropy
 from segpl.data.plan import Plan
-from segpl.data.prepare import prepare_image, restore
+from segpl.data.prepare import prepare_image, restore, restore_rows
 from segpl.data.readers import Grid, Image
 from segpl.data.summary import CaseSummary
-from segpl.engine.device import free_memory
+from segpl.engine.device import free_memory, second_stream
 from segpl.errors import DivergedError
 from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.familiarity import ScanJudge
+from segpl.predict.labeling import Segmentation, label_rows
 from segpl.predict.samples import Maps, Predict, RunSampler
 from segpl.predict.summary import summarize_case
-from segpl.predict.window import predict_windows
+from segpl.predict.window import fits_on_device, predict_rows, predict_windows
 
 MOST_AHEAD = 4  # scans to read ahead, and as many to write meanwhile
+PIECE_VALUES = 2**21  # values of maps that are labeled at a time
 COPIES = 2  # of a scan and its maps while it is read or written
 
 
@@ -56,16 +58,18 @@ def predict_image(
     judge: ScanJudge | None = None,
 ) -> PredictedImage:
     """What `predict_jobs` would write for an image in a file; `name` seeds random samples."""
-    infer = Inference(predict, plan, tuple(samplers), device, overlap, judge)
-    prediction = infer(name, infer.prepare(image))()
-    labels = chosen_labels(prediction, plan, largest)
+    infer = Inference(
+        predict, plan, tuple(samplers), device, overlap, judge, tuple(largest), needs_maps=True
+    )
+    found = infer(name, infer.prepare(image))()
+    assert found.maps is not None, "it was asked for"
     return PredictedImage(
-        labels=labels,
-        probabilities=np.ascontiguousarray(prediction.probability),
+        labels=found.labels,
+        probabilities=np.ascontiguousarray(found.maps.probability),
         classes=plan.classes,
-        summary=infer.summarize(name, labels, prediction, image.grid),
-        entropy=entropy_of(prediction) if samplers else None,
-        std=prediction.std,
+        summary=infer.summarize(name, found, image.grid),
+        entropy=entropy_of(found.maps) if samplers else None,
+        std=found.maps.std,
     )
 
 
@@ -85,6 +89,8 @@ class Inference:
     device: torch.device
     overlap: float
     judge: ScanJudge | None = None
+    largest: tuple[str, ...] = ()  # classes that keep only their largest component
+    needs_maps: bool = False  # without them, only a few rows of the maps are in memory
 
     @property
     def plans(self) -> list[Plan]:
@@ -98,18 +104,21 @@ class Inference:
     def most_ahead(self, scan: PreparedScan) -> int:
         """How many scans like this one to read ahead, and as many to write meanwhile."""
         size = sum(image.nbytes for image in scan.images)
-        maps = self.plan.outputs * math.prod(scan.grid.shape) * 4
+        values = self.plan.outputs if self.needs_maps or self.samplers else 1
+        maps = values * math.prod(scan.grid.shape) * 4
         free = free_memory(torch.device("cpu")) // 2
         return min(MOST_AHEAD, free // (2 * COPIES * (size + maps)))
 
-    def __call__(self, case: str, scan: PreparedScan) -> Callable[[], Prediction]:
+    def __call__(self, case: str, scan: PreparedScan) -> Callable[[], Segmentation]:
         images, grid = [torch.from_numpy(image) for image in scan.images], scan.grid
         if self.judge:
             self.judge(case, images[0], grid)
-        if not self.samplers:
+        # a function must keep neither the maps on the grid of the plan nor the image alive
+        if not self.samplers and self.needs_maps:
             maps = [self.windows(images[0], self.predict, self.plan, self.plan.outputs)]
-            # the function must keep neither the maps on the grid of the plan nor the image alive
-            return lambda: Prediction(restore(maps.pop(), grid, self.plan))
+            return lambda: self.label_maps(Prediction(restore(maps.pop(), grid, self.plan)), grid)
+        if not self.samplers:
+            return self.label(images[0], grid)
 
         def on_file_grid(image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
             return restore(self.windows(image, predict, plan, channels), grid, plan)
@@ -118,33 +127,71 @@ class Inference:
         plans = self.plans
         prepared = [images[plans.index(sampler.plan)] for sampler in self.samplers]
         prediction = average_samples(self.samplers, prepared, case, on_file_grid)
-        return lambda: prediction
+        return lambda: self.label_maps(prediction, grid)
 
-    def summarize(
-        self, case: str, labels: NDArray[Any], prediction: Prediction, grid: Grid
-    ) -> CaseSummary:
-        summary = summarize_case(labels, grid, self.plan.classes, prediction.probability)
+    def label(self, image: Tensor, grid: Grid) -> Callable[[], Segmentation]:
+        """Labels without the maps of the whole scan in main memory."""
+        fits = _fits_on_gpu(image, self.plan, self.device)
+        parts = predict_rows(
+            image, self.predict, self.plan, overlap=self.overlap, device=self.device, at_once=fits
+        )
+        if not fits:
+            return self.label_parts(parts, grid)
+        maps, stream = [next(parts)], second_stream(self.device)
+
+        def copy_and_label() -> Segmentation:
+            with stream:  # otherwise copies wait for the network, which predicts the next scan
+                return self.label_parts(iter([maps.pop()]), grid)()
+
+        return copy_and_label
+
+    def label_parts(self, parts: Iterator[Tensor], grid: Grid) -> Callable[[], Segmentation]:
+        """Labels from maps (K, rows, *S[1:]) on the grid of the plan."""
+        pieces = (_finite_array(piece) for part in parts for piece in _split_rows(part))
+        rows = ((row, row) for row in restore_rows(pieces, grid, self.plan))
+        return label_rows(rows, grid, self.plan, self.largest, self.plan.orientation)
+
+    def label_maps(self, maps: Prediction, grid: Grid) -> Segmentation:
+        decisive = maps.probability if maps.decisive is None else maps.decisive
+        rows = (slice(row, row + 1) for row in range(grid.shape[0]))
+        pairs = ((maps.probability[:, row], decisive[:, row]) for row in rows)
+        return replace(label_rows(pairs, grid, self.plan, self.largest)(), maps=maps)
+
+    def summarize(self, case: str, found: Segmentation, grid: Grid) -> CaseSummary:
+        summary = summarize_case(found.labels, grid, self.plan.classes, found.confidence)
         if self.judge is None:
             return summary
-        found = self.judge.judgments[case]
-        return replace(summary, out_of_distribution=found.score, unfamiliar=found.reasons)
+        judged = self.judge.judgments[case]
+        return replace(summary, out_of_distribution=judged.score, unfamiliar=judged.reasons)
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
-        whole = predict_windows(
-            image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
-        )
-        if not bool(whole.sum().isfinite()):
-            raise DivergedError(
-                "the network's output is not finite. Check whether training diverged (log.csv), "
-                "and predict from an earlier checkpoint."
+        return _finite_array(
+            predict_windows(
+                image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
             )
-        result: Maps = whole.cpu().numpy()
-        return result
+        )
 
 
-def chosen_labels(prediction: Prediction, plan: Plan, largest: Sequence[str]) -> NDArray[Any]:
-    decisive = prediction.probability if prediction.decisive is None else prediction.decisive
-    return keep_largest(label_values(decisive, plan), plan.classes, largest)
+def _fits_on_gpu(image: Tensor, plan: Plan, device: torch.device) -> bool:
+    return device.type == "cuda" and fits_on_device(image, plan.outputs, device)
+
+
+def _split_rows(part: Tensor) -> tuple[Tensor, ...]:
+    """Split (K, rows, *S[1:]) so that copies of a piece are small."""
+    rows = max(1, PIECE_VALUES // part[:, 0].numel())
+    pieces: tuple[Tensor, ...] = part.split(rows, 1)  # type: ignore[no-untyped-call]  # missing in torch
+    return pieces
+
+
+def _finite_array(maps: Tensor) -> Maps:
+    values = maps.cpu()
+    if not bool(values.sum().isfinite()):
+        raise DivergedError(
+            "the network's output is not finite. Check whether training diverged (log.csv), "
+            "and predict from an earlier checkpoint."
+        )
+    result: Maps = values.numpy()
+    return result
 
 
 def entropy_of(prediction: Prediction) -> Maps:

@@ -18,16 +18,15 @@ from segpl.data.plan import Plan
 from segpl.data.readers import Grid, read_image, read_label
 from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
-from segpl.predict.averaging import Prediction
 from segpl.predict.familiarity import ScanJudge
 from segpl.predict.inference import (
     MOST_AHEAD,
     Inference,
     PreparedScan,
-    chosen_labels,
     entropy_of,
 )
 from segpl.predict.inputs import Job
+from segpl.predict.labeling import Segmentation
 from segpl.predict.outputs import (
     ENTROPY,
     PROBABILITIES,
@@ -99,7 +98,9 @@ def predict_jobs(
     results = Results(seen=seen or {})
     folder.record(jobs, kinds, results)
 
-    infer = Inference(predict, plan, tuple(samplers), device, overlap, judge)
+    infer = Inference(
+        predict, plan, tuple(samplers), device, overlap, judge, tuple(largest), probabilities
+    )
     record = _Regularly(lambda: folder.record(jobs, kinds, results))
 
     def after_job() -> None:
@@ -107,7 +108,7 @@ def predict_jobs(
         record()
 
     try:
-        _pipeline(todo, outputs, missing, infer, largest, results, after_job)
+        _pipeline(todo, outputs, missing, infer, results, after_job)
     finally:
         folder.record(jobs, kinds, results)
     if failed := results.failed:
@@ -137,7 +138,6 @@ def _pipeline(
     outputs: dict[str, OutputFiles],
     missing: dict[str, set[Path]],
     infer: Inference,
-    largest: Sequence[str],
     results: Results,
     advance: Callable[[], None],
 ) -> None:
@@ -189,9 +189,7 @@ def _pipeline(
             if predict is None:
                 continue
             files, paths = outputs[job.name], missing[job.name]
-            future = writer.submit(
-                _write_job, job, files, paths, predict, infer, largest, grid, results
-            )
+            future = writer.submit(_write_job, job, files, paths, predict, infer, grid, results)
             writing.append((job, future))
             finish_writing(but=most)
         finish_writing()
@@ -205,28 +203,27 @@ def _write_job(
     job: Job,
     files: OutputFiles,
     missing: set[Path],
-    predict: Callable[[], Prediction],
+    predict: Callable[[], Segmentation],
     infer: Inference,
-    largest: Sequence[str],
     grid: Grid,
     results: Results,
 ) -> None:
-    prediction, plan = predict(), infer.plan
+    found, plan = predict(), infer.plan
     for kind, path in files.maps.items():
         if kind == SEGMENTATION or path not in missing:
             continue
+        assert found.maps is not None, "it was asked for"
         if kind == STD:
-            assert prediction.std is not None, "samplers give a standard deviation"
-            values = prediction.std
+            assert found.maps.std is not None, "samplers give a standard deviation"
+            values = found.maps.std
         elif kind == ENTROPY:
-            values = entropy_of(prediction)
+            values = entropy_of(found.maps)
         else:
-            values = prediction.probability
+            values = found.maps.probability
         write_probabilities(path, values, job.images[0], grid)
     if files.labels in missing:  # otherwise it may have been corrected by hand
-        labels = chosen_labels(prediction, plan, largest)
-        write_labels(files.labels, labels, job.images[0], grid)
-        results.summaries[job.name] = infer.summarize(job.name, labels, prediction, grid)
+        write_labels(files.labels, found.labels, job.images[0], grid)
+        results.summaries[job.name] = infer.summarize(job.name, found, grid)
     segmentation = files.maps.get(SEGMENTATION)
     if segmentation is not None and segmentation in missing:
         mask = read_label(files.labels, plan.dims).array

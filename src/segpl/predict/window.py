@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,18 +48,51 @@ def blend_windows(
         outputs: channels that `predict` returns; 0: those of the plan.
         device: where `predict` computes; by default the device of the image.
     """
+    fits = fits_on_device(image, outputs or plan.outputs, device or image.device)
+    settings: Any = {"overlap": overlap, "window_batch": window_batch, "device": device}
+    parts = blend_rows(image, predict, plan, **settings, at_once=fits)
+    if fits:
+        return next(parts)
+    whole, row = torch.empty(0), 0
+    for part in parts:
+        whole = whole if row else torch.empty(len(part), *image.shape[1:])
+        whole[:, row : row + part.shape[1]] = part.cpu()
+        row += part.shape[1]
+    return whole
+
+
+def blend_rows(
+    image: Tensor,
+    predict: Callable[[Tensor], Tensor],
+    plan: Plan,
+    *,
+    overlap: float = 0.5,
+    window_batch: int = 0,
+    device: torch.device | None = None,
+    at_once: bool = False,
+) -> Iterator[Tensor]:
+    """The result of `blend_windows` in parts (K, rows, *S[1:]), in order, on the device.
+
+    Rows are finished when no later window covers them, so memory holds little more than the rows of
+    one window. The next part overwrites the last one. With `at_once` there is a single part.
+    """
     device, patch = device or image.device, plan.patch
     starts = window_starts(image.shape[1:], patch, overlap)
     most = window_batch or windows_per_batch(plan, device)
     layout = memory_format(device, plan.dims)
     profiles = [profile.to(device) for profile in window_profiles(patch)]
     weights = _outer(profiles)  # (*patch)
-    fits = _fits_on_device(image, outputs or plan.outputs, device)
-    padded, corner = pad_to_patch(image.to(device) if fits else image, patch)
+    padded, corner = pad_to_patch(image.to(device) if at_once else image, patch)
     sides = padded.shape[1:]
-    # windows that start in the same row; all windows if everything is on one device
-    groups = [starts[0]] if fits else [[start] for start in starts[0]]
-    sums = whole = torch.empty(0)
+    totals = [torch.zeros(side, device=device) for side in sides]
+    for total, profile, firsts in zip(totals, profiles, starts, strict=True):
+        for start in firsts:
+            total[start : start + len(profile)] += profile
+    # windows whose rows are finished together: as few as fill a batch
+    step = len(starts[0]) if at_once else max(1, most // prod(map(len, starts[1:])))
+    groups = [starts[0][at : at + step] for at in range(0, len(starts[0]), step)]
+    rows = patch[0] + max(group[-1] - group[0] for group in groups)
+    sums = torch.empty(0)
     for group, following in zip(groups, [*groups[1:], [sides[0]]], strict=True):
         first, places = group[0], list(product(group, *starts[1:]))
         size = ceil(len(places) / ceil(len(places) / most))  # batches of about the same size
@@ -68,24 +102,22 @@ def blend_windows(
                 answer = predict(windows.to(device, torch.float32).contiguous(memory_format=layout))
             weighted = answer.float() * weights  # (b, K, *patch)
             if not len(sums):
-                rows = sides[0] if fits else patch[0]
                 sums = torch.zeros(weighted.shape[1], rows, *sides[1:], device=device)
-                whole = sums if fits else torch.empty(len(sums), *sides)
             for (row, *others), window in zip(some, weighted, strict=True):
                 sums[:, *_window_box((row - first, *others), patch)] += window
-        if not fits:
-            done = following[0] - first
-            whole[:, first : following[0]] = sums[:, :done].cpu()
-            sums = torch.cat([sums[:, done:], torch.zeros_like(sums[:, :done])], 1)
-    for axis, profile in enumerate(profiles):
-        total = torch.zeros(sides[axis], device=device)
-        for start in starts[axis]:
-            total[start : start + patch[axis]] += profile
-        whole /= total.to(whole.device).view(-1, *[1] * (plan.dims - 1 - axis))
-    return whole[:, *_window_box(corner, image.shape[1:])]
+        done = following[0] - first
+        finished = sums[:, :done]
+        for axis, total in enumerate([totals[0][first : following[0]], *totals[1:]]):
+            finished /= total.view(-1, *[1] * (plan.dims - 1 - axis))
+        yield finished[:, *_window_box(corner, image.shape[1:])]
+        for row in range(done, rows, done):  # in steps that do not overlap, without a copy
+            later = sums[:, row : row + done]
+            sums[:, row - done : row - done + later.shape[1]] = later
+        sums[:, -done:] = 0
 
 
 predict_windows = torch.no_grad()(blend_windows)
+predict_rows = torch.no_grad()(blend_rows)
 
 
 def windows_per_batch(plan: Plan, device: torch.device) -> int:
@@ -149,7 +181,7 @@ def _window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]
     return tuple(slice(start, start + side) for start, side in zip(place, sides, strict=True))
 
 
-def _fits_on_device(image: Tensor, outputs: int, device: torch.device) -> bool:
+def fits_on_device(image: Tensor, outputs: int, device: torch.device) -> bool:
     """Whether an image and its prediction fill at most half of the free memory of a GPU."""
     if device.type != "cuda":
         return True

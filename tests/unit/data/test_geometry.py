@@ -15,6 +15,7 @@ from segpl.data.geometry import (
     resampled_shape,
     resize,
     resize_label,
+    resize_rows,
     undo_reorient,
 )
 from segpl.errors import InputError
@@ -100,6 +101,23 @@ class TestResize:
         assert resize(array.astype(np.float32), shape)[0] == pytest.approx(
             expected[0, 0].numpy(), abs=1e-5
         )
+
+    @pytest.mark.parametrize("shape", [(9, 8, 11), (6, 15, 7), (2, 3, 21), (17, 9, 2)])
+    @pytest.mark.parametrize("rows", [1, 2, 4, 9])
+    @pytest.mark.parametrize("voxels", [1, 200])
+    def test_rows_that_arrive_in_parts_give_the_same(self, shape, rows, voxels, monkeypatch):
+        monkeypatch.setattr(geometry, "SLAB_VOXELS", voxels)
+        array = np.random.default_rng(0).random((2, 9, 8, 11), np.float32)
+        buffer = np.empty((2, rows, 8, 11), np.float32)
+
+        def parts():
+            for row in range(0, 9, rows):
+                part = array[:, row : row + rows]
+                buffer[:, : part.shape[1]] = part  # over the last part
+                yield buffer[:, : part.shape[1]]
+
+        found = [part.copy() for part in resize_rows(parts(), (9, 8, 11), shape)]
+        assert np.array_equal(np.concatenate(found, 1), resize(array, shape))
 
     def test_shrinking_averages_fine_detail(self):
         """Without a blur, stripes of 0 and 1 would keep their contrast and become wider."""

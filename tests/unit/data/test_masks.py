@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from tiny import PICTURES
 
 from segpl.data.masks import (
     keep_largest,
-    label_values,
     largest_component,
     select_classes,
 )
@@ -75,18 +71,6 @@ def test_classes_are_selected_by_name_all_or_none(asked, meant):
 def test_an_unknown_class_is_an_error(asked):
     with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
         select_classes(asked, list(CLASSES))
-
-
-def test_a_single_channel_is_foreground_above_one_half():
-    plan = replace(PICTURES, classes={"background": 0, "organ": 3})
-    labels = label_values(np.array([[[0.2, 0.5, 0.51]]], np.float32), plan)
-    assert labels.tolist() == [[0, 0, 3]]
-
-
-def test_the_most_likely_of_several_classes_wins():
-    plan = replace(PICTURES, classes={"background": 0, "b": 9, "a": 400})
-    probabilities = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)
-    assert label_values(probabilities[:, None], plan).tolist() == [[0, 9, 400]]
 
 
 def test_components_connect_at_corners_of_a_volume():

@@ -45,12 +45,10 @@ def summary(volume: float, confidence: float | None = 0.9, **fields) -> CaseSumm
 
 
 def test_expected_dice_is_the_ratio_of_expected_overlap_and_size():
-    probability = np.array([[0.9, 0.6], [0.4, 0.1]])
-    # 2 * (0.9 + 0.6) / (2 + 2.0)
-    assert expected_dice(probability > 0.5, probability) == pytest.approx(0.75)
-    assert expected_dice(probability > 0.95, probability) == pytest.approx(0.1)  # empty: 1 - 0.9
-    certain = np.array([[1.0, 0.0]])
-    assert expected_dice(certain > 0.5, certain) == 1
+    # probabilities 0.9, 0.6, 0.4 and 0.1, of which the first two are in the mask
+    assert expected_dice(2, 0.9 + 0.6, 2.0, 0.9) == pytest.approx(2 * 1.5 / (2 + 2.0))
+    assert expected_dice(0, 0.0, 2.0, 0.9) == pytest.approx(0.1)  # empty: 1 - 0.9
+    assert expected_dice(1, 1.0, 1.0, 1.0) == 1
 
 
 @pytest.mark.parametrize(
@@ -65,15 +63,6 @@ def test_expected_dice_is_the_ratio_of_expected_overlap_and_size():
 def test_volumes_are_physical_only_if_the_spacing_is_known(grid, volume, unit):
     found = summarize_case(np.full(grid.shape, 4), grid, {"background": 0, "organ": 4})
     assert found == CaseSummary(unit, {"organ": ClassSummary(volume)})
-
-
-def test_each_class_has_its_own_channel():
-    probabilities = np.array([[[0.1, 0.2]], [[0.8, 0.1]], [[0.1, 0.7]]])  # (K, 1, 2)
-    grid = Grid((1, 2), (1.0, 1.0), None)
-    classes = {"background": 0, "left": 1, "right": 2}
-    found = summarize_case(np.array([[1, 2]]), grid, classes, probabilities).classes
-    assert found["left"].confidence == pytest.approx(2 * 0.8 / 1.9)
-    assert found["right"].confidence == pytest.approx(2 * 0.7 / 1.8)
 
 
 def test_failed_unfamiliar_and_doubtful_cases_come_first():

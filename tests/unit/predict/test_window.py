@@ -6,8 +6,10 @@ import torch
 
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
+from segpl.experiments.bench.counts import TensorMemory
 from segpl.predict import window
 from segpl.predict.window import (
+    blend_rows,
     blend_windows,
     predict_windows,
     window_profiles,
@@ -95,7 +97,7 @@ def test_rows_that_leave_the_device_when_finished_change_nothing(
     """Neither the prediction nor its gradient."""
     answers, gradients = [], []
     for fits in (True, False):
-        monkeypatch.setattr(window, "_fits_on_device", lambda *_, fits=fits: fits)
+        monkeypatch.setattr(window, "fits_on_device", lambda *_, fits=fits: fits)
         image = torch.linspace(-1, 1, int(np.prod(shape))).view(1, *shape).requires_grad_()
         whole = blend_windows(
             image, neighbors_matter, plan_for(patch), window_batch=window_batch, outputs=2
@@ -106,6 +108,22 @@ def test_rows_that_leave_the_device_when_finished_change_nothing(
     assert torch.allclose(*answers, atol=1e-6)
     assert torch.allclose(*gradients, atol=1e-4)
     assert gradients[0].abs().min() > 0
+
+
+def test_rows_need_the_memory_of_one_row_of_windows():
+    """The sums of a window's rows; a window, its answer and its weights; no whole prediction."""
+    image, patch, outputs = torch.rand(1, 96, 16, 16), (8, 8, 8), 10
+
+    def predict(windows):
+        return windows.expand(-1, outputs, *patch)
+
+    with torch.no_grad(), TensorMemory([image]) as memory:
+        rows = sum(
+            part.shape[1] for part in blend_rows(image, predict, plan_for(patch), window_batch=1)
+        )
+    assert rows == 96
+    voxels = outputs * 8 * 16 * 16 + 4 * outputs * 8**3
+    assert memory.peak - image.nbytes < 4 * voxels < outputs * image.nbytes / 4
 
 
 def test_a_gradient_is_the_derivative_of_the_prediction():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from segpl.data.cache import Volume
-from segpl.data.masks import label_values
+from segpl.data.masks import class_index
 from segpl.data.prefetch import AHEAD
 from segpl.data.sampler import Resident, place_volumes
 from segpl.data.stored import StoredArray
@@ -195,7 +195,7 @@ def measure_prediction(config: Config, workload: Workload, stopwatch: Stopwatch)
         works["MONAI, float32"] = partial(monai, tf32=False)
         if device.type == "cuda":
             works["MONAI, TF32 convolutions"] = partial(monai, tf32=True)
-        labels = [label_values(work().cpu().numpy(), plan) for work in works.values()]
+        labels = [class_index(work().cpu().numpy()) for work in works.values()]
         times = stopwatch.time(list(works.values()))
     records = [
         found_record(name, found, times[0], math.prod(sides))

@@ -1,0 +1,76 @@
+"""Labels of a scan, and the confidence in them, from probabilities that arrive row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.geometry import reorient
+from segpl.data.masks import class_index, keep_largest
+from segpl.data.plan import Plan
+from segpl.data.readers import Grid
+from segpl.predict.averaging import Prediction
+from segpl.predict.samples import Maps
+from segpl.predict.summary import expected_dice
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentation:
+    """Labels on the grid of the file, and the maps they come from if these are needed."""
+
+    labels: NDArray[Any]  # (*S), as numbered in the label files
+    confidence: list[float]  # expected Dice of each foreground class
+    maps: Prediction | None = None
+
+
+def label_rows(
+    parts: Iterable[tuple[Maps, Maps]],
+    grid: Grid,
+    plan: Plan,
+    largest: Sequence[str],
+    orientation: str | None = None,
+) -> Callable[[], Segmentation]:
+    """Label each voxel with its most likely class.
+
+    Each part has the probabilities (K, rows, *S[1:]) of the next rows and the maps that choose the
+    class. The rows follow `orientation`, or the file if it is None. The function returned reduces
+    the classes in `largest` to their largest component; it needs neither the parts nor the image.
+    """
+    values = list(plan.classes.values())
+    numbers = np.array(values, np.uint8 if min(values) >= 0 and max(values) <= 255 else np.int32)
+    labels: NDArray[Any] = np.empty(grid.shape, numbers.dtype)
+    # the probability of each label, if some labels may change
+    chosen = np.zeros(grid.shape if largest else (0,) * plan.dims, np.float16)
+    turned = [reorient(array[None], grid.affine, orientation)[0] for array in (labels, chosen)]
+    inside, total, highest = np.zeros((3, len(values)))
+    first = 0
+    for probability, decisive in parts:
+        index = class_index(decisive)  # (rows, *S[1:])
+        label_part, chosen_part = (array[first : first + len(index)] for array in turned)
+        label_part[...] = numbers[index]
+        for number in range(1, len(values)):
+            channel = probability[0 if len(probability) == 1 else number]
+            is_chosen = index == number
+            inside[number] += channel.sum(where=is_chosen, dtype=np.float64)
+            total[number] += channel.sum(dtype=np.float64)
+            highest[number] = max(highest[number], channel.max(initial=0))
+            if largest:
+                np.copyto(chosen_part, channel, "same_kind", where=is_chosen)
+        first += len(index)
+
+    def finish() -> Segmentation:
+        kept = keep_largest(labels, plan.classes, largest)
+        confidence = []
+        for number, value in enumerate(values[1:], 1):
+            mask = kept == value
+            if largest:
+                inside[number] = chosen.sum(where=mask, dtype=np.float64)
+            sums = inside[number], total[number], highest[number]
+            confidence.append(float(expected_dice(int(np.count_nonzero(mask)), *sums)))
+        return Segmentation(kept, confidence)
+
+    return finish
