@@ -314,12 +314,9 @@ def _npz_shape(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, ..
 
 def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
     """Shape, and number of bytes of header and values."""
-    version = np.lib.format.read_magic(file)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
+    npy = np.lib.format
+    is_version_1 = npy.read_magic(file) == (1, 0)
+    read = npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0
     with NPY_HEADERS:
         shape, _, dtype = read(file)
     if dtype.hasobject:
@@ -340,11 +337,7 @@ def _npy_values(file: IO[bytes]) -> NDArray[Any]:
 OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     ".nii.gz": open_nifti,
     ".nii": open_nifti,
-    ".png": open_picture,
-    ".jpg": open_picture,
-    ".jpeg": open_picture,
-    ".tif": open_picture,
-    ".tiff": open_picture,
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff"), open_picture),
     ".npy": open_npy,
     ".npz": open_npz,
     ".nrrd": open_nrrd,

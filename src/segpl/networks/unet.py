@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from segpl.networks.convolution import CONVOLUTIONS
+from segpl.networks.convolution import CONVOLUTIONS, UPSAMPLERS
 from segpl.networks.fused import (
     ALIGNMENT,
     align,
@@ -19,10 +19,6 @@ from segpl.networks.fused import (
     project,
 )
 
-UPSAMPLERS: dict[int, type[nn.ConvTranspose2d] | type[nn.ConvTranspose3d]] = {
-    2: nn.ConvTranspose2d,
-    3: nn.ConvTranspose3d,
-}
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
 VARIANCE_EPSILON = 1e-5  # torch's default

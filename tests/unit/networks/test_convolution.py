@@ -5,7 +5,14 @@ import torch
 from torch.nn import functional as F
 
 from segpl.networks import convolution
-from segpl.networks.convolution import CONVOLUTIONS, convolve, is_slow, neighbors_to_join
+from segpl.networks.convolution import (
+    CONVOLUTIONS,
+    ConvTranspose2d,
+    convolve,
+    is_slow,
+    keeps_size,
+    neighbors_to_join,
+)
 
 LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
 PLAIN = {2: F.conv2d, 3: F.conv3d}
@@ -28,7 +35,7 @@ def layer_of(width=8, kernel=(3, 3), bias=False, **options):
 
 
 @pytest.mark.parametrize("last_side", [8, 7])
-@pytest.mark.parametrize("kernel", [(3, 3), (3, 3, 3), (3, 3, 1), (1, 3, 3)])
+@pytest.mark.parametrize("kernel", [(3, 3), (3, 1), (1, 3), (3, 3, 3), (3, 3, 1), (1, 3, 3)])
 @pytest.mark.parametrize(("channels", "width"), [(1, 4), (3, 8), (2, 16)])
 def test_convolution_and_its_gradients_are_those_of_torch(channels, width, kernel, last_side):
     dims = len(kernel)
@@ -61,21 +68,34 @@ def test_neighbors_are_joined_until_their_channels_are_a_multiple_of_16(width, s
 
 
 @pytest.mark.usefixtures("arm")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"stride": 2},
-        {"dilation": 2},
-        {"groups": 2},
-        {"bias": True},
-        {"kernel": (1, 1)},
-        {"kernel": (3, 2)},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"dilation": 2}, {"groups": 2}, {"kernel": (1, 1)}], ids=str)
 def test_other_convolutions_are_left_to_torch(options):
     assert is_slow(layer_of(), random_values(1, 2, 8, 8))
     assert not is_slow(layer_of(**options), random_values(1, 2, 8, 8))
+
+
+@pytest.mark.parametrize("options", [{"stride": 2}, {"bias": True}, {"kernel": (3, 2)}], ids=str)
+def test_strides_biases_and_even_kernels_are_left_to_other_convolutions(options):
+    assert keeps_size(layer_of())
+    assert not keeps_size(layer_of(**options))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("few", [0, 48])
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"bias": True}, {"up": True}], ids=str)
+def test_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, layout, monkeypatch):
+    monkeypatch.setattr(convolution, "FEW_PIXELS", few)
+    layer = ConvTranspose2d(2, 8, 2, stride=2) if "up" in options else layer_of(**options)
+    layer = layer.double().to(memory_format=torch.channels_last)
+    image = random_values(2, 2, 6, 8).contiguous(memory_format=layout).requires_grad_()
+    results = []
+    for is_arm in (True, False):
+        monkeypatch.setattr(convolution, "IS_ARM", is_arm)
+        output = layer(image)
+        change = random_values(*output.shape, seed=1)
+        inputs = (image, *layer.parameters())
+        results.append((output, *torch.autograd.grad(output, inputs, change)))
+    assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
 
 
 @pytest.mark.usefixtures("arm")
@@ -87,9 +107,10 @@ def test_contiguous_weights_and_autocast_are_left_to_torch():
 
 
 @pytest.mark.parametrize("is_arm", [False, True])
-def test_a_layer_uses_it_on_arm_only(is_arm, monkeypatch):
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_layer_uses_it_on_arm_only(dims, is_arm, monkeypatch):
     monkeypatch.setattr(convolution, "IS_ARM", is_arm)
     calls = []
     monkeypatch.setattr(convolution, "convolve", lambda image, weight: calls.append(1) or image)
-    layer_of()(random_values(1, 2, 8, 8).float())
+    layer_of(kernel=(3,) * dims)(random_values(1, 2, 33, *(32,) * (dims - 1)).float())
     assert len(calls) == is_arm
