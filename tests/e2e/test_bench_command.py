@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from segpl.cli.bench import BENCH_PARTS
 from segpl.experiments.bench import counts, parts, steps
 from segpl.experiments.bench.workload import plan_for_patch
 
@@ -22,14 +23,12 @@ def small_parts(monkeypatch) -> None:
     monkeypatch.setitem(parts.TRAINING_STEPS, "cpu", 1)
     monkeypatch.setitem(counts.MATRIX_SIDE, "cpu", 256)
     monkeypatch.setitem(counts.COPIED_BYTES, "cpu", 2**20)
-    monkeypatch.setattr(steps, "WARM_UP", 1)
-    monkeypatch.setattr(parts, "WARM_UP", 1)
 
 
 def test_all_parts_of_a_plan_are_shown_and_written(segpl, tmp_path):
     plan, out = tmp_path / "plan.json", tmp_path / "bench.json"
     replace(plan_for_patch((8, 8), classes=3), batch=2).write(plan)
-    answer = segpl("bench", "segpl", "--plan", plan, "--out", out, *SMALL)
+    answer = segpl("bench", "segpl", "--plan", plan, "--out", out, *SMALL, "--parts", *BENCH_PARTS)
     assert answer.code == 0, answer.err
     found = json.loads(out.read_text())
     (setting,) = found["settings"]
@@ -39,7 +38,7 @@ def test_all_parts_of_a_plan_are_shown_and_written(segpl, tmp_path):
     names = {part: [one["name"] for one in found[part]] for part in ("data", "prediction")}
     assert names["data"][-1] == "segpl, on disk"
     assert names["prediction"] == ["segpl", "MONAI, float32"]
-    assert len(found["scaling"]) == 7
+    assert len(found["scaling"]) == 6
     (ratios,) = found["ratios"]
     assert f"{ratios['segpl_to_supervised']:.3f}" in answer.out
     for words in ("MONAI loop, float32", "segpl, on disk", "equal labels", "1,000 cases"):

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from segpl.experiments.bench.workload import Workload
     from segpl.settings import Config
 
-BENCH_PARTS = ("steps", "data", "prediction", "scaling")
-ROUNDS = 5
+BENCH_PARTS = ("steps", "prediction", "scaling", "data")
+ROUNDS = {"cuda": 5, "cpu": 3}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,13 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--parts",
         nargs="+",
         choices=BENCH_PARTS,
-        default=BENCH_PARTS,
         metavar="PART",
-        help="what to measure: steps, data (on disk), prediction, scaling; the last two only in "
-        "the first setting (default: all)",
+        help="what to measure: steps, prediction and scaling (both in the first setting), data (on "
+        "disk) (default: all; on a CPU, all but data)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help=f"timed rounds (default {ROUNDS})"
+        "--rounds", type=int, metavar="N", help="timed rounds (default: 5; on a CPU, 3)"
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
@@ -97,7 +96,9 @@ def run(args: argparse.Namespace) -> int:
     if is_small and is_named:
         say("On a CPU, the default crops are small and few. Use --patch to measure another size.")
     workloads = chosen_workloads(args, configs[0], small=is_small)
-    run_bench(configs, workloads, device, parts=args.parts, rounds=args.rounds, out=args.out)
+    parts = args.parts or BENCH_PARTS[: 3 if is_small else 4]
+    rounds = ROUNDS[device.type] if args.rounds is None else args.rounds
+    run_bench(configs, workloads, device, parts=parts, rounds=rounds, out=args.out)
     if args.out:
         say(f"Wrote {args.out}.")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from segpl.engine.device import synchronize
 
-CONVOLUTION_OPERATORS = ("aten::convolution", "aten::convolution_backward")
+CONVOLUTION_OPERATORS = (torch.ops.aten.convolution, torch.ops.aten.convolution_backward)
 RATE_ROUNDS = 5
 # sides of the square matrices, and bytes to copy; larger than processor caches
 MATRIX_SIDE = {"cuda": 8192, "cpu": 1024}
@@ -27,84 +27,60 @@ def count_weights(*modules: nn.Module) -> int:
     return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
 
 
-def count_flops(work: Callable[[], object]) -> int:
-    with FlopCounterMode(display=False) as counter:
-        work()
-    return int(counter.get_total_flops())
+def count_operations(work: Callable[[], object]) -> tuple[int, int]:
+    """FLOPs, and the number of values that convolutions read and write, each tensor once.
 
-
-class ConvolutionTraffic(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """A context that counts the values that convolutions read and write, each tensor once.
-
-    A step moves at least this many between memory and processor, even if all other operations
-    are fused into convolutions.
+    A step moves at least this many values between memory and processor, even if all other
+    operations are fused into convolutions.
     """
+    moved = dict.fromkeys(CONVOLUTION_OPERATORS, moved_values)
+    with (
+        FlopCounterMode(display=False) as flops,
+        FlopCounterMode(display=False, custom_mapping=moved) as traffic,
+    ):
+        work()
+    values = traffic.get_flop_counts()["Global"]
+    return flops.get_total_flops(), sum(values.get(one, 0) for one in CONVOLUTION_OPERATORS)
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
-        self.values = 0
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.name().partition(".")[0] in CONVOLUTION_OPERATORS:
-            parts = tree_leaves((args, result))
-            self.values += sum(part.numel() for part in parts if isinstance(part, Tensor))
-        return result
+def moved_values(*shapes: object, out_shape: object, **options: object) -> int:
+    leaves = tree_leaves((shapes, out_shape), is_leaf=lambda part: isinstance(part, torch.Size))
+    return sum(part.numel() for part in leaves if isinstance(part, torch.Size))
 
 
 class TensorMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """A context that tracks the bytes of live tensors and their peak, for CPUs.
+    """A context that tracks the bytes of the tensors created in it and their peak, for CPUs.
 
     It sees every operation, including those of the backward pass. Views of one storage count once.
     Memory that an operation allocates and frees internally is not seen.
     """
 
-    def __init__(self, resident: Iterable[Tensor]) -> None:
-        """`resident`: tensors that exist already, such as weights."""
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         # a weak reference does not keep a tensor alive, but keeps its address from being reused
         self.seen: dict[int, tuple[StorageWeakRef, int]] = {}
         self.bytes = 0  # of all seen tensors, some of which may be freed
         self.peak = 0
-        self.count(resident)
 
     def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.count(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        for leaf in tree_leaves(result):
+            # a sparse tensor has no storage of its own, only its parts do
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                self.count(leaf.untyped_storage())
         return result
 
-    def count(self, tensors: Iterable[Tensor]) -> None:
-        for tensor in tensors:
-            if tensor.layout is not torch.strided:
-                continue  # a sparse tensor has no storage of its own, only its parts do
-            storage = tensor.untyped_storage()
-            reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's has no types
-            _, before = self.seen.get(reference.cdata, (None, 0))
-            self.seen[reference.cdata] = (reference, storage.nbytes())
-            self.bytes += storage.nbytes() - before
-        # look for freed tensors only when this would be a new peak
-        if self.bytes > self.peak:
-            self.forget()
+    def count(self, storage: torch.UntypedStorage) -> None:
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # torch's has no types
+        _, before = self.seen.get(reference.cdata, (None, 0))
+        self.seen[reference.cdata] = (reference, storage.nbytes())
+        self.bytes += storage.nbytes() - before
+        if self.bytes > self.peak:  # look for freed tensors only when this would be a new peak
+            self.seen = {key: one for key, one in self.seen.items() if not one[0].expired()}  # type: ignore[no-untyped-call]  # torch's has no types
+            self.bytes = sum(size for _, size in self.seen.values())
             self.peak = max(self.peak, self.bytes)
-
-    def forget(self) -> None:
-        """Drop freed storage."""
-        for key, (reference, size) in list(self.seen.items()):
-            if reference.expired():  # type: ignore[no-untyped-call]  # torch's has no types
-                del self.seen[key]
-                self.bytes -= size
 
 
 def seconds_per_step(work: Callable[[], object], device: torch.device, steps: int = 1) -> float:

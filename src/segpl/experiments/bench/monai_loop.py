@@ -18,49 +18,31 @@ from segpl.settings import Config
 MANY = 10**9  # crops; the loop never reaches the end of its dataset
 
 
-class MonaiLoop:
-    """Eager steps with crops from a cached dataset on the device, Dice and cross-entropy, and Adam.
+def monai_losses(
+    config: Config, load: Workload, volumes: Sequence[Volume], device: torch.device, precision: str
+) -> Generator[Tensor]:
+    """The loss of each eager step with Dice and cross-entropy, and Adam."""
+    from monai.losses.dice import DiceCELoss  # importing MONAI takes seconds
+
+    network = build_method(config, load.plan).network.to(device).train()
+    optimizer = torch.optim.Adam(network.parameters(), config.learning_rate(load.plan))
+    is_binary = load.plan.outputs == 1
+    loss_of = DiceCELoss(sigmoid=is_binary, softmax=not is_binary, to_onehot_y=not is_binary)
+    for batch in cached_batches(load, volumes, device):
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(device, precision):
+            loss: Tensor = loss_of(network(batch["image"]).logits, batch["label"])
+        torch.autograd.backward(loss)
+        optimizer.step()
+        yield loss.detach()
+
+
+def cached_batches(load: Workload, volumes: Sequence[Volume], device: torch.device) -> Any:
+    """Crops from a cached dataset on the device, without augmentation.
 
     As in MONAI's fast training tutorial, a thread prepares the next batch, and the positions of
-    foreground and background are cached. There is no augmentation besides cropping.
+    foreground and background are cached.
     """
-
-    def __init__(
-        self,
-        config: Config,
-        workload: Workload,
-        volumes: Sequence[Volume],
-        device: torch.device,
-        precision: str,
-    ) -> None:
-        from monai.losses.dice import DiceCELoss  # importing MONAI takes seconds
-
-        plan = workload.plan
-        self.network = build_method(config, plan).network.to(device).train()
-        self.optimizer = torch.optim.Adam(self.network.parameters(), config.learning_rate(plan))
-        is_binary = plan.outputs == 1
-        self.loss = DiceCELoss(sigmoid=is_binary, softmax=not is_binary, to_onehot_y=not is_binary)
-        self.context = autocast(device, precision)
-        self.batches = cached_batches(workload, volumes, device)
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self.batches.close()
-
-    def step(self) -> Tensor:
-        batch = next(self.batches)
-        self.optimizer.zero_grad(set_to_none=True)
-        with self.context:
-            logits = self.network(batch["image"]).logits
-            loss: Tensor = self.loss(logits, batch["label"])
-        torch.autograd.backward(loss)
-        self.optimizer.step()
-        return loss.detach()
-
-
-def cached_batches(
-    workload: Workload, volumes: Sequence[Volume], device: torch.device
-) -> Generator[dict[str, Any]]:
     from monai.data.dataset import CacheDataset
     from monai.data.thread_buffer import ThreadBuffer
     from monai.data.utils import list_data_collate
@@ -70,28 +52,16 @@ def cached_batches(
     from torch.utils.data import DataLoader, RandomSampler
 
     keys = ("image", "label")
+    positions = {"fg_indices_key": "label_fg", "bg_indices_key": "label_bg"}
     transforms = [
         FgBgToIndicesd("label", fg_postfix="_fg", bg_postfix="_bg"),
         EnsureTyped(keys, device=device, track_meta=False),
-        RandCropByPosNegLabeld(
-            keys,
-            label_key="label",
-            spatial_size=workload.plan.patch,
-            pos=1,
-            neg=2,
-            fg_indices_key="label_fg",
-            bg_indices_key="label_bg",
-        ),
+        RandCropByPosNegLabeld(keys, "label", load.plan.patch, pos=1, neg=2, **positions),
     ]
     cases = [
         {"image": one.image, "label": np.asarray(one.label, np.float32)[None]} for one in volumes
     ]
     dataset = CacheDataset(cases, Compose(transforms), progress=False)
-    loader = DataLoader(
-        dataset,
-        batch_size=workload.crops,
-        sampler=RandomSampler(dataset, replacement=True, num_samples=MANY),
-        collate_fn=list_data_collate,
-    )
-    batches: Generator[dict[str, Any]] = iter(ThreadBuffer(loader))
-    return batches
+    order = RandomSampler(dataset, replacement=True, num_samples=MANY)
+    loader = DataLoader(dataset, load.crops, sampler=order, collate_fn=list_data_collate)
+    return ThreadBuffer(loader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,18 +19,16 @@ from segpl.data.masks import class_index
 from segpl.data.prefetch import AHEAD
 from segpl.data.sampler import Resident, place_volumes
 from segpl.data.stored import StoredArray
-from segpl.engine.acceleration import WARM_UP
 from segpl.experiments.bench.counts import seconds_per_step
-from segpl.experiments.bench.steps import Stopwatch, measuring
+from segpl.experiments.bench.steps import Stopwatch, measuring, start_trial
 from segpl.experiments.bench.tables import Figures, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
 from segpl.predict.window import predict_windows, window_profiles
 from segpl.settings import Config
 
-VOLUME_FACTORS = (0.5, 2.0)
-BATCH_FACTORS = (1, 2, 4)
-MANY_CASES = (10, 1000)
+FACTORS = (0.5, 2.0)  # voxels of a crop, and number of crops
+MANY_CASES = 1000
 
 DISK_CASES = 200
 DISK_FILES = 8  # different files; each is the image of several cases
@@ -45,6 +43,18 @@ TRAINING_STEPS = {"cuda": 100, "cpu": 20}  # labels of an untrained network depe
 IMAGE_SIDES = {"cuda": 3, "cpu": 2}
 
 
+def compared(names: Iterable[str], times: Sequence[Figures]) -> list[Figures]:
+    """A record of each, with its time relative to the first one."""
+    return [
+        {"name": name, **found, "x": found["ms"] / times[0]["ms"]}
+        for name, found in zip(names, times, strict=True)
+    ]
+
+
+def repeated(volumes: Sequence[Resident], count: int) -> list[Resident]:
+    return [volumes[number % len(volumes)] for number in range(count)]
+
+
 def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[Figures]:
     """Step times for other crop sizes, numbers of crops and numbers of cases."""
     variants, device = scaled_workloads(workload), stopwatch.device
@@ -54,38 +64,21 @@ def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) ->
             placed = place_volumes(generate_volumes(one.plan, 2), device, math.inf)
             # further cases repeat the first two volumes, to save memory
             trials.append(TrainingTrial(config, one, repeated(placed, one.cases), device))
-        times = stopwatch.time([trial.step for trial in trials])
-    return [
-        found_record(name, found, times[0], one.crops * math.prod(one.plan.patch))
-        for (name, one), found in zip(variants.items(), times, strict=True)
-    ]
-
-
-def found_record(name: str, found: Figures, first: Figures, voxels: int) -> Figures:
-    """Times, times relative to the first record, and voxels per second."""
-    speed = voxels / found["ms"] / 1e3
-    return {"name": name, **found, "x": found["ms"] / first["ms"], "mvoxels_per_second": speed}
-
-
-def repeated(volumes: Sequence[Resident], count: int) -> list[Resident]:
-    return [volumes[number % len(volumes)] for number in range(count)]
+        return compared(variants, stopwatch.time([trial.step for trial in trials]))
 
 
 def scaled_workloads(workload: Workload) -> dict[str, Workload]:
     """The workload and its variants, by name."""
-    labeled, unlabeled = workload.labeled, workload.unlabeled
-    unit = math.gcd(labeled, unlabeled)
     variants = {"as above": workload}
-    for factor in VOLUME_FACTORS:
+    for factor in FACTORS:
         patch = scaled_patch(workload, factor)
         plan = replace(workload.plan, patch=patch)
         variants[f"crops of {'x'.join(map(str, patch))}"] = replace(workload, plan=plan)
-    for factor in BATCH_FACTORS:
-        first, second = factor * labeled // unit, factor * unlabeled // unit
-        if first != labeled:
-            name = f"{first} + {second} crops"
-            variants[name] = replace(workload, labeled=first, unlabeled=second)
-    return variants | {f"{count:,} cases": replace(workload, cases=count) for count in MANY_CASES}
+        labeled, unlabeled = factor * workload.labeled, factor * workload.unlabeled
+        if labeled.is_integer() and unlabeled.is_integer():
+            name = f"{labeled:g} + {unlabeled:g} crops"
+            variants[name] = replace(workload, labeled=int(labeled), unlabeled=int(unlabeled))
+    return variants | {f"{MANY_CASES:,} cases": replace(workload, cases=MANY_CASES)}
 
 
 def scaled_patch(workload: Workload, factor: float) -> tuple[int, ...]:
@@ -112,38 +105,32 @@ def measure_data(
             stored * (DISK_CASES // DISK_FILES), device, DEVICE_CAP[device.type]
         )
         for config in configs:
-            trial = TrainingTrial(config, workload, resident, device)
-            for _ in range(WARM_UP):
-                trial.step()
-            records += compare_volumes(trial, resident, streamed, stopwatch.rounds)
-            stopwatch.advance()
+            trial, _ = start_trial(config, workload, resident, device)
+            records += compare_volumes(trial, resident, streamed, stopwatch)
     return records
 
 
 def compare_volumes(
-    trial: TrainingTrial, resident: list[Resident], streamed: list[Resident], rounds: int
+    trial: TrainingTrial, resident: list[Resident], streamed: list[Resident], watch: Stopwatch
 ) -> list[Figures]:
     """Steps of one trial with both kinds of volumes, in turn."""
-    places = {"on the device": resident, "on disk": streamed}
-    seconds: dict[str, list[float]] = {name: [] for name in places}
+    places = {f"{trial.method.name}, on the device": resident}
+    places[f"{trial.method.name}, on disk"] = streamed
+    seconds: list[list[float]] = [[], []]
     waited = 0.0  # for crops from disk
-    for _ in range(rounds):
-        for name, volumes in places.items():
+    for _ in range(watch.rounds):
+        for spent, volumes in zip(seconds, places.values(), strict=True):
             # opened for each turn, so that no crops are read ahead during the other turn
             with trial.batches_of(volumes) as trial.batches:
                 for _ in range(AHEAD):
                     trial.step()
                 before = trial.batches.waited
-                seconds[name].append(seconds_per_step(trial.step, trial.device, DISK_STEPS))
+                spent.append(seconds_per_step(trial.step, trial.device, DISK_STEPS))
                 waited += trial.batches.waited - before
-    first, second = (spread(spent) for spent in seconds.values())
-    waiting = waited / DISK_STEPS / sum(seconds["on disk"])
-    names = [f"{trial.method.name}, {name}" for name in places]
-    voxels = trial.workload.crops * math.prod(trial.workload.plan.patch)
-    return [
-        found_record(names[0], first, first, voxels),
-        found_record(names[1], second, first, voxels) | {"waiting": waiting},
-    ]
+        watch.advance()
+    records = compared(places, [spread(spent) for spent in seconds])
+    records[1]["waiting"] = waited / DISK_STEPS / sum(seconds[1])
+    return records
 
 
 def stored_volume(volume: Volume, folder: Path, number: int) -> Volume:
@@ -196,11 +183,7 @@ def measure_prediction(config: Config, workload: Workload, stopwatch: Stopwatch)
         if device.type == "cuda":
             works["MONAI, TF32 convolutions"] = partial(monai, tf32=True)
         labels = [class_index(work().cpu().numpy()) for work in works.values()]
-        times = stopwatch.time(list(works.values()))
-    records = [
-        found_record(name, found, times[0], math.prod(sides))
-        for name, found in zip(works, times, strict=True)
-    ]
+        records = compared(works, stopwatch.time(list(works.values())))
     for record, own in zip(records[1:], labels[1:], strict=True):
         record["equal_labels"] = float((own == labels[0]).mean())
     return records

@@ -6,8 +6,8 @@ import gc
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,16 +25,9 @@ from segpl.engine.device import (
 )
 from segpl.engine.environment import describe_environment
 from segpl.errors import InputError
-from segpl.experiments.bench.counts import (
-    ConvolutionTraffic,
-    TensorMemory,
-    copy_rate,
-    count_flops,
-    count_weights,
-    matrix_rate,
-    seconds_per_step,
-)
-from segpl.experiments.bench.monai_loop import MonaiLoop
+from segpl.experiments.bench import counts
+from segpl.experiments.bench.counts import seconds_per_step
+from segpl.experiments.bench.monai_loop import monai_losses
 from segpl.experiments.bench.tables import Figures, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
@@ -44,7 +37,6 @@ from segpl.settings import Config
 
 MAX_RECOMPILATIONS = 256  # of one network: methods differ in batch size and mode
 TURN_SECONDS = 0.2
-COST_KEYS = ("parameters", "step_gflops", "predict_gflops", "peak_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +49,16 @@ class Stopwatch:
 
     device: torch.device
     rounds: int
-    advance: Callable[[], None] = lambda: None  # called after each round
+    advance: Callable[[], None] = lambda: None  # called after the warm-up and after each round
 
     def time(self, works: Sequence[Callable[[], object]]) -> list[Figures]:
         """Time of one step of each, after a warm-up."""
         steps = []
         for work in works:
-            for _ in range(WARM_UP):
-                work()
-            steps.append(max(1, int(TURN_SECONDS / seconds_per_step(work, self.device))))
+            for _ in range(WARM_UP if self.device.type == "cuda" else 1):
+                spent_once = seconds_per_step(work, self.device)
+            steps.append(max(1, int(TURN_SECONDS / spent_once)))
+        self.advance()
         seconds: list[list[float]] = [[] for _ in works]
         for _ in range(self.rounds):
             for work, count, spent in zip(works, steps, seconds, strict=True):
@@ -114,8 +107,8 @@ def measure_machine(config: Config, device: torch.device) -> Figures:
         **{name: environment["packages"][name] for name in ("torch", "monai")},
         "precision": str(precision).removeprefix("torch."),
         "compiled": should_compile(device, config.train.compile),
-        "TFLOP/s": round(matrix_rate(device, kind) / 1e12, 3),
-        "GB/s": round(copy_rate(device) / 1e9, 2),
+        "TFLOP/s": round(counts.matrix_rate(device, kind) / 1e12, 3),
+        "GB/s": round(counts.copy_rate(device) / 1e9, 2),
     }
 
 
@@ -136,7 +129,7 @@ def facts_of(config: Config, workload: Workload) -> Figures:
 
 
 def measure_steps(
-    configs: Sequence[Config], workload: Workload, stopwatch: Stopwatch, machine: Figures
+    configs: Sequence[Config], workload: Workload, machine: Figures, stopwatch: Stopwatch
 ) -> list[Figures]:
     """A record of every method, the reference first, and of MONAI's loop."""
     device, reference = stopwatch.device, configs[0]
@@ -145,13 +138,13 @@ def measure_steps(
     records: list[Figures] = []
     ours: list[TrainingTrial] = []
     plain: list[TrainingTrial] = []
-    loops: list[MonaiLoop] = []
+    loops: list[Generator[Tensor]] = []
     peers: dict[int, TrainingTrial] = {}  # supervised training, by its number of crops
     with measuring(device), ExitStack() as stack:
         for config in configs:
-            plain.append(TrainingTrial(config, workload, placed, device, plain=True))
-            record = count_step(plain[-1])
+            other, record = count_trial(config, workload, placed, device)
             trial, start = start_trial(config, workload, placed, device)
+            plain.append(other)
             ours.append(trial)
             records.append(record | start)
             peers.setdefault(workload.crops, trial)
@@ -161,18 +154,18 @@ def measure_steps(
             stopwatch.advance()
         has_half = precision_of(reference, device) is torch.bfloat16
         for kind in ("float32", "bfloat16")[: 1 + has_half]:
-            loop = MonaiLoop(reference, workload, volumes, device, kind)
-            stack.callback(loop.close)
-            loops.append(loop)
+            losses = monai_losses(reference, workload, volumes, device, kind)
+            loops.append(stack.enter_context(closing(losses)))
             records.append({"name": f"MONAI loop, {kind}"})
-        shown = [*(one.step for one in ours), *(one.step for one in loops)]
-        others = [one.step for one in (*plain, *peers.values())]
-        works = list(dict.fromkeys([*shown, *others]))
+        shown = [*(one.step for one in ours), *(one.__next__ for one in loops)]
+        works = list(dict.fromkeys([*shown, *(one.step for one in (*plain, *peers.values()))]))
         found = dict(zip(works, stopwatch.time(works), strict=True))
-    base = found[shown[0]]["ms"]
     for record, step in zip(records, shown, strict=True):
         ms = found[step]["ms"]
-        record |= found[step] | {"x": ms / base, "crops_per_second": 1e3 * workload.crops / ms}
+        record |= found[step] | {
+            "x": ms / found[shown[0]]["ms"],
+            "crops_per_second": 1e3 * workload.crops / ms,
+        }
     for record, trial, other in zip(records, ours, plain, strict=False):
         ms, size = record["ms"], precision_of(trial.config, device).itemsize
         record |= {
@@ -181,7 +174,6 @@ def measure_steps(
             "speedup": found[other.step]["ms"] / ms,
             "matrix_share": record["step_gflops"] / ms / machine["TFLOP/s"],
             "memory_share": size * record["step_mvalues"] / ms / machine["GB/s"],
-            **{f"x_{key}": record[key] / records[0][key] for key in COST_KEYS},
         }
     return records
 
@@ -207,28 +199,33 @@ def start_trial(
     return trial, record
 
 
+def count_trial(
+    config: Config, workload: Workload, volumes: Sequence[Resident], device: torch.device
+) -> tuple[TrainingTrial, Figures]:
+    """Plain PyTorch steps and their counts; on a CPU, also their memory."""
+    with counts.TensorMemory() if device.type == "cpu" else nullcontext() as memory:
+        trial = TrainingTrial(config, workload, volumes, device, plain=True)
+        for _ in range(2):  # the first one creates the state of the optimizer
+            trial.step()
+    return trial, count_step(trial) | ({"peak_mb": memory.peak / 1e6} if memory else {})
+
+
 def count_step(trial: TrainingTrial) -> Figures:
-    """FLOPs, memory traffic and other counts of plain PyTorch steps."""
+    """Parameters, FLOPs and memory traffic of a plain PyTorch step."""
     method, batch = trial.method, trial.batch()
-    with ConvolutionTraffic() as traffic, learned_crops(method) as learned:
-        step_flops = count_flops(lambda: trial.learn(batch))
+    with learned_crops(method) as learned:
+        step_flops, values = counts.count_operations(lambda: trial.learn(batch))
     image = batch.labeled.image[:1]
-    record = {
+    predict_flops, _ = counts.count_operations(lambda: method.predict(image))
+    return {
         "name": method.name,
         "learned_crops": max(learned.values()),
-        "parameters": count_weights(method),
-        "predicting": count_weights(*method.predictors()),
+        "parameters": counts.count_weights(method),
+        "predicting": counts.count_weights(*method.predictors()),
         "step_gflops": step_flops / 1e9,
-        "predict_gflops": count_flops(lambda: trial.predict(image)) / 1e9,
-        "step_mvalues": traffic.values / 1e6,  # that convolutions read and write
+        "predict_gflops": predict_flops / 1e9,
+        "step_mvalues": values / 1e6,  # that convolutions read and write
     }
-    if trial.device.type == "cpu":
-        # the size of a process never shrinks and says nothing about one method; the first step
-        # has created the state of the optimizer
-        with TensorMemory(trial.resident_tensors()) as memory:
-            trial.step()
-        record["peak_mb"] = memory.peak / 1e6
-    return record
 
 
 @contextmanager

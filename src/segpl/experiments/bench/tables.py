@@ -26,21 +26,16 @@ STEP_COLUMNS = {
 }
 COST_COLUMNS = {
     "parameters": ("parameters", ",.0f"),
-    "x_parameters": ("x", ".3f"),
     "predicting": ("predicting", ",.0f"),
     "step_gflops": ("step\nGFLOPs", ",.3f"),
-    "x_step_gflops": ("x", ".3f"),
     "predict_gflops": ("predict\nGFLOPs", ",.3f"),
-    "x_predict_gflops": ("x", ".3f"),
     "peak_mb": ("peak\nMB", ",.1f"),
-    "x_peak_mb": ("x", ".3f"),
 }
 PART_COLUMNS = {
     "ms": ("ms", ".2f"),
     "ms_low": ("low", ".2f"),
     "ms_high": ("high", ".2f"),
     "x": ("x", ".3f"),
-    "mvoxels_per_second": ("Mvoxel/s", ".3g"),
     "waiting": ("waiting", ".2%"),
     "equal_labels": ("equal labels", ".3%"),
 }
@@ -51,21 +46,12 @@ RATIO_COLUMNS = {
     "bpl-mix_to_supervised": (f"bpl-mix / {REFERENCE},\nsame learned", ".3f"),
 }
 STEP_NOTE = (
-    f"Low, high: quartiles. x: relative to {REFERENCE} training on the same number of crops. All "
-    "its crops are labeled, and only labeled crops get the scanner augmentation, so other methods "
-    f"can be faster. x, same learned: relative to {REFERENCE} training on as many crops as the "
-    "method learns from, including mixed ones. First step: includes building the method and "
-    "compilation. Speedup: over the same weights and losses in plain PyTorch (eager, float32 with "
-    "TF32 convolutions on a GPU, default layout). Matrix rate: FLOPs of convolutions and matrix "
-    "products, relative to a large matrix product. Memory rate: bytes that convolutions read and "
-    "write, each tensor once, relative to a large copy; other operations are not counted. MONAI "
-    "loop: supervised training with MONAI's cached dataset, crops and loss, and our network, "
-    "eager, without augmentation."
-)
-COST_NOTE = (
-    "Predicting: weights that prediction needs; its FLOPs are for one crop. A multiply-add counts "
-    "as 2 FLOPs. Peak: memory allocated by torch in the first steps; on a CPU, live tensors of a "
-    "plain step."
+    f"Low, high: quartiles. x: relative to {REFERENCE} training on the same number of crops. x, "
+    f"same learned: relative to {REFERENCE} training on as many crops as the method learns from, "
+    "including mixed ones. Speedup: over the same weights and losses in plain PyTorch (eager, "
+    "float32 with TF32 convolutions on a GPU). Matrix rate: relative to a large matrix product. "
+    "Memory rate: of convolutions only, relative to a large copy. MONAI loop: supervised training "
+    "with MONAI's cached dataset, crops and loss, and our network, without augmentation."
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -97,23 +97,3 @@ class TrainingTrial:
     def advance(self) -> Tensor:
         seed_global_generators(self.device, self.steps)
         return self.learn(self.batch())
-
-    @torch.no_grad()
-    def predict(self, image: Tensor) -> Tensor:
-        self.method.eval()
-        probability = self.method.predict(image)
-        self.method.train()
-        return probability
-
-    def resident_tensors(self) -> Iterator[Tensor]:
-        """Weights, gradients, buffers, optimizer state and volumes: what stays between steps."""
-        for parameter in self.method.parameters():
-            yield parameter
-            if parameter.grad is not None:
-                yield parameter.grad
-        yield from self.method.buffers()
-        for state in self.optimizer.state.values():
-            yield from (value for value in state.values() if isinstance(value, Tensor))
-        sampler = self.batches.sampler
-        for volume in (*sampler.labeled, *sampler.unlabeled):
-            yield from (part for part in (volume.image, volume.label) if isinstance(part, Tensor))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,8 @@ VOLUME_MARGIN = 1.25  # sides of a volume, as a multiple of the patch
 FOREGROUND_POSITIONS = 100_000  # at most, per volume
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A workload that is measured by default."""
+class Setting(NamedTuple):
+    """The size of a workload."""
 
     patch: tuple[int, ...]
     labeled: int  # crops per step
@@ -34,9 +33,9 @@ class Setting:
 
 
 SETTINGS = {
-    "large": Setting((112, 112, 80), 2, 2, 16, (32, 32, 24)),
-    "thin": Setting((192, 192, 8), 1, 4, 8, (48, 48, 8), channels=2),
-    "multimodal": Setting((96, 96, 96), 1, 2, 8, (24, 24, 24), channels=4),
+    "large": Setting((112, 112, 80), 2, 2, 16, (24, 24, 16)),
+    "thin": Setting((192, 192, 8), 1, 4, 8, (32, 32, 8), channels=2),
+    "multimodal": Setting((96, 96, 96), 1, 2, 8, (16, 16, 16), channels=4),
     "2d": Setting((384, 384), 4, 8, 32, (64, 64)),
 }
 # as planned for the left atrium on a GPU
@@ -59,11 +58,11 @@ class Workload:
 
     @classmethod
     def of(cls, name: str, setting: Setting, *, small: bool) -> Workload:
-        patch = setting.small if small else setting.patch
-        plan = plan_for_patch(patch, channels=setting.channels)
+        patch, labeled, unlabeled, width, small_patch, channels = setting
         if small:
-            return cls(name, plan, 1, 1)
-        return cls(name, replace(plan, width=setting.width), setting.labeled, setting.unlabeled)
+            return cls(name, plan_for_patch(small_patch, channels=channels), 1, 1)
+        plan = replace(plan_for_patch(patch, channels=channels), width=width)
+        return cls(name, plan, labeled, unlabeled)
 
 
 def named_workload(name: str, *, small: bool) -> Workload:
