@@ -228,19 +228,16 @@ def require_validation(method: Method, split: Split) -> None:
 def build_trainer(
     config: Config,
     inputs: TrainingInputs,
+    volumes: TrainingVolumes,
     method: Method,
     folder: RunFolder,
     device: torch.device,
     *,
     quiet: bool = False,
 ) -> Trainer:
-    """Preprocess the scans and build the trainer."""
     plan = inputs.plan
-    volumes = load_training_volumes(config, inputs, quiet=quiet)
     sampler = build_sampler(config, inputs.split, plan, volumes, method, device)
-    validator = Validator(
-        volumes.validation, method, plan, device, folder.validation, volumes.training
-    )
+    validator = Validator(volumes.validation, method, plan, device, folder.validation)
     return Trainer(
         method,
         sampler,

@@ -45,7 +45,7 @@ from segpl.settings import (
     read_config,
     resolve,
 )
-from segpl.validate.postprocessing import advised_classes
+from segpl.validate.postprocessing import one_component_classes_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,8 +91,8 @@ class Run:
 
     @property
     def largest(self) -> tuple[str, ...]:
-        """Classes for which validation advises keeping only the largest component."""
-        return advised_classes(self.folder, self.checkpoint)
+        """Classes whose predictions keep only their largest component."""
+        return one_component_classes_of(self.folder, self.checkpoint)
 
     def predict(
         self,
@@ -122,7 +122,7 @@ class Run:
             ensemble: other runs to average with; also writes uncertainty maps. By default the
                 folds of the run, if its cross-validation is complete; () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default
-                those that validation recommends.
+                those that are one component in every label, unless that costs validation Dice.
         """
         ensemble = self.fold_runs() if ensemble is None else ensemble
         runs = [self, *ensemble]
@@ -215,7 +215,7 @@ class Run:
             seed: seed of the samples.
             ensemble: other runs to average with; by default the folds of the run, () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default
-                those that validation recommends.
+                those that are one component in every label, unless that costs validation Dice.
             name: random samples are those for a file of this name.
         """
         ensemble = self.fold_runs() if ensemble is None else ensemble
@@ -248,14 +248,14 @@ class Run:
     def one_component_classes(
         self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
     ) -> tuple[str, ...]:
-        """Classes reduced to their largest component: `wanted`, or else what all runs advise."""
-        advice = [run.largest for run in ensemble]
-        advised = [name for name in self.largest if all(name in one for one in advice)]
-        kept = select_classes(advised if wanted is None else wanted, list(self.plan.classes))
+        """Classes reduced to their largest component: `wanted`, or else those of all runs."""
+        others = [run.largest for run in ensemble]
+        common = [name for name in self.largest if all(name in one for one in others)]
+        kept = select_classes(common if wanted is None else wanted, list(self.plan.classes))
         if kept and wanted is None and not self.quiet:
             say(
-                f"Keeping only the largest component of {', '.join(kept)}, which improved the "
-                "validation scores. --largest none keeps all components."
+                f"Keeping only the largest component of {', '.join(kept)}, because every training "
+                "label has a single one. --largest none keeps all components."
             )
         return kept
 

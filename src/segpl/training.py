@@ -15,6 +15,7 @@ from segpl.assembly import (
     TrainingInputs,
     build_method,
     build_trainer,
+    load_training_volumes,
     prepare_inputs,
     require_batch_fits,
     require_validation,
@@ -50,7 +51,12 @@ from segpl.settings import (
     with_overrides,
 )
 from segpl.validate.agreement import network_agreement
-from segpl.validate.postprocessing import write_advice
+from segpl.validate.postprocessing import (
+    label_components,
+    label_decision_note,
+    overrule_by_validation,
+    write_label_decision,
+)
 from segpl.validate.validator import Validator
 
 
@@ -154,19 +160,27 @@ def train_config(
             write_description(run)
         if not quiet:
             announce(run, inputs, budget)
-        trainer = build_trainer(run.config, inputs, run.method, folder, device, quiet=quiet)
+        volumes = load_training_volumes(run.config, inputs, quiet=quiet)
+        trainer = build_trainer(
+            run.config, inputs, volumes, run.method, folder, device, quiet=quiet
+        )
         if budget is not None:
             run = with_steps(run, steps_within(budget, run, trainer))
             # only now: a run killed before would be resumed with another number of steps
             write_description(run)
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
             trainer = trainer.with_steps(run.config.train.steps, display)
+        subjects = {case.name: case.subject for case in inputs.cases}
+        components = label_components(volumes.training, run.plan, subjects)
+        write_label_decision(folder, components)
+        if not quiet and (note := label_decision_note(components)):
+            say(note)
     if not is_new:
         trainer.resume()
     run_trainer(trainer, run)
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
-        write_advice(run.folder, run.plan, steps, trainer.validate.labels)
+        overrule_by_validation(run.folder, run.plan, steps)
     elif run.split.unlabeled and config.train.agreement:
         report_agreement(run, trainer)
     record_training_images(

@@ -106,7 +106,7 @@ READERS = {
     "plan.json": (load, resume, report),
     "split.json": (load, resume, report),
     "checkpoints/last.safetensors": (load, resume),
-    "postprocessing.json": (load,),
+    "postprocessing.json": (load, report),
     "summary.json": (report,),
     "environment.json": (report,),
     "log.csv": (report, resume),

@@ -1,4 +1,4 @@
-"""Post-processing that validation advises: the largest component of a class."""
+"""The largest component of a class, where labels and validation scores agree on it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from conftest import train_runs, write_picture
 from PIL import Image
 
 from segpl.data.masks import largest_component
+from segpl.evaluate.postprocessing_file import LabelComponents, read_postprocessing
 from segpl.experiments.scoring import score_run
 from segpl.methods.base import METHODS
 from segpl.run import load_run
@@ -44,14 +45,18 @@ def find_what_is_bright(monkeypatch) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run with two validation cases, and one without."""
+    """A run with three labels and two validation cases, one with five labels, one with two."""
     root = tmp_path_factory.mktemp("trained")
-    for number in range(4):
+    for number in range(5):
         write_case(root / "data", "labeled", f"a{number}", number)
-    write_case(root / "data", "unlabeled", "u0", 4)
-    write_case(root / "data", "test", "t0", 5)
+    write_case(root / "data", "unlabeled", "u0", 6)
+    write_case(root / "data", "test", "t0", 7)
     supervised = ("--method", "supervised")
-    runs = {"validated": (*supervised, "--validation", 2), "blind": supervised}
+    runs = {
+        "validated": (*supervised, "--validation", 2),
+        "blind": supervised,
+        "few": (*supervised, "--labeled", 2),
+    }
     train_runs(root, root / "data", runs)
     return root
 
@@ -61,12 +66,8 @@ def run(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained / "validated", tmp_path / "run"))
 
 
-def advice_of(run: Path) -> dict[str, dict[str, object]]:
-    return json.loads((run / "postprocessing.json").read_text())
-
-
 def set_gain(segpl, run: Path, gain: float) -> None:
-    """Set the gain by the largest component in validation.csv, and renew the advice."""
+    """Set the gain by the largest component in validation.csv, and renew the decision."""
     path = run / "validation.csv"
     with path.open(newline="") as handle:
         rows = list(csv.DictReader(handle))
@@ -85,32 +86,54 @@ def masks(segpl, run: Path, out: Path, *options: object) -> tuple[np.ndarray, st
     return np.asarray(Image.open(out / "t0.png")), answer.err
 
 
-def test_advice_is_based_on_the_validation_scores(run):
-    advice = advice_of(run)
-    assert list(advice) == ["last", "best"]
-    assert advice["last"]["step"] == 2
+def test_decision_records_labels_and_validation_scores(run):
+    """Three training labels; those of validation and test cases do not count."""
+    decided = read_postprocessing(run / "postprocessing.json")
+    assert decided.labels == {"foreground": LabelComponents(3, 3, 0)}
+    assert decided.largest == ("foreground",)
+    assert list(decided.checkpoints) == ["last", "best"]
+    assert decided.checkpoints["last"].step == 2
     with (run / "validation.csv").open(newline="") as handle:
         rows = [row for row in csv.DictReader(handle) if row["step"] == "2"]
-    (found,) = advice["last"]["classes"].values()
-    assert found["cases"] == 2
-    assert found["dice"] == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
+    (found,) = decided.checkpoints["last"].classes.values()
+    assert found.cases == 2
+    assert found.dice == pytest.approx(np.mean([float(row["dice"]) for row in rows]))
     kept = [float(row["dice_largest"]) for row in rows]
-    assert found["dice_largest"] == pytest.approx(np.mean(kept))
+    assert found.dice_largest == pytest.approx(np.mean(kept))
 
 
-def test_without_validation_cases_there_is_no_advice(segpl, trained, tmp_path):
-    assert not (trained / "blind" / "postprocessing.json").exists()
-    found, said = masks(segpl, trained / "blind", tmp_path / "masks")
+def test_labels_decide_without_validation_cases(segpl, trained, tmp_path):
+    blind = Path(shutil.copytree(trained / "blind", tmp_path / "blind"))
+    assert (
+        "Predictions will keep only the largest component of foreground, because every training"
+        in " ".join(segpl("train", "--out", blind, "--resume").err.split())
+    )
+    plain, _ = masks(segpl, blind, tmp_path / "masks", "--largest", "none")
+    found, said = masks(segpl, blind, tmp_path / "masks")
+    assert "Keeping only the largest component of foreground" in said
+    assert np.array_equal(found > 0, largest_component(plain > 0))
+    assert found.sum() < plain.sum()
+
+
+def test_two_labels_decide_nothing(segpl, trained, tmp_path):
+    few = Path(shutil.copytree(trained / "few", tmp_path / "few"))
+    assert "it takes 3 labeled subjects to decide" in " ".join(
+        segpl("train", "--out", few, "--resume").err.split()
+    )
+    found, said = masks(segpl, few, tmp_path / "masks")
     assert "largest" not in said
-    plain, _ = masks(segpl, trained / "blind", tmp_path / "masks", "--largest", "none")
-    assert np.array_equal(found, plain)
+    assert largest_component(found > 0).sum() < (found > 0).sum()
 
 
-def test_prediction_follows_the_advice_and_says_so(segpl, run, tmp_path):
+def test_prediction_follows_the_decision_and_says_so(segpl, run, tmp_path):
     plain, _ = masks(segpl, run, tmp_path / "masks", "--largest", "none")
     kept = largest_component(plain > 0)
     assert kept.sum() < (plain > 0).sum()
-    set_gain(segpl, run, 0.1)
+    set_gain(segpl, run, -0.1)
+    found, said = masks(segpl, run, tmp_path / "masks")
+    assert np.array_equal(found, plain)
+    assert "largest" not in said
+    set_gain(segpl, run, 0.0)
     found, said = masks(segpl, run, tmp_path / "masks")
     assert np.array_equal(found > 0, kept)
     assert "Keeping only the largest component of foreground" in said
@@ -119,7 +142,7 @@ def test_prediction_follows_the_advice_and_says_so(segpl, run, tmp_path):
     )
 
 
-def test_option_overrides_the_advice(segpl, run, tmp_path):
+def test_option_overrides_the_decision(segpl, run, tmp_path):
     set_gain(segpl, run, 0.1)
     plain, said = masks(segpl, run, tmp_path / "masks", "--largest", "none")
     assert "largest" not in said
@@ -152,20 +175,17 @@ def test_probabilities_are_not_post_processed(segpl, run, tmp_path):
     assert np.array_equal(*stored)
 
 
-def test_ensemble_follows_the_advice_of_all_its_runs(segpl, run, trained, tmp_path):
+def test_ensemble_follows_the_decision_of_all_its_runs(segpl, run, trained, tmp_path):
     set_gain(segpl, run, 0.1)
-    twin = Path(shutil.copytree(run, tmp_path / "twin"))
-    options = ("--ensemble", trained / "blind")
-    assert "largest" not in masks(segpl, run, tmp_path / "masks", *options)[1]
-    assert (
-        "largest" not in masks(segpl, trained / "blind", tmp_path / "masks", "--ensemble", run)[1]
-    )
+    twin, few = Path(shutil.copytree(run, tmp_path / "twin")), trained / "few"
+    assert "largest" not in masks(segpl, run, tmp_path / "masks", "--ensemble", few)[1]
+    assert "largest" not in masks(segpl, few, tmp_path / "masks", "--ensemble", run)[1]
     assert (
         "Keeping only the largest" in masks(segpl, run, tmp_path / "masks", "--ensemble", twin)[1]
     )
 
 
-def test_scores_follow_the_advice(segpl, run):
+def test_scores_follow_the_decision(segpl, run):
     """Comparisons and reports use this function."""
     set_gain(segpl, run, -0.1)
     plain = [score.value for score in score_run(load_run(run, device="cpu", quiet=True))]
@@ -176,7 +196,7 @@ def test_scores_follow_the_advice(segpl, run):
     assert np.array_equal(found, largest_component(found))
 
 
-def test_stress_scores_follow_the_advice(segpl, run, tmp_path):
+def test_stress_scores_follow_the_decision(segpl, run, tmp_path):
     options = ("--only", "gamma", "--severities", 1, "--device", "cpu", "--out")
     tables = []
     for gain in (-0.1, 0.1):
@@ -187,13 +207,3 @@ def test_stress_scores_follow_the_advice(segpl, run, tmp_path):
             tables.append([row["dice"] for row in csv.DictReader(handle)])
     assert len(tables[0]) == len(tables[1]) == 2
     assert tables[0] != tables[1]
-
-
-def test_advice_considers_training_and_validation_labels(segpl, run, monkeypatch):
-    """Two of each, but not that of the test case."""
-    seen = []
-    monkeypatch.setattr("segpl.training.write_advice", lambda *given: seen.append(given))
-    assert segpl("train", "--out", run, "--resume").code == 0
-    ((_, _, steps, labels),) = seen
-    assert steps["last"] == 2
-    assert len(labels) == 4

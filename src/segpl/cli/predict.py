@@ -76,8 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--largest",
         nargs="+",
         metavar="CLASS",
-        help="keep only the largest component of these classes, or of all or none (default: what "
-        "improved the validation scores of the run)",
+        help="keep only the largest component of these classes, or of all or none (default: "
+        "classes with one component in every training label)",
     )
     parser.add_argument(
         "--preview",

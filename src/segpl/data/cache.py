@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from segpl.data import readers
 from segpl.data.case import Case
+from segpl.data.masks import outside_by_class
 from segpl.data.plan import Plan
 from segpl.data.pool import THREADS, CasePool
 from segpl.data.prepare import preparation_memory, prepare_image, prepare_label
@@ -48,6 +49,7 @@ class Volume:
     foreground: Array | None
     grid: Grid | None = None  # of the image file
     counts: tuple[int, ...] = ()  # voxels of each class in the label, background first
+    outside: tuple[tuple[float, float], ...] = ()  # `outside_fractions` of each foreground class
 
 
 Sources = tuple[tuple[str, int, int], ...]  # path, size and modification time in ns of each file
@@ -77,6 +79,7 @@ class CacheRecord:
     grid: StoredGrid  # of the image; a label is reoriented with its image
     shape: tuple[int, ...] = ()  # of the prepared array
     counts: tuple[int, ...] = ()  # of a label: voxels of each class
+    outside: tuple[tuple[float, float], ...] = ()  # of a label: see `Volume`
 
 
 def cache_root() -> Path:
@@ -143,8 +146,8 @@ def _load_case(
         found_label = _prepared_label(case, plan, stem, grid, image.shape[1:], may_prepare)
         if found_label is None:
             return None
-        label, foreground, counts = found_label
-        return Volume(case.name, image, label, foreground, grid, counts)
+        label, foreground, record = found_label
+        return Volume(case.name, image, label, foreground, grid, record.counts, record.outside)
     except UserError as error:
         error.args = (f"case {case.name}: {error}",)
         raise
@@ -174,7 +177,7 @@ def _prepared_image(
 
 def _prepared_label(
     case: Case, plan: Plan, stem: Path, grid: Grid, shape: tuple[int, ...], may_prepare: bool
-) -> tuple[StoredArray, StoredArray, tuple[int, ...]] | None:
+) -> tuple[StoredArray, StoredArray, CacheRecord] | None:
     if case.label is None:
         raise InputError(
             "it has no label, but the split lists it as labeled. Add the label file, or remove "
@@ -184,8 +187,11 @@ def _prepared_label(
     foreground_path = Path(f"{stem}.foreground.npy")
     record = CacheRecord(_sources([case.label]), StoredGrid.of(grid), shape)
     stored = _read_cache_record(record_path)
-    counts = stored.counts if stored else ()
-    if stored == replace(record, counts=counts) and len(counts) == len(plan.classes):
+    if (
+        stored is not None
+        and replace(stored, counts=(), outside=()) == record
+        and len(stored.counts) == len(stored.outside) + 1 == len(plan.classes)
+    ):
         array = _load_array(case.name, path, "i")
         positions = _load_array(case.name, foreground_path, "i")
         if (
@@ -194,7 +200,7 @@ def _prepared_label(
             and positions is not None
             and _are_positions(positions, shape)
         ):
-            return array, positions, counts
+            return array, positions, stored
     if not may_prepare:
         return None
     label = readers.read_case_label(case, plan.dims)
@@ -205,11 +211,18 @@ def _prepared_label(
         )
     prepared = prepare_label(Label(label.array, grid), plan)
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
-    counts = tuple(int(np.count_nonzero(prepared == index)) for index in range(len(plan.classes)))
+    record = replace(
+        record,
+        counts=tuple(
+            int(np.count_nonzero(prepared == index)) for index in range(len(plan.classes))
+        ),
+        # on the grid of the file: thin structures may break on the grid of the plan
+        outside=outside_by_class(label.array, list(plan.classes.values())[1:], grid.spacing),
+    )
     array = _save_array(case.name, path, prepared)
     positions = _save_array(case.name, foreground_path, foreground)
-    write_json(record_path, asdict(replace(record, counts=counts)))
-    return array, positions, counts
+    write_json(record_path, asdict(record))
+    return array, positions, record
 
 
 def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from segpl.errors import unknown
 
 ALL, NONE = "all", "none"
+COARSE_AXIS = 2.0  # spacing along it exceeds this many times the finest one
 Mask = NDArray[np.bool_]
 
 
@@ -74,6 +75,48 @@ def largest_component(mask: Mask) -> Mask:
     sizes[0] = 0
     np.equal(pieces, sizes.argmax(), out=kept[box])
     return kept
+
+
+def outside_fractions(mask: Mask, axes: Sequence[int]) -> tuple[float, float]:
+    """Fractions of a mask (*S) outside its largest component: with and without its surface.
+
+    The surface has neighbors outside the mask along `axes`; without it, thin structures fall apart
+    or vanish (1.0).
+    """
+    from scipy import ndimage
+
+    def outside(part: Mask) -> float:
+        total = int(np.count_nonzero(part))
+        return 1 - int(np.count_nonzero(largest_component(part))) / total if total else 1.0
+
+    cross = np.zeros((3,) * mask.ndim, bool)
+    for axis in axes:
+        cross[tuple(slice(None) if other == axis else 1 for other in range(mask.ndim))] = True
+    interior = ndimage.binary_erosion(mask, cross, border_value=1)
+    return outside(mask), outside(interior)
+
+
+def outside_by_class(
+    label: NDArray[Any], numbers: Sequence[int], spacing: Sequence[float]
+) -> tuple[tuple[float, float], ...]:
+    """The `outside_fractions` of each number in `label` (*S); zeros if it is absent.
+
+    Along thick slices, an object of a few slices would be all surface: they keep theirs.
+    """
+    from scipy import ndimage
+
+    axes = [axis for axis, size in enumerate(spacing) if size <= COARSE_AXIS * min(spacing)]
+    boxes = ndimage.find_objects(label, max(numbers))
+    found = []
+    for number in numbers:
+        box = boxes[number - 1] if number > 0 else None
+        if box is None:
+            found.append((0.0, 0.0))
+            continue
+        # one voxel more on each side, where the mask has a surface
+        wider = tuple(slice(max(side.start - 1, 0), side.stop + 1) for side in box)
+        found.append(outside_fractions(label[wider] == number, axes))
+    return tuple(found)
 
 
 def keep_largest(

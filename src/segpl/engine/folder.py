@@ -132,7 +132,8 @@ class RunFolder:
     def remove_description(self) -> None:
         if not self.path.is_dir():
             return
-        for path in (self.config, self.plan, self.split, self.environment, self.summary):
+        files = (self.config, self.plan, self.split, self.environment, self.summary)
+        for path in (*files, self.postprocessing):
             path.unlink(missing_ok=True)
         if not any(self.path.iterdir()):
             self.path.rmdir()

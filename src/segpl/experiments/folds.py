@@ -13,7 +13,12 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import TrainingInputs, build_trainer, open_dataset
+from segpl.assembly import (
+    TrainingInputs,
+    build_trainer,
+    load_training_volumes,
+    open_dataset,
+)
 from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
@@ -22,6 +27,7 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
+from segpl.evaluate.postprocessing_file import read_postprocessing
 from segpl.evaluate.scores import read_scores
 from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
@@ -214,7 +220,10 @@ def fold_steps(
     limit_threads()
     fold = replace(run, config=config, split=split)
     parts = replace(inputs, split=split)
-    trainer = build_trainer(config, parts, run.method, run.folder, run.device, quiet=run.quiet)
+    volumes = load_training_volumes(config, parts, quiet=run.quiet)
+    trainer = build_trainer(
+        config, parts, volumes, run.method, run.folder, run.device, quiet=run.quiet
+    )
     return steps_within(budget, fold, trainer)
 
 
@@ -304,9 +313,11 @@ def train_fold(folder: RunFolder, config: Config, whole: Run, split: Split) -> N
 def score_held_out(run: Run) -> None:
     """Write and score a mask of each held-out case, on the grid of its file."""
     out = held_out_masks(run.folder)
-    # as test cases: the run has not learned from them. Its largest components were chosen on them
+    # as test cases: the run has not learned from them
     split = replace(run.split, test=run.split.validation, validation=())
-    written = predict_again(replace(run, split=split), out, ensemble=(), largest="none")
+    # what the training labels decide: the held-out cases must not choose their own post-processing
+    largest = read_postprocessing(run.folder.postprocessing).largest
+    written = predict_again(replace(run, split=split), out, ensemble=(), largest=largest)
     scores, data = out / "scores.csv", run.config.data
     if written or not scores.exists():
         score_masks(out, data.path, scores, layout=data.layout)

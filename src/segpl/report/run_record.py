@@ -16,6 +16,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
+from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow, read_validation
 from segpl.files import RESTORE, convert_record, read_record, read_table, read_toml
@@ -63,6 +64,7 @@ class RunRecord:
     predicted: Mapping[str, PredictedCase] = field(default_factory=dict)  # by case
     folds: Sequence[FoldScore] = ()
     agreement: NetworkAgreement | None = None
+    postprocessing: PostProcessing | None = None
     seconds: float = math.nan
     peak_bytes: float = math.nan
     parameters: int = 0  # trainable weights; 0 if unknown
@@ -160,6 +162,7 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         predicted=attempt("predictions", lambda: current_predictions(folder), no_predictions),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),
+        postprocessing=attempt("post-processing", lambda: _postprocessing(folder), None),
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=summary.parameters,
@@ -215,6 +218,10 @@ def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
             f"train --out {folder.path} --resume` measures it again."
         )
     return record
+
+
+def _postprocessing(folder: RunFolder) -> PostProcessing | None:
+    return read_postprocessing(folder.postprocessing) if folder.postprocessing.exists() else None
 
 
 def reason(error: BaseException) -> str:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
-from segpl.data.stored import Array
 from segpl.evaluate.validation import dice_by_class
 from segpl.evaluate.validation_file import ValidationRow, append_validation
 from segpl.predict.window import predict_windows
@@ -38,12 +37,6 @@ class Validator:
     plan: Plan
     device: torch.device
     path: Path  # validation.csv
-    training: Sequence[Volume] = ()
-
-    @property
-    def labels(self) -> list[Array]:
-        """Labels (*S) of the training and validation cases."""
-        return [v.label for v in (*self.training, *self.volumes) if v.label is not None]
 
     def __call__(self, step: int) -> float:
         scores = self._score_all(step, self.volumes)

@@ -76,14 +76,25 @@ class TestVolumes:
         for _ in range(2):  # prepared, and from the cache
             assert load(case, root, plan=plan).counts == (27, 7, 3, 0)
 
-    def test_entry_without_counts_is_prepared_again(self, case, root):
-        """As written by earlier versions."""
-        counts = load(case, root).counts
+    def test_components_of_each_foreground_class_are_known(self, case, root, monkeypatch):
+        """On the grid of the file: two lines of 7 and 3 voxels, and a class that is absent."""
+        plan = replace(PLAN, spacing=(2.0, 2.0))
+        label = np.zeros((6, 7), int)
+        label[0], label[3, :3] = 1, 1
+        np.save(case.label, label)
+        expected = ((pytest.approx(0.3), 1.0), (0.0, 0.0))
+        assert load(case, root, plan=plan).outside == expected
+        forbid_reading(monkeypatch, "read_label")
+        assert load(case, root, plan=plan).outside == expected
+
+    @pytest.mark.parametrize("key", ["counts", "outside"])
+    def test_entry_of_an_earlier_version_is_prepared_again(self, case, root, key):
+        expected = load(case, root)
         (path,) = root.rglob("a.label.json")
         record = json.loads(path.read_text())
-        del record["counts"]
+        del record[key]
         path.write_text(json.dumps(record))
-        assert load(case, root).counts == counts
+        assert getattr(load(case, root), key) == getattr(expected, key)
 
     def test_volumes_keep_the_order_of_the_cases_and_report_progress(self, tmp_path, root):
         cases = [make_case(tmp_path / "d", name, seed) for seed, name in enumerate("dbca")]

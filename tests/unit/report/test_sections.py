@@ -12,6 +12,12 @@ from segpl.data.manifest import PredictedCase
 from segpl.data.split import Split
 from segpl.data.summary import CaseSummary, ClassSummary
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
+from segpl.evaluate.postprocessing_file import (
+    CheckpointComponents,
+    ComponentEffect,
+    LabelComponents,
+    PostProcessing,
+)
 from segpl.evaluate.scores import Score
 from segpl.evaluate.validation_file import ValidationRow
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
@@ -32,7 +38,12 @@ from segpl.report.page.slices import View
 from segpl.report.run_record import FoldScore
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.predictions import predictions_section
-from segpl.report.sections.repeat import settings_table, train_command, versions_table
+from segpl.report.sections.repeat import (
+    component_table,
+    settings_table,
+    train_command,
+    versions_table,
+)
 from segpl.report.sections.scores import cases_table, class_table, methods_table, score_section
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import VALIDATION_DICE, cost_section, curve_sections, log_of
@@ -326,6 +337,29 @@ class TestReproduction:
         runs = [make_record("segpl", seed, environment=environment) for seed in (0, 1)]
         assert versions_table(collect(*runs)).rows == [
             ["segpl-0, segpl-1", "1.0", "-", "-", "2.8", "-", "-"]
+        ]
+
+    def test_post_processing_shows_what_labels_and_validation_decided(self):
+        labels = {"liver": LabelComponents(3, 4, 0), "vessel": LabelComponents(3, 4, 2)}
+        effect = {"liver": ComponentEffect(0.8, 0.7, 2, 0, 2)}
+        overruled = CheckpointComponents(10, "abc", (), effect)
+        decisions = [
+            PostProcessing(labels, ("liver",)),
+            PostProcessing(labels, ("liver",), {"last": overruled}),
+        ]
+        runs = [
+            make_record("segpl", seed, postprocessing=one) for seed, one in enumerate(decisions)
+        ]
+        assert component_table(collect(*runs)).rows == [
+            ["segpl-0", "liver", "4", "0", "largest component"],
+            ["segpl-0, segpl-1", "vessel", "4", "2", "all components"],
+            [
+                "segpl-1",
+                "liver",
+                "4",
+                "0",
+                "all components (the largest one alone has a lower validation Dice)",
+            ],
         ]
 
     def test_command_uses_the_config_and_plan_of_the_run(self):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,17 +7,25 @@ import numpy as np
 import pytest
 from tiny import PICTURES
 
+from segpl.data.cache import Volume
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.validate.postprocessing import (
+from segpl.evaluate.postprocessing_file import (
     ComponentEffect,
-    advised_classes,
+    LabelComponents,
+    read_postprocessing,
+)
+from segpl.validate.postprocessing import (
     component_effects,
-    is_in_parts,
-    write_advice,
+    label_components,
+    label_decision_note,
+    one_component_classes_of,
+    overrule_by_validation,
+    write_label_decision,
 )
 
 PLAN = replace(PICTURES, classes={"background": 0, "liver": 1, "spleen": 4})
+SINGLE = LabelComponents(subjects=3, labels=4, in_parts=0)
 # step, case, class, dice, dice_largest
 ROWS = [
     (10, "a", "liver", 0.5, 0.4),
@@ -36,6 +43,7 @@ def folder(tmp_path) -> RunFolder:
     for name in ("last", "best"):
         folder.checkpoint(name).write_bytes(name.encode())
     write_rows(folder, ROWS)
+    write_label_decision(folder, {"liver": SINGLE, "spleen": SINGLE})
     return folder
 
 
@@ -44,127 +52,128 @@ def write_rows(folder: RunFolder, rows: list[tuple[object, ...]]) -> None:
     folder.validation.write_text("\n".join(lines) + "\n")
 
 
-def whole(index: int = 1) -> np.ndarray:
-    label = np.zeros((6, 6), np.int8)
-    label[1:5, 1:5] = index
-    return label
+def labeled(name: str, *outside: tuple[float, float], counts: tuple[int, ...] = (9, 9, 9)):
+    """A labeled case with these fractions outside the largest component of each class."""
+    label = np.zeros((2, 2), np.int8)
+    return Volume(name, label[None], label, label, counts=counts, outside=outside)
 
 
-def split(index: int = 1) -> np.ndarray:
-    """Two pieces of 6 and 12 voxels."""
-    label = whole(index)
-    label[2, :], label[:, 0] = 0, 0
-    label[1, :] = index
-    return label
+def found_in(*volumes: Volume) -> dict[str, LabelComponents]:
+    """Cases with the same first letter are of one subject."""
+    return label_components(volumes, PLAN, {volume.name: volume.name[0] for volume in volumes})
 
 
-def test_class_that_gains_keeps_its_largest_component(folder):
-    write_advice(folder, PLAN, {"last": 20}, [whole()])
-    assert advised_classes(folder, "last") == ("liver",)
+class TestLabels:
+    def test_specks_and_loose_parts_of_the_interior_are_no_components(self):
+        """The second label of the liver has two lesions, the third is too thin."""
+        found = found_in(
+            labeled("a", (0.009, 0.019), (0.0, 0.0)),
+            labeled("b", (0.011, 0.0), (0.0, 0.0)),
+            labeled("c", (0.0, 0.021), (0.0, 0.0)),
+        )
+        assert found == {"liver": LabelComponents(3, 3, 2), "spleen": LabelComponents(3, 3, 0)}
+        assert [one.is_single for one in found.values()] == [False, True]
+
+    def test_absent_classes_and_unlabeled_cases_do_not_count(self):
+        single = [labeled(name, (0.0, 0.0), (0.0, 0.0)) for name in "abc"]
+        empty = labeled("d", (0.0, 0.0), (0.0, 0.0), counts=(9, 0, 9))
+        found = found_in(*single, empty, Volume("e", single[0].image, None, None))
+        assert found == {"liver": LabelComponents(3, 3, 0), "spleen": LabelComponents(4, 4, 0)}
+
+    @pytest.mark.parametrize(("names", "is_single"), [("a", False), ("ab", False), ("abc", True)])
+    def test_one_or_two_subjects_decide_nothing(self, names, is_single):
+        """Two labels of each subject."""
+        cases = [f"{name}{visit}" for name in names for visit in range(2)]
+        found = found_in(*(labeled(case, (0.0, 0.0), (0.0, 0.0)) for case in cases))
+        assert found["liver"] == LabelComponents(len(names), 2 * len(names), 0)
+        assert found["liver"].is_single is is_single
+
+    @pytest.mark.parametrize(
+        ("liver", "words"),
+        [
+            (SINGLE, "keep only the largest component of liver, because every"),
+            (
+                LabelComponents(2, 2, 0),
+                "every training label of liver has a single one, but it takes 3",
+            ),
+            (LabelComponents(9, 9, 1), ""),
+            (LabelComponents(0, 0, 0), ""),
+        ],
+    )
+    def test_decision_is_described(self, liver, words):
+        note = label_decision_note({"liver": liver, "spleen": LabelComponents(9, 9, 1)})
+        assert words in note
+        assert bool(note) == bool(words)
 
 
-def test_each_checkpoint_is_judged_by_its_own_step(folder):
-    write_advice(folder, PLAN, {"last": 20, "best": 10}, [whole()])
-    assert advised_classes(folder, "last") == ("liver",)
-    assert advised_classes(folder, "best") == ()
+class TestValidation:
+    def test_labels_decide_without_validation_scores(self, folder):
+        assert one_component_classes_of(folder, "last") == ("liver", "spleen")
+
+    def test_class_that_loses_dice_keeps_all_components(self, folder):
+        overrule_by_validation(folder, PLAN, {"last": 20})
+        assert one_component_classes_of(folder, "last") == ("liver",)
+
+    def test_gain_does_not_overrule_the_labels(self, folder):
+        write_label_decision(folder, {"liver": LabelComponents(9, 9, 1), "spleen": SINGLE})
+        overrule_by_validation(folder, PLAN, {"last": 20})
+        assert one_component_classes_of(folder, "last") == ()
+
+    def test_each_checkpoint_is_judged_by_its_own_step(self, folder):
+        overrule_by_validation(folder, PLAN, {"last": 20, "best": 10})
+        assert one_component_classes_of(folder, "last") == ("liver",)
+        assert one_component_classes_of(folder, "best") == ("spleen",)
+
+    def test_effect_is_the_mean_over_cases_and_counts_them(self, folder):
+        found = component_effects(folder.validation, 20, PLAN)
+        assert found["liver"].dice == pytest.approx(0.55)
+        assert found["liver"].dice_largest == pytest.approx(0.65)
+        assert (found["liver"].cases, found["liver"].better, found["liver"].worse) == (2, 2, 0)
+        assert (found["spleen"].cases, found["spleen"].better, found["spleen"].worse) == (2, 0, 1)
+
+    @pytest.mark.parametrize(
+        ("effect", "expected"),
+        [
+            (ComponentEffect(0.8, 0.82, 3, 2, 1), False),
+            (ComponentEffect(0.8, 0.8, 3, 0, 0), False),
+            (ComponentEffect(0.8, 0.7991, 3, 1, 1), False),  # within the margin
+            (ComponentEffect(0.8, 0.79, 3, 2, 1), True),
+            (ComponentEffect(0.8, 0.82, 3, 1, 2), True),  # one case gains much, two lose a little
+        ],
+    )
+    def test_loss_is_a_lower_mean_or_more_losing_than_gaining_cases(self, effect, expected):
+        assert effect.is_loss is expected
+
+    def test_scores_of_other_weights_do_not_count(self, folder):
+        overrule_by_validation(folder, PLAN, {"last": 20})
+        folder.checkpoint("last").write_bytes(b"trained on")
+        assert one_component_classes_of(folder, "last") == ("liver", "spleen")
+
+    def test_later_scores_replace_earlier_ones(self, folder):
+        overrule_by_validation(folder, PLAN, {"last": 20})
+        write_rows(folder, [*ROWS, (30, "a", "liver", 0.9, 0.8)])
+        overrule_by_validation(folder, PLAN, {"last": 30})
+        assert one_component_classes_of(folder, "last") == ("spleen",)
+
+    def test_missing_checkpoint_is_left_out(self, folder):
+        folder.checkpoint("best").unlink()
+        overrule_by_validation(folder, PLAN, {"last": 20, "best": 20})
+        assert list(read_postprocessing(folder.postprocessing).checkpoints) == ["last"]
+
+    def test_single_foreground_class_has_an_effect(self, folder):
+        """It has a single output channel."""
+        plan = replace(PLAN, classes={"background": 0, "liver": 1})
+        assert list(component_effects(Path(folder.validation), 20, plan)) == ["liver"]
 
 
-def test_effect_is_the_mean_over_cases_and_counts_them(folder):
-    found = component_effects(folder.validation, 20, PLAN)
-    assert found["liver"].dice == pytest.approx(0.55)
-    assert found["liver"].dice_largest == pytest.approx(0.65)
-    assert (found["liver"].cases, found["liver"].better, found["liver"].worse) == (2, 2, 0)
-    assert (found["spleen"].cases, found["spleen"].better, found["spleen"].worse) == (2, 0, 1)
+def test_run_without_the_file_keeps_all_components(tmp_path):
+    assert one_component_classes_of(RunFolder(tmp_path), "last") == ()
 
 
-@pytest.mark.parametrize(
-    ("effect", "expected"),
-    [
-        (ComponentEffect(0.8, 0.82, 3, 2, 1), True),
-        (ComponentEffect(0.8, 0.82, 2, 1, 1), True),
-        (ComponentEffect(0.8, 0.82, 3, 1, 2), False),  # one case gains much, two lose a little
-        (ComponentEffect(0.8, 0.8009, 3, 3, 0), False),  # within the margin
-        (ComponentEffect(0.8, 0.8, 3, 0, 0), False),
-        (ComponentEffect(0.8, 0.7, 3, 2, 1), False),
-    ],
-)
-def test_gain_needs_a_better_mean_and_no_more_losing_than_gaining_cases(effect, expected):
-    assert effect.is_gain is expected
-
-
-def test_class_with_a_label_in_parts_keeps_all_components(folder):
-    """One patient of three has two lesions."""
-    write_advice(folder, PLAN, {"last": 20}, [whole(), split(), whole()])
-    assert advised_classes(folder, "last") == ()
-    said = json.loads(folder.postprocessing.read_text())["last"]
-    assert (said["largest"], said["in_parts"]) == ([], ["liver"])
-
-
-def test_parts_of_another_class_do_not_matter(folder):
-    write_advice(folder, PLAN, {"last": 20}, [split(2)])
-    assert advised_classes(folder, "last") == ("liver",)
-
-
-def test_stray_voxel_of_a_label_does_not_count_as_a_part():
-    """One voxel of 65 is below 5%, four of 68 are not."""
-    label = np.zeros((12, 12), bool)
-    label[:8, :8] = True
-    assert not is_in_parts(label)
-    label[11, 11] = True
-    assert not is_in_parts(label)
-    label[10:, 10:] = True
-    assert is_in_parts(label)
-    assert not is_in_parts(np.zeros((3, 3), bool))
-
-
-def test_advice_records_its_evidence(folder):
-    write_advice(folder, PLAN, {"last": 20}, [])
-    said = json.loads(folder.postprocessing.read_text())["last"]
-    assert said["step"] == 20
-    assert said["weights"] == folder.weights_hash("last")
-    assert said["classes"]["spleen"] == {
-        "dice": pytest.approx(0.85),
-        "dice_largest": pytest.approx(0.55),
-        "cases": 2,
-        "better": 0,
-        "worse": 1,
-    }
-
-
-def test_advice_is_only_valid_for_its_weights(folder):
-    write_advice(folder, PLAN, {"last": 20}, [])
-    folder.checkpoint("last").write_bytes(b"trained on")
-    assert advised_classes(folder, "last") == ()
-
-
-def test_nothing_is_advised_without_validation(tmp_path):
-    assert advised_classes(RunFolder(tmp_path), "last") == ()
-    assert component_effects(tmp_path / "validation.csv", 20, PLAN) == {}
-
-
-def test_advice_is_replaced_by_later_scores(folder):
-    write_advice(folder, PLAN, {"last": 20}, [])
-    write_rows(folder, [*ROWS, (30, "a", "liver", 0.9, 0.9)])
-    write_advice(folder, PLAN, {"last": 30}, [])
-    assert advised_classes(folder, "last") == ()
-
-
-def test_missing_checkpoint_gets_no_advice(folder):
-    folder.checkpoint("best").unlink()
-    write_advice(folder, PLAN, {"last": 20, "best": 20}, [])
-    assert list(json.loads(folder.postprocessing.read_text())) == ["last"]
-
-
-@pytest.mark.parametrize("text", ["[]", '{"last": []}', '{"last": {"largest": ["liver"]}}', "{"])
+@pytest.mark.parametrize("text", ["[]", '{"last": []}', '{"largest": ["liver"]}', "{"])
 def test_damaged_file_is_an_error(folder, text):
     folder.postprocessing.write_text(text)
     with pytest.raises(
         InputError, match=r"postprocessing\.json (is not valid JSON|cannot be used): .* Delete it"
     ):
-        advised_classes(folder, "last")
-
-
-def test_single_foreground_class_has_an_effect(folder):
-    """It has a single output channel."""
-    plan = replace(PLAN, classes={"background": 0, "liver": 1})
-    assert list(component_effects(Path(folder.validation), 20, plan)) == ["liver"]
+        one_component_classes_of(folder, "last")

@@ -95,13 +95,6 @@ def test_largest_component_is_scored_too(tmp_path):
     assert float(row["dice_largest"]) == pytest.approx(6 / 7)
 
 
-def test_labels_are_those_of_training_and_validation_cases(tmp_path):
-    known = [volume("b", 1), replace(volume("u", 1), label=None)]
-    validate = replace(validation(tmp_path / "v.csv", volume("a", 2)), training=known)
-    wanted = [known[0].label, validate.volumes[0].label]
-    assert [label is one for label, one in zip(validate.labels, wanted, strict=True)] == [True] * 2
-
-
 def test_method_predicts_in_evaluation_mode_and_returns_to_training(tmp_path):
     method = Echo()
     validation(tmp_path / "v.csv", volume("a", 2), method=method)(10)

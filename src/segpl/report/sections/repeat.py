@@ -28,15 +28,15 @@ class Reproduction:
 
 
 def repeat_section(found: RunCollection) -> Section:
-    return Section(
-        "repeat",
-        "Reproduce",
-        tables=(
-            NamedTable("settings", settings_table(found), "Settings"),
-            NamedTable("splits", split_table(found), "Data and cases"),
-            NamedTable("versions", versions_table(found), "Versions"),
-        ),
-    )
+    tables = [
+        NamedTable("settings", settings_table(found), "Settings"),
+        NamedTable("splits", split_table(found), "Data and cases"),
+        NamedTable("versions", versions_table(found), "Versions"),
+    ]
+    if any(run.postprocessing for run in found.runs):
+        tables.insert(2, NamedTable("components", component_table(found), "Post-processing"))
+    missing = found.problems("no post-processing")
+    return Section("repeat", "Reproduce", tables=tuple(tables), missing=missing)
 
 
 def reproductions(found: RunCollection) -> list[Reproduction]:
@@ -81,6 +81,27 @@ def split_table(found: RunCollection) -> Table:
             for run in found.runs
         ],
         note="Numbers of cases. Their names are below, and in split.json of each run folder.",
+    )
+
+
+def component_table(found: RunCollection) -> Table:
+    """One row for all runs with the same decision on a class."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run in found.runs:
+        decided = run.postprocessing
+        if decided is None:
+            continue
+        chosen = decided.checkpoints.get("last", decided).largest
+        for name, labels in decided.labels.items():
+            kept = "largest component" if name in chosen else "all components"
+            if labels.is_single and kept == "all components":
+                kept += " (the largest one alone has a lower validation Dice)"
+            row = (name, str(labels.labels), str(labels.in_parts), kept)
+            rows.setdefault(row, []).append(run.name)
+    return Table(
+        columns=["runs", "class", "labels", "in several components", "predictions keep"],
+        rows=[[", ".join(names), *row] for row, names in rows.items()],
+        note="Components of each class in the training labels, without specks.",
     )
 
 
