@@ -182,6 +182,7 @@ class Trainer:
         finally:
             if self.networks:
                 self.networks.release()
+                self.networks = None  # it refers to this trainer, which holds the volumes
 
     def take_steps(self, stop: StopSignal) -> None:
         settings, meter, begin = self.settings, Meter(), self.step

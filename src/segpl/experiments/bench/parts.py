@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,12 +59,13 @@ def repeated(volumes: Sequence[Resident], count: int) -> list[Resident]:
 def measure_scaling(config: Config, workload: Workload, stopwatch: Stopwatch) -> list[Figures]:
     """Step times for other crop sizes, numbers of crops and numbers of cases."""
     variants, device = scaled_workloads(workload), stopwatch.device
-    with measuring(device):
+    with measuring(device), ExitStack() as stack:
         trials = []
         for one in variants.values():
             placed = place_volumes(generate_volumes(one.plan, 2), device, math.inf)
             # further cases repeat the first two volumes, to save memory
             trials.append(TrainingTrial(config, one, repeated(placed, one.cases), device))
+            stack.enter_context(trials[-1].batches)
         return compared(variants, stopwatch.time([trial.step for trial in trials]))
 
 

@@ -144,6 +144,7 @@ def measure_steps(
         for config in configs:
             other, record = count_trial(config, workload, placed, device)
             trial, start = start_trial(config, workload, placed, device)
+            stack.enter_context(trial.batches)
             plain.append(other)
             ours.append(trial)
             records.append(record | start)
@@ -151,6 +152,7 @@ def measure_steps(
             if (crops := record["learned_crops"]) not in peers:
                 labeled = replace(workload, labeled=crops, unlabeled=0)
                 peers[crops], _ = start_trial(reference, labeled, placed, device)
+                stack.enter_context(peers[crops].batches)
             stopwatch.advance()
         has_half = precision_of(reference, device) is torch.bfloat16
         for kind in ("float32", "bfloat16")[: 1 + has_half]:
