@@ -18,7 +18,8 @@ aten: Any = torch.ops.aten
 IS_ARM = platform.machine() == "aarch64" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # untyped in torch
 # there, oneDNN's matrix products are several times slower for other numbers of output channels
 LANES = 16
-FEW_PIXELS = 32 * 32  # of an image; for more, torch's copy of the pixels of each kernel is large
+# of an image; for more, torch's copy of the pixels of each kernel is large
+FEW_PIXELS, FEW_VOXELS = 32 * 32, 8 * 8 * 8
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by axes of a batch
 
 
@@ -36,9 +37,14 @@ class Conv2d(nn.Conv2d):
 
 class Conv3d(nn.Conv3d):
     def forward(self, image: Tensor) -> Tensor:
-        if is_slow(self, image) and keeps_size(self):
-            return convolve(image, self.weight)
-        return super().forward(image)
+        if not is_slow(self, image):
+            return super().forward(image)
+        if math.prod(image.shape[2:]) <= FEW_VOXELS:
+            shape = (self.kernel_size, self.bias, self.stride, self.padding)
+            image = image.contiguous(memory_format=torch.channels_last_3d)
+            convolved: Tensor = aten.slow_conv3d(image, self.weight, *shape)
+            return convolved
+        return convolve(image, self.weight) if keeps_size(self) else super().forward(image)
 
 
 class ConvTranspose2d(nn.ConvTranspose2d):

@@ -106,6 +106,23 @@ def test_contiguous_weights_and_autocast_are_left_to_torch():
         assert not is_slow(layer_of(), image)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("few", [0, 100])
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"bias": True}], ids=str)
+def test_3d_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, layout, monkeypatch):
+    monkeypatch.setattr(convolution, "FEW_VOXELS", few)
+    layer = layer_of(kernel=(3, 3, 3), **options).double()
+    image = random_values(2, 2, 3, 5, 4).contiguous(memory_format=layout).requires_grad_()
+    results = []
+    for is_arm in (True, False):
+        monkeypatch.setattr(convolution, "IS_ARM", is_arm)
+        output = layer(image)
+        change = random_values(*output.shape, seed=1)
+        inputs = (image, *layer.parameters())
+        results.append((output, *torch.autograd.grad(output, inputs, change)))
+    assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("is_arm", [False, True])
 @pytest.mark.parametrize("dims", [2, 3])
 def test_a_layer_uses_it_on_arm_only(dims, is_arm, monkeypatch):
