@@ -73,8 +73,10 @@ def run_bench(
         bench["ratios"].append(tables.ratios_of(workload.name, records))
         show("method", records, tables.STEP_COLUMNS, facts_text(facts))
         show("method", records[: len(configs)], tables.COST_COLUMNS)
+    if any(len(ratios) > 1 for ratios in bench["ratios"]):
+        show("setting", bench["ratios"], tables.RATIO_COLUMNS)
     if bench["settings"]:
-        show("setting", bench["ratios"], tables.RATIO_COLUMNS, tables.STEP_NOTE)
+        console.print(tables.STEP_NOTE)
     if "prediction" in parts:
         bench["prediction"] = measure("prediction", partial(measure_prediction, configs[0], first))
         show("prediction", bench["prediction"], tables.PART_COLUMNS, PREDICTION_NOTE)
