@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -79,12 +78,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSettings) -> int:
-    """Steps that fit into `budget` seconds, rounded down to three digits."""
+    """The most steps that fit into `budget` seconds, as a number of three digits and zeros."""
 
     def duration(steps: int) -> float:
         return speed.duration(replace(settings, steps=steps))
 
-    steps = bisect_right(range(1, MOST_STEPS + 1), budget, key=duration)
+    # all are tried, because a longer run may validate less often and take less time
+    fitting = (steps for steps in rounded_steps() if duration(steps) <= budget)
+    steps = max(fitting, default=0)
     if steps < FEWEST_STEPS:
         needed = format_duration(SUGGESTED_MARGIN * duration(FEWEST_STEPS))
         raise InputError(
@@ -92,8 +93,14 @@ def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSetting
             f"needs at least {FEWEST_STEPS}. Use --time '{needed}' or more, or choose the number "
             "of steps with --steps."
         )
-    unit: int = 10 ** max(0, len(str(steps)) - 3)
-    return steps // unit * unit
+    return steps
+
+
+def rounded_steps() -> Iterator[int]:
+    """Numbers of steps up to `MOST_STEPS` with at most three digits before the zeros."""
+    yield from range(1, 100)
+    for unit in (10**zeros for zeros in range(len(str(MOST_STEPS)))):
+        yield from range(100 * unit, min(1000 * unit, MOST_STEPS + 1), unit)
 
 
 def measure_step(
@@ -129,6 +136,7 @@ def measure_step(
     finally:
         if trial.networks:
             trial.networks.release()
+        trainer.networks = None  # it refers to this trainer, which holds the volumes
 
 
 @contextmanager

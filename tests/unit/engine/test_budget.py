@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from test_trainer import Ones, Recorder, curve, trainer_in
@@ -110,6 +113,11 @@ def test_training_ends_within_the_budget_and_uses_most_of_it(every, validation):
     assert 0.95 * HOUR < spent < 0.98 * HOUR
 
 
+def test_longer_training_with_fewer_validations_is_found():
+    """An automatic interval validates 11 times in 110 steps, but 10 times in 800."""
+    assert affordable_steps(HOUR / 2, TrainingSpeed(0.3, 150.0), TrainSettings()) == 800
+
+
 def test_number_of_steps_is_limited():
     assert affordable_steps(LONGEST, TrainingSpeed(1e-9), TrainSettings()) == MOST_STEPS
 
@@ -201,6 +209,23 @@ def test_training_after_measuring_equals_training_without(tmp_path):
     for name in ("log.csv", "checkpoints/last.safetensors"):
         found, wanted = (tmp_path / run / name for run in ("run", "plain"))
         assert found.read_bytes() == wanted.read_bytes()
+
+
+def test_measured_trainer_is_freed_without_garbage_collection(tmp_path, monkeypatch):
+    """It holds the volumes, which would take memory of the device from the next training."""
+    from test_acceleration import compile_with, no_compiler
+
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with(no_compiler))
+    sampler = Timed(1.0)
+    trainer = trainer_in(tmp_path, sampler=sampler, compile="on")
+    measure_step(trainer, HOUR, clock=lambda: sampler.now)
+    reference = weakref.ref(trainer)
+    gc.disable()
+    try:
+        del trainer
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_weights_are_restored_if_measuring_is_interrupted(tmp_path):
