@@ -6,6 +6,8 @@ import runpy
 import sys
 from pathlib import Path
 
+import nibabel
+import numpy as np
 import pytest
 
 from segpl.experiments.experiment import make_experiment
@@ -28,7 +30,8 @@ def test_readme_maps_every_file_to_its_command():
     text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     for path in EXPERIMENTS:
         assert f"| `{path.name}` | `segpl compare benchmarks/{path.name} --data" in text
-    assert "| `exact_e_step.py` | `python benchmarks/exact_e_step.py" in text
+    for path in BENCHMARKS.glob("*.py"):
+        assert f"| `{path.name}` | `python benchmarks/{path.name} --" in text
 
 
 def test_evidence_page_has_the_command_of_every_experiment():
@@ -48,3 +51,16 @@ def test_exact_e_step_is_timed_as_a_share_of_the_step(monkeypatch, capsys):
     runpy.run_path(str(BENCHMARKS / "exact_e_step.py"), run_name="__main__")
     shares = [line for line in capsys.readouterr().out.splitlines() if line.endswith("of the step")]
     assert len(shares) == 2
+
+
+def test_linear_interpolation_warps_ellipsoids_more_accurately(tmp_path, monkeypatch, capsys):
+    label = np.zeros((12, 12, 12), np.uint8)
+    label[3:9, 3:9, 3:6], label[3:9, 3:9, 6:9] = 1, 2
+    nibabel.save(nibabel.Nifti1Image(label, np.eye(4)), tmp_path / "case.nii.gz")
+    arguments = ["--labels", str(tmp_path), "--ellipsoids", "4"]
+    monkeypatch.setattr(sys, "argv", ["warped_labels.py", *arguments])
+    runpy.run_path(str(BENCHMARKS / "warped_labels.py"), run_name="__main__")
+    ellipsoids, labels = capsys.readouterr().out.splitlines()
+    assert ellipsoids.startswith("4 ellipsoids")
+    assert ellipsoids.endswith("better in 4")
+    assert labels.startswith("1 labels, there and back")

@@ -33,13 +33,16 @@ class SelfLoop(Method):
     $x^{(q)}$ is the image with its tiles in one of P orders, $L_J$ the cross-entropy of a head that
     classifies the order, $\theta_0 = \theta$ the current weights, $H$ the binary entropy.
 
-    Differs from the source: the Q steps update a temporary copy of the weights, and the network
+    A reconstruction from the abstract and the first figure of the source; we found no released
+    code. Differs from both: the Q steps update a temporary copy of the weights, and the network
     itself learns the puzzle through a term of its objective; they update everything the head
     depends on, not only an encoder; the entropy weight $w$ and all defaults are ours.
     """
 
     name: ClassVar[str] = "self-loop"
-    summary: ClassVar[str] = "soft pseudo-labels of a network that solves jigsaw puzzles in a loop"
+    summary: ClassVar[str] = (
+        "soft labels of a network solving jigsaw puzzles; reconstructed from an abstract"
+    )
     use: ClassVar[str] = "as a baseline of the paper; it is slow"
     reference: ClassVar[str] = (
         "Y. Li, J. Chen, X. Xie, K. Ma, Y. Zheng. Self-Loop Uncertainty: A Novel Pseudo-Label for "

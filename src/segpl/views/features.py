@@ -15,7 +15,9 @@ from torch.nn import functional as F
 Perturbation = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
 MAX_FEATURE_NOISE = 0.3  # largest relative change of a feature
-DROP_ABOVE = (0.6, 0.9)  # drop voxels above this fraction of the strongest activation
+# drop voxels above this fraction of the strongest activation; one version of the authors' code has
+# (0.6, 0.9)
+DROP_ABOVE = (0.7, 0.9)
 CHANNEL_DROP_RATE = 0.5
 CUTOUT_SIDE = 0.4  # as a fraction of the objects' bounding box
 

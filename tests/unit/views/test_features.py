@@ -95,8 +95,8 @@ def strengths(values: list[float]) -> Tensor:
 
 
 def test_dropout_removes_voxels_near_the_strongest_activation():
-    """With a maximum of 10, 5.9 always stays and 9.1 always goes."""
-    trunk = strengths([1.0, 5.9, 9.1, 10.0])
+    """With a maximum of 10, 6.9 always stays and 9.1 always goes."""
+    trunk = strengths([1.0, 6.9, 9.1, 10.0])
     for seed in range(20):
         view = drop_strongest(trunk, torch.zeros(1, 1, 4, 1), drawn(seed))
         assert torch.equal(view[:, :, :2], trunk[:, :, :2])
@@ -223,14 +223,14 @@ def test_random_perturbations_differ_between_steps(kind):
     assert any(not torch.equal(views[0], view) for view in views[1:])
 
 
-def test_dropout_threshold_spans_60_to_90_percent_of_the_maximum():
+def test_dropout_threshold_spans_70_to_90_percent_of_the_maximum():
     trunk = strengths([step / 100 for step in range(101)])
     empty = torch.zeros(1, 1, 101, 1)
     kept = [
         int((drop_strongest(trunk, empty, drawn(seed))[0, 0, 1:] > 0).sum()) / 100
         for seed in range(200)
     ]
-    assert min(kept) == pytest.approx(0.6, abs=0.02)
+    assert min(kept) == pytest.approx(0.7, abs=0.02)
     assert max(kept) == pytest.approx(0.9, abs=0.02)
 
 
