@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -261,11 +261,17 @@ def gather_settings(
 
 @contextmanager
 def claim_folder(
-    folder: RunFolder, content: Mapping[str, Any], *, resume: bool, source: str | Path | None = None
+    folder: RunFolder,
+    content: Mapping[str, Any],
+    *,
+    resume: bool,
+    source: str | Path | None = None,
+    on_wait: Callable[[], None] | None = None,
 ) -> Iterator[Config]:
-    """Lock `folder` and yield the config to train with, new or resumed."""
-    is_resuming(folder, resume)
-    with folder.locked():
+    """Lock `folder` and yield the config to train with, new or resumed; see `locked`."""
+    if on_wait is None or not folder.lock.exists():  # the other process may not have finished it
+        is_resuming(folder, resume)
+    with folder.locked(on_wait):
         # check again: another process may have started a run before the lock was taken
         if is_resuming(folder, resume):
             config = resumed_config(folder, content)

@@ -112,7 +112,7 @@ def test_held_out_cases_have_masks_and_scores(run):
         assert (row["fold"], row["dice"]) == (str(number), dice)
 
 
-def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_path):
+def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_path, monkeypatch):
     out = tmp_path / "run"
     options = (made / "data", *FAST, "--set", "train.agreement=0", "--folds", COUNT, "--out", out)
     for number in (1, 2):
@@ -124,8 +124,12 @@ def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_
     again = segpl("train", *options, "--fold", 1)
     assert again.code == 1
     assert "fold-1 already contains a run. Resume it with --resume" in again.err
+    other = RunFolder(out).locked()  # a process that prepares another fold
+    other.__enter__()
+    monkeypatch.setattr("time.sleep", lambda seconds: other.__exit__(None, None, None))
     answer = segpl("train", *options, "--fold", 0)
     assert answer.code == 0, answer.err
+    assert f"Waiting for another process in {out}." in " ".join(answer.err.split())
     assert "Expected Dice" in answer.out
     for name in ("folds.csv", "fold-0/log.csv", "fold-1/validation/scores.csv"):
         assert (out / name).read_bytes() == (made / "run" / name).read_bytes(), name

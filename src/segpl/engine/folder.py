@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.files import is_partial, require_below, storage_errors
 
 ATTEMPTS = 100  # to create a folder that other processes remove
+LOCK_SECONDS = 0.5  # between attempts to take a lock
 
 
 class RunFile:
@@ -73,30 +75,41 @@ class RunFolder:
         return all(is_partial(path) or path == self.lock for path in self.path.iterdir())
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes out of the folder. The lock of a killed process expires."""
+    def locked(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+        """Keep other processes out of the folder. The lock of a killed process expires.
+
+        If another process has the lock, call `on_wait` and wait; without it, raise an error.
+        """
         require_below(self.path, (self.last, self.events / "events"))
-        handle = self._open_lock()
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_mine = self._is_lock(handle)
-            except BlockingIOError:
-                is_mine = False
-            if not is_mine:  # or its owner has just removed it, and another process made a new one
+        handle = self._take_lock()
+        if handle is None and on_wait:
+            on_wait()
+        while handle is None:
+            if on_wait is None:
                 raise InputError(
                     f"another process is training in {self.path}. Wait for it to finish, or choose "
                     "another --out."
                 )
-            try:
-                yield
-            finally:
-                if self._is_lock(handle):  # not if the folder was moved and another one is here
-                    self.lock.unlink()
-                    with suppress(OSError):  # it is not empty, or another process waits in it
-                        self.path.rmdir()
+            time.sleep(LOCK_SECONDS)
+            handle = self._take_lock()
+        try:
+            yield
         finally:
+            if self._is_lock(handle):  # not if the folder was moved and another one is here
+                self.lock.unlink()
+                with suppress(OSError):  # it is not empty, or another process waits in it
+                    self.path.rmdir()
             os.close(handle)
+
+    def _take_lock(self) -> int | None:
+        """The open lock file; None if another process has the lock."""
+        handle = self._open_lock()
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_lock(handle):  # or its owner has just removed it, and there is a new one
+                return handle
+        os.close(handle)
+        return None
 
     def _open_lock(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW

@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,9 +178,12 @@ def cross_validate(
     )
     folder = RunFolder(Path(out))
     one = () if fold is None else (fold,)
-    # another fold may have prepared the run
+    # another fold may have prepared the run, or is doing so
     is_prepared = resume or fold is not None
-    with claim_folder(folder, content, resume=is_prepared, source=config) as resolved:
+    on_wait = None if fold is None else partial(say, f"Waiting for another process in {out}.")
+    with claim_folder(
+        folder, content, resume=is_prepared, source=config, on_wait=on_wait
+    ) as resolved:
         splits = fold_splits(resolved, folds, one)  # checked before anything is written
         with folder.undo_on_error():
             device = choose_device(resolved.train.device)
@@ -209,7 +213,7 @@ def cross_validate(
         train_fold(places[number], configs[number], run, splits[number])
     if not all(is_finished(place, run.config) for place in places):
         return None
-    with folder.locked():
+    with folder.locked(on_wait):
         return write_estimate(run, places, splits)
 
 

@@ -32,6 +32,17 @@ def test_lock_file_that_its_owner_removed_in_the_meantime_does_not_count(tmp_pat
     assert not folder.path.exists()
 
 
+def test_a_process_that_waits_gets_the_lock_when_it_is_free(tmp_path, monkeypatch):
+    folder, waits = RunFolder(tmp_path / "run"), []
+    other = folder.locked()
+    other.__enter__()
+    monkeypatch.setattr("time.sleep", lambda seconds: other.__exit__(None, None, None))
+    with folder.locked(lambda: waits.append(folder.lock.exists())):
+        assert folder.lock.exists()
+    assert waits == [True]
+    assert not folder.path.exists()
+
+
 def test_lock_of_another_run_in_the_place_of_a_moved_folder_stays(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
