@@ -95,7 +95,7 @@ def test_labels_of_many_classes_need_little_memory(monkeypatch, spacing):
     infer = Inference(network, plan, (), CPU, 0.5)
     infer("", infer.prepare(Image(array[:, :16], replace(grid, shape=(16, 16, 16)))))  # imports
     scan = infer.prepare(Image(array, grid))
-    with TensorMemory([]) as memory:
+    with TensorMemory() as memory:
         assert infer("", scan)().labels.shape == grid.shape
     tracemalloc.start()
     infer("", scan)()

@@ -117,7 +117,7 @@ def test_rows_need_the_memory_of_one_row_of_windows():
     def predict(windows):
         return windows.expand(-1, outputs, *patch)
 
-    with torch.no_grad(), TensorMemory([image]) as memory:
+    with torch.no_grad(), TensorMemory() as memory:
         rows = sum(
             part.shape[1] for part in blend_rows(image, predict, plan_for(patch), window_batch=1)
         )
