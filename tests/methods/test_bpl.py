@@ -557,8 +557,8 @@ MUTATIONS = [
     ),
     Mutation(
         "lets the M-step train the threshold",
-        "PseudoLabels(pseudo.target.detach(), weight.detach(), terms",
-        "PseudoLabels(pseudo.target, weight, terms",
+        "target, weight = pseudo.target.detach(), weight.detach()",
+        "target = pseudo.target",
         "test_m_step_trains_the_network_and_not_the_head",
         file=LATENT,
     ),
@@ -571,7 +571,7 @@ MUTATIONS = [
     ),
     Mutation(
         "does not divide the energy by the temperature",
-        "energy = loss / settings.temperature",
+        "energy = loss / self.settings.temperature",
         "energy = loss",
         "test_threshold_cost_is_the_negative_free_energy",
         file=LATENT,
@@ -594,7 +594,7 @@ MUTATIONS = [
     ),
     Mutation(
         "never estimates the prior",
-        "        self.prior.update(predictions, generator)\n",
+        "            self.prior.update(predictions, generator)\n",
         "",
         "test_prior_is_estimated_unless_it_is_fixed",
         {"prior": "labeled"},

@@ -536,8 +536,8 @@ MUTATIONS = [
     ),
     Mutation(
         "lets the M-step train the threshold",
-        "PseudoLabels(pseudo.target.detach(), weight.detach(), terms",
-        "PseudoLabels(pseudo.target, weight, terms",
+        "target, weight = pseudo.target.detach(), weight.detach()",
+        "target = pseudo.target",
         "test_m_step_trains_the_student_and_neither_threshold_nor_teacher",
         {"rule": "marginal"},
         file="methods/latent_threshold.py",
