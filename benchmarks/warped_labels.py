@@ -1,4 +1,4 @@
-"""Accuracy of labels after the random motions of training: nearest neighbors and linear.
+"""Accuracy of labels warped as in training, with nearest-neighbor and linear interpolation.
 
 python benchmarks/warped_labels.py --labels DATASETS/Task04_Hippocampus/labelsTr
 """
@@ -17,7 +17,7 @@ from segpl.data.augment import random_motion
 from segpl.data.readers import read_label
 from segpl.views.geometry import Matrix, affine_grids, sample_labels
 
-SIDES = (28, 32, 28)  # of the crops with an ellipsoid
+SIDES = (28, 32, 28)  # of the crops with an ellipsoid, in voxels
 RADII = (4.0, 7.0, 4.0)  # of the ellipsoid, in voxels
 MARGIN = 12  # voxels around a real label, so that it stays inside its crop
 
@@ -32,7 +32,7 @@ RULES = {"nearest": nearest, "linear": sample_labels}
 
 
 def warp(rule: str, label: Tensor, motion: Matrix, classes: int) -> Tensor:
-    """One label (*S) under a motion; background outside the crop."""
+    """Warp one label (*S) by a motion; voxels from outside the crop become background."""
     grid = affine_grids([motion], label[None, None].float())
     return RULES[rule](label[None], grid, classes)[0].clamp(min=0).long()
 
@@ -45,7 +45,7 @@ def mean_dice(a: Tensor, b: Tensor, classes: int) -> float:
 
 
 def of_ellipsoids(count: int, rng: np.random.Generator) -> list[dict[str, float]]:
-    """Dice of each rule with the exact shape, for ellipsoids of random position and direction."""
+    """Dice of each rule with the exact shape, for ellipsoids of random position and orientation."""
     axes = [np.arange(side) - (side - 1) / 2 for side in SIDES]
     positions = np.stack(np.meshgrid(*axes, indexing="ij"), -1)  # (*S, 3)
     rows = []
@@ -83,10 +83,10 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=100)
     args = parser.parse_args()
     rng = np.random.default_rng(0)
-    tables = {"ellipsoids, against their exact shape": of_ellipsoids(args.ellipsoids, rng)}
+    tables = {"ellipsoids, compared with their exact shape": of_ellipsoids(args.ellipsoids, rng)}
     if args.labels:
         paths = sorted(args.labels.glob("[!.]*"))[: args.files]
-        tables["labels, there and back"] = of_files(paths, rng)
+        tables["labels, warped and warped back"] = of_files(paths, rng)
     for name, rows in tables.items():
         means = ", ".join(f"{rule} {np.mean([row[rule] for row in rows]):.3f}" for rule in RULES)
         better = sum(row["linear"] > row["nearest"] for row in rows)

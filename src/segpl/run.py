@@ -122,7 +122,7 @@ class Run:
             ensemble: other runs to average with; also writes uncertainty maps. By default the
                 folds of the run, if its cross-validation is complete; () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default
-                those that are one component in every label, unless that costs validation Dice.
+                those with one component in every training label, unless validation Dice drops.
         """
         ensemble = self.fold_runs() if ensemble is None else ensemble
         runs = [self, *ensemble]
@@ -215,7 +215,7 @@ class Run:
             seed: seed of the samples.
             ensemble: other runs to average with; by default the folds of the run, () for none.
             largest: classes that keep only their largest component, or "all" or "none"; by default
-                those that are one component in every label, unless that costs validation Dice.
+                those with one component in every training label, unless validation Dice drops.
             name: random samples are those for a file of this name.
         """
         ensemble = self.fold_runs() if ensemble is None else ensemble
@@ -248,7 +248,7 @@ class Run:
     def one_component_classes(
         self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
     ) -> tuple[str, ...]:
-        """Classes reduced to their largest component: `wanted`, or else those of all runs."""
+        """Classes reduced to their largest component: `wanted`, or those that all runs share."""
         others = [run.largest for run in ensemble]
         common = [name for name in self.largest if all(name in one for one in others)]
         kept = select_classes(common if wanted is None else wanted, list(self.plan.classes))

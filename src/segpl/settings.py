@@ -268,8 +268,8 @@ def claim_folder(
     source: str | Path | None = None,
     on_wait: Callable[[], None] | None = None,
 ) -> Iterator[Config]:
-    """Lock `folder` and yield the config to train with, new or resumed; see `locked`."""
-    if on_wait is None or not folder.lock.exists():  # the other process may not have finished it
+    """Lock `folder` and yield the config to train with, new or resumed. `on_wait`: see `locked`."""
+    if on_wait is None or not folder.lock.exists():  # another process may still be preparing it
         is_resuming(folder, resume)
     with folder.locked(on_wait):
         # check again: another process may have started a run before the lock was taken

@@ -88,7 +88,7 @@ def train(
         method: name of a method, as listed by `segpl list methods`.
         steps: training steps.
         time: train for about this long instead, such as "30m", "2h" or "1h30m". The number of
-            steps follows from the measured time of a step. A resumed run keeps its steps.
+            steps follows from the measured step time. A resumed run keeps its number of steps.
         seed: seed of weights, crops and sampling.
         labeled: use this many labels and hide the others; 0: all.
         validation: hold out this many labeled cases for validation.
@@ -166,7 +166,7 @@ def train_config(
         )
         if budget is not None:
             run = with_steps(run, steps_within(budget, run, trainer))
-            # only now: a run killed before would be resumed with another number of steps
+            # only now: a run killed earlier would resume with a different number of steps
             write_description(run)
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
             trainer = trainer.with_steps(run.config.train.steps, display)
@@ -211,7 +211,7 @@ def prepare_run(
 def budget_of_new_run(
     budget: float | None, config: Config, folder: RunFolder, *, quiet: bool
 ) -> float | None:
-    """None for a run that is resumed, which keeps its number of steps."""
+    """The budget of a new run; None for a resumed run, which keeps its number of steps."""
     if budget is None or not folder.config.exists():
         return budget
     if not quiet:

@@ -63,4 +63,4 @@ def test_linear_interpolation_warps_ellipsoids_more_accurately(tmp_path, monkeyp
     ellipsoids, labels = capsys.readouterr().out.splitlines()
     assert ellipsoids.startswith("4 ellipsoids")
     assert ellipsoids.endswith("better in 4")
-    assert labels.startswith("1 labels, there and back")
+    assert labels.startswith("1 labels, warped and warped back")

@@ -117,7 +117,7 @@ def test_labels_decide_without_validation_cases(segpl, trained, tmp_path):
 
 def test_two_labels_decide_nothing(segpl, trained, tmp_path):
     few = Path(shutil.copytree(trained / "few", tmp_path / "few"))
-    assert "it takes 3 labeled subjects to decide" in " ".join(
+    assert "at least 3 labeled subjects are needed to decide" in " ".join(
         segpl("train", "--out", few, "--resume").err.split()
     )
     found, said = masks(segpl, few, tmp_path / "masks")

@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=BENCH_PARTS,
         metavar="PART",
-        help="what to measure: steps, prediction and scaling (both in the first setting), data (on "
-        "disk) (default: all; on a CPU, all but data)",
+        help="what to measure: steps, prediction, scaling, data (on disk); prediction and scaling "
+        "only in the first setting (default: all; on a CPU, all but data)",
     )
     parser.add_argument(
         "--rounds", type=int, metavar="N", help="timed rounds (default: 5; on a CPU, 3)"

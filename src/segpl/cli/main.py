@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def import_torch() -> None:
-    """Import torch without garbage collection, which would examine its objects again and again.
+    """Import torch without garbage collection, which would scan its objects repeatedly.
 
     They live until the process ends. Freezing them makes later collections and the exit faster.
     """

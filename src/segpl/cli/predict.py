@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="CLASS",
         help="keep only the largest component of these classes, or of all or none (default: "
-        "classes with one component in every training label)",
+        "classes with one component in every training label, unless validation Dice drops)",
     )
     parser.add_argument(
         "--preview",

@@ -86,8 +86,8 @@ def transform(
     """Mirror, rotate and scale images (B, C, *S) and labels (B, *S) together.
 
     The host never waits for the device. Images are interpolated linearly, and their border is
-    repeated outside the crop. Labels are interpolated as in `sample_labels`: IGNORE outside. A
-    boolean label is a mask: False outside.
+    repeated outside the crop. Labels are interpolated by `sample_labels` and are IGNORE outside.
+    A boolean label is a mask and is False outside.
     """
     image = mirror(image, geometry.flips)
     if not geometry.motions:
@@ -105,7 +105,7 @@ def transform(
 def transform_labels(
     label: Tensor, geometry: Geometry, classes: int, grid: Tensor | None = None
 ) -> Tensor:
-    """Labels (B, *S) of images with this geometry; `grid` (M, *S, D) is that of its motions."""
+    """Transform labels (B, *S) like their images; `grid` (M, *S, D): of the motions, if known."""
     label = mirror(label.unsqueeze(1), geometry.flips).squeeze(1)
     if not geometry.motions:
         return label

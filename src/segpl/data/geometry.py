@@ -65,7 +65,7 @@ def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
     return _cached_transform(tuple(affine.flat), orientation)
 
 
-@lru_cache  # several times for each scan
+@lru_cache  # called several times for each scan
 def _cached_transform(values: tuple[float, ...], orientation: str) -> NDArray[np.float64]:
     from nibabel import orientations  # training on cached cases starts faster without it
 

@@ -109,7 +109,7 @@ class _CaseReport(NamedTuple):
 
 
 def _stored_dims(stored: Sequence[Fingerprint | None]) -> int | None:
-    """Spatial axes of all cases if their fingerprints are stored; then no header is read."""
+    """Number of spatial axes if all fingerprints are stored and agree; reads no header."""
     found = {len(item.shape) if item else None for item in stored}
     return found.pop() if len(found) == 1 else None
 
@@ -309,7 +309,7 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
                 f"{expected}",
                 "Store the same channels in the same order for every case.",
             )
-    # axes are stored in different orders; those of a picture stay as they are
+    # axes are stored in different orders; those of 2D images stay unchanged
     has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
     ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
     spacings = {item.case: item.spacing for item in ordered}

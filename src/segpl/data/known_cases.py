@@ -71,7 +71,7 @@ def _key(case: Case) -> str:
 
 
 def source_digest(case: Case, ignore: int | None) -> str:
-    """Hash of all that the fingerprint depends on except the number of spatial axes.
+    """Hash of everything the fingerprint depends on, except the number of spatial axes.
 
     Compute it before reading the files.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segpl.errors import unknown
 
 ALL, NONE = "all", "none"
-COARSE_AXIS = 2.0  # spacing along it exceeds this many times the finest one
+COARSE_AXIS = 2.0  # an axis is coarse if its spacing exceeds this many times the finest one
 Mask = NDArray[np.bool_]
 
 
@@ -80,8 +80,8 @@ def largest_component(mask: Mask) -> Mask:
 def outside_fractions(mask: Mask, axes: Sequence[int]) -> tuple[float, float]:
     """Fractions of a mask (*S) outside its largest component: with and without its surface.
 
-    The surface has neighbors outside the mask along `axes`; without it, thin structures fall apart
-    or vanish (1.0).
+    Surface voxels have a neighbor outside the mask along one of the `axes`. Without them, thin
+    structures fall apart, or vanish (fraction 1.0).
     """
     from scipy import ndimage
 
@@ -101,7 +101,7 @@ def outside_by_class(
 ) -> tuple[tuple[float, float], ...]:
     """The `outside_fractions` of each number in `label` (*S); zeros if it is absent.
 
-    Along thick slices, an object of a few slices would be all surface: they keep theirs.
+    Coarse axes do not count for the surface: an object of a few slices would be all surface.
     """
     from scipy import ndimage
 
@@ -113,7 +113,7 @@ def outside_by_class(
         if box is None:
             found.append((0.0, 0.0))
             continue
-        # one voxel more on each side, where the mask has a surface
+        # one more voxel on each side, to find the surface
         wider = tuple(slice(max(side.start - 1, 0), side.stop + 1) for side in box)
         found.append(outside_fractions(label[wider] == number, axes))
     return tuple(found)

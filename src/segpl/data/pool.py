@@ -26,7 +26,7 @@ from segpl.errors import InputError, Spelling, UserError
 
 THREADS = 4
 WORK_PER_PROCESS = 2**25  # bytes of image files
-CASE_WORK = 2**17  # bytes that take as long as what every case needs, however small it is
+CASE_WORK = 2**17  # fixed cost of a case, as bytes of image files that take as long
 IDLE_PROCESS = 2**28  # bytes of memory, an upper estimate
 WORKER_CODE = "import sys; sys.path[:] = sys.argv[1:]; from segpl.data.pool import serve; serve()"
 # MemAvailable counts reclaimable file cache, which is most of the memory after heavy disk use

@@ -75,7 +75,7 @@ class Prefetch:
 
 
 class BatchStream:
-    """Makes the next batch on a thread and on a CUDA stream of its own."""
+    """Prepares the next batch on its own thread and CUDA stream."""
 
     def __init__(self, batches: Prefetch) -> None:
         self.batches = batches
@@ -84,7 +84,7 @@ class BatchStream:
         self.thread = ThreadPoolExecutor(1, "segpl-batch")
         self.next: dict[int, Future[tuple[Batch, torch.cuda.Event]]] = {}
         # The memory of a batch belongs to this stream. Until the next call, when the step that
-        # uses the batch has been launched, no other batch may get it.
+        # uses the batch has been launched, no other batch may reuse it.
         self.current: Batch | None = None
 
     def batch(self, step: int) -> Batch:

@@ -32,9 +32,9 @@ def fuse_networks(method: Method, device: torch.device) -> bool:
 
 
 class AcceleratedNetworks:
-    """Networks and other recordable parts of a method in training.
+    """Accelerates the networks and other recordable parts of a method in training.
 
-    With Triton kernels and CUDA graphs, or with `torch.compile`.
+    Uses Triton kernels and CUDA graphs, or `torch.compile`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults
 
 
 class Adam:
-    """The same updates as `torch.optim.Adam`, to the bit. Weights without a gradient stay."""
+    """Bit-identical to `torch.optim.Adam`. Weights without a gradient do not change."""
 
     def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float = 0.0) -> None:
         self.weights = weights
@@ -59,7 +59,7 @@ class Adam:
         }
 
     def load_state(self, state: dict[int, dict[str, Tensor]]) -> None:
-        """Copy `state`, in the memory layout of each weight: another one may round differently."""
+        """Copy `state` in the memory layout of each weight: another one may round differently."""
         self.state = {index: self.initial_state(self.weights[index]) for index in state}
         for index, values in state.items():
             for name, value in values.items():

@@ -23,17 +23,17 @@ DURATION = re.compile(rf"(?:{NUMBER}h)? ?(?:{NUMBER}m)? ?(?:{NUMBER}s)?", re.ASC
 EXAMPLES = "Write hours, minutes and seconds, such as '2h', '30m', '1h30m' or '90s'."
 LONGEST = 30 * 24 * 3600  # seconds
 FEWEST_STEPS = 100
-# measure at least this many steps and seconds, unless they take more of the budget than this share
+# measure at least this many steps and seconds, but at most this fraction of the budget
 MEASURED_STEPS = 10
 MEASURED_SECONDS = 5.0
 MEASURED_SHARE = 0.03
-OVERHEAD = 0.02  # share of the budget for checkpoints and log lines
-SUGGESTED_MARGIN = 1.1  # the next measurement may be slower
+OVERHEAD = 0.02  # fraction of the budget for checkpoints and log lines
+SUGGESTED_MARGIN = 1.1  # factor on a suggested budget: the next measurement may be slower
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSpeed:
-    """Measured seconds."""
+    """Measured times in seconds."""
 
     step: float
     validation: float = 0.0  # of all validation cases, once
@@ -78,12 +78,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSettings) -> int:
-    """The most steps that fit into `budget` seconds, as a number of three digits and zeros."""
+    """The most steps that fit into `budget` seconds, with three significant digits."""
 
     def duration(steps: int) -> float:
         return speed.duration(replace(settings, steps=steps))
 
-    # all are tried, because a longer run may validate less often and take less time
+    # try all of them: a longer run may validate less often and take less time
     fitting = (steps for steps in rounded_steps() if duration(steps) <= budget)
     steps = max(fitting, default=0)
     if steps < FEWEST_STEPS:
@@ -97,7 +97,7 @@ def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSetting
 
 
 def rounded_steps() -> Iterator[int]:
-    """Numbers of steps up to `MOST_STEPS` with at most three digits before the zeros."""
+    """Numbers of steps up to `MOST_STEPS` with at most three significant digits."""
     yield from range(1, 100)
     for unit in (10**zeros for zeros in range(len(str(MOST_STEPS)))):
         yield from range(100 * unit, min(1000 * unit, MOST_STEPS + 1), unit)
@@ -106,7 +106,7 @@ def rounded_steps() -> Iterator[int]:
 def measure_step(
     trainer: Trainer, budget: float, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Mean seconds of a training step, without the first ones, which are slower.
+    """Mean seconds of a training step, excluding the first ones, which are slower.
 
     Takes real steps and then restores the weights. Afterwards, only a new trainer can train the
     method. Global random generators are not restored, because every step of a run seeds them.

@@ -85,7 +85,7 @@ def lacks_bfloat16(device: torch.device) -> bool:
 
 
 def second_stream(device: torch.device) -> AbstractContextManager[object]:
-    """A context whose work on a GPU waits only for what has been queued there so far."""
+    """A context whose work on a GPU waits only for work that is already queued."""
     if device.type == "cpu":
         return nullcontext()
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's has no types

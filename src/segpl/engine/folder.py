@@ -78,7 +78,7 @@ class RunFolder:
     def locked(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
         """Keep other processes out of the folder. The lock of a killed process expires.
 
-        If another process has the lock, call `on_wait` and wait; without it, raise an error.
+        If another process has the lock, call `on_wait` and wait; without `on_wait`, raise an error.
         """
         require_below(self.path, (self.last, self.events / "events"))
         handle = self._take_lock()
@@ -106,7 +106,7 @@ class RunFolder:
         handle = self._open_lock()
         with suppress(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._is_lock(handle):  # or its owner has just removed it, and there is a new one
+            if self._is_lock(handle):  # not if its owner removed it and there is a new one
                 return handle
         os.close(handle)
         return None

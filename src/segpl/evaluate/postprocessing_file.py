@@ -2,7 +2,7 @@
 
     {"labels": {"liver": ...}, "largest": ["liver"], "checkpoints": {"last": {"step": ...}}}
 
-`largest` follows from the labels alone. A checkpoint with validation scores has its own.
+`largest` follows from the labels alone. A checkpoint with validation scores has its own list.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pathlib import Path
 
 from segpl.files import read_record
 
-FEWEST_SUBJECTS = 3  # labeled subjects with a class before its labels decide
+FEWEST_SUBJECTS = 3  # labeled subjects with a class that are needed to decide
 MARGIN = 0.001  # smallest change in mean Dice that counts
 
 
 @dataclass(frozen=True, slots=True)
 class LabelComponents:
-    """How many labels show a class as one component."""
+    """Number of labels with a class, and how many have several components."""
 
     subjects: int  # labeled subjects with the class
     labels: int  # labels with the class
-    in_parts: int  # of these, the labels with more than one component
+    in_parts: int  # labels in which the class has several components
 
     @property
     def is_single(self) -> bool:
-        """Whether every label is one component, and there are enough of them to decide."""
+        """Whether every label has a single component, with enough subjects to decide."""
         return self.in_parts == 0 and self.subjects >= FEWEST_SUBJECTS
 
 

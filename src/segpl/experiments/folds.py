@@ -178,7 +178,7 @@ def cross_validate(
     )
     folder = RunFolder(Path(out))
     one = () if fold is None else (fold,)
-    # another fold may have prepared the run, or is doing so
+    # another fold may have prepared the run or be preparing it
     is_prepared = resume or fold is not None
     on_wait = None if fold is None else partial(say, f"Waiting for another process in {out}.")
     with claim_folder(

@@ -146,7 +146,7 @@ class Method(nn.Module, ABC):
 
 
 class TrainingLoss(Recordable, nn.Module):
-    """One of `LOSSES`. All launch dozens of small kernels, so a GPU replays them as a graph."""
+    """One of `LOSSES`. Each launches dozens of small kernels, so a GPU replays it as a graph."""
 
     def __init__(self, function: Loss) -> None:
         super().__init__()

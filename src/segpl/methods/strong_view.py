@@ -24,14 +24,14 @@ class StrongViewSettings(Protocol):
 def make_strong_view(
     unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch, settings: StrongViewSettings
 ) -> tuple[Tensor, PseudoLabels, Tensor]:
-    r"""Augmented images, their labels, and (B, 1, *S) how much of each voxel shows the scan.
+    r"""Augmented images, their labels, and the fraction (B, 1, *S) of each voxel inside the scan.
 
-    A voxel of a moved view interpolates its neighbors $i$ with coefficients $a_i$. So does its
-    loss, $\sum_i a_i w_i L(p, y_i)$: weight and target are
+    A voxel of a moved view interpolates its neighbors $i$ with coefficients $a_i$. Its loss
+    interpolates theirs, $\sum_i a_i w_i L(p, y_i)$, so weight and target are
 
     $$w = \sum_i a_i w_i, \quad y = \frac{1}{w} \sum_i a_i w_i y_i$$
 
-    Targets of a hard label are then soft near its surface; see `harden`.
+    Hard labels give soft targets near their surface; see `harden`.
     """
     rng = batch.choices("strong view")
     recipes = [
@@ -61,5 +61,5 @@ def make_strong_view(
 
 
 def harden(pseudo: PseudoLabels) -> PseudoLabels:
-    """The more likely target of each voxel and channel: soft Dice is not minimized by soft ones."""
+    """Round targets to 0 or 1: predicting a soft target does not minimize the soft Dice loss."""
     return replace(pseudo, target=(pseudo.target > 0.5).to(pseudo.target.dtype))

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as gradients
 
-# convolutions with BLAS instead of oneDNN, with wrong gradients if only weights are channels-last
+# for convolutions with BLAS, not oneDNN; gradients are wrong if only weights are channels-last
 aten: Any = torch.ops.aten
 IS_ARM = platform.machine() == "aarch64" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # untyped in torch
 # there, oneDNN's matrix products are several times slower for other numbers of output channels
 LANES = 16
-# of an image; for more, torch's copy of the pixels of each kernel is large
+# largest images for BLAS; for larger ones, torch's copy of the pixels of each kernel is large
 FEW_PIXELS, FEW_VOXELS = 32 * 32, 8 * 8 * 8
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by axes of a batch
 

@@ -65,8 +65,8 @@ class Recordable:
     def recordable(self) -> nn.Module | None:
         """The module to record; None if its calls are not repeatable.
 
-        It maps tensors to a tuple of tensors. Everything else it reads must stay the same, its
-        weights in the same memory.
+        It maps tensors to a tuple of tensors. Everything else it reads must stay the same, and its
+        weights must stay in the same memory.
         """
         raise NotImplementedError
 

@@ -11,8 +11,8 @@ from segpl.networks.convolution import CONVOLUTIONS
 class ThresholdMap(nn.Module):
     """Map pooled features (B, F, *coarse) to posterior parameters (n, B, k, *coarse).
 
-    A 3x3(x3) convolution and a 1x1(x1) convolution. The output starts near zero, which means the
-    prior.
+    A 3x3(x3) convolution and a 1x1(x1) convolution. The output starts near zero, that
+    is at the prior.
     """
 
     def __init__(

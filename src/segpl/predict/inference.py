@@ -27,7 +27,7 @@ from segpl.predict.summary import summarize_case
 from segpl.predict.window import fits_on_device, predict_rows, predict_windows
 
 MOST_AHEAD = 4  # scans to read ahead, and as many to write meanwhile
-PIECE_VALUES = 2**21  # values of maps that are labeled at a time
+PIECE_VALUES = 2**21  # map values to label at a time
 COPIES = 2  # of a scan and its maps while it is read or written
 
 
@@ -62,7 +62,7 @@ def predict_image(
         predict, plan, tuple(samplers), device, overlap, judge, tuple(largest), needs_maps=True
     )
     found = infer(name, infer.prepare(image))()
-    assert found.maps is not None, "it was asked for"
+    assert found.maps is not None, "needs_maps is set"
     return PredictedImage(
         labels=found.labels,
         probabilities=np.ascontiguousarray(found.maps.probability),
@@ -113,7 +113,7 @@ class Inference:
         images, grid = [torch.from_numpy(image) for image in scan.images], scan.grid
         if self.judge:
             self.judge(case, images[0], grid)
-        # a function must keep neither the maps on the grid of the plan nor the image alive
+        # the function returned must keep neither the image nor the maps on the plan's grid alive
         if not self.samplers and self.needs_maps:
             maps = [self.windows(images[0], self.predict, self.plan, self.plan.outputs)]
             return lambda: self.label_maps(Prediction(restore(maps.pop(), grid, self.plan)), grid)

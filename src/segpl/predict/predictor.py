@@ -212,7 +212,7 @@ def _write_job(
     for kind, path in files.maps.items():
         if kind == SEGMENTATION or path not in missing:
             continue
-        assert found.maps is not None, "it was asked for"
+        assert found.maps is not None, "maps are computed if they are written"
         if kind == STD:
             assert found.maps.std is not None, "samplers give a standard deviation"
             values = found.maps.std

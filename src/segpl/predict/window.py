@@ -74,7 +74,7 @@ def blend_rows(
     """The result of `blend_windows` in parts (K, rows, *S[1:]), in order, on the device.
 
     Rows are finished when no later window covers them, so memory holds little more than the rows of
-    one window. The next part overwrites the last one. With `at_once` there is a single part.
+    one window. Each part overwrites the previous one. With `at_once`, there is one part.
     """
     device, patch = device or image.device, plan.patch
     starts = window_starts(image.shape[1:], patch, overlap)

@@ -1,10 +1,9 @@
 """Which classes keep only their largest component in predictions of a run.
 
-The labels of the training cases decide before training: a class that is a single component in all
-of them is anatomy that has one, so further components of a prediction are errors. Validation scores
-overrule the labels where they say that it costs Dice, because the largest component of a prediction
-may be the wrong one. Test cases choose nothing. All code that writes masks of a run calls
-`one_component_classes_of`.
+The labels of the training cases decide before training: if a class has a single component in all of
+them, further components of a prediction are errors. Validation scores overrule the labels if this
+lowers the Dice, because the largest component of a prediction may be the wrong one. Test cases have
+no influence. All code that writes masks of a run calls `one_component_classes_of`.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ def label_components(
 
 
 def write_label_decision(folder: RunFolder, labels: Mapping[str, LabelComponents]) -> None:
-    """Write the decision of the labels."""
+    """Write which classes keep only their largest component according to their labels."""
     single = tuple(name for name, found in labels.items() if found.is_single)
     write_json(folder.postprocessing, asdict(PostProcessing(dict(labels), single)))
 
 
 def label_decision_note(labels: Mapping[str, LabelComponents]) -> str:
-    """What the labels decide, for the reader; empty if they have nothing to say."""
+    """Message about what the labels decide; empty if no class has a single component."""
     single = [name for name, found in labels.items() if found.is_single]
     if single:
         return (
@@ -69,7 +68,7 @@ def label_decision_note(labels: Mapping[str, LabelComponents]) -> str:
     if few:
         return (
             f"Predictions will keep all components: every training label of {', '.join(few)} has a "
-            f"single one, but it takes {FEWEST_SUBJECTS} labeled subjects to decide."
+            f"single one, but at least {FEWEST_SUBJECTS} labeled subjects are needed to decide."
         )
     return ""
 

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 Perturbation = Callable[[Tensor, Tensor, torch.Generator], Tensor]
 
 MAX_FEATURE_NOISE = 0.3  # largest relative change of a feature
-# drop voxels above this fraction of the strongest activation; one version of the authors' code has
+# drop voxels above this fraction of the strongest activation; one version of the authors' code uses
 # (0.6, 0.9)
 DROP_ABOVE = (0.7, 0.9)
 CHANNEL_DROP_RATE = 0.5

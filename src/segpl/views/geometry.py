@@ -118,7 +118,7 @@ def sample_labels(label: Tensor, grid: Tensor, classes: int) -> Tensor:
 
 
 def sample_mask(mask: Tensor, grid: Tensor) -> Tensor:
-    """Boolean mask (B, *S) at positions (B, *S, D): True where most of the weight is."""
+    """Boolean mask (B, *S) at positions (B, *S, D): True with at least half of the weight."""
     return sample_at(mask.unsqueeze(1).float(), grid).squeeze(1) >= 0.5
 
 

@@ -29,12 +29,12 @@ from segpl.settings import Config
 
 MIN_WIDTH = 140  # a table wrapped to a narrow terminal or a pipe is unreadable
 DATA_NOTE = (
-    f"{DISK_CASES} cases share {DISK_FILES} files. On disk: crops are read from files because of a "
-    "limit of device memory. Waiting: fraction of the time spent waiting for crops."
+    f"{DISK_CASES} cases share {DISK_FILES} files. On disk: crops are read from files because "
+    "device memory is limited. Waiting: fraction of the time spent waiting for crops."
 )
 PREDICTION_NOTE = (
     "One image. MONAI: `sliding_window_inference`, eager, with the same weights and windows. Equal "
-    "labels: fraction of voxels labeled as by segpl."
+    "labels: fraction of voxels with the same label as segpl."
 )
 
 

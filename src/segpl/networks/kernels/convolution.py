@@ -15,7 +15,7 @@ from torch import Tensor
 
 CHANNELS = (8, 16, 32)  # supported numbers of input and output channels
 PLANES = 28  # output planes per program
-IMAGE_SIZES = ("images", "depth", "height", "width", "planes")  # one kernel for all of them
+IMAGE_SIZES = ("images", "depth", "height", "width", "planes")  # one compiled kernel for all sizes
 
 
 @triton.jit(do_not_specialize=IMAGE_SIZES)

@@ -99,9 +99,9 @@ def component_table(found: RunCollection) -> Table:
             row = (name, str(labels.labels), str(labels.in_parts), kept)
             rows.setdefault(row, []).append(run.name)
     return Table(
-        columns=["runs", "class", "labels", "in several components", "predictions keep"],
+        columns=["runs", "class", "labels", "with several components", "predictions keep"],
         rows=[[", ".join(names), *row] for row, names in rows.items()],
-        note="Components of each class in the training labels, without specks.",
+        note="Components of each class in the training labels, ignoring specks.",
     )
 
 
