@@ -426,6 +426,22 @@ def test_latent_threshold_uses_single_precision_under_autocast():
     assert torch.equal(plain.terms["threshold_cost"].value, half.terms["threshold_cost"].value)
 
 
+@pytest.mark.parametrize(
+    "threshold",
+    [
+        {"rule": "select"},
+        {"rule": "marginal", "prior": "labeled"},
+        {"rule": "marginal", "prior": "confidence"},
+        {"rule": "marginal", "scope": "voxel"},
+        {"rule": "marginal", "e_step": "exact"},
+    ],
+)
+def test_a_step_that_changes_from_call_to_call_is_not_recorded(threshold):
+    """A CUDA graph would repeat the draws and the prior of the step that was recorded."""
+    assert bpl(rule="marginal").latent.recordable() is not None
+    assert bpl(**threshold).latent.recordable() is None
+
+
 def slopes_of_pseudo_term(**threshold: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Probabilities of a table, their labels, and the gradient of the pseudo term."""
     table = torch.randn((4, 1, 16, 16), generator=torch.Generator().manual_seed(5))

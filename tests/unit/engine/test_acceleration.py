@@ -194,6 +194,23 @@ def test_a_step_that_fails_with_graphs_is_repeated_without_them(monkeypatch, mak
     assert len(told) == 1
 
 
+def test_no_graph_is_used_after_a_compiler_error(monkeypatch):
+    """It would replay the kernels that failed."""
+    monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", compile_with("eager"))
+    method = Counting()
+    networks = AcceleratedNetworks(method, torch.device("cpu"), nullcontext(), [].append)
+    parts = (method.network, method.loss)
+    for part in parts:
+        part.calls = Calls(method.network.body)
+
+    def step() -> None:
+        if networks.is_compiled():
+            raise compiler_error()
+
+    networks.run(step)
+    assert [part.calls for part in parts] == [None, None]
+
+
 @pytest.mark.parametrize("name", ["segpl-vi", "bpl-mix", "supervised"])
 def test_a_recorded_step_is_the_same_step(monkeypatch, name):
     """Without a GPU, only the recorded step itself can be compared, not its replay."""

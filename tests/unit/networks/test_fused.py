@@ -103,6 +103,16 @@ def test_every_call_of_a_step_has_its_own_graph(monkeypatch):
     assert [one.replays for one in recordings] == [3] * 4  # the first step has no graph
 
 
+def test_inputs_with_and_without_gradients_have_their_own_graphs(monkeypatch):
+    """A graph recorded without a gradient of its input would never give one."""
+    monkeypatch.setattr(graphs, "Recording", Recording)
+    Recording.made, calls = 0, graphs.GraphedCalls(Scale(), graphs.GraphMemory())
+    for needs_gradient in (False, True) * 2:
+        calls.start_step()
+        calls(torch.ones(2, 1, requires_grad=needs_gradient))
+    assert Recording.made == len(calls.recordings) == 2
+
+
 def test_a_graph_is_not_used_with_other_weights(monkeypatch):
     monkeypatch.setattr(graphs, "Recording", Recording)
     body = Scale()

@@ -210,6 +210,13 @@ def test_classes_are_interpolated_a_few_at_a_time(at_once, monkeypatch):
     assert set(expected.unique().tolist()) == set(range(-1, 8))
 
 
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_ties_go_to_the_lower_class(at_once, monkeypatch):
+    monkeypatch.setattr(geometry, "CLASSES_AT_ONCE", at_once)
+    label = torch.tensor([[[2, 1, 1, 0]]])
+    assert sample_labels(label, shifted(label, 0.5), 3)[0, 0, :3].tolist() == [1, 1, 0]
+
+
 def test_mask_is_true_where_most_of_it_is():
     mask = torch.tensor([[[True, False, True, True]]])
     assert sample_mask(mask, shifted(mask, 0.4)).tolist() == [[[True, False, True, True]]]
