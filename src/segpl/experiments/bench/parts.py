@@ -119,19 +119,19 @@ def compare_volumes(
     places = {f"{trial.method.name}, on the device": resident}
     places[f"{trial.method.name}, on disk"] = streamed
     seconds: list[list[float]] = [[], []]
-    waited = 0.0  # for crops from disk
+    waited: list[float] = [0.0, 0.0]
     for _ in range(watch.rounds):
-        for spent, volumes in zip(seconds, places.values(), strict=True):
+        for place, volumes in enumerate(places.values()):
             # opened for each turn, so that no crops are read ahead during the other turn
             with trial.batches_of(volumes) as trial.batches:
                 for _ in range(AHEAD):
                     trial.step()
                 before = trial.batches.waited
-                spent.append(seconds_per_step(trial.step, trial.device, DISK_STEPS))
-                waited += trial.batches.waited - before
+                seconds[place].append(seconds_per_step(trial.step, trial.device, DISK_STEPS))
+                waited[place] += trial.batches.waited - before
         watch.advance()
     records = compared(places, [spread(spent) for spent in seconds])
-    records[1]["waiting"] = waited / DISK_STEPS / sum(seconds[1])
+    records[1]["waiting"] = waited[1] / DISK_STEPS / sum(seconds[1])
     return records
 
 
