@@ -45,7 +45,7 @@ from segpl.settings import (
     read_config,
     resolve,
 )
-from segpl.validate.postprocessing import one_component_classes_of
+from segpl.validate.postprocessing import one_component_classes_of, prediction_note
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -127,7 +127,7 @@ class Run:
         ensemble = self.fold_runs() if ensemble is None else ensemble
         runs = [self, *ensemble]
         samplers = samplers_for(runs, samples, by, seed)
-        kept = self.one_component_classes(ensemble, largest)
+        kept = self.one_component_classes(largest)
         paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         jobs = self.find_jobs(paths) if paths else self.test_jobs()
         roles = {name: "validation" for run in runs for name in run.split.validation}
@@ -238,26 +238,23 @@ class Run:
             name=name,
             overlap=overlap,
             samplers=samplers,
-            largest=self.one_component_classes(ensemble, largest),
+            largest=self.one_component_classes(largest),
             judge=judge,
         )
         if judge and not self.quiet:
             warn_of_unfamiliar(judge)
         return replace(predicted, image=labels_like(image, predicted.labels))
 
-    def one_component_classes(
-        self, ensemble: Sequence[Run], wanted: str | Sequence[str] | None
-    ) -> tuple[str, ...]:
-        """Classes reduced to their largest component: `wanted`, or those that all runs share."""
-        others = [run.largest for run in ensemble]
-        common = [name for name in self.largest if all(name in one for one in others)]
-        kept = select_classes(common if wanted is None else wanted, list(self.plan.classes))
-        if kept and wanted is None and not self.quiet:
-            say(
-                f"Keeping only the largest component of {', '.join(kept)}, because every training "
-                "label has a single one. --largest none keeps all components."
-            )
-        return kept
+    def one_component_classes(self, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
+        """Classes reduced to their largest component: `wanted`, or those of this run.
+
+        Other runs of an ensemble do not count: folds of this run have fewer labels to decide from.
+        """
+        if wanted is not None:
+            return select_classes(wanted, list(self.plan.classes))
+        if not self.quiet and (note := prediction_note(self.folder, self.checkpoint)):
+            say(note)
+        return self.largest
 
     def find_jobs(self, paths: Sequence[Path]) -> list[Job]:
         def tell(note: str) -> None:

@@ -132,7 +132,10 @@ def time_budget(time: str | None, settings: Mapping[str, Any]) -> float | None:
         return None
     given = settings.get("train")
     if isinstance(given, Mapping) and "steps" in given:
-        raise InputError("--time chooses the number of steps. Remove either --time or --steps.")
+        raise InputError(
+            "--time chooses the number of steps, so it cannot be combined with --steps or "
+            "train.steps."
+        )
     return parse_duration(time)
 
 
@@ -180,7 +183,12 @@ def train_config(
     run_trainer(trainer, run)
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
-        overrule_by_validation(run.folder, run.plan, steps)
+        overruled = overrule_by_validation(run.folder, run.plan, steps)
+        if overruled and not quiet:
+            say(
+                f"Predictions will keep all components of {', '.join(overruled)} after all, "
+                "because keeping only the largest one does not improve the validation scores."
+            )
     elif run.split.unlabeled and config.train.agreement:
         report_agreement(run, trainer)
     record_training_images(

@@ -126,9 +126,9 @@ def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
         (("--time", "30"), "cannot read --time '30'"),
         (("--time", "0m"), "leaves no time"),
         (("--time", "1000h"), "the limit is 720h"),
-        (("--time", "1h", "--steps", "9"), "Remove either --time or --steps"),
-        (("--time", "1h", "--set", "train.steps=9"), "Remove either --time or --steps"),
-        (("--time", "1h", "--steps", "9", "--folds", "2"), "Remove either --time or --steps"),
+        (("--time", "1h", "--steps", "9"), "cannot be combined with --steps"),
+        (("--time", "1h", "--set", "train.steps=9"), "cannot be combined with --steps"),
+        (("--time", "1h", "--steps", "9", "--folds", "2"), "cannot be combined with --steps"),
     ],
 )
 def test_unusable_budgets_are_rejected_before_any_work(segpl, tmp_path, options, words):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.errors import unknown
+from segpl.errors import InputError, unknown
 
 ALL, NONE = "all", "none"
 COARSE_AXIS = 2.0  # an axis is coarse if its spacing exceeds this many times the finest one
@@ -144,12 +144,17 @@ def select_classes(selection: str | Sequence[str], classes: Sequence[str]) -> tu
         return tuple(known)
     if names == [NONE]:
         return ()
+    if ALL in names or NONE in names:
+        raise InputError(f"--largest {ALL} and --largest {NONE} take no other classes.")
     for name in names:
         if name not in known:
             raise unknown("foreground class", name, [*known, ALL, NONE])
     return tuple(name for name in known if name in names)
 
 
+LARGEST_NOTE = " (largest component of "
+
+
 def largest_note(names: Sequence[str]) -> str:
     """Suffix for the identity of a run: its masks differ from those with all components."""
-    return f" (largest component of {', '.join(names)})" if names else ""
+    return f"{LARGEST_NOTE}{', '.join(names)})" if names else ""

@@ -27,6 +27,7 @@ FEWEST_STEPS = 100
 MEASURED_STEPS = 10
 MEASURED_SECONDS = 5.0
 MEASURED_SHARE = 0.03
+HOPELESS = 2.0  # on a CPU, if the second step is this many times too slow, measure no others
 OVERHEAD = 0.02  # fraction of the budget for checkpoints and log lines
 SUGGESTED_MARGIN = 1.1  # factor on a suggested budget: the next measurement may be slower
 
@@ -50,7 +51,7 @@ class TrainingSpeed:
 
 def parse_duration(text: str) -> float:
     """Seconds of a time budget such as `2h`, `30m`, `1h30m` or `90s`."""
-    found = DURATION.fullmatch(text.strip().lower())
+    found = DURATION.fullmatch(str(text).strip().lower())  # a number from Python has no unit
     if found is None or not any(found.groups()):
         raise InputError(f"cannot read --time '{text}'. {EXAMPLES}")
     hours, minutes, rest = map(float, found.groups("0"))
@@ -63,11 +64,17 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`1h30m`, `4m` or `90s`: rounded up to minutes, or to seconds below two minutes."""
-    if seconds < 120:
-        return f"{math.ceil(seconds)}s"
-    hours, minutes = divmod(math.ceil(seconds / 60), 60)
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes or not hours else "")
+    """`1h30m`, `4m`, `2m30s` or `0.5s`: exact to the second, or below one second to a digit."""
+    if seconds < 1:
+        return f"{seconds:.1g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = (
+        f"{hours}h" if hours else "",
+        f"{minutes}m" if minutes else "",
+        f"{rest}s" if rest else "",
+    )
+    return "".join(parts)
 
 
 def format_seconds(seconds: float) -> str:
@@ -87,7 +94,9 @@ def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSetting
     fitting = (steps for steps in rounded_steps() if duration(steps) <= budget)
     steps = max(fitting, default=0)
     if steps < FEWEST_STEPS:
-        needed = format_duration(SUGGESTED_MARGIN * duration(FEWEST_STEPS))
+        enough = SUGGESTED_MARGIN * duration(FEWEST_STEPS)
+        unit = 60 if enough >= 120 else 1
+        needed = format_duration(unit * math.ceil(enough / unit))
         raise InputError(
             f"--time '{format_duration(budget)}' allows {steps} steps ({speed}), but training "
             f"needs at least {FEWEST_STEPS}. Use --time '{needed}' or more, or choose the number "
@@ -98,7 +107,7 @@ def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSetting
 
 def rounded_steps() -> Iterator[int]:
     """Numbers of steps up to `MOST_STEPS` with at most three significant digits."""
-    yield from range(1, 100)
+    yield from range(1, min(100, MOST_STEPS + 1))
     for unit in (10**zeros for zeros in range(len(str(MOST_STEPS)))):
         yield from range(100 * unit, min(1000 * unit, MOST_STEPS + 1), unit)
 
@@ -128,7 +137,10 @@ def measure_step(
 
     try:
         with weights_restored(trial.method), trial.batches:
-            seconds_of(WARM_UP - 1)
+            seconds_of(1)
+            second = seconds_of(WARM_UP - 2)
+            if not trial.networks and second > HOPELESS * budget / FEWEST_STEPS:
+                return second
             one = seconds_of(1)
             wanted = max(MEASURED_SECONDS, MEASURED_STEPS * one)
             steps = max(3, int(min(wanted, MEASURED_SHARE * budget) / max(one, 1e-6)))

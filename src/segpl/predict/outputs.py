@@ -19,6 +19,7 @@ from segpl.data.manifest import (
     same_weights,
     write_manifest,
 )
+from segpl.data.masks import LARGEST_NOTE
 from segpl.data.plan import Plan
 from segpl.data.readers import is_series, read_label
 from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
@@ -134,10 +135,15 @@ class OutputFolder:
                 if entry.may_replace:  # permitted earlier, for the mask of that time
                     reject_changed(self.path / entry.labels, entry)
                 else:
+                    before, now = (one.split(LARGEST_NOTE)[0] for one in (entry.outdated, self.run))
+                    other = (
+                        "with another --largest"
+                        if before == now
+                        else "of another run or of other weights"
+                    )
                     raise OtherWeightsError(
-                        f"{self.path} holds predictions of another run or of other weights "
-                        f"({entry.outdated}), for example of {name}. Choose another --out, or "
-                        "replace them with --overwrite."
+                        f"{self.path} holds predictions {other} ({entry.outdated}), for example of "
+                        f"{name}. Choose another --out, or replace them with --overwrite."
                     )
             write_manifest(self.path, replace(manifest, run=self.run, files=files))
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}

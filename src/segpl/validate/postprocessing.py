@@ -67,8 +67,9 @@ def label_decision_note(labels: Mapping[str, LabelComponents]) -> str:
     few = [name for name, found in labels.items() if found.labels and not found.in_parts]
     if few:
         return (
-            f"Predictions will keep all components: every training label of {', '.join(few)} has a "
-            f"single one, but at least {FEWEST_SUBJECTS} labeled subjects are needed to decide."
+            f"Predictions will keep all components of {', '.join(few)}, because fewer than "
+            f"{FEWEST_SUBJECTS} subjects are labeled. If you know the anatomy, use "
+            "`segpl predict --largest`."
         )
     return ""
 
@@ -91,8 +92,14 @@ def component_effects(path: Path, step: int, plan: Plan) -> dict[str, ComponentE
     return effects
 
 
-def overrule_by_validation(folder: RunFolder, plan: Plan, steps: Mapping[str, int]) -> None:
-    """Add the validation scores of each checkpoint, given the step of each, to the decision."""
+def overrule_by_validation(
+    folder: RunFolder, plan: Plan, steps: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Add the validation scores of each checkpoint, given the step of each, to the decision.
+
+    Returns the classes that keep all components with the last checkpoint although their labels
+    have only one.
+    """
     decided = read_postprocessing(folder.postprocessing)
     checkpoints = {}
     for checkpoint, step in steps.items():
@@ -107,6 +114,39 @@ def overrule_by_validation(folder: RunFolder, plan: Plan, steps: Mapping[str, in
             effects,
         )
     write_json(folder.postprocessing, asdict(replace(decided, checkpoints=checkpoints)))
+    last = checkpoints["last"].largest if "last" in checkpoints else decided.largest
+    return tuple(name for name in decided.largest if name not in last)
+
+
+def prediction_note(folder: RunFolder, checkpoint: str) -> str:
+    """Which components predictions with this checkpoint keep, and why; empty if all, as usual."""
+    if not folder.postprocessing.exists():
+        return ""
+    found = read_postprocessing(folder.postprocessing)
+    kept = one_component_classes_of(folder, checkpoint)
+    overruled = [name for name in found.largest if name not in kept]
+    few = [
+        name
+        for name, labels in found.labels.items()
+        if labels.labels and not labels.in_parts and not labels.is_single
+    ]
+    notes = []
+    if kept:
+        notes.append(
+            f"Keeping only the largest component of {', '.join(kept)}, because every training "
+            "label has a single one. --largest none keeps all components."
+        )
+    if overruled:
+        notes.append(
+            f"Keeping all components of {', '.join(overruled)}, because keeping only the largest "
+            "one does not improve the validation scores."
+        )
+    if few:
+        notes.append(
+            f"Keeping all components of {', '.join(few)}, because fewer than {FEWEST_SUBJECTS} "
+            "labeled subjects show it. If you know the anatomy, use --largest."
+        )
+    return " ".join(notes)
 
 
 def one_component_classes_of(folder: RunFolder, checkpoint: str) -> tuple[str, ...]:

@@ -46,8 +46,7 @@ class Validator:
     def measure_seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
         """Expected seconds of a validation, measured on the first case; writes nothing."""
         first = self.volumes[0]
-        if self.device.type == "cuda":
-            self._score_all(0, [first])  # compiles kernels
+        self._score_all(0, [first])  # compiles kernels and imports packages
         start = clock()
         self._score_all(0, [first])
         seconds = clock() - start

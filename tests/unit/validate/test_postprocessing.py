@@ -94,7 +94,7 @@ class TestLabels:
             (SINGLE, "keep only the largest component of liver, because every"),
             (
                 LabelComponents(2, 2, 0),
-                "every training label of liver has a single one, but at least 3",
+                "all components of liver, because fewer than 3 subjects are labeled",
             ),
             (LabelComponents(9, 9, 1), ""),
             (LabelComponents(0, 0, 0), ""),
