@@ -64,9 +64,9 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`1h30m`, `4m`, `2m30s` or `0.5s`: exact to the second, or below one second to a digit."""
-    if seconds < 1:
-        return f"{seconds:.1g}s"
+    """`1h30m`, `4m`, `2m30s` or, below two minutes, `90s`; rounded to a second or three digits."""
+    if seconds < 120:
+        return f"{seconds:.3g}s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     parts = (
