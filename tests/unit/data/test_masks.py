@@ -10,7 +10,7 @@ from segpl.data.masks import (
     outside_fractions,
     select_classes,
 )
-from segpl.errors import UnknownNameError
+from segpl.errors import InputError, UnknownNameError
 
 CLASSES = {"background": 0, "liver": 7, "spleen": 9}
 
@@ -22,6 +22,12 @@ def mask(*rows: str) -> np.ndarray:
 def test_only_the_largest_component_is_left():
     found = largest_component(mask("xx..x", "x....", "....x", "....x"))
     assert np.array_equal(found, mask("xx...", "x....", ".....", "....."))
+
+
+def test_all_and_none_stand_alone():
+    for word in ("all", "none"):
+        with pytest.raises(InputError, match="take no other classes"):
+            select_classes(["liver", word], list(CLASSES))
 
 
 def test_components_connect_at_corners():
@@ -69,7 +75,7 @@ def test_classes_are_selected_by_name_all_or_none(asked, meant):
     assert select_classes(asked, list(CLASSES)) == meant
 
 
-@pytest.mark.parametrize("asked", ["background", ["liver", "all"], "livre"])
+@pytest.mark.parametrize("asked", ["background", ["liver", "livre"], "livre"])
 def test_an_unknown_class_is_an_error(asked):
     with pytest.raises(UnknownNameError, match=r"no foreground class named .*Known: all, liver"):
         select_classes(asked, list(CLASSES))
