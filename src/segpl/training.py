@@ -180,6 +180,8 @@ def train_config(
             say(note)
     if not is_new:
         trainer.resume()
+        if 0 < trainer.step < config.train.steps and not quiet:
+            say(f"Resuming after step {trainer.step:,} of {config.train.steps:,}.")
     run_trainer(trainer, run)
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}

@@ -228,5 +228,7 @@ class TestResume:
 
 def test_resume_works_after_the_run_was_copied(segpl, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "copy")
+    taken = read_checkpoint(last_of(finished)).step
     answer = segpl("train", "--out", tmp_path / "copy", "--resume", "--steps", 8)
     assert answer.code == 0, answer.err
+    assert f"Resuming after step {taken} of 8." in answer.err
