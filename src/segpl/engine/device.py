@@ -40,9 +40,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of memory available for training."""
+    """Bytes of memory available for training, including those that torch has freed but keeps."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + kept)
     return available_memory()
 
 

@@ -66,7 +66,8 @@ class Recordable:
         """The module to record; None if its calls are not repeatable.
 
         It maps tensors to a tuple of tensors. Everything else it reads must stay the same, and its
-        weights must stay in the same memory.
+        weights must stay in the same memory. A step may take one backward pass through each call,
+        because results and gradients are overwritten, and no second derivatives.
         """
         raise NotImplementedError
 

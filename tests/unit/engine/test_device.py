@@ -74,6 +74,13 @@ def test_unsupported_device_is_rejected(name):
 def test_memory_is_in_bytes():
     """A machine that runs these tests has between 64 MiB and 64 TiB free."""
     assert 2**26 < free_memory(CPU) < 2**46
+
+
+def test_memory_that_torch_keeps_is_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 70)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 20)
+    assert free_memory(torch.device("cuda")) == 150
     assert 2**26 < peak_memory(CPU) < 2**46
 
 
