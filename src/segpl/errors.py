@@ -125,7 +125,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     by_lower = {one.lower(): one for one in names}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     hint = f"Did you mean '{by_lower[close[0]]}'?" if close else ""
     if hint and len(names) > LONG_LIST:
         return hint

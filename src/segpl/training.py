@@ -55,6 +55,7 @@ from segpl.validate.postprocessing import (
     label_components,
     label_decision_note,
     overrule_by_validation,
+    validation_note,
     write_label_decision,
 )
 from segpl.validate.validator import Validator
@@ -186,6 +187,8 @@ def train_config(
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
         overruled = overrule_by_validation(run.folder, run.plan, steps)
+        if not quiet:
+            say(validation_note(run.folder.validation, trainer.step, run.plan))
         if overruled and not quiet:
             say(
                 f"Predictions will keep all components of {', '.join(overruled)} after all, "

@@ -66,7 +66,7 @@ def run(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained / "validated", tmp_path / "run"))
 
 
-def set_gain(segpl, run: Path, gain: float) -> None:
+def set_gain(segpl, run: Path, gain: float) -> str:
     """Set the gain by the largest component in validation.csv, and renew the decision."""
     path = run / "validation.csv"
     with path.open(newline="") as handle:
@@ -77,7 +77,9 @@ def set_gain(segpl, run: Path, gain: float) -> None:
         writer = csv.DictWriter(handle, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    assert segpl("train", "--out", run, "--resume").code == 0
+    answer = segpl("train", "--out", run, "--resume")
+    assert answer.code == 0, answer.err
+    return " ".join(answer.err.split())
 
 
 def masks(segpl, run: Path, out: Path, *options: object) -> tuple[np.ndarray, str]:
@@ -129,7 +131,9 @@ def test_prediction_follows_the_decision_and_says_so(segpl, run, tmp_path):
     plain, _ = masks(segpl, run, tmp_path / "masks", "--largest", "none")
     kept = largest_component(plain > 0)
     assert kept.sum() < (plain > 0).sum()
-    set_gain(segpl, run, -0.1)
+    said = set_gain(segpl, run, -0.1)
+    assert "Validation Dice at the last step: foreground 0." in said
+    assert "Predictions will keep all components of foreground after all" in said
     found, said = masks(segpl, run, tmp_path / "masks")
     assert np.array_equal(found, plain)
     assert "Keeping all components of foreground" in said

@@ -78,7 +78,8 @@ def reasons_to_review(
     summary: CaseSummary, usual: Mapping[tuple[str, str], tuple[float, float]]
 ) -> tuple[str, ...]:
     reasons = list(summary.unfamiliar)
-    for name, found in summary.classes.items():
+    # the lowest confidence first: tables show only the first reason
+    for name, found in sorted(summary.classes.items(), key=lambda item: item[1].confidence or 0):
         if found.volume == 0:
             reasons.append(f"no {name} found")
         elif found.confidence is not None and found.confidence < LOW_CONFIDENCE:

@@ -74,6 +74,14 @@ class FoldEstimate:
         return {case: statistics.fmean(values) for case, values in found.items()}
 
     @property
+    def by_class(self) -> dict[str, float]:
+        """Dice of each class, averaged over cases."""
+        found: dict[str, list[float]] = {}
+        for row in self.rows:
+            found.setdefault(row.class_name, []).append(row.dice)
+        return {name: statistics.fmean(values) for name, values in found.items()}
+
+    @property
     def mean(self) -> float:
         return statistics.fmean(self.cases.values())
 
@@ -95,6 +103,9 @@ class FoldEstimate:
             f"This estimate uses {cases}. New scans can fall outside this range, and scans "
             "of another scanner or hospital may differ more.",
         ]
+        if len(self.by_class) > 1:
+            scores = ", ".join(f"{name} {dice:.2f}" for name, dice in self.by_class.items())
+            sentences.insert(1, f"By class: {scores}.")
         last, best = max(self.by_step), max(self.by_step, key=lambda step: self.by_step[step])
         if self.by_step[best] > self.by_step[last] + NOTABLE:
             sentences.append(

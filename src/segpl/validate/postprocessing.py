@@ -92,6 +92,13 @@ def component_effects(path: Path, step: int, plan: Plan) -> dict[str, ComponentE
     return effects
 
 
+def validation_note(path: Path, step: int, plan: Plan) -> str:
+    """The Dice of each class at a step of the `validation.csv` at `path`."""
+    effects = component_effects(path, step, plan)
+    scores = ", ".join(f"{name} {effect.dice:.2f}" for name, effect in effects.items())
+    return f"Validation Dice at the last step: {scores} ({path})."
+
+
 def overrule_by_validation(
     folder: RunFolder, plan: Plan, steps: Mapping[str, int]
 ) -> tuple[str, ...]:

@@ -39,6 +39,10 @@ def test_first_sentence_has_mean_range_and_labels_per_fold():
     )
 
 
+def test_several_classes_have_their_own_scores():
+    assert several().sentences[1] == "By class: x 0.80, y 0.40."
+
+
 def test_one_label_per_fold_is_singular():
     assert "each fold trained on 1 label)." in estimate(trained_on=(1, 1, 1)).sentences[0]
     assert "each fold trained on 1 to 2 labels)." in estimate(trained_on=(1, 2)).sentences[0]

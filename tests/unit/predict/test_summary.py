@@ -84,6 +84,12 @@ def test_failed_unfamiliar_and_doubtful_cases_come_first():
     ]
 
 
+def test_the_least_confident_class_is_the_first_reason():
+    classes = {"a": ClassSummary(9.0, 0.5), "b": ClassSummary(9.0, 0.2)}
+    (review,) = review_order({"one": CaseSummary("ml", classes)})
+    assert review.reasons == ("low confidence in b (0.20)", "low confidence in a (0.50)")
+
+
 @pytest.mark.parametrize(("size", "word"), [(100.0, "large"), (1.0, "small")])
 def test_an_unusual_volume_is_a_reason(size, word):
     usual = {f"case{n}": summary(9 + 0.3 * n) for n in range(8)}
