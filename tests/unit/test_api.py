@@ -103,7 +103,7 @@ def test_common_options_are_arguments(data, tmp_path, monkeypatch):
 
 
 def test_time_and_steps_exclude_each_other(data):
-    with pytest.raises(InputError, match="Remove either `time` or `steps`"):
+    with pytest.raises(InputError, match="cannot be combined with `steps`"):
         train(data, steps=20, time="30m")
     with pytest.raises(InputError, match="cannot read time='half an hour'"):
         train(data, time="half an hour")
