@@ -41,7 +41,6 @@ class Conv3d(nn.Conv3d):
             return super().forward(image)
         if math.prod(image.shape[2:]) <= FEW_VOXELS:
             shape = (self.kernel_size, self.bias, self.stride, self.padding)
-            image = image.contiguous(memory_format=torch.channels_last_3d)
             convolved: Tensor = aten.slow_conv3d(image, self.weight, *shape)
             return convolved
         return convolve(image, self.weight) if keeps_size(self) else super().forward(image)

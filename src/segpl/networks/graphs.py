@@ -5,6 +5,7 @@ For small crops, the host takes longer to launch the kernels than the GPU to run
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -57,11 +58,12 @@ class GraphMemory:
         generator.graphsafe_set_state(generator.clone_state())
 
 
-class Recordable:
+class Recordable(ABC):
     """Part of a method whose calls in training steps can be recorded."""
 
     calls: GraphedCalls | None = None  # the recorded calls, on a GPU
 
+    @abstractmethod
     def recordable(self) -> nn.Module | None:
         """The module to record; None if its calls are not repeatable.
 
@@ -69,7 +71,6 @@ class Recordable:
         weights must stay in the same memory. A step may take one backward pass through each call,
         because results and gradients are overwritten, and no second derivatives.
         """
-        raise NotImplementedError
 
 
 class Function(nn.Module):

@@ -80,6 +80,18 @@ def test_strides_biases_and_even_kernels_are_left_to_other_convolutions(options)
     assert not keeps_size(layer_of(**options))
 
 
+def results_by_machine(layer, image, monkeypatch) -> list[tuple[torch.Tensor, ...]]:
+    """Output and gradients of a layer on an ARM CPU, and on another one."""
+    results = []
+    for is_arm in (True, False):
+        monkeypatch.setattr(convolution, "IS_ARM", is_arm)
+        output = layer(image)
+        change = random_values(*output.shape, seed=1)
+        inputs = (image, *layer.parameters())
+        results.append((output, *torch.autograd.grad(output, inputs, change)))
+    return results
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("few", [0, 48])
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"bias": True}, {"up": True}], ids=str)
@@ -88,14 +100,8 @@ def test_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, layo
     layer = ConvTranspose2d(2, 8, 2, stride=2) if "up" in options else layer_of(**options)
     layer = layer.double().to(memory_format=torch.channels_last)
     image = random_values(2, 2, 6, 8).contiguous(memory_format=layout).requires_grad_()
-    results = []
-    for is_arm in (True, False):
-        monkeypatch.setattr(convolution, "IS_ARM", is_arm)
-        output = layer(image)
-        change = random_values(*output.shape, seed=1)
-        inputs = (image, *layer.parameters())
-        results.append((output, *torch.autograd.grad(output, inputs, change)))
-    assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
+    on_arm, elsewhere = results_by_machine(layer, image, monkeypatch)
+    assert all(torch.allclose(*pair) for pair in zip(on_arm, elsewhere, strict=True))
 
 
 @pytest.mark.usefixtures("arm")
@@ -113,14 +119,8 @@ def test_3d_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, l
     monkeypatch.setattr(convolution, "FEW_VOXELS", few)
     layer = layer_of(kernel=(3, 3, 3), **options).double()
     image = random_values(2, 2, 3, 5, 4).contiguous(memory_format=layout).requires_grad_()
-    results = []
-    for is_arm in (True, False):
-        monkeypatch.setattr(convolution, "IS_ARM", is_arm)
-        output = layer(image)
-        change = random_values(*output.shape, seed=1)
-        inputs = (image, *layer.parameters())
-        results.append((output, *torch.autograd.grad(output, inputs, change)))
-    assert all(torch.allclose(*pair) for pair in zip(*results, strict=True))
+    on_arm, elsewhere = results_by_machine(layer, image, monkeypatch)
+    assert all(torch.allclose(*pair) for pair in zip(on_arm, elsewhere, strict=True))
 
 
 @pytest.mark.parametrize("is_arm", [False, True])
