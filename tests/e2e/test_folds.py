@@ -170,6 +170,13 @@ def test_a_finished_command_only_repeats_its_estimate(segpl, copy, monkeypatch):
     assert sentence in answer.out
 
 
+def test_a_fold_without_a_decision_keeps_all_components(segpl, copy):
+    """As in a run of an earlier version, or after the advice to delete a damaged file."""
+    (copy / "fold-1" / "postprocessing.json").unlink()
+    answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
+    assert answer.code == 0, answer.err
+
+
 def test_python_gives_the_same_estimate(copy):
     estimate = library.cross_validate(out=copy, folds=COUNT, resume=True, quiet=True)
     rows = rows_of(copy / "folds.csv")

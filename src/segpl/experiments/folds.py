@@ -8,7 +8,7 @@ runs/a/folds.csv           each labeled case, scored by the run that held it out
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -68,18 +68,12 @@ class FoldEstimate:
     @property
     def cases(self) -> dict[str, float]:
         """Dice of each case, averaged over classes."""
-        found: dict[str, list[float]] = {}
-        for row in self.rows:
-            found.setdefault(row.case, []).append(row.dice)
-        return {case: statistics.fmean(values) for case, values in found.items()}
+        return mean_dice((row.case, row.dice) for row in self.rows)
 
     @property
     def by_class(self) -> dict[str, float]:
         """Dice of each class, averaged over cases."""
-        found: dict[str, list[float]] = {}
-        for row in self.rows:
-            found.setdefault(row.class_name, []).append(row.dice)
-        return {name: statistics.fmean(values) for name, values in found.items()}
+        return mean_dice((row.class_name, row.dice) for row in self.rows)
 
     @property
     def mean(self) -> float:
@@ -197,15 +191,10 @@ def cross_validate(
     ) as resolved:
         splits = fold_splits(resolved, folds, one)  # checked before anything is written
         with folder.undo_on_error():
-            device = choose_device(resolved.train.device)
             budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
-            run, inputs = prepare_run(resolved, folder, device, quiet=quiet)
-            require_no_calibration(run)
-            if budget is not None:
-                first = fold_config(run.config, folds, 0)
-                run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))
-                announce_total(budget, folds, is_one=bool(one), quiet=quiet)
-            write_description(run)
+            run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
+            if budget is not None and not one and not quiet:
+                announce_total(budget, folds)
             places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
             configs = [fold_config(run.config, folds, number) for number in range(folds)]
             for place, wanted in zip(places, configs, strict=True):
@@ -228,6 +217,20 @@ def cross_validate(
         return write_estimate(run, places, splits)
 
 
+def prepare_folds(
+    config: Config, folder: RunFolder, splits: Sequence[Split], budget: float | None, *, quiet: bool
+) -> Run:
+    """Write the run that the folds belong to; its number of steps fits into `budget` seconds."""
+    device = choose_device(config.train.device)
+    run, inputs = prepare_run(config, folder, device, quiet=quiet)
+    require_no_calibration(run)
+    if budget is not None:
+        first = fold_config(run.config, len(splits), 0)
+        run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))
+    write_description(run)
+    return run
+
+
 def fold_steps(
     budget: float, run: Run, inputs: TrainingInputs, config: Config, split: Split
 ) -> int:
@@ -242,9 +245,7 @@ def fold_steps(
     return steps_within(budget, fold, trainer)
 
 
-def announce_total(budget: float, folds: int, *, is_one: bool, quiet: bool) -> None:
-    if quiet or is_one:
-        return
+def announce_total(budget: float, folds: int) -> None:
     each, total = format_duration(budget), format_duration(folds * budget)
     say(f"The {folds} folds take about {total} in total; the final training takes about {each}.")
 
@@ -331,7 +332,8 @@ def score_held_out(run: Run) -> None:
     # as test cases: the run has not learned from them
     split = replace(run.split, test=run.split.validation, validation=())
     # what the training labels decide: the held-out cases must not choose their own post-processing
-    largest = read_postprocessing(run.folder.postprocessing).largest
+    record = run.folder.postprocessing
+    largest = read_postprocessing(record).largest if record.exists() else ()
     written = predict_again(replace(run, split=split), out, ensemble=(), largest=largest)
     scores, data = out / "scores.csv", run.config.data
     if written or not scores.exists():
@@ -361,6 +363,14 @@ def collect_estimate(
         tuple(len(split.labeled) for split in splits),
         len({subject[name] for split in splits for name in split.validation}),
     )
+
+
+def mean_dice(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Mean Dice by name, from pairs of name and Dice."""
+    found: dict[str, list[float]] = {}
+    for name, dice in scores:
+        found.setdefault(name, []).append(dice)
+    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:
