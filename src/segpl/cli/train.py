@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time",
         metavar="TIME",
-        help="train for about this long instead, such as 30m, 2h or 1h30m: measures the step time "
-        "and chooses the number of steps; not a hard limit; with --folds, the time of each "
-        "training run",
+        help="instead of --steps, train for about this long, such as 30m or 1h30m: measures the "
+        "step time and chooses the number of steps; not a hard limit; with --folds, the time of "
+        "each training run",
     )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
