@@ -119,13 +119,13 @@ MUTATIONS = [
     ),
     Mutation(
         "head reads detached features",
-        "self.head(outputs[1].pooled)",
-        "self.head(outputs[1].pooled.detach())",
+        "infer(outputs[1].pooled, noise)",
+        "infer(outputs[1].pooled.detach(), noise)",
         "test_kl_moves_the_head_and_through_the_features_the_network",
     ),
     Mutation(
         "uses the mean of the threshold instead of a draw",
-        "posterior.sample(batch.generator).detach()",
+        "posterior.at(noise).detach()",
         "posterior.mean.detach()",
         "test_threshold_is_drawn_with_the_generator_of_the_batch",
     ),
@@ -137,8 +137,8 @@ MUTATIONS = [
     ),
     Mutation(
         "flips the sign of the KL",
-        "Term(posterior.kl(self.prior)",
-        "Term(-posterior.kl(self.prior)",
+        "threshold, posterior.kl(self.prior)",
+        "threshold, -posterior.kl(self.prior)",
         "test_kl_compares_the_head_on_unlabeled_features_with_the_prior",
     ),
     Mutation(

@@ -8,20 +8,21 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
 from segpl.methods.base import Method, ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
+from segpl.networks.graphs import Function, Recordable
 from segpl.networks.head import ThresholdHead
 from segpl.networks.network import Network
 from segpl.networks.pool import POOLED_SIDE, average_pool
-from segpl.threshold.normal import Normal, NormalFamily
+from segpl.threshold.normal import NormalFamily
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
 
 
-class SegPLVI(Method):
+class SegPLVI(Recordable, Method):
     r"""Pseudo-labels with a threshold drawn from a learned distribution [Xu2024, section 4].
 
     $$\text{E: } T \sim q(T) = \mathcal{N}(\mu, \sigma), \quad
@@ -79,17 +80,28 @@ class SegPLVI(Method):
         """E-step: one draw of the threshold labels all unlabeled images of the batch."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
-        posterior: Normal = self.head(outputs[1].pooled)
-        threshold = posterior.sample(batch.generator).detach()
+        assert outputs[1].pooled is not None
+        noise = torch.randn((), generator=batch.generator, device=batch.generator.device)
+        infer = self.calls or self.infer
+        mean, std, threshold, divergence = infer(outputs[1].pooled, noise)
         made = binarize(outputs[1].logits.sigmoid(), threshold)
         monitors = {
-            "threshold": posterior.mean.detach(),
-            "threshold_std": posterior.std.detach(),
+            "threshold": mean.detach(),
+            "threshold_std": std.detach(),
             "threshold_drawn": threshold,
         }
-        terms = {"kl": Term(posterior.kl(self.prior), self.settings.kl_weight)}
+        terms = {"kl": Term(divergence, self.settings.kl_weight)}
         weight = mask_padding(unlabeled, made.weight)
         return (PseudoLabels(made.target, weight, terms, monitors, outputs=outputs),)
+
+    def infer(self, pooled: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+        """Mean and standard deviation of the posterior, a draw without gradient, and the KL."""
+        posterior = self.head(pooled)
+        threshold = posterior.at(noise).detach()
+        return posterior.mean, posterior.std, threshold, posterior.kl(self.prior)
+
+    def recordable(self) -> nn.Module:
+        return Function(self.infer, self.head)
 
     def objective(
         self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float

@@ -6,13 +6,13 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from segpl.networks.convolution import CONVOLUTIONS
-from segpl.networks.graphs import Function, Recordable
 from segpl.threshold.normal import Normal
 
 
-class ThresholdHead(Recordable, nn.Module):
+class ThresholdHead(nn.Module):
     r"""$(\mu, \log\sigma^2) = \phi(\theta(x))$ [Xu2024, eq. 16], one threshold for the whole batch.
 
     On average-pooled features: a 3x3(x3) convolution with normalization and ReLU, then two 1x1(x1)
@@ -36,14 +36,14 @@ class ThresholdHead(Recordable, nn.Module):
             nn.init.constant_(layer.bias, start)
 
     def forward(self, pooled: Tensor) -> Normal:
-        return Normal(*(self.calls or self.compute)(pooled.float()))
-
-    def compute(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log variance."""
         # half precision would round a threshold near 0.5
         with torch.autocast(pooled.device.type, enabled=False):
-            hidden = self.block(pooled)  # (B, width, *coarse)
-            return self.mean(hidden).mean(), self.log_variance(hidden).mean()
+            hidden = self.block(pooled.float())  # (B, width, *coarse)
+            # the layers are linear, so their mean output is that for the mean
+            mean = hidden.mean([0, *range(2, hidden.dim())])  # (width,)
+            return Normal(*(apply_to_vector(one, mean) for one in (self.mean, self.log_variance)))
 
-    def recordable(self) -> nn.Module:
-        return Function(self.compute, self)
+
+def apply_to_vector(layer: nn.Conv2d | nn.Conv3d, vector: Tensor) -> Tensor:
+    """Output () of a 1x1(x1) convolution with one output channel for one voxel (C,)."""
+    return F.linear(vector, layer.weight.flatten(1), layer.bias).squeeze(0)

@@ -35,13 +35,16 @@ class Normal(Distribution):
         return (0.5 * self.log_variance).exp()
 
     def sample(self, generator: torch.Generator) -> Tensor:
-        r"""$T = \mu + \epsilon \sigma$, differentiable in both [Xu2024, eq. 18]."""
         noise = torch.randn(
             self.mean.shape,
             generator=generator,
             device=self.mean.device,
             dtype=self.mean.dtype,
         )
+        return self.at(noise)
+
+    def at(self, noise: Tensor) -> Tensor:
+        r"""$T = \mu + \epsilon \sigma$, differentiable in both [Xu2024, eq. 18]."""
         return self.mean + noise * self.std
 
     def cdf(self, value: Tensor) -> Tensor:
