@@ -24,14 +24,16 @@ from segpl.assembly import (
 from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say
 from segpl.engine.budget import (
+    Budget,
     TrainingSpeed,
     affordable_steps,
     format_duration,
+    format_rounded,
     measure_step,
     parse_duration,
 )
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.device import choose_device, is_out_of_memory
+from segpl.engine.device import choose_device, is_out_of_memory, total_memory
 from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
@@ -59,6 +61,9 @@ from segpl.validate.postprocessing import (
     write_label_decision,
 )
 from segpl.validate.validator import Validator
+
+LARGE_GPU = 40 * 10**9  # bytes of memory
+DEFAULT_SECONDS = {True: 30 * 60, False: 60 * 60}  # of a training run; True: on a large GPU
 
 
 def train(
@@ -90,6 +95,8 @@ def train(
         steps: training steps.
         time: train for about this long instead, such as "30m", "2h" or "1h30m". The number of
             steps follows from the measured step time. A resumed run keeps its number of steps.
+            Without `steps` and `time`, a new run takes 30 minutes on a GPU with 40 GB of memory or
+            more and an hour on other devices, or 20,000 steps if these take less time.
         seed: seed of weights, crops and sampling.
         labeled: use this many labels and hide the others; 0: all.
         validation: hold out this many labeled cases for validation.
@@ -124,20 +131,34 @@ def train(
     )
     folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
+        budget = budget or default_budget(content, resolved.train.device)
         return train_config(resolved, folder, budget=budget, quiet=quiet)
 
 
-def time_budget(time: str | None, settings: Mapping[str, Any]) -> float | None:
-    """Seconds of `--time`; raises if the number of steps is given as well."""
+def time_budget(time: str | None, settings: Mapping[str, Any]) -> Budget | None:
+    """The budget of `--time`; raises if the number of steps is given as well."""
     if time is None:
         return None
-    given = settings.get("train")
-    if isinstance(given, Mapping) and "steps" in given:
+    if has_steps(settings):
         raise InputError(
             "--time chooses the number of steps, so it cannot be combined with --steps or "
             "train.steps."
         )
-    return parse_duration(time)
+    return Budget(parse_duration(time))
+
+
+def default_budget(settings: Mapping[str, Any], device: str) -> Budget | None:
+    """The budget of a run without `--time`; None if the settings give the number of steps."""
+    if has_steps(settings):
+        return None
+    chosen = choose_device(device)
+    is_large = chosen.type == "cuda" and total_memory(chosen) >= LARGE_GPU
+    return Budget(DEFAULT_SECONDS[is_large], is_default=True)
+
+
+def has_steps(settings: Mapping[str, Any]) -> bool:
+    given = settings.get("train")
+    return isinstance(given, Mapping) and "steps" in given
 
 
 def new_folder(content: Mapping[str, Any]) -> Path:
@@ -148,11 +169,11 @@ def new_folder(content: Mapping[str, Any]) -> Path:
 
 
 def train_config(
-    config: Config, folder: RunFolder, *, budget: float | None = None, quiet: bool = False
+    config: Config, folder: RunFolder, *, budget: Budget | None = None, quiet: bool = False
 ) -> Run:
     """Train with `config` in a new folder, or resume the run in `folder`.
 
-    With a `budget` in seconds, a new run takes the number of steps that fits into it.
+    With a `budget`, a new run takes the number of steps that fits into it.
     """
     device = choose_device(config.train.device)
     limit_threads()
@@ -222,12 +243,12 @@ def prepare_run(
 
 
 def budget_of_new_run(
-    budget: float | None, config: Config, folder: RunFolder, *, quiet: bool
-) -> float | None:
+    budget: Budget | None, config: Config, folder: RunFolder, *, quiet: bool
+) -> Budget | None:
     """The budget of a new run; None for a resumed run, which keeps its number of steps."""
     if budget is None or not folder.config.exists():
         return budget
-    if not quiet:
+    if not quiet and not budget.is_default:
         say(
             f"note: {folder.path} keeps its {config.train.steps:,} steps, because --time applies "
             "to new runs only. To train it longer, use --steps."
@@ -239,15 +260,23 @@ def with_steps(run: Run, steps: int) -> Run:
     return replace(run, config=replace(run.config, train=replace(run.config.train, steps=steps)))
 
 
-def steps_within(budget: float, run: Run, trainer: Trainer) -> int:
-    """Number of steps that fit into `budget` seconds, measured with steps of `trainer`."""
+def steps_within(budget: Budget, run: Run, trainer: Trainer) -> int:
+    """Number of steps that fit into `budget`, measured with steps of `trainer`."""
     if not run.quiet:
         say("Measuring the time of a step.")
     with memory_advice(run, trainer):
-        speed = measure_speed(trainer, budget)
-    steps = affordable_steps(budget, speed, run.config.train)
-    if not run.quiet:
-        say(f"A budget of {format_duration(budget)} allows {steps:,} steps ({speed}).")
+        speed = measure_speed(trainer, budget.seconds)
+    settings = run.config.train
+    steps = affordable_steps(budget, speed, settings)
+    if not run.quiet and budget.is_default:
+        expected = format_rounded(speed.duration(replace(settings, steps=steps)))
+        device = "GPU" if run.device.type == "cuda" else "CPU"
+        say(
+            f"Training takes about {expected} on this {device} ({steps:,} steps, {speed}). --time "
+            "or --steps changes that."
+        )
+    elif not run.quiet:
+        say(f"A budget of {format_duration(budget.seconds)} allows {steps:,} steps ({speed}).")
     return steps
 
 
@@ -273,9 +302,9 @@ def write_description(run: Run) -> None:
         write_json(folder.environment, describe_environment(run.device))
 
 
-def announce(run: Run, inputs: TrainingInputs, budget: float | None) -> None:
+def announce(run: Run, inputs: TrainingInputs, budget: Budget | None) -> None:
     split, plan, config = run.split, run.plan, run.config
-    length = f"{config.train.steps} steps" if budget is None else f"about {format_duration(budget)}"
+    length = budget or f"{config.train.steps} steps"
     for note in split.notes:
         say(note)
     if run.method.needs_unlabeled and not split.unlabeled:

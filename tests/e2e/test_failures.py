@@ -81,7 +81,7 @@ class TestFolders:
             return iterdir(self)
 
         monkeypatch.setattr(Path, "iterdir", reject)
-        for command in (("check", pictures), ("train", pictures, "--out", tmp_path / "run")):
+        for command in (("check", pictures), ("train", pictures, "--out", tmp_path / "r", *SHORT)):
             check_words(segpl(*command), "cannot open .*labeled/imgs: Permission denied")
 
 

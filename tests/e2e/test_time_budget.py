@@ -7,17 +7,20 @@ that they set.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Answer
 from test_rejections import check_words
 
+from segpl import training
 from segpl.data.sampler import Sampler
 from segpl.engine import budget
-from segpl.engine.budget import TrainingSpeed
+from segpl.engine.budget import Budget, TrainingSpeed
 from segpl.types import Batch
 
 STEPS = 6
@@ -109,6 +112,45 @@ def test_out_of_memory_while_measuring_gives_advice(start, tmp_path, monkeypatch
     assert not (tmp_path / "run").exists()
 
 
+def test_default_is_a_budget_with_a_limit_of_steps(start, tmp_path, monkeypatch):
+    """A resumed run keeps its steps without a note, and a config file can set them."""
+    monkeypatch.setattr(budget, "MOST_DEFAULT_STEPS", 4)
+    answer = start("run", "--method", "supervised")
+    assert answer.code == 0, answer.err
+    assert "up to 1h on cpu" in answer.err
+    told = r"Training takes about \d+s on this CPU \(4 steps, .*\)\. --time or --steps changes"
+    assert re.search(told, answer.err), answer.err
+    assert steps_of(tmp_path / "run") == 4
+
+    again = start("run", "--method", "supervised", "--resume")
+    assert again.code == 0, again.err
+    assert "note:" not in again.err
+    assert "Measuring" not in again.err
+    assert steps_of(tmp_path / "run") == 4
+
+    (tmp_path / "my.toml").write_text("[train]\nsteps = 2\n")
+    answer = start("set", "--method", "supervised", "--config", tmp_path / "my.toml")
+    assert "Measuring" not in answer.err
+    assert steps_of(tmp_path / "set") == 2
+
+
+def test_default_depends_on_the_device(monkeypatch):
+    monkeypatch.setattr(training, "choose_device", torch.device)
+    for name, gigabytes, minutes in (("cpu", 0, 60), ("cuda", 24, 60), ("cuda", 42, 30)):
+        memory = int(gigabytes * 1e9)
+        monkeypatch.setattr(training, "total_memory", lambda device, memory=memory: memory)
+        assert training.default_budget({"train": {"seed": 1}}, name) == Budget(60 * minutes, True)
+        assert training.default_budget({"train": {"steps": 9}}, name) is None
+
+
+def test_too_short_a_default_says_what_is_enough(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
+    monkeypatch.setattr("segpl.training.measure_speed", lambda *_: TrainingSpeed(50.0))
+    answer = start("run")
+    check_words(answer, "default time of 1h allows 6 steps", "at least 100", "--time '94m|1h34m'")
+    assert not (tmp_path / "run").exists()
+
+
 def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
     monkeypatch.setattr(budget, "MOST_STEPS", 10**9)
@@ -154,6 +196,17 @@ def test_all_folds_and_the_final_run_take_the_same_steps(segpl, shared_pictures,
     assert "The 2 folds take about 4h in total; the final training takes about 2h." in answer.err
     assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [STEPS] * 3
     assert not (run / "validation.csv").exists()
+
+
+def test_folds_have_the_same_default(segpl, shared_pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(budget, "MOST_DEFAULT_STEPS", 4)
+    run = tmp_path / "run"
+    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
+    answer = segpl("train", shared_pictures, "--out", run, *options)
+    assert answer.code == 0, answer.err
+    assert "The 2 folds take up to 2h in total; the final training takes up to 1h." in answer.err
+    assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [4] * 3
+    assert "note:" not in answer.err
 
 
 def test_a_single_fold_keeps_the_steps_of_the_others(segpl, shared_pictures, tmp_path, monkeypatch):

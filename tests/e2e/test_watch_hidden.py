@@ -77,7 +77,7 @@ def test_hidden_labels_are_read_only_on_request(train, segpl, data, tmp_path):
     for path in hidden_files(tmp_path / "one", data):
         path.write_bytes(b"not a label")
     train(data, *OPTIONS, "--out", tmp_path / "two")
-    answer = segpl("train", data, *WATCHED, "--out", tmp_path / "three")
+    answer = segpl("train", data, *WATCHED, "--steps", 2, "--out", tmp_path / "three")
     assert answer.code == 1
     assert "lbls" in answer.err
     train(data, *WATCHED, "--method", "supervised", "--out", tmp_path / "four")
@@ -97,7 +97,7 @@ def test_all_foreground_pseudo_labels_have_the_dice_of_the_foreground_share(trai
 
 
 def test_watching_without_hidden_labels_is_rejected(segpl, shared_pictures, tmp_path):
-    options = ("--set", "train.watch_hidden=true", "--out", tmp_path / "run")
+    options = ("--set", "train.watch_hidden=true", "--steps", 2, "--out", tmp_path / "run")
     answer = segpl("train", shared_pictures, *options)
     assert answer.code == 1
     assert "has a hidden label. Hide some with --labeled N" in answer.err

@@ -4,7 +4,7 @@ Detects the layout of the dataset, derives a plan from it and writes everything
 to one run folder: settings, plan, split, log and checkpoints.
 
 Examples:
-  segpl train data --out runs/a
+  segpl train data --out runs/a                       # for 30 to 60 minutes
   segpl train data --time 2h --out runs/a             # for about two hours
   segpl train data --labeled 8 --out runs/b           # hide the other labels
   segpl train data --method segpl --set method.alpha=0.5 --out runs/c
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, nargs="?", help="dataset folder, or a config.toml")
     parser.add_argument("--out", type=Path, required=True, help="run folder to create")
-    parser.add_argument("--steps", type=int, help="optimizer steps (default 2000)")
+    parser.add_argument(
+        "--steps", type=int, help="optimizer steps (default: as many as fit into --time)"
+    )
     parser.add_argument(
         "--time",
         metavar="TIME",
         help="instead of --steps, train for about this long, such as 30m or 1h30m: measures the "
         "step time and chooses the number of steps; not a hard limit; with --folds, the time of "
-        "each training run",
+        "each training run (default: 30m on a GPU with 40 GB or more, otherwise 1h; at most "
+        "20,000 steps)",
     )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")

@@ -23,6 +23,7 @@ DURATION = re.compile(rf"(?:{NUMBER}h)? ?(?:{NUMBER}m)? ?(?:{NUMBER}s)?", re.ASC
 EXAMPLES = "Write hours, minutes and seconds, such as '2h', '30m', '1h30m' or '90s'."
 LONGEST = 30 * 24 * 3600  # seconds
 FEWEST_STEPS = 100
+MOST_DEFAULT_STEPS = 20_000  # small datasets finish early; longer runs were not measured
 # measure at least this many steps and seconds, but at most this fraction of the budget
 MEASURED_STEPS = 10
 MEASURED_SECONDS = 5.0
@@ -30,6 +31,20 @@ MEASURED_SHARE = 0.03
 HOPELESS = 2.0  # on a CPU, if the second step is this many times too slow, measure no others
 OVERHEAD = 0.02  # fraction of the budget for checkpoints and log lines
 SUGGESTED_MARGIN = 1.1  # factor on a suggested budget: the next measurement may be slower
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Time for one training run."""
+
+    seconds: float
+    is_default: bool = False  # the user chose neither a time nor a number of steps
+
+    def __str__(self) -> str:
+        return f"{'up to' if self.is_default else 'about'} {format_duration(self.seconds)}"
+
+    def times(self, runs: int) -> Budget:
+        return replace(self, seconds=runs * self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,12 @@ def format_duration(seconds: float) -> str:
     return "".join(parts)
 
 
+def format_rounded(seconds: float) -> str:
+    """A duration in whole minutes, or in whole seconds below two minutes."""
+    unit = 60 if seconds >= 120 else 1
+    return format_duration(unit * max(1, round(seconds / unit)))
+
+
 def format_seconds(seconds: float) -> str:
     """`2.1 s`, `430 ms` or `4.3 ms`."""
     if seconds >= 1:
@@ -84,21 +105,24 @@ def format_seconds(seconds: float) -> str:
     return f"{1000 * seconds:.{1 if seconds < 0.01 else 0}f} ms"
 
 
-def affordable_steps(budget: float, speed: TrainingSpeed, settings: TrainSettings) -> int:
-    """The most steps that fit into `budget` seconds, with three significant digits."""
+def affordable_steps(budget: Budget, speed: TrainingSpeed, settings: TrainSettings) -> int:
+    """The most steps that fit into `budget`, with three significant digits."""
+    most = MOST_DEFAULT_STEPS if budget.is_default else MOST_STEPS
 
     def duration(steps: int) -> float:
         return speed.duration(replace(settings, steps=steps))
 
     # try all of them: a longer run may validate less often and take less time
-    fitting = (steps for steps in rounded_steps() if duration(steps) <= budget)
-    steps = max(fitting, default=0)
+    candidates = (steps for steps in rounded_steps() if steps <= most)
+    steps = max((steps for steps in candidates if duration(steps) <= budget.seconds), default=0)
     if steps < FEWEST_STEPS:
         enough = SUGGESTED_MARGIN * duration(FEWEST_STEPS)
         unit = 60 if enough >= 120 else 1
         needed = format_duration(unit * math.ceil(enough / unit))
+        given = format_duration(budget.seconds)
+        subject = f"the default time of {given}" if budget.is_default else f"--time '{given}'"
         raise InputError(
-            f"--time '{format_duration(budget)}' allows {steps} steps ({speed}), but training "
+            f"{subject} allows {steps} steps ({speed}), but training "
             f"needs at least {FEWEST_STEPS}. Use --time '{needed}' or more, or choose the number "
             "of steps with --steps."
         )

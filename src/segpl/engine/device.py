@@ -47,6 +47,11 @@ def free_memory(device: torch.device) -> int:
     return available_memory()
 
 
+def total_memory(device: torch.device) -> int:
+    """Bytes of memory of a GPU, used or not."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def peak_memory(device: torch.device) -> int:
     """Peak memory in bytes: of tensors on a GPU, otherwise of the process."""
     if device.type == "cuda":

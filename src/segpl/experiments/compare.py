@@ -28,6 +28,7 @@ from segpl.report.sections.questions import (
     question_section,
 )
 from segpl.report.tables import mean_of, print_table
+from segpl.settings import resolve
 from segpl.training import train
 
 # columns of comparison.csv
@@ -141,7 +142,10 @@ def run_job(job: TrainingJob, *, quiet: bool) -> str:
     # of an earlier call: training refuses a folder with files that are not its own
     problem.unlink(missing_ok=True)
     try:
-        score_run(train(out=job.folder, settings=job.content, resume=True, quiet=quiet))
+        # compared runs take equally many steps, not equally much time
+        steps = resolve(job.content).train.steps
+        trained = train(out=job.folder, settings=job.content, steps=steps, resume=True, quiet=quiet)
+        score_run(trained)
     except UserError as error:
         return str(error)
     except Exception as error:

@@ -23,7 +23,7 @@ from segpl.assembly import (
 from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
-from segpl.engine.budget import format_duration
+from segpl.engine.budget import Budget
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
@@ -45,6 +45,7 @@ from segpl.settings import (
 )
 from segpl.training import (
     budget_of_new_run,
+    default_budget,
     prepare_run,
     steps_within,
     time_budget,
@@ -164,7 +165,7 @@ def cross_validate(
         fold: train this fold only, from 0; different folds may be trained at the same time.
         method: name of a method.
         time: train each fold for about this long, such as "30m", and the run in `out` with the
-            same number of steps.
+            same number of steps; the default is that of `segpl.train`.
         config: TOML file with settings.
         settings: sections of settings; overrides `config`.
         overrides: settings such as "method.alpha=0.1"; overrides both.
@@ -191,6 +192,7 @@ def cross_validate(
     ) as resolved:
         splits = fold_splits(resolved, folds, one)  # checked before anything is written
         with folder.undo_on_error():
+            budget = budget or default_budget(content, resolved.train.device)
             budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
             if budget is not None and not one and not quiet:
@@ -218,9 +220,14 @@ def cross_validate(
 
 
 def prepare_folds(
-    config: Config, folder: RunFolder, splits: Sequence[Split], budget: float | None, *, quiet: bool
+    config: Config,
+    folder: RunFolder,
+    splits: Sequence[Split],
+    budget: Budget | None,
+    *,
+    quiet: bool,
 ) -> Run:
-    """Write the run that the folds belong to; its number of steps fits into `budget` seconds."""
+    """Write the run that the folds belong to; its number of steps fits into `budget`."""
     device = choose_device(config.train.device)
     run, inputs = prepare_run(config, folder, device, quiet=quiet)
     require_no_calibration(run)
@@ -232,9 +239,9 @@ def prepare_folds(
 
 
 def fold_steps(
-    budget: float, run: Run, inputs: TrainingInputs, config: Config, split: Split
+    budget: Budget, run: Run, inputs: TrainingInputs, config: Config, split: Split
 ) -> int:
-    """Number of steps of a fold that fit into `budget` seconds, with validation."""
+    """Number of steps of a fold that fit into `budget`, with validation."""
     limit_threads()
     fold = replace(run, config=config, split=split)
     parts = replace(inputs, split=split)
@@ -245,9 +252,9 @@ def fold_steps(
     return steps_within(budget, fold, trainer)
 
 
-def announce_total(budget: float, folds: int) -> None:
-    each, total = format_duration(budget), format_duration(folds * budget)
-    say(f"The {folds} folds take about {total} in total; the final training takes about {each}.")
+def announce_total(budget: Budget, folds: int) -> None:
+    total = budget.times(folds)
+    say(f"The {folds} folds take {total} in total; the final training takes {budget}.")
 
 
 def write_estimate(run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]) -> FoldEstimate:

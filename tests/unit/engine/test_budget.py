@@ -14,9 +14,12 @@ from segpl.engine.budget import (
     LONGEST,
     MEASURED_SECONDS,
     MEASURED_STEPS,
+    MOST_DEFAULT_STEPS,
+    Budget,
     TrainingSpeed,
     affordable_steps,
     format_duration,
+    format_rounded,
     format_seconds,
     measure_step,
     parse_duration,
@@ -85,6 +88,14 @@ def test_durations_can_be_read_again(seconds, text):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
+    [(0.1, "1s"), (90.4, "90s"), (119.9, "2m"), (1799.2, "30m"), (5420.0, "1h30m")],
+)
+def test_expected_durations_are_rounded(seconds, text):
+    assert format_rounded(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
     [(2.14, "2.1 s"), (0.43, "430 ms"), (0.043, "43 ms"), (0.0043, "4.3 ms")],
 )
 def test_step_times_have_a_readable_unit(seconds, text):
@@ -93,13 +104,13 @@ def test_step_times_have_a_readable_unit(seconds, text):
 
 def test_steps_are_the_budget_divided_by_the_step_time():
     """2 % are kept for checkpoints: 0.98 * 3600 / 0.1 = 35,280, rounded down."""
-    assert affordable_steps(HOUR, TrainingSpeed(0.1), TrainSettings()) == 35_200
+    assert affordable_steps(Budget(HOUR), TrainingSpeed(0.1), TrainSettings()) == 35_200
 
 
 def test_validation_takes_its_part_of_the_budget():
     """A validation every 100 steps of 0.1 s takes as long as these steps: half of the steps."""
     settings = TrainSettings(validate_every=100)
-    assert affordable_steps(HOUR, TrainingSpeed(0.1, 10.0), settings) == 17_600
+    assert affordable_steps(Budget(HOUR), TrainingSpeed(0.1, 10.0), settings) == 17_600
 
 
 @pytest.mark.parametrize("every", [0, 500])
@@ -107,7 +118,7 @@ def test_validation_takes_its_part_of_the_budget():
 def test_training_ends_within_the_budget_and_uses_most_of_it(every, validation):
     settings = TrainSettings(validate_every=every)
     speed = TrainingSpeed(0.043, validation)
-    steps = affordable_steps(HOUR, speed, settings)
+    steps = affordable_steps(Budget(HOUR), speed, settings)
     validations = -(-steps // TrainSettings(steps=steps, validate_every=every).validation_interval)
     spent = 0.043 * steps + validations * validation
     assert 0.95 * HOUR < spent < 0.98 * HOUR
@@ -115,22 +126,34 @@ def test_training_ends_within_the_budget_and_uses_most_of_it(every, validation):
 
 def test_longer_training_with_fewer_validations_is_found():
     """An automatic interval validates 11 times in 110 steps, but 10 times in 800."""
-    assert affordable_steps(HOUR / 2, TrainingSpeed(0.3, 150.0), TrainSettings()) == 800
+    assert affordable_steps(Budget(HOUR / 2), TrainingSpeed(0.3, 150.0), TrainSettings()) == 800
 
 
 def test_number_of_steps_is_limited():
-    assert affordable_steps(LONGEST, TrainingSpeed(1e-9), TrainSettings()) == MOST_STEPS
+    assert affordable_steps(Budget(LONGEST), TrainingSpeed(1e-9), TrainSettings()) == MOST_STEPS
 
 
-def test_suggested_budget_for_too_short_a_one_is_enough():
+def test_default_budget_has_a_limit_of_steps():
+    speed, settings = TrainingSpeed(0.01), TrainSettings()
+    steps = affordable_steps(Budget(HOUR, is_default=True), speed, settings)
+    assert steps == MOST_DEFAULT_STEPS < affordable_steps(Budget(HOUR), speed, settings)
+
+
+@pytest.mark.parametrize(
+    ("is_default", "subject"),
+    [(False, "--time '90s' allows"), (True, "the default time of 90s allows")],
+)
+def test_suggested_budget_for_too_short_a_one_is_enough(monkeypatch, is_default, subject):
+    monkeypatch.setattr("segpl.errors.Spelling.is_command_line", True)
     speed, settings = TrainingSpeed(2.0, 5.0), TrainSettings()
-    with pytest.raises(InputError, match=r"allows \d+ steps \(2\.0 s each; a valid") as caught:
-        affordable_steps(90, speed, settings)
+    with pytest.raises(InputError, match=r"\d+ steps \(2\.0 s each; a valid") as caught:
+        affordable_steps(Budget(90, is_default=is_default), speed, settings)
     words = str(caught.value)
+    assert words.startswith(subject)
     assert "at least 100" in words
     assert "--steps" in words
     suggested = words.split("Use --time '")[1].split("'")[0]
-    assert 100 <= affordable_steps(parse_duration(suggested), speed, settings) < 130
+    assert 100 <= affordable_steps(Budget(parse_duration(suggested)), speed, settings) < 130
 
 
 class Timed(Ones):
