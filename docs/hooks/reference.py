@@ -129,6 +129,9 @@ def methods() -> Iterator[str]:
             yield f"**Source.** {source}\n"
         if not kind.needs_unlabeled:
             yield "Uses labeled images only.\n"
+        if kind.network_defaults:
+            pairs = (f"`network.{key}={value}`" for key, value in kind.network_defaults.items())
+            yield f"Default network settings of this method: {', '.join(pairs)} (U-Net only).\n"
         yield from settings_table(kind.Settings, "method")
 
 

@@ -21,7 +21,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, did_you_mean
 from segpl.files import read_toml
-from segpl.methods.base import METHODS
+from segpl.methods.base import METHODS, Method
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
 
@@ -110,8 +110,9 @@ def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:
     method = dict(content.get("method", {}))
     name = parse_value(method.pop("name", DEFAULT_METHOD), str, "method.name", source)
     kind = METHODS.get(name)
+    given = {**content, "network": with_network_defaults(content.get("network", {}), kind)}
     sections = {
-        section: parse_table(settings, content.get(section, {}), section, source)
+        section: parse_table(settings, given.get(section, {}), section, source)
         for section, settings in SECTIONS.items()
     }
     if kind.needs_unlabeled and sections["train"].ratio == 0:
@@ -121,6 +122,12 @@ def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:
         )
     settings = parse_table(kind.Settings, method, "method", source)
     return Config(method=name, settings=settings, **sections)
+
+
+def with_network_defaults(network: Mapping[str, Any], kind: type[Method]) -> Mapping[str, Any]:
+    # MONAI networks have their own arguments
+    is_unet = network.get("name", "unet") == "unet"
+    return {**kind.network_defaults, **network} if is_unet else network
 
 
 def check_sections(content: Mapping[str, Any], source: str) -> None:

@@ -501,8 +501,8 @@ MUTATIONS = [
     ),
     Mutation(
         "has a teacher that forgets nothing",
-        "1 - 1 / (self.settings.memory * steps + 1)",
-        "1 - 1 / (steps + 1)",
+        "growing_decay(self.settings.memory, steps)",
+        "growing_decay(1.0, steps)",
         "test_ema_horizon_is_a_fraction_of_the_steps",
         {"steps": 16, "expected": 1.8},
     ),

@@ -12,6 +12,7 @@ from tiny import build, build_with, make_batch, moved, table_network, trainable
 from torch import Tensor, nn
 
 from segpl.errors import InputError
+from segpl.losses import targets_of
 from segpl.methods.cct import CCT
 from segpl.networks.network import NetworkSettings
 from segpl.types import NetOutput, Unlabeled
@@ -65,9 +66,27 @@ def tabled(decoders: str, *, features: Tensor | None = None, **settings: Any) ->
     return method
 
 
-def test_defaults_are_those_of_the_authors_code():
+def test_defaults_have_the_scale_of_the_authors_code():
+    """By hand: a weight of 30, and a mean over 21 classes, two of which differ."""
     settings = CCT.Settings()
-    assert (settings.alpha, settings.ramp_end) == (30, 0.1)
+    assert settings.alpha == pytest.approx(30 * 2 / 21, rel=0.1)
+    assert settings.ramp_end == 0.1
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_equal_mistakes_have_gradients_of_one_order_of_magnitude(classes):
+    """All decoders are undecided about voxels whose label, given or made, is certain."""
+    outputs, batch = 1 if classes == 2 else classes, make_batch(2, classes=classes)
+    labels, _ = targets_of(batch.labeled.label, outputs)
+    logits = torch.cat([torch.zeros_like(labels), 40 * labels - 20])  # labeled, then unlabeled
+    method = build_with("cct", lambda: table_network(logits), settings={"decoders": "noise"})
+    answer = torch.zeros_like(labels).requires_grad_()
+    method.branches = nn.ModuleList([Fixed(answer)])
+    terms = method.step(batch, 1.0).terms
+    given, made = terms["supervised"], terms["pseudo"]
+    (labeled,) = torch.autograd.grad(given.weight * given.value, method.network.body.logits)
+    (unlabeled,) = torch.autograd.grad(made.weight * made.value, answer)
+    assert 0.1 < unlabeled.norm() / labeled.norm() < 10
 
 
 def test_pseudo_term_is_the_mean_squared_error_of_the_decoders_by_hand():
@@ -236,6 +255,13 @@ def test_empty_list_of_decoders_is_rejected(decoders):
 
 
 MUTATIONS = [
+    Mutation(
+        "lets the unlabeled images dominate",
+        "alpha: float = 3.0",
+        "alpha: float = 30.0",
+        "test_equal_mistakes_have_gradients_of_one_order_of_magnitude",
+        {"classes": 2},
+    ),
     Mutation(
         "lets gradients into the target",
         "target = outputs[1].logits.detach().sigmoid()",

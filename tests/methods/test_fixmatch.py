@@ -257,13 +257,14 @@ def test_weak_view_is_labeled_in_evaluation_mode_without_gradient():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
     assert method.network.body.modes == [(False, False), (True, True)]
-    assert all(module.training for module in method.modules())
+    assert all(module.training for module in method.network.modules())
 
 
 def test_one_pass_updates_the_statistics_of_batch_normalization():
     method = build("fixmatch", 2, network=NetworkSettings(norm="batch"))
     method.step(make_batch(2), 1.0)
-    counts = [m.num_batches_tracked for m in method.modules() if isinstance(m, nn.BatchNorm2d)]
+    layers = [m for m in method.network.modules() if isinstance(m, nn.BatchNorm2d)]
+    counts = [layer.num_batches_tracked for layer in layers]
     assert counts
     assert all(count == 1 for count in counts)
 
@@ -293,8 +294,32 @@ def test_classes_with_different_masks_are_one_vs_rest_problems():
     assert kept == pytest.approx(sum(share for _, share in alone) / 3, rel=1e-5)
 
 
-def test_alpha_is_one_from_the_first_step():
-    assert build("fixmatch", 2).step(make_batch(2), 0.0).terms["pseudo"].weight == 1
+@pytest.mark.parametrize(("progress", "weight"), [(0.0, 0), (0.3, 0), (0.45, 0.5), (0.6, 1)])
+def test_pseudo_labels_wait_until_the_network_has_learned(progress, weight):
+    term = build("fixmatch", 2).step(make_batch(2), progress).terms["pseudo"]
+    assert term.weight == pytest.approx(weight)
+
+
+def test_averaged_weights_predict_by_default():
+    averaged, current = echoing(), echoing(predict_by="student")
+    assert averaged.predictors() == [averaged.teacher]
+    assert current.predictors() == [current.network]
+
+
+def test_averaged_weights_do_not_label():
+    method = echoing()
+    method.step(batch_of(blocks()), 1.0)
+    assert len(method.network.body.shown) == 2
+    assert not method.teacher.body.shown
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(40, 1.8), (10**6, 1.999)])
+def test_average_spans_a_tenth_of_the_steps_and_at_most_a_thousand(steps, expected):
+    """By hand: decay 1 - 1 / (n / 10 + 1), at most 0.999; the average moves from 2 toward 1."""
+    method = echoing(1.0)
+    nn.init.constant_(method.teacher.body.factor, 2.0)
+    method.after_update(steps)
+    assert method.teacher.body.factor.item() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("sides", [(16, 8), (16, 4, 4)])
@@ -323,6 +348,7 @@ def test_patches_of_unequal_sides_can_be_trained_on(sides):
         ("noise", -0.1),
         ("operations", 0),
         ("alpha", -1.0),
+        ("decay", 1.1),
     ],
 )
 def test_invalid_setting_is_rejected(setting, value):
@@ -367,6 +393,40 @@ MUTATIONS = [
         "eval_logits(self.network, weak).sigmoid()",
         "self.network(weak).logits.sigmoid()",
         "test_weak_view_is_labeled_in_evaluation_mode_without_gradient",
+    ),
+    Mutation(
+        "lets the averaged weights label",
+        "eval_logits(self.network, weak)",
+        "eval_logits(self.teacher, weak)",
+        "test_averaged_weights_do_not_label",
+    ),
+    Mutation(
+        "averages over most of a short run",
+        "min(self.settings.decay, growing_decay(LONGEST_EMA, steps))",
+        "self.settings.decay",
+        "test_average_spans_a_tenth_of_the_steps_and_at_most_a_thousand",
+        {"steps": 40, "expected": 1.8},
+    ),
+    Mutation(
+        "averages without limit",
+        "min(self.settings.decay, growing_decay(LONGEST_EMA, steps))",
+        "growing_decay(LONGEST_EMA, steps)",
+        "test_average_spans_a_tenth_of_the_steps_and_at_most_a_thousand",
+        {"steps": 10**6, "expected": 1.999},
+    ),
+    Mutation(
+        "learns pseudo-labels from the first step",
+        "alpha: float = 1.0  # lambda_u; weight of the unlabeled images",
+        "alpha: float = 1.0; ramp_begin: float = 0.0",
+        "test_pseudo_labels_wait_until_the_network_has_learned",
+        {"progress": 0.3, "weight": 0},
+    ),
+    Mutation(
+        "predicts with the current weights",
+        "return [self.teacher if self.settings.predict_by",
+        "return [self.network if self.settings.predict_by",
+        "test_averaged_weights_predict_by_default",
+        file="methods/teacher.py",
     ),
     Mutation(
         "counts voxels from outside the crop",

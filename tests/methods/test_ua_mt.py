@@ -13,6 +13,7 @@ from torch import Tensor
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.networks.network import NetworkSettings
+from segpl.settings import resolve
 from segpl.types import Batch, Labeled, Unlabeled
 
 CASE = MethodCase(
@@ -167,6 +168,20 @@ def test_teacher_uses_dropout_for_the_uncertainty_but_not_for_the_target():
     assert method.network.body.modes == [(True, True)]
 
 
+def test_network_has_the_dropout_of_the_source():
+    assert resolve({"method": {"name": "ua-mt"}}).network.dropout == 0.5
+
+
+def test_dropout_alone_makes_draws_differ():
+    network = resolve({"method": {"name": "ua-mt"}}).network
+    method = build("ua-mt", 2, network=network, settings={"noise": 0.0, "draws": 2})
+    image, generator = make_batch(2).unlabeled.image, torch.Generator()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first, second = (method.uncertainty(image, generator) for _ in range(2))
+    assert not torch.equal(first, second)
+
+
 def test_teacher_is_in_evaluation_mode_after_a_step():
     method = build("ua-mt", 2, network=NetworkSettings(dropout=0.5))
     with torch.random.fork_rng():
@@ -203,6 +218,12 @@ def test_invalid_setting_is_rejected(setting, value):
 
 TEACHER = "methods/teacher.py"
 MUTATIONS = [
+    Mutation(
+        "has no dropout",
+        '{"dropout": 0.5}',
+        "{}",
+        "test_network_has_the_dropout_of_the_source",
+    ),
     Mutation(
         "keeps the uncertain voxels",
         "(uncertainty < limit",

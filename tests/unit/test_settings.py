@@ -32,6 +32,16 @@ class TestResolve:
         assert config.train == TrainSettings(steps=7)
         assert config.settings == SegPL.Settings(alpha=0.77)
 
+    def test_only_the_method_that_needs_it_changes_the_network(self):
+        found = {name: resolve({"method": {"name": name}}).network for name in METHODS.names}
+        assert found.pop("ua-mt") == NetworkSettings(dropout=0.5)
+        assert set(map(repr, found.values())) == {repr(NetworkSettings())}
+
+    @pytest.mark.parametrize("network", [{"dropout": 0.0}, {"name": "SegResNet"}])
+    def test_given_network_replaces_that_of_the_method(self, network):
+        found = resolve({"method": {"name": "ua-mt"}, "network": network}).network
+        assert found == NetworkSettings(**network)
+
     @pytest.mark.parametrize(
         ("section", "key", "value", "words"),
         [

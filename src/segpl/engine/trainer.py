@@ -233,7 +233,8 @@ class Trainer:
 
     def advance(self, *, paused: bool) -> tuple[StepOutput, Tensor]:
         """Take the next step. Repeating it after a failure uses the same random numbers."""
-        # for dropout inside networks; everything else uses the generator of the batch
+        # for dropout inside networks, also in CUDA graphs, which read seed and offset at every
+        # replay; everything else uses the generator of the batch
         seed_global_generators(self.device, self.settings.seed * 1_000_003 + self.step)
         return take_step(
             self.method,

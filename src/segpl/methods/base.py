@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,8 @@ class Method(nn.Module, ABC):
     reference: ClassVar[str]  # the paper: authors, title, venue, year
     needs_unlabeled: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False  # infers a threshold, see `predict_threshold`
+    # defaults of [network] that differ for this method; only for the U-Net
+    network_defaults: ClassVar[Mapping[str, Any]] = {}
 
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
     settings: MethodSettings

@@ -17,7 +17,7 @@ from segpl.methods.base import ThresholdPrediction, forward_together, mask_paddi
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import harden, make_strong_view
-from segpl.methods.teacher import TeacherMethod, TeacherSettings
+from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.networks.network import Network
 from segpl.threshold.priors import StepPredictions
 from segpl.threshold.rules import SOFT_RULES
@@ -139,7 +139,7 @@ class BPLMix(TeacherMethod):
 
     def decay(self, steps: int) -> float:
         # grows with the number of steps, so the length of the training does not matter
-        return 1 - 1 / (self.settings.memory * steps + 1)
+        return growing_decay(self.settings.memory, steps)
 
     def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         """The teacher's probabilities, and the threshold inferred from them."""

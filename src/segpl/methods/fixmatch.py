@@ -9,15 +9,18 @@ from typing import ClassVar
 import torch
 
 from segpl.errors import require_range
-from segpl.methods.base import Method, eval_logits, forward_together
+from segpl.methods.base import eval_logits, forward_together
 from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import harden, make_strong_view
+from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, PseudoLabels, StepOutput
 from segpl.views.noise import add_noise
 
+LONGEST_EMA = 0.1  # EMA horizon, as a fraction of the steps taken so far
 
-class FixMatch(Method):
+
+class FixMatch(TeacherMethod):
     r"""Labels of a weak view supervise a strong view where the network is confident [Sohn2020].
 
     $$\text{E: } q = p(a(x_u)), \quad y_u = \mathbb{1}[q > 0.5], \quad
@@ -28,18 +31,20 @@ class FixMatch(Method):
     $a$ adds Gaussian noise and $A$ is RandAugment, as in the comparison of [Xu2024]. $A$ transforms
     label and weight with the image, and voxels from outside the crop get weight 0. With
     cross-entropy, $r\,L_U$ is the sum over the confident voxels divided by the number of all
-    voxels, as in the source: the fewer confident voxels, the smaller the unlabeled term.
+    voxels, as in the source: the fewer confident voxels, the smaller the unlabeled term. As in the
+    source, the network labels, and the moving average of its weights (`teacher`) predicts.
 
     Differs from the source: each sigmoid channel is labeled and thresholded on its own; the weak
     view is noise instead of a flip and a shift, and labeled images have none; no Cutout; the
     operations are those that vary between scanners; the weak view is labeled in evaluation mode,
     so only the pass over labeled and strong images updates the statistics of batch normalization;
-    the network itself predicts, not an average of its past weights.
+    $\alpha$ starts late and rises linearly, because a network that has not found a class yet is
+    confident that it is absent; in short runs the moving average spans fewer steps.
     """
 
     name: ClassVar[str] = "fixmatch"
     summary: ClassVar[str] = "confident labels of a weak view supervise a strong view"
-    use: ClassVar[str] = "as a baseline; watch for classes that disappear early in training"
+    use: ClassVar[str] = "as a baseline of the paper"
     reference: ClassVar[str] = (
         "K. Sohn, D. Berthelot, C.-L. Li, Z. Zhang, N. Carlini, E. D. Cubuk, A. Kurakin, H. Zhang, "
         "C. Raffel. FixMatch: Simplifying Semi-Supervised Learning with Consistency and "
@@ -47,11 +52,10 @@ class FixMatch(Method):
     )
 
     @dataclass(frozen=True)
-    class Settings(LinearRampSettings):
+    class Settings(TeacherSettings, LinearRampSettings):
         confidence: float = 0.95  # tau; probability above which a voxel is confident
         alpha: float = 1.0  # lambda_u; weight of the unlabeled images
-        ramp_begin: float = 0.0  # progress at which alpha starts to rise from 0
-        ramp_end: float = 0.0  # progress at which alpha reaches its full value; 0: no ramp
+        decay: float = 0.999  # EMA decay per step of the weights that predict, at most
         noise: float = 0.1  # standard deviation of the weak noise; that of an image is about 1
         operations: int = 2  # N of RandAugment: operations per strong view
         magnitude: float = 1.0  # maximum strength of an operation, from 0 to 1
@@ -60,7 +64,7 @@ class FixMatch(Method):
         def __post_init__(self) -> None:
             super().__post_init__()
             require_range(self, 0.5, 1, "confidence")
-            require_range(self, 0, 1, "magnitude")
+            require_range(self, 0, 1, "magnitude", "decay")
             require_range(self, 0, math.inf, "noise")
             require_range(self, 1, math.inf, "operations")
 
@@ -88,3 +92,7 @@ class FixMatch(Method):
         made = replace(made, monitors={"kept": kept.mean()})
         loss = (kept * torch.stack(losses)).mean()
         return self.semi_supervised(batch, on_labeled, made, loss, progress)
+
+    def decay(self, steps: int) -> float:
+        # the source takes a million steps; in a short run, its decay would average over most of it
+        return min(self.settings.decay, growing_decay(LONGEST_EMA, steps))

@@ -40,7 +40,7 @@ class TeacherSettings(MethodSettings):
 
 
 class TeacherMethod(Method):
-    """A method whose E-step uses a teacher, and whose M-step trains `network`, the student."""
+    """A method with a teacher: the moving average of `network`, the student that learns."""
 
     settings: TeacherSettings
 
@@ -95,6 +95,11 @@ def update_teacher(teacher: Network, student: Network, decay: float, steps: int)
     for own, new in pairs:
         if not own.is_floating_point():
             own.copy_(new)
+
+
+def growing_decay(horizon: float, steps: int) -> float:
+    """Decay of an EMA over the last `horizon`, a fraction, of the `steps` taken so far."""
+    return 1 - 1 / (horizon * steps + 1)
 
 
 @contextmanager

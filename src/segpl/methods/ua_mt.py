@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +31,9 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     $$\text{M: } L_L(p_l, y_l) + \alpha\, w(t)\,
       \frac{\sum m\, (p(x_u + \xi;\, \theta) - y_u)^2}{\sum m}$$
 
-    $\theta'_t$ is the teacher with a new draw of dropout. As in the authors' code, the $T$ draws
-    only decide which voxels count. The target comes from a separate pass on another noisy view.
+    $\theta'_t$ is the teacher with a new draw of dropout, which follows the deepest block and the
+    last one, as in the source. As in the authors' code, the $T$ draws only decide which voxels
+    count. The target comes from a separate pass on another noisy view.
 
     Differs from the source: one sigmoid, and so one mask, per channel; the teacher uses dropout
     only in these draws, and never batch statistics; the student's view is noisy too.
@@ -44,6 +46,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         "L. Yu, S. Wang, X. Li, C.-W. Fu, P.-A. Heng. Uncertainty-aware Self-ensembling Model for "
         "Semi-supervised 3D Left Atrium Segmentation. MICCAI 2019. arXiv:1907.07034"
     )
+    network_defaults: ClassVar[Mapping[str, Any]] = {"dropout": 0.5}
 
     @dataclass(frozen=True)
     class Settings(MeanTeacher.Settings):

@@ -21,6 +21,7 @@ from segpl.methods.base import Method
 from segpl.networks.fused import is_compiler_error
 from segpl.networks.graphs import CaptureError, GraphMemory
 from segpl.networks.network import Network
+from segpl.settings import resolve
 from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
 
 
@@ -211,25 +212,28 @@ def test_no_graph_is_used_after_a_compiler_error(monkeypatch):
     assert [part.calls for part in parts] == [None, None]
 
 
-@pytest.mark.parametrize("name", ["segpl-vi", "bpl-mix", "supervised"])
+@pytest.mark.parametrize("name", ["segpl-vi", "bpl-mix", "supervised", "ua-mt"])
 def test_a_recorded_step_is_the_same_step(monkeypatch, name):
     """Without a GPU, only the recorded step itself can be compared, not its replay."""
     monkeypatch.setattr("segpl.engine.acceleration.compile_in_place", lambda module: None)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock)
     monkeypatch.setattr(GraphMemory, "capture", lambda memory, graph: nullcontext())
     found = []
+    network = resolve({"method": {"name": name}}).network  # ua-mt has dropout
     for is_recorded in (False, True):
-        method = build(name, 2)
+        method = build(name, 2, network=network)
         optimizer = torch.optim.SGD(trainable(method), 0.1)
         networks = AcceleratedNetworks(method, torch.device("cpu"), nullcontext(), pytest.fail)
         if is_recorded:
             networks.record()
         for step in range(2):  # the second step is recorded
-            networks.run(
-                partial(take_step, method, optimizer, make_batch(2), 1.0, nullcontext(), taken=step)
-            )
+            with torch.random.fork_rng():
+                torch.manual_seed(step)
+                args = (method, optimizer, make_batch(2), 1.0, nullcontext())
+                networks.run(partial(take_step, *args, taken=step))
         parts = [part for part in networks.recordable if part.calls]
-        assert len(parts) == is_recorded * {"segpl-vi": 3, "bpl-mix": 4, "supervised": 2}[name]
+        counts = {"segpl-vi": 3, "bpl-mix": 4, "supervised": 2, "ua-mt": 3}
+        assert len(parts) == is_recorded * counts[name]
         for part in parts:
             assert all(one for kind in part.calls.recordings.values() for one in kind)
         found.append([weight.detach().clone() for weight in method.parameters()])
