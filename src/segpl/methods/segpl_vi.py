@@ -68,7 +68,7 @@ class SegPLVI(Recordable, Method):
 
     def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
-        self.network.pools = True
+        self.network.pool_features()
         self.head = ThresholdHead(
             self.network.dims, self.network.features, start_std=settings.prior_std
         )

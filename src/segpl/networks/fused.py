@@ -90,16 +90,39 @@ def align(image: Tensor) -> Tensor:
     return aligned
 
 
-def project(features: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
-    """Logits (B, K, *S) of a 1x1(x1) convolution, in float32.
+def project(
+    features: Tensor, layer: nn.Conv2d | nn.Conv3d, side: int
+) -> tuple[Tensor, Tensor | None]:
+    """Logits (B, K, *S) of a 1x1(x1) convolution, and pooled features, both in float32.
 
-    The layer is padded to `ALIGNMENT` outputs: cuDNN uses no tensor cores for one output.
+    The features are averaged over `side` cells per axis; 1: None.
     """
-    outputs = layer.out_channels
-    weight = F.pad(layer.weight.flatten(1), (0, 0, 0, -outputs % ALIGNMENT)).to(PRECISION)
-    rows = (_to_rows(features) @ weight.t())[:, :outputs].float()  # (voxels, K)
-    assert layer.bias is not None
-    return _from_rows(rows + layer.bias, features).contiguous()
+    features = features.contiguous(memory_format=CHANNELS_LAST[features.dim()])
+    logits, pooled = _Project.apply(features, layer.weight, layer.bias, side)  # type: ignore[no-untyped-call]  # untyped in torch
+    return logits, pooled
+
+
+class _Project(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, weight: Tensor, bias: Tensor, side: int
+    ) -> tuple[Tensor, Tensor | None]:
+        from segpl.networks.kernels.projection import project_and_pool
+
+        ctx.save_for_backward(features, weight)
+        ctx.side = side
+        return project_and_pool(features, weight.flatten(1), bias, side)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, pooled: Tensor | None) -> Any:
+        from segpl.networks.kernels.projection import project_gradients
+
+        features, weight = ctx.saved_tensors
+        flat = weight.flatten(1)
+        to_features, to_weight, to_bias = project_gradients(
+            gradient, pooled, features, flat, ctx.side
+        )
+        return to_features, to_weight.reshape(weight.shape), to_bias, None
 
 
 def convolve_and_normalize(

@@ -71,6 +71,11 @@ class Network(Recordable, nn.Module):
         self.is_frozen = False
         self.is_in_training = True
 
+    def pool_features(self) -> None:
+        """Make training calls also return pooled features."""
+        self.pools = True
+        self.body.pools = True  # type: ignore[assignment]  # a flag of the U-Net
+
     def freeze(self) -> Network:
         """Turn it into a teacher: no gradients, and no batch statistics of its own."""
         self.is_frozen = True
@@ -95,4 +100,6 @@ class Network(Recordable, nn.Module):
 
     def run_body(self, image: Tensor) -> tuple[Tensor, ...]:
         outputs: tuple[Tensor, ...] = self.body(image)
-        return (*outputs, average_pool(outputs[1], POOLED_SIDE)) if self.pools else outputs
+        if self.pools and len(outputs) == 3:
+            return *outputs, average_pool(outputs[1], POOLED_SIDE)
+        return outputs

@@ -18,6 +18,7 @@ from segpl.networks.fused import (
     is_in_precision,
     project,
 )
+from segpl.networks.pool import POOLED_SIDE
 
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
@@ -247,9 +248,13 @@ class UNet(nn.Module):
         self.drop_last = CHANNEL_DROPOUTS[dims](dropout) if dropout else None
         self.can_fuse = norm == "instance" and width % ALIGNMENT == 0
         self.is_fused = False  # whether to use the Triton kernels under bfloat16 autocast
+        self.pools = False  # whether these kernels also pool the features, where they can
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the logits, the input of the last layer, and the input of the last block."""
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits, the input of the last layer, and the input of the last block.
+
+        With `pools`, the Triton kernels may also return pooled features.
+        """
         is_fused = self.is_fused and is_in_precision(image)
         run = run_fused if is_fused else run_plain
         skips = [run(self.stem, align(image) if is_fused else image)]
@@ -263,8 +268,11 @@ class UNet(nn.Module):
             features = run(merge, trunk)
         if self.drop_last is not None:
             features = self.drop_last(features)
-        logits = project(features, self.last) if is_fused else self.last(features)
-        return logits, features, trunk
+        if not is_fused:
+            return self.last(features), features, trunk
+        can_pool = self.pools and not any(size % POOLED_SIDE for size in features.shape[2:])
+        logits, pooled = project(features, self.last, POOLED_SIDE if can_pool else 1)
+        return (logits, features, trunk, *([] if pooled is None else [pooled]))
 
 
 def run_plain(block: nn.Module, features: Tensor) -> Tensor:

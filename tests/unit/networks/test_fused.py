@@ -31,7 +31,9 @@ def results(network: UNet, image: torch.Tensor, *, is_fused: bool) -> list[torch
     network.is_fused = is_fused
     network.zero_grad()
     image = image.clone().requires_grad_()
-    outputs = network(image)
+    whole = Network(network, dims=image.dim() - 2, outputs=2, features=8, trunk=16)
+    whole.pool_features()
+    outputs = whole.run_body(image)
     sum(output.square().sum() for output in outputs).backward()
     gradients = [parameter.grad for parameter in network.parameters()]
     return [*(output.detach() for output in outputs), image.grad, *gradients]

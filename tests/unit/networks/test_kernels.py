@@ -8,7 +8,8 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
-from segpl.networks.kernels import convolution, normalization
+from segpl.networks.kernels import convolution, normalization, projection
+from segpl.networks.pool import average_pool
 
 CLOSE = 1e-5  # relative error in float32
 
@@ -70,4 +71,31 @@ def test_normalization_and_its_gradients(monkeypatch, channels, has_residual):
     assert relative_error(found, wanted) < CLOSE
     assert (back[3] is not None) == has_residual
     for got, known in zip(back, expected, strict=False):
+        assert relative_error(got, known) < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "sides", "cells"),
+    [(8, 1, (8, 4, 12), 4), (24, 3, (4, 8), 4), (16, 2, (3, 5, 7), 1)],
+)
+def test_last_layer_with_pooling_and_its_gradients(monkeypatch, channels, outputs, sides, cells):
+    monkeypatch.setattr(projection, "ROWS", 128)  # several programs for a cell
+    layout = torch.channels_last if len(sides) == 2 else torch.channels_last_3d
+    generator = torch.Generator().manual_seed(channels)
+    shapes = (2, channels, *sides), (outputs, channels), (outputs,)
+    exact = [torch.randn(one, generator=generator).double().requires_grad_() for one in shapes]
+    features, weight, bias = exact
+    wanted = [torch.einsum("bf...,kf->bk...", features, weight) + bias.view(-1, *[1] * len(sides))]
+    wanted += [average_pool(features, cells)] if cells > 1 else []
+    gradients = [torch.randn(one.shape, generator=generator) for one in wanted]
+    expected = torch.autograd.grad(wanted, exact, [one.double() for one in gradients])
+    with torch.no_grad():
+        x, w, b = (one.float() for one in exact)
+        x = x.contiguous(memory_format=layout)
+        found = projection.project_and_pool(x, w, b, cells)
+        logits, pooled = [*gradients, None][:2]
+        back = projection.project_gradients(logits, pooled, x, w, cells)
+    assert (found[1] is not None) == (cells > 1)
+    assert back[0].is_contiguous(memory_format=layout)
+    for got, known in zip((*found[: len(wanted)], *back), (*wanted, *expected), strict=True):
         assert relative_error(got, known) < CLOSE
