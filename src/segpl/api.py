@@ -14,6 +14,8 @@ from segpl.data.layouts.content import list_content, unused_files
 from segpl.display import bar
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment
+from segpl.experiments.engines.base import EngineOptions
+from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import make_experiment
 from segpl.experiments.report import fill_all, predict_missing
 from segpl.files import read_toml
@@ -127,7 +129,7 @@ def compare(
         Path(out),
         root=Path(data),
         only=only,
-        processes=jobs,
+        engine=LocalEngine(EngineOptions(jobs=jobs)),
         command=command,
         quiet=quiet,
     )

@@ -20,7 +20,7 @@ LONG_LIST = 40  # names
 OPTION = re.compile(
     r"(?P<command>`[^`]*`)|--(?P<name>[a-z][a-z-]*)"
     r"(?: (?P<number>N\b|-?\d+(?:\.\d+)?)| (?P<text>'[^']*')"
-    r"| (?P<word>(?:auto|cpu|cuda|last|best|all|none|supervised)\b)"
+    r"| (?P<word>(?:auto|cpu|cuda|last|best|all|none|supervised|local|ray|slurm)\b)"
     r"| (?P<setting>[a-z_]+\.[a-z_.]+=[^\s,;:]*[^\s,;:.]))?"
 )
 TURNED_ON = ("fill", "overwrite", "phantom", "probabilities", "resume", "yes")

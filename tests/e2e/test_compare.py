@@ -20,6 +20,7 @@ from conftest import SHORT, Answer, Command, make_dataset
 
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.data.split import Split
+from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
 from segpl.experiments import compare, phantom_data
 from segpl.methods.segpl import SegPL
@@ -74,8 +75,14 @@ def rows_of(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
+def run_of(out: Path, name: str) -> Path:
+    """The folder of a run, whose name ends in a hash of its settings."""
+    (found,) = out.glob(f"runs/{name}-????????")
+    return found
+
+
 def split_of(out: Path, run: str) -> dict[str, list[str]]:
-    return json.loads((out / "runs" / run / "split.json").read_text())
+    return json.loads((run_of(out, run) / "split.json").read_text())
 
 
 @pytest.fixture(autouse=True)
@@ -107,13 +114,16 @@ def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_pat
     assert "p cannot reach 0.05" in answer.out
     assert "Run 1 of 4: supervised, seed 0" in answer.err
     assert re.search(r"Run 3 of 4, about \d:\d\d:\d\d left: supervised, seed 1", answer.err)
-    assert answer.err.count("Scores so far.") == 4
+    assert "1 of 4 runs done, 0 running, about 0:" in answer.err
+    assert "4 of 4 runs done, 0 running." in answer.err
 
     # one split per seed; another seed has other labels and the same test cases
     splits = [split_of(out, run) for run in ("supervised-0", "segpl-0", "segpl-1")]
     assert splits[0]["labeled"] == splits[1]["labeled"] != splits[2]["labeled"]
     assert splits[0]["test"] == splits[1]["test"] == splits[2]["test"]
-    plans = [(out / "runs" / f"{name}-0/plan.json").read_text() for name in ("supervised", "segpl")]
+    plans = [
+        (run_of(out, f"{name}-0") / "plan.json").read_text() for name in ("supervised", "segpl")
+    ]
     assert plans[0] == plans[1]
 
 
@@ -130,15 +140,17 @@ def test_interrupted_comparison_resumes_with_the_same_command(segpl, many, tmp_p
     assert "interrupted." in answer.err
     assert "--resume" not in answer.err
     assert [row["method"] for row in rows_of(out)] == ["supervised"]
-    before = (out / "runs/supervised-0/checkpoints/last.safetensors").stat().st_mtime_ns
+    last = run_of(out, "supervised-0") / "checkpoints/last.safetensors"
+    before = last.stat().st_mtime_ns
     assert segpl(*options).code == 0
-    assert (out / "runs/supervised-0/checkpoints/last.safetensors").stat().st_mtime_ns == before
+    assert last.stat().st_mtime_ns == before
     assert [row["method"] for row in rows_of(out)] == ["supervised", "segpl"]
 
-    # settings and data of a repeated comparison must be the same
+    # other settings need other runs; other cases would mix two datasets
     answer = segpl(*options, "--set", "train.lr=0.5")
-    assert answer.code == 1
-    assert "was trained with other settings: train.lr (0.01 -> 0.5)" in answer.err
+    assert answer.code == 0, answer.err
+    assert last.stat().st_mtime_ns == before
+    assert len(list(out.glob("runs/segpl-0-*"))) == 2
     for part in ("imgs", "lbls"):
         folder = many / "labeled" / part
         (folder / "a9.png").write_bytes((folder / "a0.png").read_bytes())
@@ -162,7 +174,7 @@ def test_failed_run_does_not_stop_the_others(segpl, pictures, tmp_path, monkeypa
     first, second = rows_of(out)
     assert float(first["test_dice"]) >= 0
     assert str(error) in second["error"]
-    traced = (out / "runs/segpl-0/error.txt").exists()
+    traced = (run_of(out, "segpl-0") / "error.txt").exists()
     assert traced == isinstance(error, RuntimeError)  # a traceback only for bugs
 
 
@@ -176,10 +188,10 @@ def test_repeated_comparison_trains_a_run_that_failed_before_its_first_step(
     with monkeypatch.context() as patch:
         patch.setattr(SegPL, "__init__", build)
         assert segpl("compare", pictures, *BASIC, "--out", out).code == 1
-    assert "BAD" in (out / "runs/segpl-0/error.txt").read_text()
+    assert "BAD" in (run_of(out, "segpl-0") / "error.txt").read_text()
     answer = segpl("compare", pictures, *BASIC, "--out", out)
     assert answer.code == 0, answer.out
-    assert not (out / "runs/segpl-0/error.txt").exists()
+    assert not (run_of(out, "segpl-0") / "error.txt").exists()
     assert [row["error"] for row in rows_of(out)] == ["", ""]
 
 
@@ -189,7 +201,7 @@ def test_one_method_may_have_its_own_settings(segpl, pictures, tmp_path):
     answer = segpl("compare", pictures, *BASIC, *own, "--out", out)
     assert answer.code == 0, answer.err
     ours, theirs = (
-        (out / f"runs/{name}-0/config.toml").read_text() for name in ("segpl", "supervised")
+        (run_of(out, f"{name}-0") / "config.toml").read_text() for name in ("segpl", "supervised")
     )
     assert "dropout = 0.3" in ours
     assert "alpha = 0.7" in ours
@@ -221,7 +233,7 @@ def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
     assert not (tmp_path / "out/runs").exists()
 
 
-def test_a_named_plan_may_be_repeated_but_not_exchanged(segpl, pictures, tmp_path):
+def test_a_named_plan_may_be_repeated_but_not_edited(segpl, pictures, tmp_path):
     plans = [tmp_path / "a.json", tmp_path / "b.json"]
     assert segpl("plan", pictures, "--out", plans[0]).code == 0
     content = json.loads(plans[0].read_text())
@@ -230,9 +242,20 @@ def test_a_named_plan_may_be_repeated_but_not_exchanged(segpl, pictures, tmp_pat
     for _ in range(2):
         answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[0]}")
         assert answer.code == 0, answer.err
-    answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[1]}")
+    assert len(list((tmp_path / "out/runs").iterdir())) == 2
+    plans[0].write_bytes(plans[1].read_bytes())
+    answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[0]}")
     assert answer.code == 1
-    assert f"differs from {plans[1]}" in answer.err
+    assert f"differs from {plans[0]}" in answer.err
+
+
+def test_two_comparisons_in_one_folder_are_refused(segpl, pictures, tmp_path):
+    out = tmp_path / "out"
+    with RunFolder(out).locked():
+        answer = segpl("compare", pictures, *BASIC, "--out", out)
+    assert answer.code == 1
+    assert f"another process is running a comparison in {out}" in answer.err
+    assert not out.exists()
 
 
 @pytest.mark.slow
@@ -318,7 +341,7 @@ class TestExperimentFile:
             ("small", method, seed) for seed in "01" for method in ("segpl", "low", "supervised")
         ]
         assert all(0 <= float(row["validation_dice"]) <= 1 for row in rows)
-        assert len(Split.read(out / "small/runs/low-0/split.json").unlabeled) == 1
+        assert len(Split.read(run_of(out / "small", "low-0") / "split.json").unlabeled) == 1
         assert "Is 0.4 better than 0.5? (small)" in answer.out
         assert "2 seeds, 2 validation cases" in answer.out
         assert "2 seeds, 1 test case." in answer.out
@@ -349,7 +372,8 @@ class TestExperimentFile:
 
         make_dataset(tmp_path / "gone", dims=2, labeled=4, unlabeled=0, test=0)
         (tmp_path / "many").rename(tmp_path / "elsewhere")
-        (tmp_path / "out/small/runs/low-1/scores.csv").unlink()  # as if interrupted there
+        scores = run_of(tmp_path / "out/small", "low-1") / "scores.csv"
+        scores.unlink()  # as if interrupted there
         answer = experiment("--only", "other")
         assert answer.code == 0, answer.err
         assert "left out: small, low, seed 1." in answer.out
@@ -360,8 +384,8 @@ class TestExperimentFile:
 
         file.write_text(EXPERIMENT + OTHER + "[datasets.small.train]\nsteps = 8\n")
         answer = experiment("--only", "other")
-        assert answer.code == 1
-        assert "was trained with other settings: train.steps (2 -> 8)" in answer.err
+        assert answer.code == 0, answer.err
+        assert [row["dataset"] for row in rows_of(tmp_path / "out")] == ["other"] * 3
         answer = experiment("--only", "smal")
         assert "--only: no dataset named 'smal'. Did you mean 'small'?" in answer.err
 

@@ -75,10 +75,13 @@ class RunFolder:
         return all(is_partial(path) or path == self.lock for path in self.path.iterdir())
 
     @contextmanager
-    def locked(self, on_wait: Callable[[], None] | None = None) -> Iterator[None]:
+    def locked(
+        self, on_wait: Callable[[], None] | None = None, *, doing: str = "training"
+    ) -> Iterator[None]:
         """Keep other processes out of the folder. The lock of a killed process expires.
 
-        If another process has the lock, call `on_wait` and wait; without `on_wait`, raise an error.
+        If another process has the lock, call `on_wait` and wait; without `on_wait`, raise an error
+        that says what the other process is `doing`.
         """
         require_below(self.path, (self.last, self.events / "events"))
         handle = self._take_lock()
@@ -87,7 +90,7 @@ class RunFolder:
         while handle is None:
             if on_wait is None:
                 raise InputError(
-                    f"another process is training in {self.path}. Wait for it to finish, or choose "
+                    f"another process is {doing} in {self.path}. Wait for it to finish, or choose "
                     "another --out."
                 )
             time.sleep(LOCK_SECONDS)

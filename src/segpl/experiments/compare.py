@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import traceback
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Future, as_completed
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from segpl.display import bar, plain_console, say
+from segpl.display import say
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
+from segpl.experiments.engines.base import Engine, EngineOptions, Task
+from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment, reject_unknown
-from segpl.experiments.jobs import TrainingJob, finished_jobs, plan_jobs, reject_changed_settings
-from segpl.experiments.progress import Pace, scores_so_far
+from segpl.experiments.jobs import (
+    TrainingJob,
+    finished_jobs,
+    plan_jobs,
+    reject_changed_settings,
+    reject_shared_folders,
+    write_missing_plan,
+)
+from segpl.experiments.progress import Pace, RunStatus, StatusDisplay, status_table
 from segpl.experiments.scoring import score_run
-from segpl.experiments.workers import is_stopped, workers
-from segpl.files import csv_text, write_text
+from segpl.files import csv_text, one_process, write_text
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
@@ -27,7 +35,7 @@ from segpl.report.sections.questions import (
     page_answers,
     question_section,
 )
-from segpl.report.tables import mean_of, print_table
+from segpl.report.tables import Table, mean_of
 from segpl.settings import resolve
 from segpl.training import train
 
@@ -50,9 +58,9 @@ def run_experiment(
     experiment: Experiment,
     out: Path,
     *,
+    engine: Engine | None = None,
     root: Path = Path(),
     only: Sequence[str] = (),
-    processes: int = 1,
     command: str = "",
     quiet: bool = False,
 ) -> ExperimentResult:
@@ -62,16 +70,35 @@ def run_experiment(
         experiment: runs and questions.
         out: `out/DATASET/runs` gets one folder per method and seed, `out/comparison.csv` one row
             per run, and `out/report.html` the answers.
+        engine: where the runs execute; by default here, one after another.
         root: folder of the datasets.
         only: train on these datasets only; finished runs on the others still count.
-        processes: runs to train at the same time.
         command: shown in the report.
         quiet: no progress on the error stream.
     """
-    if processes < 1:
-        raise InputError(f"--jobs is {processes}, but must be at least 1.")
+    engine = engine or LocalEngine(EngineOptions())
     if RunFolder(out).config.exists():
         raise InputError(f"{out} is the folder of a run. Choose another --out.")
+    with RunFolder(out).locked(doing="running a comparison"):
+        # derived plans depend on the memory of the machine that trains
+        is_local = engine.name == LocalEngine.name
+        jobs = gather_jobs(
+            experiment, out, root=root, only=only, derive_plans=is_local, quiet=quiet
+        )
+        errors = run_jobs(jobs, engine, out, quiet=quiet)
+        return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
+
+
+def gather_jobs(
+    experiment: Experiment,
+    out: Path,
+    *,
+    root: Path,
+    only: Sequence[str],
+    derive_plans: bool,
+    quiet: bool,
+) -> list[TrainingJob]:
+    """All runs of an experiment; those that are already finished keep their settings and cases."""
     names = [dataset.name for dataset in experiment.datasets]
     reject_unknown(only, names, "--only: no dataset named")
     jobs: list[TrainingJob] = []
@@ -80,101 +107,94 @@ def run_experiment(
         if only and dataset.name not in only:
             jobs += finished_jobs(experiment, dataset, folder)
         else:
-            jobs += plan_jobs(experiment, dataset, folder, root=root, quiet=quiet)
+            jobs += plan_jobs(
+                experiment, dataset, folder, root=root, derive_plans=derive_plans, quiet=quiet
+            )
+    reject_shared_folders(jobs)
     reject_changed_settings(jobs)
-
-    errors: dict[Path, str] = {}
-    rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
-    finished = set(rows)
-
-    def on_result(job: TrainingJob, error: str) -> None:
-        errors[job.folder] = error
-        if job.folder not in rows:
-            rows[job.folder] = run_row(job, error)
-        ended = [rows[job.folder] for job in jobs if job.folder in rows]
-        write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
-        if job.is_scored and job.folder not in finished and not quiet:
-            show_scores(jobs, rows)
-
-    run_jobs([job for job in jobs if job.split], processes, on_result, quiet=quiet)
-    return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
+    return jobs
 
 
 def run_jobs(
-    jobs: Sequence[TrainingJob],
-    processes: int,
-    on_result: Callable[[TrainingJob, str], None],
-    *,
-    quiet: bool,
-) -> None:
-    """Run all jobs; `on_result` gets each finished job and its error, empty on success."""
-    if processes == 1:
-        pace = Pace(sum(not job.is_scored for job in jobs))
-        for number, job in enumerate(jobs, 1):
-            is_new = not job.is_scored
-            if is_new and not quiet:
-                say(f"Run {number} of {len(jobs)}{pace.left}: {job.title}")
-            error = run_job(job, quiet=quiet)
-            pace.done += is_new
-            on_result(job, error)
-        return
-    with (
-        bar("training and scoring", len(jobs), quiet=quiet) as advance,
-        workers(processes) as pool,
-    ):
-        waiting = {pool.submit(run_job, job, quiet=True): job for job in jobs}
-        for finished in as_completed(waiting):
-            job = waiting[finished]
-            error = error_of(finished)
-            on_result(job, error)
-            advance()
-            if error and not quiet:
-                say(f"{job.title}: {error}", style="yellow")
+    jobs: Sequence[TrainingJob], engine: Engine, out: Path, *, quiet: bool
+) -> dict[Path, str]:
+    """Train and score the jobs that are not finished; returns the errors by folder."""
+    rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
+    states = {job.folder: status_of(job, rows) for job in jobs if job.split or job.is_scored}
+    tasks = {
+        str(job.folder): Task(
+            str(job.folder),
+            partial(run_job, job, quiet=quiet or not engine.in_process),
+            resolve(job.content).train.device,
+        )
+        for job in jobs
+        if job.split and not job.is_scored
+    }
+    by_name = {str(job.folder): job for job in jobs}
+    pace = Pace(len(tasks))
+
+    def table() -> Table:
+        return status_table(list(states.values()), pace.left)
+
+    def write_rows() -> None:
+        ended = [rows[job.folder] for job in jobs if job.folder in rows]
+        write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
+
+    write_rows()
+    if not tasks:
+        return {}
+    engine.check(list(tasks.values()))
+    show = StatusDisplay(table, quiet=quiet, is_live=not engine.in_process)
+    with show, closing(engine.run(list(tasks.values()))) as updates:
+        for update in updates:
+            job = by_name[update.task.name]
+            state = states[job.folder]
+            if update.error is None:
+                state.state = "running"
+                if engine.in_process and not quiet:
+                    number = pace.done + 1
+                    say(f"Run {number} of {len(tasks)}{pace.left}: {job.title}")
+                continue
+            pace.done += 1
+            rows[job.folder] = run_row(job, update.error)
+            states[job.folder] = status_of(job, rows, update.error)
+            write_rows()
+            show.print()
+    return {folder: state.error for folder, state in states.items() if state.error}
+
+
+def status_of(
+    job: TrainingJob, rows: Mapping[Path, Sequence[object]], error: str = ""
+) -> RunStatus:
+    """The status of a run that does not run now."""
+    method = f"{job.dataset and job.dataset + ', '}{job.label}"
+    if not job.is_scored:
+        return RunStatus(job.title, method, "failed" if error else "waiting", error=error)
+    dice = dict(zip(ROW_HEADER, rows[job.folder], strict=True))["test_dice"]
+    return RunStatus(job.title, method, "done", float(str(dice)))
 
 
 def run_job(job: TrainingJob, *, quiet: bool) -> str:
     """Train and score one run; returns its error, so that a failure does not stop the others."""
-    if is_stopped():
-        raise KeyboardInterrupt
-    if job.is_scored:
-        return ""
-    problem = job.folder / ERROR_FILE
-    # of an earlier call: training refuses a folder with files that are not its own
-    problem.unlink(missing_ok=True)
-    try:
-        # compared runs take equally many steps, not equally much time
-        steps = resolve(job.content).train.steps
-        trained = train(out=job.folder, settings=job.content, steps=steps, resume=True, quiet=quiet)
-        score_run(trained)
-    except UserError as error:
-        return str(error)
-    except Exception as error:
-        write_text(problem, traceback.format_exc())
-        return f"{error!r}; see {problem}"
+    with one_process(job.folder):  # a lost process may still be training
+        if job.is_scored:
+            return ""
+        problem = job.folder / ERROR_FILE
+        # of an earlier call: training refuses a folder with files that are not its own
+        problem.unlink(missing_ok=True)
+        try:
+            write_missing_plan(job, quiet=quiet)
+            # compared runs take equally many steps, not equally much time
+            steps = resolve(job.content).train.steps
+            score_run(
+                train(out=job.folder, settings=job.content, steps=steps, resume=True, quiet=quiet)
+            )
+        except UserError as error:
+            return str(error)
+        except Exception as error:
+            write_text(problem, traceback.format_exc())
+            return f"{error!r}; see {problem}"
     return ""
-
-
-def error_of(finished: Future[str]) -> str:
-    """The error of a job, also if its process was killed (which ends the other jobs too)."""
-    try:
-        return finished.result()
-    except BrokenExecutor:
-        return (
-            "a training process was killed, probably because memory ran out. Repeat the command "
-            "with fewer --jobs."
-        )
-
-
-def show_scores(jobs: Sequence[TrainingJob], rows: Mapping[Path, Sequence[object]]) -> None:
-    """Print the mean test Dice of each method so far."""
-    names = {job.folder: f"{job.dataset and job.dataset + ', '}{job.label}" for job in jobs}
-    found: dict[str, list[float]] = {}
-    for folder, row in rows.items():
-        score = dict(zip(ROW_HEADER, row, strict=True))["test_dice"]
-        if score:
-            found.setdefault(names[folder], []).append(float(str(score)))
-    table = scores_so_far(found, Counter(names.values()))
-    print_table(table, plain_console(stderr=True, soft_wrap=False))
 
 
 def run_row(job: TrainingJob, error: str = "") -> list[object]:

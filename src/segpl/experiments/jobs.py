@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.experiments.experiment import Experiment, ExperimentDataset
 from segpl.experiments.phantom_data import make_phantom
+from segpl.files import one_process
 from segpl.report.collection import BASELINE
 from segpl.settings import Config, changed_settings, merge_settings, resolve
 
 # settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")
 FILLED_BY_PLAN = ("data.path", "data.plan", "split.draw")
+# settings that are not part of a run's identity: where its data are, and what it records
+NOT_HASHED = (*FILLED_BY_RUN, "data.path", "split.draw", "train.track", "train.agreement")
+# settings that a derived plan depends on, besides all of [split]
+PLANNED_FROM = ("data.subject", "data.plan", "train.batch", "network.name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class TrainingJob:
     folder: Path
     content: Mapping[str, Any]  # its settings
     split: Split | None = None  # None: not planned now; only a finished run counts
+    plan: Path | None = None  # plan of all runs of a seed
+    planning: Mapping[str, Any] | None = None  # settings to derive this plan from
 
     @property
     def title(self) -> str:
@@ -43,9 +52,19 @@ class TrainingJob:
 
 
 def plan_jobs(
-    experiment: Experiment, dataset: ExperimentDataset, folder: Path, *, root: Path, quiet: bool
+    experiment: Experiment,
+    dataset: ExperimentDataset,
+    folder: Path,
+    *,
+    root: Path,
+    derive_plans: bool,
+    quiet: bool,
 ) -> Iterator[TrainingJob]:
-    """Every run on one dataset. All runs of a seed share the plan and the cases."""
+    """Every run on one dataset. All runs of a seed share the plan and the cases.
+
+    Without `derive_plans`, the first run of a seed derives the plan: the memory of this machine
+    says nothing about the one that will train.
+    """
     labels = experiment.labels_on(dataset)
     for seed in dataset.seeds:
         shared = merge_settings(
@@ -54,7 +73,7 @@ def plan_jobs(
         if dataset.phantom:
             place, plan = phantom_for(resolve(shared), folder, seed, quiet=quiet)
         else:
-            place, plan = data_folder(dataset, root), folder / "plans" / f"seed-{seed}.json"
+            place, plan = data_folder(dataset, root), plan_path(folder, resolve(shared))
             shared = merge_settings({"split": {"draw": seed}}, shared)
         shared = merge_settings(shared, {"data": {"path": str(place.resolve())}})
         config = resolve(shared)
@@ -62,7 +81,8 @@ def plan_jobs(
         split = make_split(data, config.split)
         if not split.test:
             raise InputError(f"{place} has no test cases. Hold some out with --test N.")
-        if not dataset.phantom:
+        planning = None if dataset.phantom else shared
+        if planning and (derive_plans or plan.exists()):
             write_plan(plan, config, quiet=quiet)
         shared = merge_settings(shared, {"data": {"plan": str(plan.resolve())}})
         for label in labels:
@@ -73,8 +93,8 @@ def plan_jobs(
                     f"[methods.{label}] has other validation or test cases than the other methods. "
                     "Set split for all methods."
                 )
-            run = folder / "runs" / f"{label}-{seed}"
-            yield TrainingJob(dataset.name, label, seed, run, content, own)
+            run = run_path(experiment, dataset, label, seed, folder)
+            yield TrainingJob(dataset.name, label, seed, run, content, own, plan, planning)
 
 
 def finished_jobs(
@@ -86,13 +106,53 @@ def finished_jobs(
             dataset.name,
             label,
             seed,
-            folder / "runs" / f"{label}-{seed}",
+            run_path(experiment, dataset, label, seed, folder),
             merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}}),
         )
         for seed in dataset.seeds
         for label in experiment.labels_on(dataset)
     ]
     yield from jobs if any(job.is_scored for job in jobs) else ()
+
+
+def run_path(
+    experiment: Experiment, dataset: ExperimentDataset, label: str, seed: int, folder: Path
+) -> Path:
+    """The folder of a run; its name has a hash of the settings, so changed ones get a new run."""
+    content = merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}})
+    leaves = resolve(content).leaves()
+    named = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
+    return folder / "runs" / f"{label}-{seed}-{hash_of(named)}"
+
+
+def plan_path(folder: Path, config: Config) -> Path:
+    """The plan of a seed, with a hash of the settings that it depends on."""
+    leaves = config.leaves()
+    used = {
+        name: value
+        for name, value in leaves.items()
+        if name in PLANNED_FROM or (name.startswith("split.") and name not in NOT_HASHED)
+    }
+    return folder / "plans" / f"seed-{config.train.seed}-{hash_of(used)}.json"
+
+
+def hash_of(settings: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def reject_shared_folders(jobs: Sequence[TrainingJob]) -> None:
+    """Raise if there is nothing to train, or if two runs would write to the same folder."""
+    if not jobs:
+        raise InputError("there is no run to train. Name at least one method and one seed.")
+    known: dict[str, TrainingJob] = {}
+    for job in jobs:
+        # file systems may ignore case
+        first = known.setdefault(str(job.folder).lower(), job)
+        if first is not job:
+            raise InputError(
+                f"'{first.title}' and '{job.title}' would write to the same folder, {job.folder}. "
+                "Remove or rename one of them."
+            )
 
 
 def data_folder(dataset: ExperimentDataset, root: Path) -> Path:
@@ -128,6 +188,13 @@ def write_plan(path: Path, config: Config, *, quiet: bool) -> None:
             f"{path} differs from {config.data.plan} with these settings. Choose another --out, or "
             "use the plan and batch of the first call."
         )
+
+
+def write_missing_plan(job: TrainingJob, *, quiet: bool) -> None:
+    """Derive the plan of a seed on the machine that trains, unless another run has done so."""
+    if job.plan and job.planning and not job.plan.exists():
+        with one_process(job.plan.parent):
+            write_plan(job.plan, resolve(job.planning), quiet=quiet)
 
 
 def reject_changed_settings(jobs: Sequence[TrainingJob]) -> None:

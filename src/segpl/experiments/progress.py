@@ -1,17 +1,31 @@
-"""Progress of a comparison: the time left, and the scores so far."""
+"""Progress of a comparison: which runs are waiting, running, done or failed, and their scores."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
-from segpl.report.tables import Table, mean_and_std
+from rich.live import Live
+
+from segpl.display import plain_console
+from segpl.report.tables import Table, mean_and_std, print_table, render_table
+
+
+@dataclass(slots=True)
+class RunStatus:
+    title: str
+    method: str  # row of the table
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
+    dice: float | None = None
+    error: str = ""
 
 
 class Pace:
-    """Estimates the time left from the mean duration of the runs so far."""
+    """Estimates the time left from the rate at which runs have ended so far."""
 
     def __init__(self, runs: int) -> None:
         self.runs = runs  # to train
@@ -21,20 +35,66 @@ class Pace:
     @property
     def left(self) -> str:
         """The time left in words; empty before the first run has ended."""
-        if not self.done:
+        if not self.done or self.done == self.runs:
             return ""
         seconds = (time.monotonic() - self.start) / self.done * (self.runs - self.done)
         return f", about {timedelta(seconds=round(seconds))} left"
 
 
-def scores_so_far(found: Mapping[str, Sequence[float]], runs: Mapping[str, int]) -> Table:
-    """Test Dice of each method that has been scored; `runs` is the number of all its runs."""
-    names = sorted(found, key=lambda name: -statistics.fmean(found[name]))
+class StatusDisplay:
+    """Shows a table that changes: in place on a terminal, otherwise after every run."""
+
+    def __init__(self, table: Callable[[], Table], *, quiet: bool, is_live: bool) -> None:
+        self.table = table
+        self.console = plain_console(stderr=True, soft_wrap=False)
+        self.is_quiet = quiet
+        # a run that trains in this process shows its own progress
+        is_live = is_live and self.console.is_terminal and not quiet
+        self.live = self._live() if is_live else None
+
+    def _live(self) -> Live:
+        return Live(
+            console=self.console,
+            get_renderable=lambda: render_table(self.table()),
+            refresh_per_second=1,
+        )
+
+    def __enter__(self) -> StatusDisplay:
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def print(self) -> None:
+        if not (self.live or self.is_quiet):
+            print_table(self.table(), self.console)
+
+
+def status_table(runs: Sequence[RunStatus], left: str = "") -> Table:
+    """One row per method, the best first, and the errors of failed runs below."""
+    rows = {run.method: [one for one in runs if one.method == run.method] for run in runs}
+    scores = {name: [one.dice for one in own if one.dice is not None] for name, own in rows.items()}
+
+    def mean_dice(name: str) -> float:
+        return statistics.fmean(scores[name]) if scores[name] else -1.0
+
+    def counts(own: Sequence[RunStatus]) -> list[str]:
+        states = [one.state for one in own]
+        shown = (states.count(state) for state in ("running", "done", "failed"))
+        return [str(count) if count else "" for count in shown]
+
+    states = [run.state for run in runs]
+    note = f"{states.count('done')} of {len(runs)} runs done, {states.count('running')} running"
+    note += f", {failed} failed" if (failed := states.count("failed")) else ""
+    errors = [f"\n{run.title}: {run.error}" for run in runs if run.state == "failed"]
     return Table(
-        ["method", "runs", "test Dice"],
+        ["method", "running", "done", "failed", "test Dice"],
         [
-            [name, f"{len(found[name])} of {runs[name]}", mean_and_std(list(found[name]))]
-            for name in names
+            [name, *counts(rows[name]), mean_and_std(scores[name])]
+            for name in sorted(rows, key=mean_dice, reverse=True)
         ],
-        "Scores so far.",
+        f"{note}{left}.{''.join(errors)}",
     )

@@ -15,7 +15,7 @@ from segpl.evaluate.scores import Score, empty_note, summarize
 from segpl.evaluate.statistics import estimate
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 
 TEXT_COLUMNS = ("class", "metric", "measure", "worst case", "review")
@@ -128,7 +128,12 @@ def calibration_summary(scores: list[Score]) -> Table:
 
 
 def print_table(table: Table, console: Console) -> None:
+    console.print(render_table(table))
+
+
+def render_table(table: Table) -> RenderableType:
     from rich import box
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -144,8 +149,7 @@ def print_table(table: Table, console: Console) -> None:
                 for column, cell in enumerate(row)
             )
         )
-    console.print(shown)
-    console.print(Text(table.note, style="dim"))
+    return Group(shown, Text(table.note, style="dim"))
 
 
 def metric_title(metric: str, unit: str = "") -> str:

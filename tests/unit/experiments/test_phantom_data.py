@@ -41,7 +41,7 @@ def jobs(split: dict[str, int], folder: Path) -> list[TrainingJob]:
     content = {"datasets": {"": {"phantom": True, "seeds": [0], "split": split}}}
     experiment = make_experiment(content, "test", methods=["segpl"])
     (dataset,) = experiment.datasets
-    return list(plan_jobs(experiment, dataset, folder, root=Path(), quiet=True))
+    return list(plan_jobs(experiment, dataset, folder, root=Path(), derive_plans=True, quiet=True))
 
 
 def test_validation_scans_change_no_other_scan(tmp_path):

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import pytest
-
 from segpl.experiments import progress
-from segpl.experiments.progress import Pace, scores_so_far
+from segpl.experiments.progress import Pace, RunStatus, status_table
 
 
 def test_time_left_is_the_mean_duration_of_the_runs_times_those_that_remain(monkeypatch):
@@ -13,13 +11,25 @@ def test_time_left_is_the_mean_duration_of_the_runs_times_those_that_remain(monk
     assert pace.left == ""
     now, pace.done = 220.0, 2
     assert pace.left == ", about 0:04:00 left"
+    pace.done = 6
+    assert pace.left == ""
 
 
-@pytest.mark.parametrize(("name", "row"), [("cps", ["cps", "1 of 3", "0.800"])])
-def test_table_starts_with_the_first_result(name, row):
-    assert scores_so_far({name: [0.8]}, {"cps": 3, "segpl": 3}).rows == [row]
-
-
-def test_better_methods_come_first():
-    table = scores_so_far({"a": [0.1, 0.3], "b": [0.9]}, {"a": 2, "b": 2})
-    assert [row[:2] for row in table.rows] == [["b", "1 of 2"], ["a", "2 of 2"]]
+def test_table_counts_states_ranks_methods_and_ends_with_errors():
+    runs = [
+        RunStatus("a, seed 0", "a", "done", 0.1),
+        RunStatus("a, seed 1", "a", "done", 0.3),
+        RunStatus("b, seed 0", "b", "done", 0.9),
+        RunStatus("b, seed 1", "b", "running"),
+        RunStatus("c, seed 0", "c", "failed", error="no memory"),
+        RunStatus("c, seed 1", "c"),
+    ]
+    table = status_table(runs, ", about 0:04:00 left")
+    assert table.rows == [
+        ["b", "1", "1", "", "0.900"],
+        ["a", "", "2", "", "0.200 ± 0.141"],
+        ["c", "", "", "1", "-"],
+    ]
+    counts, error = table.note.splitlines()
+    assert counts == "3 of 6 runs done, 1 running, 1 failed, about 0:04:00 left."
+    assert error == "c, seed 0: no memory"

@@ -1,0 +1,95 @@
+"""Where tasks run: the interface of all engines, and their options."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, fields
+
+from segpl.errors import InputError, Spelling
+
+ENGINES = ("local", "ray", "slurm")
+# options that only these engines have
+OPTION_ENGINES = {
+    "address": ("ray",),
+    "cpus": ("ray", "slurm"),
+    "gpus": ("ray", "slurm"),
+    "memory": ("ray", "slurm"),
+    "retries": ("ray", "slurm"),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "time_limit": ("slurm",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work for one process. Engines on other machines send `call` as a pickle."""
+
+    name: str  # unique
+    call: Callable[[], str]  # returns its error; empty on success
+    device: str = "auto"  # auto, cpu, cuda or cuda:N
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A task that starts or ends."""
+
+    task: Task
+    error: str | None = None  # None: it has started; empty: it has succeeded
+
+    @property
+    def is_end(self) -> bool:
+        return self.error is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What a task gets; None: the default of the engine."""
+
+    jobs: int | None = None  # tasks at the same time
+    cpus: int | None = None
+    gpus: float | None = None
+    memory: float | None = None  # GB
+    retries: int | None = None  # after a lost process or node
+    address: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    time_limit: str | None = None  # such as 4h
+
+    def check(self, engine: str) -> None:
+        for entry in fields(self):
+            name, value = entry.name, getattr(self, entry.name)
+            known = OPTION_ENGINES.get(name, ENGINES)
+            option = f"--{name.replace('_', '-')}"
+            if value is not None and engine not in known:
+                others = " or ".join(f"--on {one}" for one in known)
+                raise InputError(f"{option} needs {others}. Add that, or remove {option}.")
+            least = 0 if name in ("gpus", "retries") else 1
+            if isinstance(value, int | float) and value < least:
+                raise InputError(f"{option} is {value}, but must be at least {least}.")
+
+
+class Engine(ABC):
+    """Runs tasks and reports when each of them starts and ends."""
+
+    name: str
+    in_process = False  # tasks run in this process, one after another, and may print
+
+    def __init__(self, options: EngineOptions) -> None:
+        options.check(self.name)
+        self.options = options
+
+    @abstractmethod
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raise if the tasks cannot run here. Starts nothing."""
+
+    @abstractmethod
+    def run(self, tasks: Sequence[Task]) -> Generator[Update, None, None]:
+        """Run all tasks. A task that fails, or whose process is killed, stops no other task."""
+
+
+def perform(call: Callable[[], str], is_command_line: bool) -> str:
+    """Run a task in another process, with messages as in the process that sent it."""
+    Spelling.is_command_line = is_command_line
+    return call()

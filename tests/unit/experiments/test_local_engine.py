@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from segpl.errors import InputError
+from segpl.experiments.engines.base import EngineOptions, Task
+from segpl.experiments.engines.local import VISIBLE, LocalEngine, gpus_to_assign
+
+
+def visible_gpu(meeting: Path, name: str) -> str:
+    """The GPU of this worker, after both workers have started."""
+    (meeting / name).touch()
+    while len(list(meeting.iterdir())) < 2:
+        time.sleep(0.05)
+    return os.environ[VISIBLE]
+
+
+def die() -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def fail() -> str:
+    return "an error"
+
+
+def errors(engine: LocalEngine, tasks: list[Task]) -> dict[str, str]:
+    updates = list(engine.run(tasks))
+    assert [u.task.name for u in updates if not u.is_end] == [task.name for task in tasks]
+    return {update.task.name: str(update.error) for update in updates if update.is_end}
+
+
+def test_tasks_run_in_this_process_one_after_another_by_default():
+    engine = LocalEngine(EngineOptions())
+    assert engine.in_process
+    assert errors(engine, [Task("a", str), Task("b", fail)]) == {"a": "", "b": "an error"}
+
+
+@pytest.mark.slow
+def test_a_killed_worker_stops_no_other_task_and_every_worker_has_its_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv(VISIBLE, "4,7")
+    engine = LocalEngine(EngineOptions(jobs=2))
+    calls = {"a": die, "b": fail, **{n: partial(visible_gpu, tmp_path, n) for n in "cd"}}
+    found = errors(engine, [Task(name, call) for name, call in calls.items()])
+    assert "its process was killed" in found["a"]
+    assert found["b"] == "an error"
+    assert {found["c"], found["d"]} == {"4", "7"}
+
+
+def test_gpus_are_distributed_only_if_there_are_several_and_no_task_names_one(monkeypatch):
+    monkeypatch.delenv(VISIBLE, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    tasks = [Task("a", fail), Task("b", fail, "cuda")]
+    assert gpus_to_assign(tasks) == ["0", "1"]
+    assert gpus_to_assign([*tasks, Task("c", fail, "cuda:1")]) == []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpus_to_assign(tasks) == []
+
+
+def test_a_missing_gpu_is_an_error_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="needs a CUDA GPU, but torch finds none"):
+        LocalEngine(EngineOptions()).check([Task("a", fail, "cuda")])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"jobs": 0}, "--jobs is 0, but must be at least 1"),
+        ({"address": "host:1"}, "--address needs --on ray"),
+        ({"gpus": 1}, "--gpus needs --on ray or --on slurm"),
+        ({"time_limit": "4h"}, "--time-limit needs --on slurm"),
+    ],
+)
+def test_options_of_other_engines_are_rejected(options, words):
+    with pytest.raises(InputError, match=words):
+        LocalEngine(EngineOptions(**options))
