@@ -15,7 +15,15 @@ from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
 from segpl.data.layouts import read_dataset
 from segpl.data.plan import Plan
-from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
+from segpl.data.planner import (
+    Resources,
+    by_sides,
+    check_sizes,
+    crops_in_memory,
+    derive_plan,
+    fitting_patch,
+    padded_cases,
+)
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
 from segpl.display import TrainingDisplay, bar, say
@@ -30,6 +38,10 @@ from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
 from segpl.settings import Config
 from segpl.validate.validator import Validator
+
+# per voxel and channel of the first level, in bfloat16: a lower bound of the feature maps that the
+# U-Net keeps for the backward pass (about 26 with the plain encoder in 3D, and more in 2D)
+LEAST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +74,12 @@ def open_dataset(config: Config) -> Dataset:
 
 
 def prepare_inputs(
-    config: Config, folder: RunFolder | None, *, quiet: bool = False
+    config: Config, folder: RunFolder | None, *, seconds: float = 0.0, quiet: bool = False
 ) -> TrainingInputs:
-    """Split the dataset and plan. A resumed run reads its saved split and plan."""
+    """Split the dataset and plan for `seconds` of training, if known.
+
+    A resumed run reads its saved split and plan.
+    """
     dataset = open_dataset(config)
     if folder and (folder.last.exists() or folder.log.exists()):
         folder.require_run()  # a new plan or split would not fit the weights
@@ -86,7 +101,7 @@ def prepare_inputs(
             known=KnownCases(dataset.root, cache_root()),
         )
     require_usable(inspection)
-    plan = choose_plan(config, inspection)
+    plan = choose_plan(config, inspection, seconds)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
         names = ", ".join(f"{case} ({shape})" for case, shape in padded.items())
@@ -95,9 +110,9 @@ def prepare_inputs(
     return TrainingInputs(dataset, split, plan)
 
 
-def plan_for(config: Config, *, quiet: bool = False) -> Plan:
+def plan_for(config: Config, *, seconds: float = 0.0, quiet: bool = False) -> Plan:
     """The plan that a training run with this config would use."""
-    return prepare_inputs(config, None, quiet=quiet).plan
+    return prepare_inputs(config, None, seconds=seconds, quiet=quiet).plan
 
 
 def training_cases(dataset: Dataset, split: Split) -> list[Case]:
@@ -126,13 +141,13 @@ def require_usable(inspection: Inspection) -> None:
     raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")
 
 
-def choose_plan(config: Config, inspection: Inspection) -> Plan:
+def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
     """The plan named by `data.plan`, otherwise one derived from the data."""
     if config.data.plan:
         plan = named_plan(config)
     else:
         device = choose_device(config.train.device)
-        resources = Resources(free_memory(device), accelerated=device.type != "cpu")
+        resources = Resources(free_memory(device), device.type != "cpu", seconds)
         # MONAI networks halve every axis, which a patch of one slice does not allow
         derived = derive_plan(inspection, resources, slices=config.network.name == "unet")
         plan = with_batch(derived, config)
@@ -205,16 +220,26 @@ def require_weights_fit(config: Config, shape: NetworkShape) -> None:
 
 
 def require_batch_fits(config: Config, plan: Plan, device: torch.device) -> None:
-    """Reject batches whose first feature map alone is larger than the memory."""
-    crops, free = config.train.batch or plan.batch, free_memory(device)
-    width = (config.network.width or plan.width) if config.network.name == "unet" else 1
-    needed = 2 * crops * math.prod(plan.patch) * max(width, len(plan.channels))  # bfloat16
-    if needed > free:
-        raise InputError(
-            f"a step with {crops} labeled crops of {'x'.join(map(str, plan.patch))} voxels needs "
-            f"more than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device}. "
-            "Lower train.batch, network.width or the patch in plan.json."
-        )
+    """Reject batches that certainly do not fit into the memory, and say what would fit."""
+    batch, free = config.train.batch or plan.batch, free_memory(device)
+    ratio = config.train.ratio if METHODS.get(config.method).needs_unlabeled else 0
+    is_unet = config.network.name == "unet"
+    width = max((config.network.width or plan.width) if is_unet else 1, len(plan.channels))
+    needed = (LEAST_BYTES if is_unet else 2) * batch * (1 + ratio) * math.prod(plan.patch) * width
+    if needed <= free:
+        return
+    crops = f"{batch} labeled" + (f" and {batch * ratio} unlabeled" if ratio else "")
+    fitting = crops_in_memory(plan.patch, width, free, per_labeled=1 + ratio)
+    patch = fitting_patch(plan, width, free, per_labeled=1 + ratio)
+    remedy = "Lower network.width."
+    if fitting:
+        remedy = f"Use at most {count_noun(fitting, 'labeled crop')}: --set train.batch={fitting}."
+    elif patch:
+        remedy = f"Use a patch of at most {by_sides(patch)} in the plan, and --set train.batch=1."
+    raise InputError(
+        f"a step with {crops} crops of {by_sides(plan.patch)} voxels at width {width} needs more "
+        f"than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device}. {remedy}"
+    )
 
 
 def require_validation(method: Method, split: Split) -> None:

@@ -180,7 +180,7 @@ def train_config(
     is_new = not folder.config.exists()
     budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
-        run, inputs = prepare_run(config, folder, device, quiet=quiet)
+        run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
         if budget is None:
             write_description(run)
         if not quiet:
@@ -228,12 +228,12 @@ def train_config(
 
 
 def prepare_run(
-    config: Config, folder: RunFolder, device: torch.device, *, quiet: bool
+    config: Config, folder: RunFolder, device: torch.device, budget: Budget | None, *, quiet: bool
 ) -> tuple[Run, TrainingInputs]:
     """Inspect the data and build the method. Writes nothing."""
     if config.train.track:
         require_tensorboard()
-    inputs = prepare_inputs(config, folder, quiet=quiet)
+    inputs = prepare_inputs(config, folder, seconds=budget.seconds if budget else 0.0, quiet=quiet)
     config = with_planned_values(config, inputs)
     # before preprocessing, so that an impossible network fails early
     require_batch_fits(config, inputs.plan, device)

@@ -21,6 +21,7 @@ from conftest import (
 )
 
 from segpl.cli.main import main
+from segpl.errors import InputError
 
 IMAGE, LABEL = "labeled/imgs/a0.nii.gz", "labeled/lbls/a0.nii.gz"
 UNLABELED = "unlabeled/imgs/u0.nii.gz"
@@ -227,6 +228,38 @@ def test_bad_plan_is_rejected_by_its_mistake(segpl, planned, tmp_path, name):
     answer = segpl("train", volumes, "--plan", plan, "--out", tmp_path / "run", *SHORT)
     check_words(answer, *words)
     assert not (tmp_path / "run").exists()
+
+
+def test_plan_too_large_for_the_memory_is_rejected_before_preprocessing(
+    segpl, planned, tmp_path, monkeypatch
+):
+    """The message says what fits, which is then accepted: first fewer crops, then a patch."""
+    monkeypatch.setattr("segpl.training.load_training_volumes", must_not_run)
+    volumes, plan = planned / "volumes", tmp_path / "plan.json"
+    shutil.copy(planned / "plan.json", plan)
+    edited(plan, width=8, patch=[24, 24, 24], batch=50)
+
+    def answer(megabytes: float, *options: object) -> Answer:
+        monkeypatch.setattr("segpl.assembly.free_memory", lambda device: int(megabytes * 2**20))
+        return segpl("train", volumes, "--plan", plan, "--out", tmp_path / "run", *options)
+
+    found = answer(200, "--steps", 2)
+    check_words(
+        found, "50 labeled and 100 unlabeled crops of 24x24x24 voxels at width 8 needs more than"
+    )
+    check_words(found, "0.2 GiB are free on cpu", "at most 3 labeled crops: --set train.batch=3")
+    check_words(answer(200, "--steps", 2, "--set", "train.batch=3"), "preprocessing would start")
+    found = answer(10, "--steps", 2)
+    check_words(found, r"a patch of at most (\d+x)+\d+ in the plan, and --set train.batch=1")
+    sides = [int(side) for side in re.findall(r"at most ([\dx]+) in", found.err)[0].split("x")]
+    edited(plan, patch=sides)
+    found = answer(10, "--steps", 2, "--set", "train.batch=1")
+    check_words(found, "preprocessing would start")
+    assert not (tmp_path / "run").exists()
+
+
+def must_not_run(*_: object, **__: object) -> None:
+    raise InputError("preprocessing would start")
 
 
 def test_existing_plan_is_not_overwritten(segpl, shared_pictures, tmp_path):

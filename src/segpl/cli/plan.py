@@ -2,6 +2,7 @@
 
 Examples:
   segpl plan data --out plan.json
+  segpl plan data --time 12h --out plan.json    # for a long training run
   segpl train data --plan plan.json --out runs/a
 """
 
@@ -19,6 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="file to write, for example plan.json"
     )
+    parser.add_argument(
+        "--time",
+        metavar="TIME",
+        help="length of the training run, such as 12h; from 2h on, a plan for a GPU may have "
+        "larger patches",
+    )
     add_data_arguments(parser)
 
 
@@ -27,13 +34,15 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.settings import resolve, with_overrides
+    from segpl.training import time_budget
 
     if args.out.exists():
         raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
     content = settings_from(args)
     content.setdefault("data", {})["path"] = str(args.data.resolve())
     content = with_overrides(content, args.set)
-    plan = plan_for(resolve(content))
+    budget = time_budget(args.time, content)
+    plan = plan_for(resolve(content), seconds=budget.seconds if budget else 0.0)
     plan.write(args.out)
     training = {**vars(args), "plan": args.out, "out": "runs/first"}
     say(

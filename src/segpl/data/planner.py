@@ -38,6 +38,12 @@ WIDTH = 32  # with an accelerator
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
 SLICES = {False: 4, True: 8}  # labeled crops per step if a patch is a single slice
+# with a GPU, a training run of this many seconds may have patches up to the whole median image,
+# while this many steps are expected to fit; no results with such patches were measured
+LONG_TRAINING = 2 * 3600
+LEAST_STEPS = 4000
+VOXELS_PER_SECOND = 22e6  # at width 32; a quarter of the 88 million of `bpl-mix` on an H200
+LEAST_CROPS = 2  # labeled crops per step that a larger patch must allow [Isensee2021]
 OUTLIERS = 0.1  # fraction of images that may be much smaller than the others
 FEWEST_FOR_OUTLIERS = 5  # images without which none is an outlier
 CT_LOW = -500  # a channel whose 0.5th percentile is below this contains Hounsfield units
@@ -49,6 +55,11 @@ class Resources:
 
     memory: int  # bytes available for training
     accelerated: bool
+    seconds: float = 0.0  # length of the training run; 0: unknown
+
+    @property
+    def allow_large_patches(self) -> bool:
+        return self.accelerated and self.seconds >= LONG_TRAINING
 
 
 def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = True) -> Plan:
@@ -106,7 +117,7 @@ def explain(
 ) -> dict[str, str]:
     """Why each value of the plan was chosen, in words."""
     dims, stored = len(spacing), median_spacing(prints)
-    shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
+    smallest = usual_minimum([resampled_shape(p.shape, p.spacing, spacing) for p in prints])
     patch, unit, crops = "", "the median image", CROPS[dims, resources.accelerated]
     if slice_axis is not None:
         crops, unit = SLICES[resources.accelerated], "a slice of the median image"
@@ -122,11 +133,12 @@ def explain(
             f"patches; at most {MOST_COARSENING:g} times, and the thinnest class keeps "
             f"{SMALLEST_CHORD:g} voxels along each axis"
         )
+    hours = f" in {resources.seconds / 3600:.3g} h" if resources.allow_large_patches else ""
     return {
         "spacing": why_spacing,
         "patch": f"{patch}median image after resampling "
-        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time and twice the "
-        f"smallest image ({by_sides(usual_minimum(shapes))}, without outliers, which are padded); "
+        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time{hours} and twice "
+        f"the smallest image ({by_sides(smallest)}, without outliers, which are padded); "
         "each side is a multiple of its strides",
         "strides": f"an axis is downsampled while {SMALLEST_SIDE} voxels remain and it is at most "
         f"{COARSE:g} times as coarse as the finest axis",
@@ -219,16 +231,61 @@ def fit_to_memory(
     if slice_axis is not None:
         limit[slice_axis] = 1
         voxels, most = VOXELS[2, resources.accelerated], SLICES[resources.accelerated]
-    while True:
+
+    def fitted(voxels: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
         patch = shrink_box(limit, voxels)
         strides = choose_strides(patch, spacing)
-        factors = [math.prod(row[axis] for row in strides) for axis in range(dims)]
-        patch = tuple(map(round_to_multiple, patch, factors, longest))
-        needed = math.prod(patch) * width * BYTES_PER_VOXEL * CROPS_PER_LABELED
-        batch = min(most, int(0.5 * resources.memory / needed))
+        patch = tuple(map(round_to_multiple, patch, total_strides(strides, dims), longest))
+        return patch, strides, min(most, crops_in_memory(patch, width, resources.memory))
+
+    larger = math.prod(limit) if resources.allow_large_patches else 0
+    while larger > voxels:
+        patch, strides, batch = fitted(larger)
+        batch = min(batch, crops_in_time(patch, width, resources.seconds))
+        if batch >= LEAST_CROPS:
+            return patch, strides, batch
+        larger = int(0.95 * larger)
+    while True:
+        patch, strides, batch = fitted(voxels)
         if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
             return patch, strides, max(batch, 1)
         voxels //= 2
+
+
+def total_strides(strides: Sequence[Sequence[int]], dims: int) -> list[int]:
+    """The factor by which the network downsamples each axis; sides must be multiples of it."""
+    return [math.prod(row[axis] for row in strides) for axis in range(dims)]
+
+
+def crops_in_memory(
+    patch: Sequence[int], width: int, memory: int, *, per_labeled: int = CROPS_PER_LABELED
+) -> int:
+    """Labeled crops per step that fit into half of the memory; volumes need the rest."""
+    return int(0.5 * memory / (math.prod(patch) * width * BYTES_PER_VOXEL * per_labeled))
+
+
+def crops_in_time(patch: Sequence[int], width: int, seconds: float) -> int:
+    """Labeled crops per step with which `LEAST_STEPS` steps fit into `seconds`."""
+    voxels = seconds * VOXELS_PER_SECOND * (WIDTH / width) ** 2
+    return int(voxels / (LEAST_STEPS * CROPS_PER_LABELED * math.prod(patch)))
+
+
+def fitting_patch(plan: Plan, width: int, memory: int, *, per_labeled: int) -> tuple[int, ...]:
+    """The patch of a plan, shrunk until one labeled crop per step fits; multiples of its strides.
+
+    Empty if no patch fits.
+    """
+    factors = total_strides(plan.strides, plan.dims)
+    voxels = math.prod(plan.patch)
+    while voxels >= 1:
+        box = shrink_box(plan.patch, voxels)
+        patch = tuple(
+            max(side // factor, 1) * factor for side, factor in zip(box, factors, strict=True)
+        )
+        if crops_in_memory(patch, width, memory, per_labeled=per_labeled) >= 1:
+            return patch
+        voxels = int(0.9 * voxels)
+    return ()
 
 
 def usual_minimum(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

@@ -229,7 +229,7 @@ def prepare_folds(
 ) -> Run:
     """Write the run that the folds belong to; its number of steps fits into `budget`."""
     device = choose_device(config.train.device)
-    run, inputs = prepare_run(config, folder, device, quiet=quiet)
+    run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
     require_no_calibration(run)
     if budget is not None:
         first = fold_config(run.config, len(splits), 0)

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from segpl.engine.trainer import TrainSettings
 from segpl.errors import UserError
+from segpl.experiments import compare
 from segpl.experiments.experiment import Experiment, make_experiment
+from segpl.experiments.jobs import TrainingJob
 from segpl.methods.base import METHODS
 from segpl.settings import resolve
 
@@ -153,3 +156,15 @@ def test_the_reference_alone_is_nothing_to_compare():
     content = {"datasets": {"": {"path": "data"}}}
     with pytest.raises(UserError, match="only supervised, the reference"):
         make_experiment(content, "data", methods=["supervised"])
+
+
+@pytest.mark.parametrize(("train", "steps"), [({}, TrainSettings().steps), ({"steps": 7}, 7)])
+def test_compared_runs_have_a_fixed_number_of_steps(monkeypatch, tmp_path, train, steps):
+    """A time budget would give slower methods fewer."""
+    trained = []
+    monkeypatch.setattr(compare, "train", lambda **given: trained.append(given["steps"]))
+    monkeypatch.setattr(compare, "score_run", lambda run: None)
+    content = {"method": {"name": "segpl"}, "train": train}
+    job = TrainingJob("brain", "segpl", 0, tmp_path / "run", content)
+    assert compare.run_job(job, quiet=True) == ""
+    assert trained == [steps]
