@@ -121,7 +121,9 @@ def methods() -> Iterator[str]:
     yield "Choose a method with `--method NAME`. How they relate to each other:"
     yield "[Pseudo-labeling as EM](../explanation/em.md). How they compare:"
     yield "[Evidence](../explanation/evidence.md).\n"
-    summaries = {f"[`{n}`](#{n})": kind.summary for n, kind in METHODS.classes.items()}
+    summaries = {
+        kind.title(f"[`{name}`](#{name})"): kind.summary for name, kind in METHODS.classes.items()
+    }
     yield from table("method", "summary", summaries)
     for name, kind in METHODS.classes.items():
         yield f"\n## {name}\n\n{docstring(kind)}\n"

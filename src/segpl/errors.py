@@ -132,6 +132,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names)}.".lstrip()
 
 
+def mark_reconstruction(label: str) -> str:
+    """The label of a method whose source is known only in part, as tables show it."""
+    return f"{label} (reconstruction)"
+
+
 def count_noun(count: int, noun: str) -> str:
     """'1 case', '2,000 cases'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

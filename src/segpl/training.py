@@ -297,7 +297,8 @@ def write_description(run: Run) -> None:
     planned = {"train": {"lr": run.config.planned_rate(run.plan)}}
     defaults = resolve({"method": {"name": run.config.method}, **planned})
     changed = [text.split(" ")[0] for text in setting_changes(defaults, run.config)]
-    write_json(folder.summary, {"parameters": run.parameters, "changed": changed})
+    summary = {"parameters": run.parameters, "changed": changed}
+    write_json(folder.summary, {**summary, "reconstruction": run.method.is_reconstruction})
     if not folder.environment.exists():
         write_json(folder.environment, describe_environment(run.device))
 

@@ -24,6 +24,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
 from segpl.experiments import compare, phantom_data
 from segpl.methods.segpl import SegPL
+from segpl.report.collection import collect_runs
 
 FAST = (*SHORT, "--steps", 2)
 BASIC = (*FAST, "--methods", "segpl", "--seeds", 0)
@@ -125,6 +126,18 @@ def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_pat
         (run_of(out, f"{name}-0") / "plan.json").read_text() for name in ("supervised", "segpl")
     ]
     assert plans[0] == plans[1]
+
+
+def test_tables_mark_a_reconstructed_method(segpl, pictures, tmp_path):
+    out = tmp_path / "out"
+    variant = ("--set", "methods.slow.method=self-loop", "--methods", "slow", "--seeds", 0)
+    answer = segpl("compare", pictures, *FAST, *variant, "--out", out)
+    assert answer.code == 0, answer.err
+    assert "slow (reconstruction)" in answer.out
+    assert "slow (reconstruction)" in answer.err  # scores so far
+    assert [row["method"] for row in rows_of(out)] == ["supervised", "slow"]
+    runs = [run_of(out, name) for name in ("supervised-0", "slow-0")]
+    assert collect_runs(runs).labels == ["supervised", "self-loop (reconstruction)"]
 
 
 def test_interrupted_comparison_resumes_with_the_same_command(segpl, many, tmp_path, monkeypatch):

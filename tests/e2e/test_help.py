@@ -131,6 +131,7 @@ def test_list_of_methods_marks_the_default_and_says_when_to_use_each(segpl):
     lines = segpl("list", "methods").out.splitlines()
     assert [line.split()[0] for line in lines if "(default)" in line] == [DEFAULT_METHOD]
     assert sum("Use it " in line for line in lines) == len(METHODS.names)
+    assert [line.split()[0] for line in lines if "(reconstruction)" in line] == ["self-loop"]
 
 
 @pytest.mark.parametrize("kind", LISTS)

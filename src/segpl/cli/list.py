@@ -66,7 +66,7 @@ def lines_of_method(name: str) -> list[str]:
 
     method = METHODS.get(name)
     default = " (default)" if name == DEFAULT_METHOD else ""
-    return [f"{name + default:22}{method.summary}", f"{'':22}Use it {method.use}."]
+    return [f"{method.title() + default:28}{method.summary}", f"{'':28}Use it {method.use}."]
 
 
 def summaries_of(kind: str) -> dict[str, str]:

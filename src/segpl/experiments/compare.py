@@ -167,7 +167,7 @@ def status_of(
     job: TrainingJob, rows: Mapping[Path, Sequence[object]], error: str = ""
 ) -> RunStatus:
     """The status of a run that does not run now."""
-    method = f"{job.dataset and job.dataset + ', '}{job.label}"
+    method = f"{job.dataset and job.dataset + ', '}{job.shown_label}"
     if not job.is_scored:
         return RunStatus(job.title, method, "failed" if error else "waiting", error=error)
     dice = dict(zip(ROW_HEADER, rows[job.folder], strict=True))["test_dice"]
@@ -222,15 +222,17 @@ def report_experiment(
     answers = []
     for dataset in experiment.datasets:
         own = [job for job in jobs if job.dataset == dataset.name]
-        scored = {job.folder: job.label for job in own if job.is_scored}
+        scored = {job.folder: job.shown_label for job in own if job.is_scored}
         if not scored:
             continue
         found = collect_runs(list(scored), labels=scored)
+        labels = {job.label: job.shown_label for job in own}
         for question in experiment.questions_on(dataset):
             missing = [j.title for j in own if not j.is_scored and j.label in question.labels]
-            answers.append(answer_question(question, found, dataset=dataset.name, failed=missing))
+            shown = question.relabeled(labels)
+            answers.append(answer_question(shown, found, dataset=dataset.name, failed=missing))
     page = out / "report.html"
-    scored = {job.folder: job.label for job in jobs if job.is_scored}
+    scored = {job.folder: job.shown_label for job in jobs if job.is_scored}
     if scored:
         preface = Preface(
             title=experiment.title,

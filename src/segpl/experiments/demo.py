@@ -81,7 +81,7 @@ def overlay_of(case: Case, runs: Sequence[RunRecord]) -> OverlayCase:
     predictions = {}
     for run in runs:
         files = {stem_of(path): path for path in (run.path / "predictions").iterdir()}
-        title = f"{run.method}: Dice {run.by_case('dice')[case.name]:.2f}"
+        title = f"{run.label}: Dice {run.by_case('dice')[case.name]:.2f}"
         predictions[title] = read_label(files[case.name]).array
     return OverlayCase(case.name, read_image(case.images, 2).array[0], truth, predictions)
 

@@ -17,6 +17,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.experiments.experiment import Experiment, ExperimentDataset
 from segpl.experiments.phantom_data import make_phantom
 from segpl.files import one_process
+from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE
 from segpl.settings import Config, changed_settings, merge_settings, resolve
 
@@ -45,6 +46,11 @@ class TrainingJob:
     @property
     def title(self) -> str:
         return f"{self.dataset and self.dataset + ', '}{self.label}, seed {self.seed}"
+
+    @property
+    def shown_label(self) -> str:
+        """The label in tables."""
+        return METHODS.get(self.content["method"]["name"]).title(self.label)
 
     @property
     def is_scored(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from segpl.errors import InputError
+from segpl.errors import InputError, mark_reconstruction
 from segpl.losses import LOSSES, Loss, class_fractions, foreground_fraction, supervised_loss
 from segpl.methods.settings import MethodSettings
 from segpl.networks.graphs import Function, Recordable
@@ -43,6 +43,7 @@ class Method(nn.Module, ABC):
     summary: ClassVar[str]  # one line, for lists
     use: ClassVar[str]  # when to use it, after the words "Use it"
     reference: ClassVar[str]  # the paper: authors, title, venue, year
+    is_reconstruction: ClassVar[bool] = False  # the paper is known only in part; see `title`
     needs_unlabeled: ClassVar[bool] = True
     has_threshold: ClassVar[bool] = False  # infers a threshold, see `predict_threshold`
     # defaults of [network] that differ for this method; only for the U-Net
@@ -56,6 +57,12 @@ class Method(nn.Module, ABC):
         self.settings = settings
         self.loss = TrainingLoss(LOSSES[settings.loss])
         self.network = build()
+
+    @classmethod
+    def title(cls, label: str = "") -> str:
+        """`label`, or the name, as tables show it."""
+        shown = label or cls.name
+        return mark_reconstruction(shown) if cls.is_reconstruction else shown
 
     @property
     def needs_validation(self) -> bool:

@@ -43,6 +43,7 @@ class SelfLoop(Method):
     summary: ClassVar[str] = (
         "soft labels of a network solving jigsaw puzzles; reconstructed from an abstract"
     )
+    is_reconstruction: ClassVar[bool] = True
     use: ClassVar[str] = "as a baseline of the paper; it is slow"
     reference: ClassVar[str] = (
         "Y. Li, J. Chen, X. Xie, K. Ma, Y. Zheng. Self-Loop Uncertainty: A Novel Pseudo-Label for "

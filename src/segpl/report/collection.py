@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from segpl.errors import InputError
+from segpl.errors import InputError, mark_reconstruction
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
@@ -184,7 +184,8 @@ def _label(run: RunRecord, key: Mapping[str, Any], others: Sequence[Mapping[str,
     shown = [f"{name.split('.', 1)[1]}={key[name]}" for name in differing[:MAX_NAMED]]
     if len(differing) > MAX_NAMED:
         shown.append(f"{len(differing) - MAX_NAMED} more settings, as in {run.name}")
-    return f"{run.method} ({', '.join(shown)})" if shown else run.method
+    name = mark_reconstruction(run.method) if run.is_reconstruction else run.method
+    return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def short_paths(paths: Sequence[str]) -> dict[str, str]:

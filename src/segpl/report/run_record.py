@@ -45,6 +45,7 @@ class RunSummary:
 
     parameters: int = 0  # trainable weights; 0 if unknown
     changed: tuple[str, ...] = ()  # names of the settings that differ from their default
+    reconstruction: bool = False  # the paper of the method is known only in part
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class RunRecord:
     seconds: float = math.nan
     peak_bytes: float = math.nan
     parameters: int = 0  # trainable weights; 0 if unknown
+    is_reconstruction: bool = False  # the paper of the method is known only in part
     problems: tuple[str, ...] = ()
     label: str = ""  # of its method in a report or a comparison
 
@@ -166,6 +168,7 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=summary.parameters,
+        is_reconstruction=summary.reconstruction,
         problems=tuple(problems),
         label=label,
     )

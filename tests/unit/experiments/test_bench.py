@@ -98,6 +98,11 @@ def test_segpl_needs_the_flops_of_supervised_training_on_the_same_images(counts)
     assert cost["predict_gflops"] == reference["predict_gflops"]
 
 
+def test_records_mark_a_reconstructed_method(counts):
+    assert counted("self-loop", workload(8, 8))["name"] == "self-loop (reconstruction)"
+    assert [found["name"] for found in counts.values()] == list(counts)
+
+
 def test_segpl_vi_costs_at_most_two_thousandths_more_flops_than_supervised_training():
     """At the paper's width; the overhead shrinks as crops grow."""
     load = workload(16, 16, 16, labeled=1, unlabeled=1)

@@ -65,6 +65,18 @@ class TestGrouping:
         runs = [make_record("segpl", settings={"method.alpha": alpha}) for alpha in (0.1, 1.0)]
         assert collect(*runs).labels == ["segpl (alpha=0.1)", "segpl (alpha=1.0)"]
 
+    def test_tables_mark_a_reconstructed_method(self):
+        runs = [
+            make_record(
+                "self-loop", 0, [0.5], settings={"method.alpha": alpha}, is_reconstruction=True
+            )
+            for alpha in (0.1, 1.0)
+        ]
+        labels = [f"self-loop (reconstruction) (alpha={alpha})" for alpha in (0.1, 1.0)]
+        assert [row[0] for row in methods_table(collect(*runs)).rows] == labels
+        assert collect(runs[0]).labels == ["self-loop (reconstruction)"]
+        assert collect(make_record("segpl")).labels == ["segpl"]
+
     def test_a_second_run_of_one_method_and_seed_is_left_out(self):
         run = make_record("segpl")
         found = collect(run, replace(run, path=Path("/elsewhere"), name="again"))

@@ -116,8 +116,8 @@ def compare_volumes(
     trial: TrainingTrial, resident: list[Resident], streamed: list[Resident], watch: Stopwatch
 ) -> list[Figures]:
     """Steps of one trial with both kinds of volumes, in turn."""
-    places = {f"{trial.method.name}, on the device": resident}
-    places[f"{trial.method.name}, on disk"] = streamed
+    places = {f"{trial.method.title()}, on the device": resident}
+    places[f"{trial.method.title()}, on disk"] = streamed
     seconds: list[list[float]] = [[], []]
     waited: list[float] = [0.0, 0.0]
     for _ in range(watch.rounds):

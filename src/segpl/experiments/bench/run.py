@@ -24,6 +24,7 @@ from segpl.experiments.bench.steps import Stopwatch, facts_of, measure_machine, 
 from segpl.experiments.bench.tables import facts_text
 from segpl.experiments.bench.workload import PLANNED, Workload
 from segpl.files import write_json
+from segpl.methods.base import METHODS
 from segpl.report.tables import print_table
 from segpl.settings import Config
 
@@ -82,7 +83,8 @@ def run_bench(
         show("prediction", bench["prediction"], tables.PART_COLUMNS, PREDICTION_NOTE)
     if "scaling" in parts:
         bench["scaling"] = measure("scaling", partial(measure_scaling, last, first))
-        show("scaling", bench["scaling"], tables.PART_COLUMNS, f"{last.method}, {first.name}")
+        note = f"{METHODS.get(last.method).title()}, {first.name}"
+        show("scaling", bench["scaling"], tables.PART_COLUMNS, note)
     if "data" in parts:
         measured = {one.method: one for one in (configs[0], last)}.values()
         planned = [replace(one, network=replace(one.network, residual=True)) for one in measured]

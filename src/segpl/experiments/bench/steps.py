@@ -220,7 +220,7 @@ def count_step(trial: TrainingTrial) -> Figures:
     image = batch.labeled.image[:1]
     predict_flops, _ = counts.count_operations(lambda: method.predict(image))
     return {
-        "name": method.name,
+        "name": method.title(),
         "learned_crops": max(learned.values()),
         "parameters": counts.count_weights(method),
         "predicting": counts.count_weights(*method.predictors()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from segpl.errors import InputError
@@ -37,6 +37,10 @@ class Question:
     @property
     def labels(self) -> tuple[str, ...]:
         return (self.reference, *self.variants)
+
+    def relabeled(self, labels: Mapping[str, str]) -> Question:
+        variants = tuple(labels[variant] for variant in self.variants)
+        return replace(self, reference=labels[self.reference], variants=variants)
 
     def is_asked_on(self, dataset: str) -> bool:
         return not self.only or dataset in self.only
