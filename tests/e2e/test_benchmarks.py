@@ -12,6 +12,7 @@ import pytest
 
 from segpl.experiments.experiment import make_experiment
 from segpl.files import read_toml
+from segpl.settings import resolve
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EXPERIMENTS = sorted({*BENCHMARKS.glob("*.toml")} - {BENCHMARKS / "plain.toml"})
@@ -43,6 +44,19 @@ def test_evidence_page_has_the_command_of_every_experiment():
         ]
         assert commands
         assert [command for command in commands if command not in text] == []
+
+
+def test_fair_comparison_changes_only_the_learning_rate_of_each_method():
+    experiment = make_experiment(read_toml(BENCHMARKS / "fair.toml"), "fair.toml")
+    for dataset in experiment.datasets:
+        for question in experiment.questions:
+            configs = [
+                resolve(experiment.settings(dataset, label)).leaves() for label in question.labels
+            ]
+            rates = [config.pop("train.lr") for config in configs]
+            assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.3, 3])
+            assert configs[0]["method.name"] == question.reference
+            assert configs[0] == configs[1] == configs[2]
 
 
 def test_exact_e_step_is_timed_as_a_share_of_the_step(monkeypatch, capsys):
