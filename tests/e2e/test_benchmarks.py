@@ -78,3 +78,37 @@ def test_linear_interpolation_warps_ellipsoids_more_accurately(tmp_path, monkeyp
     assert ellipsoids.startswith("4 ellipsoids")
     assert ellipsoids.endswith("better in 4")
     assert labels.startswith("1 labels, warped and warped back")
+
+
+ROUNDS = BENCHMARKS / "rounds.py"
+
+
+def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        label = np.zeros((16, 16, 16), np.uint8)
+        label[4:12, 4:12, 4:8] = 1
+        image = label + rng.normal(0, 0.1, label.shape)
+        for folder, array in (("images", image.astype(np.float32)), ("labels", label)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            path = tmp_path / folder / f"case{number}.nii.gz"
+            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), path)
+    small = "--labeled 2 --validation 1 --test 1 --steps 2 --longer 3 --folds 2 --batch 1 --width 2"
+    arguments = ["--data", str(tmp_path), *small.split(), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["rounds.py", *arguments])
+    runpy.run_path(str(ROUNDS), run_name="__main__")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.count("  ")]
+    names = {line[:32].strip() for line in rows}
+    variants = {"default", "3 steps", "mean of the folds", "supervised", "hard", "selected"}
+    assert variants | {"weighted"} <= names
+
+
+def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxels():
+    precision = runpy.run_path(str(ROUNDS))["precision"]
+    many = np.full(50, 1000)
+    assert precision(many * 0.9, many) == pytest.approx(0.9, abs=0.01)
+    # one large scan does not outweigh four small ones
+    counts = np.array([100_000, 100, 100, 100, 100])
+    hits = counts * np.array([0.5, 0.95, 0.95, 0.95, 0.95])
+    assert 0.7 < precision(hits, counts) < 0.9
+    assert precision(np.array([0.0]), np.array([0])) == pytest.approx(0.5)

@@ -1,0 +1,351 @@
+"""Longer training, averaged networks and rounds of self-training, compared with the default.
+
+python benchmarks/rounds.py --data DATASETS/Task04_Hippocampus --labeled 8 --seeds 1 2 3
+
+All scores are Dice on validation cases on the grid of the plan. The test cases of `default.toml`
+are left out. The seed draws the labeled cases, weights and crops; the validation cases stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from segpl.assembly import build_method, open_dataset, prepare_inputs
+from segpl.data.augment import transform
+from segpl.data.cache import Volume, load_volumes
+from segpl.data.masks import class_index
+from segpl.data.plan import Plan
+from segpl.data.sampler import Sampler, place_volumes
+from segpl.data.split import make_split
+from segpl.display import TrainingDisplay
+from segpl.engine.device import choose_device, free_memory
+from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import Trainer
+from segpl.evaluate.validation import dice_by_class
+from segpl.methods.base import Method, mask_padding
+from segpl.methods.bpl_mix import BPLMix
+from segpl.predict.window import predict_windows
+from segpl.settings import Config, resolve
+from segpl.types import Batch, PseudoLabels, Unlabeled
+
+Maps = dict[str, Tensor]  # case -> (K, *S)
+BINS = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # lower limits of confidence, but 0
+TARGET = 0.9  # precision of the voxels that `selected` keeps
+
+
+class GivenTargets(BPLMix):
+    """`bpl-mix` whose E-step reads targets and weights that were made beforehand."""
+
+    made: Sequence[Tensor]  # (K + 1, *S) for each unlabeled case: targets, then the weight
+    sampler: Sampler
+    taken: int
+
+    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+        draws = self.sampler.draw(self.taken)
+        crops = self.sampler.cut(
+            [self.made[crop.volume] for crop in draws.unlabeled], draws.unlabeled
+        )
+        inside = self.sampler.inside(draws)
+        maps, inside = transform(crops, inside, draws.unlabeled_geometry, self.sampler.classes)
+        target, weight = maps[:, :-1], maps[:, -1:].expand_as(maps[:, :-1])
+        return (PseudoLabels(target, mask_padding(Unlabeled(crops, inside), weight)),)
+
+    def after_update(self, steps: int) -> None:
+        self.taken = steps
+        super().after_update(steps)
+
+
+@dataclass(frozen=True)
+class Study:
+    config: Config
+    plan: Plan
+    volumes: Mapping[str, Volume]
+    labeled: Sequence[str]
+    unlabeled: Sequence[str]
+    validation: Sequence[str]
+    device: torch.device
+
+    def train(
+        self,
+        labeled: Sequence[Volume],
+        method: str = "bpl-mix",
+        *,
+        steps: int = 0,
+        batch: int = 0,
+        made: Sequence[Tensor] = (),
+    ) -> Method:
+        """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's."""
+        settings = self.config.train
+        settings = replace(settings, steps=steps or settings.steps, batch=batch or settings.batch)
+        config = replace(resolve({"method": {"name": method}}), train=settings)
+        config = replace(config, network=self.config.network, augment=self.config.augment)
+        model = build_method(config, self.plan)
+        unlabeled = [replace(self.volumes[n], label=None, foreground=None) for n in self.unlabeled]
+        placed = place_volumes([*labeled, *unlabeled], self.device, free_memory(self.device))
+        crops = config.train.batch or self.plan.batch
+        sampler = Sampler(
+            labeled=placed[: len(labeled)],
+            unlabeled=placed[len(labeled) :],
+            patch=self.plan.patch,
+            classes=len(self.plan.classes),
+            labeled_crops=crops,
+            unlabeled_crops=crops * config.train.ratio if model.needs_unlabeled else 0,
+            foreground=config.train.foreground,
+            augment=config.augment,
+            seed=config.train.seed,
+            device=self.device,
+            mirror_axes=self.plan.mirror_axes,
+            spacing=self.plan.spacing,
+        )
+        if made:
+            model.__class__ = GivenTargets
+            model.made, model.sampler, model.taken = made, sampler, 0
+            model.latent.requires_grad_(False)  # no threshold is inferred
+        with tempfile.TemporaryDirectory() as folder:
+            display = TrainingDisplay(method, config.train.steps)
+            Trainer(model, sampler, config.train, RunFolder(Path(folder)), display).run()
+        return model.eval()
+
+    def given(self, but: Sequence[str] = ()) -> list[Volume]:
+        return [self.volumes[name] for name in self.labeled if name not in but]
+
+    @torch.no_grad()
+    def predict(self, models: Sequence[Method], cases: Sequence[str], *, views: bool) -> Maps:
+        """Mean probabilities of the models, over mirrored views if there are any."""
+        axes = self.plan.mirror_axes if views else ()
+        flips = [one for count in range(len(axes) + 1) for one in combinations(axes, count)]
+
+        def mean(image: Tensor) -> Tensor:
+            found = [
+                predict_windows(image.flip(sides), model.predict, self.plan).flip(sides)
+                for model in models
+                for sides in ([1 + axis for axis in one] for one in flips)
+            ]
+            return torch.stack(found).mean(0)
+
+        images = {name: np.array(self.volumes[name].image) for name in cases}
+        return {
+            name: mean(torch.from_numpy(image).to(self.device)) for name, image in images.items()
+        }
+
+    def dice(self, maps: Maps) -> float:
+        """Mean Dice over classes and validation cases."""
+        scores = [
+            dice_by_class(maps[name].cpu().numpy(), self.label(name), self.plan)
+            for name in self.validation
+        ]
+        return float(np.mean([value for score in scores for value in score.values()]))
+
+    def label(self, name: str) -> NDArray[Any]:
+        return np.asarray(self.volumes[name].label)
+
+
+def normalized(maps: Tensor) -> Tensor:
+    """Class probabilities (classes, *S) of the outputs (K, *S) of a network."""
+    full = maps if len(maps) > 1 else torch.cat([1 - maps, maps])
+    return full / full.sum(0)
+
+
+def one_hot(maps: Tensor) -> Tensor:
+    index = torch.from_numpy(class_index(maps.cpu().numpy())).to(maps.device)
+    classes = torch.arange(len(maps), device=maps.device) + (len(maps) == 1)
+    return (index == classes.view(-1, *[1] * index.dim())).float()
+
+
+def with_weight(target: Tensor, weight: Tensor | None = None) -> Tensor:
+    weight = torch.ones_like(target[0]) if weight is None else weight
+    return torch.cat([target, weight[None]])
+
+
+def precision(hits: NDArray[Any], counts: NDArray[Any]) -> float:
+    r"""Posterior mean precision, given the hits $h_i$ among $n_i$ voxels of each held-out scan.
+
+    $$p(\mu, s \mid h) \propto \prod_i \mathrm{BetaBinomial}(h_i \mid n_i, s\mu, s(1 - \mu))$$
+
+    with a uniform prior of $\mu$ and of $\log s$ on a grid. Voxels of a scan are not independent:
+    $s$ is the number of voxels that a scan counts as.
+    """
+    kept = counts > 0
+    h, n = (torch.tensor(part[kept], dtype=torch.float64) for part in (hits, counts))
+    mu = torch.linspace(0.005, 0.995, 199, dtype=torch.float64).view(-1, 1, 1)
+    s = torch.logspace(0, 3, 31, dtype=torch.float64).view(1, -1, 1)
+
+    def log_beta(a: Tensor, b: Tensor) -> Tensor:
+        return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+
+    a, b = s * mu, s * (1 - mu)
+    log = (log_beta(h + a, n - h + b) - log_beta(a, b)).sum(-1)  # (mu, s)
+    weight = (log - log.max()).exp()
+    return float((weight * mu[..., 0]).sum() / weight.sum())
+
+
+def precision_table(study: Study, held_out: Maps, *, above: bool) -> Tensor:
+    """Precision (classes, bins) of held-out predictions in each bin of confidence, or above it."""
+    classes, bins = len(study.plan.classes), len(BINS) + 1
+    hits, counts = np.zeros((2, classes, bins, len(held_out)))
+    for number, (name, maps) in enumerate(held_out.items()):
+        confidence, index = normalized(maps).cpu().max(0)
+        place, label = (
+            torch.bucketize(confidence, BINS, right=True),
+            torch.from_numpy(study.label(name)),
+        )
+        for k in range(classes):
+            for bin_number in range(bins):
+                chosen = (index == k) & (place >= bin_number if above else place == bin_number)
+                counts[k, bin_number, number] = chosen.sum()
+                hits[k, bin_number, number] = (chosen & (label == k)).sum()
+    pairs = zip(hits.reshape(-1, len(held_out)), counts.reshape(-1, len(held_out)), strict=True)
+    return torch.tensor([precision(*pair) for pair in pairs]).view(classes, bins)
+
+
+def selected_weight(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+    """1 from the confidence on at which a class reaches the target precision, otherwise 0."""
+    reached = precision_table(study, held_out, above=True) >= TARGET  # (classes, bins)
+    keeps = reached.int().cummax(1).values.float()
+    return lambda maps: look_up(keeps, maps)
+
+
+def precision_weight(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+    """The precision of the class and confidence of each voxel."""
+    table = precision_table(study, held_out, above=False)
+    return lambda maps: look_up(table, maps)
+
+
+def look_up(table: Tensor, maps: Tensor) -> Tensor:
+    confidence, index = normalized(maps).max(0)
+    place = torch.bucketize(confidence, BINS.to(maps.device), right=True)
+    return table.to(maps.device)[index, place].float()
+
+
+def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) -> dict[str, float]:
+    """Dice of each variant; those after `folds` learn from labels that the folds made."""
+    scores: dict[str, float] = {}
+
+    def score(name: str, models: Sequence[Method]) -> None:
+        for title, views in ((name, False), (f"{name}, mirrored views", True)):
+            if not views or study.plan.mirror_axes:
+                scores[title] = study.dice(study.predict(models, study.validation, views=views))
+                print(f"{title}: {scores[title]:.4f}", flush=True)
+
+    if "default" in variants:
+        score("default", [study.train(study.given())])
+    if "longer" in variants:
+        score(f"{longer} steps", [study.train(study.given(), steps=longer)])
+    rounds = [name for name in variants if name not in ("default", "longer", "folds")]
+    if not rounds and "folds" not in variants:
+        return scores
+    models, held_out = [], {}
+    for number in range(folds):
+        part = study.labeled[number::folds]
+        models.append(study.train(study.given(but=part)))
+        held_out |= study.predict(models[-1:], part, views=True)
+    score("mean of the folds", models)
+    made = study.predict(models, study.unlabeled, views=True)
+    for name in rounds:
+        if name == "supervised":
+            extra = [made_volume(study.volumes[case], maps) for case, maps in made.items()]
+            given = study.given() * max(1, round(len(extra) / 2 / len(study.labeled)))
+            crops = 3 * (study.config.train.batch or study.plan.batch)
+            score(name, [study.train([*given, *extra], "supervised", batch=crops)])
+            continue
+        targets = MAKERS[name](study, held_out)
+        score(name, [study.train(study.given(), made=[targets(maps) for maps in made.values()])])
+    return scores
+
+
+def made_volume(volume: Volume, maps: Tensor) -> Volume:
+    label = class_index(maps.cpu().numpy()).astype(np.int8)
+    return replace(volume, label=label, foreground=np.argwhere(label > 0).astype(np.int32))
+
+
+Maker = Callable[[Study, Maps], Callable[[Tensor], Tensor]]
+
+
+def hard(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+    return lambda maps: with_weight(one_hot(maps))
+
+
+def selected(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+    weight = selected_weight(study, held_out)
+    return lambda maps: with_weight(one_hot(maps), weight(maps))
+
+
+def weighted(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+    weight = precision_weight(study, held_out)
+    return lambda maps: with_weight(one_hot(maps), weight(maps))
+
+
+MAKERS: dict[str, Maker] = {"hard": hard, "selected": selected, "weighted": weighted}
+VARIANTS = ("default", "longer", "folds", "supervised", *MAKERS)
+
+
+def make_study(args: argparse.Namespace, seed: int) -> Study:
+    device = choose_device(args.device)
+    config = resolve(
+        {
+            "data": {"path": str(args.data)},
+            "split": {"labeled": args.labeled, "test": args.test},
+            "train": {
+                "steps": args.steps,
+                "batch": args.batch,
+                "lr": args.lr,
+                "seed": seed,
+                "device": args.device,
+            },
+            "network": {"width": args.width, "residual": True},
+            "augment": {"affine": 0.5, "mirror": 0.5, "scanner": 0.3, "blur": 1.0},
+        }
+    )
+    plan = prepare_inputs(config, None).plan
+    dataset = open_dataset(config)
+    pool = sorted(make_split(dataset, replace(config.split, labeled=0)).labeled)
+    random.Random(1000).shuffle(pool)
+    validation, rest = pool[: args.validation], pool[args.validation :]
+    random.Random(seed).shuffle(rest)
+    labeled, unlabeled = rest[: args.labeled], rest[args.labeled :]
+    cases = [dataset.case(name) for name in (*labeled, *validation)]
+    cases += [dataset.case(name).without_label() for name in unlabeled]
+    volumes = load_volumes(cases, plan, labeled={*labeled, *validation})
+    named = {volume.name: volume for volume in volumes}
+    return Study(config, plan, named, labeled, unlabeled, validation, device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--labeled", type=int, required=True)
+    parser.add_argument("--validation", type=int, default=40)
+    parser.add_argument("--test", type=int, default=40)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--longer", type=int, default=8000)
+    parser.add_argument("--folds", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--lr", type=float, default=0.0025)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
+    args = parser.parse_args()
+    rows = []
+    for seed in args.seeds:
+        print(f"Seed {seed}")
+        rows.append(run_study(make_study(args, seed), args.variants, args.folds, args.longer))
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        print(f"{name:32} {np.mean(values):.4f}  {' '.join(f'{value:.4f}' for value in values)}")
+
+
+if __name__ == "__main__":
+    main()
