@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from segpl.errors import InputError
 from segpl.losses import dice_loss
+from segpl.methods.base import METHODS
 from segpl.methods.self_loop import SelfLoop
 from segpl.networks.network import NetworkSettings
 from segpl.types import Batch, Unlabeled
@@ -326,7 +327,23 @@ def test_crops_too_small_for_a_puzzle_are_rejected():
 
 
 UNET, DYNUNET = NetworkSettings(), NetworkSettings("DynUNet")
+
+
+def test_tables_mark_it_as_a_reconstruction():
+    assert METHODS.get("self-loop").title() == "self-loop (reconstruction)"
+    assert METHODS.get("self-loop").title("slow") == "slow (reconstruction)"
+    assert [kind.name for kind in METHODS.classes.values() if kind.is_reconstruction] == [
+        "self-loop"
+    ]
+
+
 MUTATIONS = [
+    Mutation(
+        "passes for the published method",
+        "is_reconstruction: ClassVar[bool] = True",
+        "is_reconstruction: ClassVar[bool] = False",
+        "test_tables_mark_it_as_a_reconstruction",
+    ),
     Mutation(
         "drops the puzzle",
         "return (PseudoLabels(target, certainty * inside, terms, monitors),)",
