@@ -9,6 +9,7 @@ are left out. The seed draws the labeled cases, weights and crops; the validatio
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +35,14 @@ from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
 from segpl.evaluate.validation import dice_by_class
-from segpl.methods.base import Method, mask_padding
+from segpl.losses import cross_entropy, targets_of, voxelwise_entropy
+from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.bpl_mix import BPLMix
+from segpl.methods.strong_view import make_strong_view
 from segpl.predict.window import predict_windows
 from segpl.settings import Config, resolve
-from segpl.types import Batch, PseudoLabels, Unlabeled
+from segpl.types import Batch, PseudoLabels, StepOutput, Unlabeled
+from segpl.views.mixing import TrainingCrops
 
 Maps = dict[str, Tensor]  # case -> (K, *S)
 BINS = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # lower limits of confidence, but 0
@@ -51,6 +55,7 @@ class GivenTargets(BPLMix):
     made: Sequence[Tensor]  # (K + 1, *S) for each unlabeled case: targets, then the weight
     sampler: Sampler
     taken: int
+    is_soft: bool
 
     def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
         draws = self.sampler.draw(self.taken)
@@ -61,6 +66,23 @@ class GivenTargets(BPLMix):
         maps, inside = transform(crops, inside, draws.unlabeled_geometry, self.sampler.classes)
         target, weight = maps[:, :-1], maps[:, -1:].expand_as(maps[:, :-1])
         return (PseudoLabels(target, mask_padding(Unlabeled(crops, inside), weight)),)
+
+    def objective(
+        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
+    ) -> StepOutput:
+        if not self.is_soft:
+            return super().objective(batch, pseudo, progress)
+        labeled, outputs = batch.labeled, self.network.outputs
+        view, moved, _ = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
+        mixed = self.mix(
+            TrainingCrops(labeled.image, *targets_of(labeled.label, outputs)),
+            TrainingCrops(view, moved.target, moved.weight),
+            batch.choices("mixing"),
+        )
+        on_labeled, on_mixed = forward_together(self.network, labeled.image, mixed.image)
+        # predicting a soft target does not minimize the soft Dice loss
+        loss = cross_entropy(on_mixed.logits, mixed.target, mixed.weight)
+        return self.semi_supervised(batch, on_labeled, pseudo[0], loss, progress)
 
     def after_update(self, steps: int) -> None:
         self.taken = steps
@@ -85,6 +107,7 @@ class Study:
         steps: int = 0,
         batch: int = 0,
         made: Sequence[Tensor] = (),
+        is_soft: bool = False,
     ) -> Method:
         """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's."""
         settings = self.config.train
@@ -111,7 +134,7 @@ class Study:
         )
         if made:
             model.__class__ = GivenTargets
-            model.made, model.sampler, model.taken = made, sampler, 0
+            model.made, model.sampler, model.taken, model.is_soft = made, sampler, 0, is_soft
             model.latent.requires_grad_(False)  # no threshold is inferred
         with tempfile.TemporaryDirectory() as folder:
             display = TrainingDisplay(method, config.train.steps)
@@ -252,16 +275,18 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         models.append(study.train(study.given(but=part)))
         held_out |= study.predict(models[-1:], part, views=True)
     score("mean of the folds", models)
-    made = study.predict(models, study.unlabeled, views=True)
+    each = [study.predict([model], study.unlabeled, views=True) for model in models]
+    made = {name: torch.stack([maps[name] for maps in each]) for name in study.unlabeled}
     for name in rounds:
         if name == "supervised":
-            extra = [made_volume(study.volumes[case], maps) for case, maps in made.items()]
+            extra = [made_volume(study.volumes[case], maps.mean(0)) for case, maps in made.items()]
             given = study.given() * max(1, round(len(extra) / 2 / len(study.labeled)))
             crops = 3 * (study.config.train.batch or study.plan.batch)
             score(name, [study.train([*given, *extra], "supervised", batch=crops)])
             continue
         targets = MAKERS[name](study, held_out)
-        score(name, [study.train(study.given(), made=[targets(maps) for maps in made.values()])])
+        labels = [targets(maps) for maps in made.values()]
+        score(name, [study.train(study.given(), made=labels, is_soft=name == "soft")])
     return scores
 
 
@@ -270,24 +295,40 @@ def made_volume(volume: Volume, maps: Tensor) -> Volume:
     return replace(volume, label=label, foreground=np.argwhere(label > 0).astype(np.int32))
 
 
-Maker = Callable[[Study, Maps], Callable[[Tensor], Tensor]]
+# from the maps of all folds (N, K, *S) to targets and weight (K + 1, *S)
+Targets = Callable[[Tensor], Tensor]
 
 
-def hard(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
-    return lambda maps: with_weight(one_hot(maps))
+def hard(study: Study, held_out: Maps) -> Targets:
+    return lambda maps: with_weight(one_hot(maps.mean(0)))
 
 
-def selected(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+def soft(study: Study, held_out: Maps) -> Targets:
+    return lambda maps: with_weight(maps.mean(0))
+
+
+def selected(study: Study, held_out: Maps) -> Targets:
     weight = selected_weight(study, held_out)
-    return lambda maps: with_weight(one_hot(maps), weight(maps))
+    return lambda maps: with_weight(one_hot(maps.mean(0)), weight(maps.mean(0)))
 
 
-def weighted(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
+def weighted(study: Study, held_out: Maps) -> Targets:
     weight = precision_weight(study, held_out)
-    return lambda maps: with_weight(one_hot(maps), weight(maps))
+    return lambda maps: with_weight(one_hot(maps.mean(0)), weight(maps.mean(0)))
 
 
-MAKERS: dict[str, Maker] = {"hard": hard, "selected": selected, "weighted": weighted}
+def agreed(study: Study, held_out: Maps) -> Targets:
+    """Weights of 1 where the folds agree, and 0 where they contradict each other."""
+
+    def make(maps: Tensor) -> Tensor:
+        mean = maps.mean(0)
+        information = voxelwise_entropy(mean) - voxelwise_entropy(maps).mean(0)  # (K, *S)
+        return with_weight(one_hot(mean), 1 - information.amax(0).clamp(min=0) / math.log(2))
+
+    return make
+
+
+MAKERS = {maker.__name__: maker for maker in (hard, soft, selected, weighted, agreed)}
 VARIANTS = ("default", "longer", "folds", "supervised", *MAKERS)
 
 

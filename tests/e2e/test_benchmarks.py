@@ -83,6 +83,7 @@ def test_linear_interpolation_warps_ellipsoids_more_accurately(tmp_path, monkeyp
 ROUNDS = BENCHMARKS / "rounds.py"
 
 
+@pytest.mark.slow
 def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     for number in range(6):
@@ -99,8 +100,8 @@ def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
     runpy.run_path(str(ROUNDS), run_name="__main__")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("  ")]
     names = {line[:32].strip() for line in rows}
-    variants = {"default", "3 steps", "mean of the folds", "supervised", "hard", "selected"}
-    assert variants | {"weighted"} <= names
+    made = {"supervised", "hard", "soft", "selected", "weighted", "agreed"}
+    assert {"default", "3 steps", "mean of the folds", *made} <= names
 
 
 def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxels():
