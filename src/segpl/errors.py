@@ -23,8 +23,7 @@ OPTION = re.compile(
     r"| (?P<word>(?:auto|cpu|cuda|last|best|all|none|supervised|local|ray|slurm)\b)"
     r"| (?P<setting>[a-z_]+\.[a-z_.]+=[^\s,;:]*[^\s,;:.]))?"
 )
-TURNED_ON = ("fill", "overwrite", "phantom", "probabilities", "resume", "yes")
-SWITCHES = {"no-folds": "ensemble=()", **{name: f"{name}=True" for name in TURNED_ON}}
+SWITCHES = ("fast", "fill", "overwrite", "phantom", "probabilities", "resume", "yes")
 ARGUMENTS = {"set": "overrides"}  # options that Python names differently
 
 
@@ -48,7 +47,7 @@ def _as_argument(found: re.Match[str]) -> str:
     option = found["name"]
     name = ARGUMENTS.get(option, option.replace("-", "_"))
     if option in SWITCHES:
-        return SWITCHES[option]
+        return f"{name}=True"
     if value := found["number"] or found["text"]:
         return f"{name}={value}"
     if found["word"]:

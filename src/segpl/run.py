@@ -39,7 +39,8 @@ from segpl.predict.familiarity import (
 from segpl.predict.inference import PredictedImage, predict_image
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import predict_jobs
-from segpl.predict.sampling_choice import samplers_for, sampling_note
+from segpl.predict.samples import average_views
+from segpl.predict.sampling_choice import samplers_for, sampling_note, views_note
 from segpl.settings import (
     Config,
     read_config,
@@ -106,9 +107,12 @@ class Run:
         by: str | None = None,
         seed: int = 0,
         ensemble: Sequence[Run] | None = None,
+        fast: bool = False,
         largest: str | Sequence[str] | None = None,
     ) -> list[Path]:
         """Write a mask for every input and return the files written.
+
+        Probabilities are means over mirrored views of the image, if training has mirrored images.
 
         Args:
             inputs: images, folders or a dataset; by default the test cases of the run.
@@ -121,12 +125,12 @@ class Run:
             seed: seed of the samples.
             ensemble: other runs to average with; also writes uncertainty maps. By default the
                 folds of the run, if its cross-validation is complete; () for none.
+            fast: predict without folds and without mirrored views.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
         """
-        ensemble = self.fold_runs() if ensemble is None else ensemble
-        runs = [self, *ensemble]
-        samplers = samplers_for(runs, samples, by, seed)
+        runs = [self, *self.other_runs(ensemble, fast=fast)]
+        samplers = samplers_for(runs, samples, by, seed, fast=fast)
         kept = self.one_component_classes(largest)
         paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
         jobs = self.find_jobs(paths) if paths else self.test_jobs()
@@ -149,11 +153,13 @@ class Run:
             advance = stack.enter_context(bar("predicting", len(jobs), quiet=self.quiet))
             return predict_jobs(
                 jobs,
-                self.method.predict,
+                average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
                 self.plan,
                 Path(out),
                 device=self.device,
-                run=" + ".join(run.identity for run in runs) + sampling_note(samplers),
+                run=" + ".join(run.identity for run in runs)
+                + views_note(runs, samplers, fast=fast)
+                + sampling_note(samplers),
                 probabilities=probabilities,
                 overwrite=overwrite,
                 overlap=overlap,
@@ -179,6 +185,12 @@ class Run:
         weights = self.folder.weights_hash(self.checkpoint)
         return ScanJudge(record, self.method.predictors()[0], self.plan, weights)
 
+    def other_runs(self, ensemble: Sequence[Run] | None, *, fast: bool) -> Sequence[Run]:
+        """The runs to average with."""
+        if fast and ensemble:
+            raise InputError("--fast uses a single run. Leave out --fast or --ensemble.")
+        return self.fold_runs() if ensemble is None and not fast else ensemble or ()
+
     def fold_runs(self) -> list[Run]:
         """The runs of a complete cross-validation, to average with."""
         if self.folds and not self.quiet:
@@ -199,6 +211,7 @@ class Run:
         by: str | None = None,
         seed: int = 0,
         ensemble: Sequence[Run] | None = None,
+        fast: bool = False,
         largest: str | Sequence[str] | None = None,
         name: str = "",
     ) -> PredictedImage:
@@ -214,13 +227,13 @@ class Run:
             by: how to draw samples; by default networks if there are enough, otherwise views.
             seed: seed of the samples.
             ensemble: other runs to average with; by default the folds of the run, () for none.
+            fast: predict without folds and without mirrored views.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
             name: random samples are those for a file of this name.
         """
-        ensemble = self.fold_runs() if ensemble is None else ensemble
-        runs = [self, *ensemble]
-        samplers = samplers_for(runs, samples, by, seed)
+        runs = [self, *self.other_runs(ensemble, fast=fast)]
+        samplers = samplers_for(runs, samples, by, seed, fast=fast)
         for run in runs:
             run.method.to(self.device).eval()
         judge = self.scan_judge()
@@ -232,7 +245,7 @@ class Run:
                 spacing=spacing,
                 affine=affine,
             ),
-            self.method.predict,
+            average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
             self.plan,
             device=self.device,
             name=name,

@@ -60,16 +60,19 @@ def test_each_labeled_case_is_held_out_once(run):
     assert whole["validation"] == []
 
 
-def test_the_table_has_the_last_scores_of_the_folds(run):
-    """Not the best ones, which the held-out cases have selected."""
-    last = []
+def test_held_out_masks_are_the_default_prediction_of_the_last_checkpoint(made, run, tmp_path):
+    """Not of the best one, which the held-out cases have selected, nor of other folds."""
+    assert {row["step"] for row in rows_of(run / "folds.csv")} == {"6"}
     for number in range(COUNT):
-        rows = rows_of(run / f"fold-{number}" / "validation.csv")
-        assert {row["step"] for row in rows} == {"2", "4", "6"}
-        last += [
-            ("6", str(number), r["case"], r["class"], r["dice"]) for r in rows if r["step"] == "6"
-        ]
-    assert [tuple(row.values()) for row in rows_of(run / "folds.csv")] == last
+        fold, out = run / f"fold-{number}", tmp_path / str(number)
+        assert {row["step"] for row in rows_of(fold / "validation.csv")} == {"2", "4", "6"}
+        (name,) = read(fold / "split.json")["validation"]
+        trained = library.load_run(fold, checkpoint="last", quiet=True)
+        trained.predict(made / "data" / "labeled" / "imgs" / f"{name}.png", out=out)
+        masks = [folder / f"{name}.png" for folder in (out, fold / "validation")]
+        assert masks[0].read_bytes() == masks[1].read_bytes()
+        recorded = json.loads((fold / "validation" / "predictions.json").read_text())["run"]
+        assert recorded == f"{trained.identity} (mean of mirrored views)"
 
 
 def test_folds_do_not_change_the_run_itself(made):
@@ -87,7 +90,7 @@ def test_the_run_and_its_folds_predict_as_an_ensemble_by_default(segpl, run, tmp
     assert answer.code == 0, answer.err
     assert "and fold-0, fold-1, fold-2." in answer.err
     assert runs_in(tmp_path / "mean") == ["run", "fold-0", "fold-1", "fold-2"]
-    assert segpl("predict", run, "--no-folds", "--out", tmp_path / "one").code == 0
+    assert segpl("predict", run, "--fast", "--out", tmp_path / "one").code == 0
     assert runs_in(tmp_path / "one") == ["run"]
 
 

@@ -100,18 +100,18 @@ def test_several_classes_have_maps_of_several_channels(segpl, made, tmp_path):
 def test_missing_maps_are_added_and_other_samples_are_not_mixed_in(segpl, made, tmp_path):
     out = tmp_path / "masks"
     command = ("predict", made / "three", "--out", out)
-    samples = ("--samples", 2, "--by", "flips")
+    samples = ("--samples", 2, "--by", "views")
     assert segpl(*command, *samples).code == 0
     before = files_in(out)
     assert "Nothing to do" in segpl(*command, *samples).out
     (out / "uncertainty" / "t0_std.npz").unlink()
     assert "Wrote 1 mask to" in segpl(*command, *samples).out
     assert set(files_in(out)) == set(before)
-    for options in ((), ("--samples", 1, "--by", "flips")):
+    for options in ((), ("--samples", 1, "--by", "views")):
         answer = segpl(*command, *options)
         assert answer.code == 1
         assert "predictions of another run" in answer.err
-    assert segpl(*command, "--samples", 1, "--by", "flips", "--overwrite").code == 0
+    assert segpl(*command, "--samples", 1, "--by", "views", "--overwrite").code == 0
 
 
 def predict(segpl, out: Path, *arguments: object) -> np.ndarray:
@@ -135,10 +135,10 @@ def test_an_ensemble_is_the_mean_of_its_runs_whatever_their_grids(segpl, made, t
     ("options", "words"),
     [
         (("--samples", 5, "--by", "thresholds"), "needs a method that learns a threshold"),
-        (("--samples", 5, "--by", "networks"), "Available: views, flips."),
+        (("--samples", 5, "--by", "networks"), "Available: views."),
         (("--samples", 5, "--by", "flip"), "no way of sampling named 'flip'"),
         (("--samples", 0), "--samples is 0, but must be at least 1"),
-        (("--by", "flips"), "Add --samples 5"),
+        (("--by", "views"), "Add --samples 5"),
         (("--ensemble", "one"), "is given twice"),
         (("--ensemble", "three"), "need the same channels and classes"),
         (("--ensemble", "nowhere"), "nowhere does not exist"),

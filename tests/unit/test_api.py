@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 
 import segpl
+from segpl.data.arrays import image_in_memory
 from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
 from segpl.evaluate.scores import Score, write_scores
 from segpl.notebook import crop_grid
+from segpl.predict.inference import predict_image
 from segpl.report.page.slices import planes
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 0.7, 5], [-0.5, 0, 0, 7], [0, 0.6, 0, -3], [0, 0, 0, 1.0]])
-OPTIONS = {"samples": 2, "by": "flips", "largest": "none"}
+OPTIONS = {"samples": 2, "by": "views", "largest": "none"}
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +142,7 @@ def stored(run, scan, tmp_path_factory):
     import nibabel
 
     out = tmp_path_factory.mktemp("masks")
-    run.predict(scan, out=out, probabilities=True, samples=2, by="flips", largest="none")
+    run.predict(scan, out=out, probabilities=True, **OPTIONS)
     found = {path.name: path for path in out.rglob("*.nii.gz")}
     name = scan.name.removesuffix(".nii.gz")
     return {
@@ -176,6 +178,40 @@ def test_an_image_in_memory_gives_what_its_file_gives(run, scan, stored, kind):
     for name in ("probabilities", "entropy", "std"):
         expected = np.asarray(stored[name].dataobj)
         np.testing.assert_array_equal(getattr(found, name)[0], expected, err_msg=name)
+
+
+def test_predictions_are_means_over_mirrored_views_unless_fast(run, scan, tmp_path):
+    import nibabel
+
+    assert run.plan.mirror_axes == (0,)
+    image = image_in_memory(nibabel.load(scan), dims=3, channels=1)
+
+    def mirrored(windows):
+        return run.method.predict(windows.flip(2)).flip(2)
+
+    both = lambda windows: (run.method.predict(windows) + mirrored(windows)) / 2  # noqa: E731
+    for options, predict in (({}, both), ({"fast": True}, run.method.predict)):
+        expected = predict_image(image, predict, run.plan, device=run.device)
+        in_memory = run.predict_array(nibabel.load(scan), largest="none", **options)
+        assert in_memory.probabilities == pytest.approx(expected.probabilities, abs=1e-6)
+        for name, probabilities in (("maps", True), ("rows", False)):
+            out = tmp_path / f"{name}-{options}"
+            run.predict(scan, out=out, probabilities=probabilities, largest="none", **options)
+            labels = nibabel.load(out / scan.name).get_fdata()
+            np.testing.assert_array_equal(labels, in_memory.labels)
+            has_note = read_manifest(out).run.endswith(" (mean of mirrored views)")
+            assert has_note == (not options)
+            with pytest.raises(InputError, match=r"holds predictions with other views \(fast=True"):
+                run.predict(scan, out=out, largest="none", fast=not options)
+        stored = nibabel.load(tmp_path / f"maps-{options}" / "probabilities" / scan.name)
+        np.testing.assert_array_equal(in_memory.probabilities[0], np.asarray(stored.dataobj))
+    averaged = run.predict_array(nibabel.load(scan)).probabilities
+    assert not np.allclose(expected.probabilities, averaged, atol=1e-4)
+
+
+def test_fast_uses_a_single_run(run, scan):
+    with pytest.raises(InputError, match="fast=True uses a single run"):
+        run.predict_array(scan, fast=True, ensemble=[run])
 
 
 def test_the_spacing_matters(run):

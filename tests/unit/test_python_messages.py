@@ -32,7 +32,7 @@ def in_python(monkeypatch):
         ("Choose another --out.", "Choose another `out`."),
         ("Resume it with --resume, or", "Resume it with resume=True, or"),
         ("Use --device cpu.", "Use device='cpu'."),
-        ("--no-folds leaves out", "ensemble=() leaves out"),
+        ("--fast uses one run", "fast=True uses one run"),
         ("--pgd-steps is 0", "`pgd_steps` is 0"),
         ("off: --set train.compile=off.", "off: overrides=['train.compile=off']."),
         ("--subject '(a' has", "subject='(a' has"),

@@ -4,6 +4,7 @@ Examples:
   segpl predict runs/a --out masks                  # test cases of the run
   segpl predict runs/a new_scans --out masks        # all images in a folder
   segpl predict runs/a scan.nii.gz --out masks --probabilities
+  segpl predict runs/a --out masks --fast           # one view, no folds
   segpl predict runs/a --out masks --samples 5      # with uncertainty maps
   segpl predict runs/a --out masks --ensemble runs/b runs/c
   segpl predict runs/a --out masks --largest liver  # its largest component
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by",
         metavar="WAY",
-        help="how to draw samples: networks, views, flips, thresholds or dropout (default: "
+        help="how to draw samples: networks, views, thresholds or dropout (default: "
         "networks if the run has N of them, otherwise views)",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
@@ -71,7 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="average the predictions of these runs as well (default: the folds of the run, if its "
         "cross-validation is complete)",
     )
-    parser.add_argument("--no-folds", action="store_true", help="use the run without its folds")
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="predict without folds and mirrored views (default: average the folds of the run, and "
+        "mirrored views of each image if training has mirrored images)",
+    )
     parser.add_argument(
         "--largest",
         nargs="+",
@@ -108,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
             samples=args.samples,
             by=args.by,
             seed=args.seed,
-            ensemble=others if args.ensemble or args.no_folds else None,
+            ensemble=others or None,
+            fast=args.fast,
             largest=args.largest,
         )
     except IncompleteError:

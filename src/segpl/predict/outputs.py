@@ -27,6 +27,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.files import one_process, require_below, storage_errors, write_text
 from segpl.predict.inputs import Job
+from segpl.predict.sampling_choice import VIEWS_NOTE
 from segpl.predict.summary import summarize_case
 from segpl.predict.writers import output_name, probabilities_name
 
@@ -34,6 +35,16 @@ PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
 UNCERTAINTY = (ENTROPY, STD)
 UNKNOWN_RUN = "unknown"
 SEGMENTATION = "dicom-seg"
+
+
+def how_masks_differ(before: str, now: str) -> str:
+    """How masks of two identities differ, for a message."""
+    before, now = (identity.split(LARGEST_NOTE)[0] for identity in (before, now))
+    if before == now:
+        return "with another --largest"
+    if before.replace(VIEWS_NOTE, "") == now.replace(VIEWS_NOTE, ""):
+        return "with other views (--fast)"
+    return "of another run or of other weights"
 
 
 class OtherWeightsError(InputError):
@@ -135,12 +146,7 @@ class OutputFolder:
                 if entry.may_replace:  # permitted earlier, for the mask of that time
                     reject_changed(self.path / entry.labels, entry)
                 else:
-                    before, now = (one.split(LARGEST_NOTE)[0] for one in (entry.outdated, self.run))
-                    other = (
-                        "with another --largest"
-                        if before == now
-                        else "of another run or of other weights"
-                    )
+                    other = how_masks_differ(entry.outdated, self.run)
                     raise OtherWeightsError(
                         f"{self.path} holds predictions {other} ({entry.outdated}), for example of "
                         f"{name}. Choose another --out, or replace them with --overwrite."

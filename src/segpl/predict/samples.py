@@ -1,4 +1,4 @@
-"""Several predictions of one image, by networks, views, flips, thresholds or dropout."""
+"""Several predictions of one image, by networks, views, thresholds or dropout."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class RunSampler:
     sampling: Sampling | None = None  # None: the plain prediction is the only sample
     number: int = 0  # in the ensemble: its members must not draw the same random numbers
     mirrors: bool = True  # whether training has shown mirrored images
+    averages: bool = False  # whether a sample is the mean over mirrored views
 
     @property
     def device(self) -> torch.device:
@@ -62,13 +63,17 @@ class RunSampler:
     def samples(self, image: Tensor, case: str, whole: PredictWhole) -> Iterator[tuple[Maps, Maps]]:
         """Each sample (K, *S) of a prepared image, with the probabilities it was made from."""
         if self.sampling is None:
-            maps = whole(image, self.method.predict, self.plan, self.plan.outputs)
+            predict = self.averaged(self.method.predict)
+            maps = whole(image, predict, self.plan, self.plan.outputs)
             return iter([(maps, maps)])
         seeds = [
             sample_seed(self.sampling.seed, self.number, case, index)
             for index in range(self.sampling.count)
         ]
         return SAMPLERS[self.sampling.by](self, seeds, image, whole)
+
+    def averaged(self, predict: Predict) -> Predict:
+        return average_views(predict, self.plan, mirrors=self.averages and self.mirrors)
 
 
 def sample_seed(seed: int, number: int, case: str, index: int) -> int:
@@ -104,7 +109,8 @@ def sample_thresholds(
                 parts.append(drawn.expand(1, channels, *sides))
             return torch.cat(parts, 1)  # (1, K + k draws, *patch)
 
-        maps = whole(image, one_by_one(predict), sampler.plan, outputs * (1 + len(some)))
+        averaged = sampler.averaged(one_by_one(predict))
+        maps = whole(image, averaged, sampler.plan, outputs * (1 + len(some)))
         probability, thresholds = maps[:outputs], maps[outputs:]
         for threshold in np.split(thresholds, len(some)):  # (k, *S)
             yield apply_threshold(probability, threshold, selects=selects), probability
@@ -127,7 +133,8 @@ def sample_networks(
 ) -> Iterator[tuple[Maps, Maps]]:
     """Predictions of the networks whose mean is the plain prediction."""
     for network in sampler.method.predictors()[: len(seeds)]:
-        maps = whole(image, network_probability(network), sampler.plan, sampler.plan.outputs)
+        predict = sampler.averaged(network_probability(network))
+        maps = whole(image, predict, sampler.plan, sampler.plan.outputs)
         yield maps, maps
 
 
@@ -149,47 +156,17 @@ def sample_dropout(
                     stack.enter_context(with_dropout(network))
                 return sampler.method.predict(window)
 
-        maps = whole(image, one_by_one(predict), sampler.plan, sampler.plan.outputs)
+        averaged = sampler.averaged(one_by_one(predict))
+        maps = whole(image, averaged, sampler.plan, sampler.plan.outputs)
         yield maps, maps
-
-
-def sample_flips(
-    sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
-) -> Iterator[tuple[Maps, Maps]]:
-    """Predictions of mirrored windows, mirrored back. Nothing is random."""
-    still = (0,) * sampler.plan.dims
-    return _sample_views(
-        sampler, [(axes, still) for axes in flip_axes(sampler.plan)], seeds, image, whole
-    )
 
 
 def sample_views(
     sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
 ) -> Iterator[tuple[Maps, Maps]]:
     """Predictions of mirrored and shifted windows, brought back. Nothing is random."""
-    views = plausible_views(sampler.plan, mirrors=sampler.mirrors)
-    return _sample_views(sampler, views, seeds, image, whole)
-
-
-def _sample_views(
-    sampler: RunSampler,
-    views: Sequence[ImageView],
-    seeds: Sequence[int],
-    image: Tensor,
-    whole: PredictWhole,
-) -> Iterator[tuple[Maps, Maps]]:
-    for axes, offset in views[: len(seeds)]:
-        back = [-voxels for voxels in offset]
-
-        def predict(
-            windows: Tensor,
-            axes: tuple[int, ...] = axes,
-            offset: Sequence[int] = offset,
-            back: Sequence[int] = back,
-        ) -> Tensor:
-            seen = shift(windows, offset).flip(axes)
-            return shift(sampler.method.predict(seen).flip(axes), back)
-
+    for view in plausible_views(sampler.plan, mirrors=sampler.mirrors)[: len(seeds)]:
+        predict = predict_view(sampler.method.predict, view)
         maps = whole(image, predict, sampler.plan, sampler.plan.outputs)
         yield maps, maps
 
@@ -197,20 +174,37 @@ def _sample_views(
 SAMPLERS = {
     "networks": sample_networks,
     "views": sample_views,
-    "flips": sample_flips,
     "thresholds": sample_thresholds,
     "dropout": sample_dropout,
 }
 
 
-def flip_axes(plan: Plan) -> list[tuple[int, ...]]:
-    """Sets of axes of (B, C, *S) to mirror, starting with none.
+def predict_view(predict: Predict, view: ImageView) -> Predict:
+    """Predict shifted and mirrored windows, and move the prediction back."""
+    axes, offset = view
+    back = [-voxels for voxels in offset]
 
-    The plan names the axes along which mirrored images are plausible; if it does not, all count.
-    """
-    if plan.has_sides:
-        return [()]
-    axes = [2 + axis for axis in plan.mirror_axes or range(plan.dims)]
+    def predicted(windows: Tensor) -> Tensor:
+        seen = shift(windows, offset).flip(axes)
+        return shift(predict(seen).flip(axes), back)
+
+    return predicted if axes or any(offset) else predict
+
+
+def average_views(predict: Predict, plan: Plan, *, mirrors: bool) -> Predict:
+    r"""The mean prediction $\frac{1}{n} \sum_i m_i(p(m_i(x)))$ over mirrored windows $m_i(x)$."""
+    still = (0,) * plan.dims
+    views = [predict_view(predict, (axes, still)) for axes in mirrored_axes(plan, mirrors=mirrors)]
+
+    def averaged(windows: Tensor) -> Tensor:
+        return torch.stack([view(windows).float() for view in views]).mean(0)
+
+    return averaged if len(views) > 1 else predict
+
+
+def mirrored_axes(plan: Plan, *, mirrors: bool) -> list[tuple[int, ...]]:
+    """Sets of axes of (B, C, *S) to mirror, starting with none: those that training mirrors."""
+    axes = [2 + axis for axis in plan.mirror_axes] if mirrors else []
     return [chosen for count in range(len(axes) + 1) for chosen in combinations(axes, count)]
 
 
@@ -220,7 +214,7 @@ def plausible_views(plan: Plan, *, mirrors: bool) -> list[ImageView]:
     Mirrored only along the axes along which training mirrors. Shifted by a small part of the patch
     and by less than the network's strides, because it is invariant to shifts by whole strides.
     """
-    flips = flip_axes(plan) if mirrors and plan.mirror_axes else [()]
+    flips = mirrored_axes(plan, mirrors=mirrors)
     steps = [math.prod(row[axis] for row in plan.strides) for axis in range(plan.dims)]
     most = [
         min(step // 2, side // 16, MOST_SHIFT) for step, side in zip(steps, plan.patch, strict=True)

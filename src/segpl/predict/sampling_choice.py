@@ -11,16 +11,16 @@ from segpl.data.plan import Plan
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS
-from segpl.predict.samples import RunSampler, Sampling, flip_axes, plausible_views
+from segpl.predict.samples import RunSampler, Sampling, plausible_views
 
 # what each way needs
 WAYS = {
     "networks": "a method that predicts with several networks, such as ensemble",
     "views": "",
-    "flips": "classes that mirroring does not swap",
     "thresholds": "a method that learns a threshold, such as segpl-vi",
     "dropout": "a network with dropout (network.dropout)",
 }
+VIEWS_NOTE = " (mean of mirrored views)"
 
 
 class TrainedRun(Protocol):
@@ -35,9 +35,12 @@ class TrainedRun(Protocol):
 
 
 def samplers_for(
-    runs: Sequence[TrainedRun], count: int | None, by: str | None, seed: int
+    runs: Sequence[TrainedRun], count: int | None, by: str | None, seed: int, *, fast: bool = False
 ) -> list[RunSampler]:
-    """One sampler for each run; none for a single run without sampling."""
+    """One sampler for each run; none for a single run without sampling.
+
+    Samples are means over mirrored views unless `fast`.
+    """
     require_same_task([run.plan for run in runs], [str(run.path.resolve()) for run in runs])
     if count is None and by is not None:
         raise InputError(f"--by {by} also needs the number of samples. Add --samples 5.")
@@ -45,7 +48,7 @@ def samplers_for(
         return []
     sampling = None if count is None else choose_sampling(runs, count, by, seed)
     return [
-        RunSampler(run.method, run.plan, sampling, number, run.mirrors)
+        RunSampler(run.method, run.plan, sampling, number, run.mirrors, averages=not fast)
         for number, run in enumerate(runs)
     ]
 
@@ -54,7 +57,7 @@ def choose_sampling(runs: Sequence[TrainedRun], count: int, by: str | None, seed
     """Sampling `by` the given way; by default by networks if there are enough, or else by views.
 
     A view is predicted by all networks of its run, so it loses nothing if the networks are few.
-    The number of networks, views and flips is limited; a larger `count` means all of them.
+    The number of networks and views is limited; a larger `count` means all of them.
     """
     if count < 1:
         raise InputError(f"--samples is {count}, but must be at least 1. Try 5.")
@@ -83,15 +86,20 @@ def most_samples(run: TrainedRun, way: str) -> float:
     if way == "dropout":
         layers = [layer for network in method.predictors() for layer in network.modules()]
         return math.inf if any(isinstance(x, DROPOUTS) and x.p > 0 for x in layers) else 0
-    if way == "views":
-        return len(plausible_views(plan, mirrors=run.mirrors))
-    return len(flip_axes(plan)) if len(flip_axes(plan)) > 1 else 0
+    return len(plausible_views(plan, mirrors=run.mirrors))
 
 
 def sampling_note(samplers: Sequence[RunSampler]) -> str:
     """Suffix for the identity of the runs: sampled predictions differ from plain ones."""
     sampling = samplers[0].sampling if samplers else None
     return f" ({sampling})" if sampling else ""
+
+
+def views_note(runs: Sequence[TrainedRun], samplers: Sequence[RunSampler], *, fast: bool) -> str:
+    """Suffix for the identity of the runs: means over mirrored views differ from one view."""
+    sampling = samplers[0].sampling if samplers else None
+    is_averaged = not fast and any(run.mirrors and run.plan.mirror_axes for run in runs)
+    return VIEWS_NOTE if is_averaged and (sampling is None or sampling.by != "views") else ""
 
 
 def require_same_task(plans: Sequence[Plan], names: Sequence[str]) -> None:

@@ -22,12 +22,18 @@ from segpl.predict.samples import (
     RunSampler,
     Sampling,
     apply_threshold,
-    flip_axes,
+    average_views,
+    mirrored_axes,
     plausible_views,
     sample_seed,
     shift,
 )
-from segpl.predict.sampling_choice import choose_sampling, samplers_for, sampling_note
+from segpl.predict.sampling_choice import (
+    choose_sampling,
+    samplers_for,
+    sampling_note,
+    views_note,
+)
 from segpl.predict.window import predict_windows
 
 PLAN = Plan(
@@ -90,7 +96,7 @@ def sampler_for(way: str, count: int = 3, **options) -> RunSampler:
     return RunSampler(method_for(way), PLAN, Sampling(way, count), **options)
 
 
-every_way = pytest.mark.parametrize("way", ["thresholds", "networks", "dropout", "flips", "views"])
+every_way = pytest.mark.parametrize("way", ["thresholds", "networks", "dropout", "views"])
 random_way = pytest.mark.parametrize("way", ["thresholds", "dropout"])
 
 
@@ -283,23 +289,6 @@ class TestOthers:
         for sample in arrays(RunSampler(method, PLAN, Sampling("dropout", 3))):
             assert not np.allclose(sample, plain, atol=1e-4)
 
-    def test_flips_are_distinct_and_start_with_none(self):
-        assert flip_axes(PLAN) == [(), (2,), (3,), (2, 3)]
-        assert len(set(flip_axes(replace(PLAN, dims=3)))) == 8
-        method = method_for("flips")
-        samples = arrays(RunSampler(method, PLAN, Sampling("flips", 4)))
-        assert np.array_equal(samples[0], windows(IMAGE, method.predict, PLAN))
-
-    @pytest.mark.parametrize(("orientation", "axis"), [("RAS", 0), ("PLS", 1)])
-    def test_oriented_volumes_are_only_mirrored_left_to_right(self, orientation, axis):
-        assert flip_axes(replace(PLAN, dims=3, orientation=orientation)) == [(), (2 + axis,)]
-
-    def test_left_and_right_classes_forbid_mirroring(self):
-        plan = replace(PLAN, classes={"background": 0, "left ear": 1, "right ear": 2})
-        assert flip_axes(plan) == [()]
-        with pytest.raises(InputError, match="--by flips needs classes that mirroring does not"):
-            choose(build("supervised", 2), 4, "flips", plan=plan)
-
     @pytest.mark.parametrize(
         ("mirrors", "change", "flips", "shifts"),
         [
@@ -316,7 +305,7 @@ class TestOthers:
         views = plausible_views(replace(PLAN, **change), mirrors=mirrors)
         assert views[0] == ((), (0, 0))
         assert len(views) == len(set(views)) == flips * shifts
-        assert {axes for axes, _ in views} == set(flip_axes(PLAN)[:flips])
+        assert {axes for axes, _ in views} == set(mirrored_axes(PLAN, mirrors=True)[:flips])
 
     def test_volumes_of_unknown_orientation_are_shifted_but_not_mirrored(self):
         plan = replace(PLAN, dims=3, patch=(16, 32, 8), strides=((2, 2, 2), (1, 2, 2)))
@@ -339,23 +328,82 @@ class TestOthers:
             inside = (slice(None), slice(2, -2), slice(2, -2))
             assert view[inside] == pytest.approx(one_window.sigmoid().numpy()[inside], abs=1e-5)
 
-    def test_flips_are_undone(self):
-        """A network that looks at single voxels does not notice a mirror."""
-        bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
-        sampler = RunSampler(build_with("supervised", bright), PLAN, Sampling("flips", 4))
-        answer = average_samples([sampler], [IMAGE], "a", windows)
-        assert answer.probability == pytest.approx(IMAGE.sigmoid().numpy(), abs=1e-5)
-        assert answer.std.max() < 1e-5
-
     def test_all_samples_of_an_ensemble_have_equal_weight(self):
         samplers = [
-            replace(sampler_for("flips", 2), method=build("supervised", 2, seed=seed).eval())
+            replace(sampler_for("views", 2), method=build("supervised", 2, seed=seed).eval())
             for seed in (0, 1)
         ]
         each = [sample for sampler in samplers for sample in arrays(sampler)]
         answer = average_samples(samplers, [IMAGE, IMAGE], "a", windows)
         assert answer.probability == pytest.approx(np.mean(each, 0), abs=1e-5)
         assert answer.std == pytest.approx(np.std(each, 0), abs=1e-5)
+
+
+def ramp(windows: torch.Tensor) -> torch.Tensor:
+    """Depends on the position in the window."""
+    rows, columns = (torch.linspace(0, 1, side) for side in windows.shape[2:])
+    return (windows + rows[:, None] ** 2 + 3 * columns**2).sigmoid()
+
+
+class TestMirroredViews:
+    @pytest.mark.parametrize(
+        ("mirrors", "change", "expected"),
+        [
+            (True, {}, [(), (2,), (3,), (2, 3)]),
+            (False, {}, [()]),
+            (True, {"classes": {"background": 0, "left ear": 1, "right ear": 2}}, [()]),
+            (True, {"dims": 3}, [()]),  # the orientation is unknown
+            (True, {"dims": 3, "orientation": "RAS"}, [(), (2,)]),
+            (True, {"dims": 3, "orientation": "PLS"}, [(), (3,)]),
+        ],
+    )
+    def test_axes_are_those_that_training_mirrors(self, mirrors, change, expected):
+        assert mirrored_axes(replace(PLAN, **change), mirrors=mirrors) == expected
+
+    def test_each_view_is_mirrored_back(self):
+        """A network that looks at single voxels does not notice a mirror."""
+        averaged = average_views(torch.sigmoid, PLAN, mirrors=True)
+        assert averaged(IMAGE[None]) == pytest.approx(IMAGE[None].sigmoid(), abs=1e-6)
+
+    def test_the_prediction_is_the_mean_over_all_views(self):
+        window = IMAGE[None]
+        views = [ramp(window.flip(axes)).flip(axes) for axes in ((), (2,), (3,), (2, 3))]
+        averaged = average_views(ramp, PLAN, mirrors=True)(window)
+        assert averaged.numpy() == pytest.approx(torch.stack(views).mean(0).numpy(), abs=1e-6)
+        assert not np.allclose(averaged, views[0], atol=1e-3)
+
+    def test_without_mirrors_nothing_changes(self):
+        assert average_views(ramp, PLAN, mirrors=False) is ramp
+        assert average_views(ramp, replace(PLAN, dims=3), mirrors=True) is ramp
+
+    def test_views_are_averaged_in_single_precision(self):
+        """Rounded to bfloat16, the mean of the four views would be one of its neighbors."""
+        averaged = average_views(lambda windows: ramp(windows).bfloat16(), PLAN, mirrors=True)
+        found = averaged(IMAGE[None])
+        assert found.dtype == torch.float32
+        assert not torch.equal(found, found.bfloat16().float())
+
+    @pytest.mark.parametrize("way", [None, "networks", "dropout", "thresholds"])
+    def test_samples_are_means_over_views(self, way):
+        """Of a mirrored image, they are the mirrored ones."""
+        count = None if way is None else 2
+        run = Trained(Path("a"), method_for(way or "networks"))
+        runs = [run] if way else [run, replace(run, path=Path("b"))]
+        for fast in (False, True):
+            sampler = samplers_for(runs, count, way, 0, fast=fast)[0]
+            square = IMAGE[:, :16, :16]
+            plain, mirrored = (arrays(sampler, image=one) for one in (square, square.flip(1)))
+            turned = [sample[:, ::-1] for sample in mirrored]
+            assert np.allclose(plain, turned, atol=1e-4) != fast
+
+    def test_the_note_says_whether_views_were_averaged(self):
+        run = Trained(Path("a"), vi())
+        note = " (mean of mirrored views)"
+        assert views_note([run], [], fast=False) == note
+        assert views_note([run], [], fast=True) == ""
+        assert views_note([replace(run, mirrors=False)], [], fast=False) == ""
+        assert views_note([run], [sampler_for("dropout")], fast=False) == note
+        assert views_note([run], [sampler_for("views")], fast=False) == ""
 
 
 class TestAveraging:
@@ -397,13 +445,12 @@ class TestChoice:
 
     @pytest.mark.parametrize("way", ["thresholds", "networks", "dropout"])
     def test_an_unsupported_way_names_the_supported_ones(self, way):
-        with pytest.raises(InputError, match=f"--by {way} needs .* Available: views, flips"):
+        with pytest.raises(InputError, match=f"--by {way} needs .* Available: views"):
             choose(build("supervised", 2), 5, way)
 
-    def test_numbers_of_views_flips_and_networks_are_limited(self):
+    def test_numbers_of_views_and_networks_are_limited(self):
         method = method_for("networks")
         assert choose(method, 50, "networks").count == 3
-        assert choose(method, 50, "flips").count == 4
         assert choose(method, 50).count == 20
         assert choose(vi(), 50, "thresholds").count == 50
 
@@ -414,7 +461,7 @@ class TestChoice:
         with pytest.raises(LookupError, match=r"way of sampling.*treshold"):
             samplers_for(runs, 5, "tresholds", 0)
         with pytest.raises(InputError, match="Add --samples 5"):
-            samplers_for(runs, None, "flips", 0)
+            samplers_for(runs, None, "views", 0)
 
     def test_a_single_run_without_sampling_has_no_sampler(self):
         assert samplers_for([Trained(Path("a"), vi())], None, None, 0) == []
@@ -443,6 +490,6 @@ class TestChoice:
 
     def test_the_note_names_the_seed_of_random_samples(self):
         assert sampling_note([sampler_for("dropout")]) == " (3 samples by dropout, seed 0)"
-        assert sampling_note([sampler_for("flips")]) == " (3 samples by flips)"
+        assert sampling_note([sampler_for("views")]) == " (3 samples by views)"
         assert sampling_note([RunSampler(vi(), PLAN)]) == ""
         assert sampling_note([]) == ""
