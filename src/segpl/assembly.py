@@ -68,8 +68,12 @@ class TrainingVolumes:
 
 
 def open_dataset(config: Config) -> Dataset:
+    data = config.data
     return read_dataset(
-        Path(config.data.path), config.data.layout or None, subject=config.data.subject or None
+        Path(data.path),
+        data.layout or None,
+        subject=data.subject or None,
+        labels=Path(data.labels) if data.labels else None,
     )
 
 

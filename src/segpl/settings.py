@@ -35,6 +35,7 @@ class DataSettings:
     path: str = ""  # dataset folder
     layout: str = ""  # layout name; empty: detect it
     subject: str = ""  # regular expression whose group is the subject in a case name
+    labels: str = ""  # folder with more labels, named after the cases; empty: none
     plan: str = ""  # plan.json to use; empty: derive a plan from the data
 
 
@@ -254,7 +255,7 @@ def gather_settings(
     content = merge_settings(read_config(Path(config)) if config else {}, settings or {})
     content = with_overrides(content, overrides)
     place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
-    for key in ("path", "plan"):
+    for key in ("path", "labels", "plan"):
         if place.get(key):
             # the run may be used from another working directory
             place[key] = str(Path(str(place[key])).expanduser().resolve())

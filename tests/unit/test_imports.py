@@ -22,6 +22,7 @@ LAYERS = [
     {"engine", "evaluate"},
     {"predict", "report"},
     {"validate", "settings", "assembly", "notebook", "run", "training"},
+    {"labeling"},
     {"experiments"},
     {"api", "cli", "__init__", "__main__"},
 ]

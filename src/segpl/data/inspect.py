@@ -65,7 +65,7 @@ def inspect(
     cases = [case if case.name in visible else case.without_label() for case in cases]
     digests = {case.name: source_digest(case, dataset.ignore) for case in cases}
     stored = [known.get(case, digests[case.name]) if known else None for case in cases]
-    dims = _stored_dims(stored) or _detect_dims(cases)
+    dims = _stored_dims(stored) or detect_dims(cases)
 
     by_case: dict[str, _CaseReport] = {}
     for case, found in zip(cases, stored, strict=True):
@@ -114,7 +114,7 @@ def _stored_dims(stored: Sequence[Fingerprint | None]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _detect_dims(cases: Sequence[Case]) -> int:
+def detect_dims(cases: Sequence[Case]) -> int:
     """Spatial axes of most of a few headers; labels first, since they have no channels."""
     labels = [case.label for case in cases if case.label]
     for files in (labels, [case.images[0] for case in cases]):

@@ -15,11 +15,14 @@ from segpl.data.layouts.base import (
     channel_names,
     class_numbers,
     default_subject,
+    image_files,
     read_description,
+    same_name_error,
 )
 from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
+from segpl.data.readers import stem_of
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, name_some
 from segpl.files import read_toml
@@ -30,7 +33,12 @@ SHOWN_FILES = 8  # files of a folder in a message
 
 
 def read_dataset(
-    root: Path, layout: str | None = None, *, subject: str | None = None, accept: bool = False
+    root: Path,
+    layout: str | None = None,
+    *,
+    subject: str | None = None,
+    accept: bool = False,
+    labels: Path | None = None,
 ) -> Dataset:
     """Find the cases of a dataset.
 
@@ -40,6 +48,7 @@ def read_dataset(
         subject: regular expression with one group that extracts the subject from a case name, so
             that scans of one person stay together; by default common endings are removed.
         accept: use detected patterns without confirmation.
+        labels: folder with more labels, named after the cases; they replace those of the dataset.
     """
     if not root.exists():
         raise MissingFileError(f"{root} does not exist. Pass the dataset folder.")
@@ -52,7 +61,8 @@ def read_dataset(
         dataset = parse_patterns(layout).read(root)
     else:
         dataset = _requested(layout, root).read(root)
-    return replace(_described(dataset), cases=_with_subjects(dataset.cases, subject))
+    cases = _with_subjects(dataset.cases, subject)
+    return replace(_described(dataset), cases=_with_labels(cases, labels) if labels else cases)
 
 
 def accepted_layout(root: Path) -> str | None:
@@ -197,6 +207,27 @@ def _described(dataset: Dataset) -> Dataset:
         if not dataset.channels:
             dataset = replace(dataset, channels=channel_names(content.channel_names))
     return dataset
+
+
+def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
+    """The cases with the labels in `folder` instead of their own."""
+    if not folder.is_dir():
+        raise MissingFileError(f"{folder} does not exist. Pass a folder of labels.")
+    files = image_files(folder)
+    found = {stem_of(path): path for path in files}
+    if len(found) < len(files):
+        twin = next(path for path in files if found[stem_of(path)] != path)
+        raise same_name_error(twin, found[stem_of(twin)])
+    strange = sorted(found.keys() - {case.name for case in cases})
+    if strange:
+        raise InputError(
+            f"{found[strange[0]]} has the name of no case, such as '{cases[0].name}'. Rename it, "
+            "or move it elsewhere."
+        )
+    return tuple(
+        replace(case, label=found[case.name], segments=None) if case.name in found else case
+        for case in cases
+    )
 
 
 def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, ...]:

@@ -66,10 +66,12 @@ class RunCases:
     @cached_property
     def cases(self) -> dict[str, Case]:
         settings = self.run.settings
+        labels = settings.get("data.labels")
         dataset = read_dataset(
             Path(self.run.dataset),
             settings.get("data.layout") or None,
             subject=settings.get("data.subject") or None,
+            labels=Path(labels) if labels else None,
         )
         dataset.require_numbers(self.plan.classes, self.run.path / "plan.json")
         return {case.name: case for case in dataset.cases}

@@ -1,0 +1,262 @@
+"""Label files of a labeling session: where they belong, earlier versions, and drafts.
+
+LABELS/CASE.nii.gz, or where the layout of the dataset expects labels
+.segpl/versions/CASE/TIME.nii.gz   each label that was replaced
+.segpl/drafts/CASE.npz             strokes that are not saved yet
+.segpl/labels.json                 how each label was made
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.case import Case, Dataset
+from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfolder
+from segpl.data.layouts.folders import IMAGE_FOLDERS, LABEL_FOLDERS
+from segpl.data.readers import Grid, Label, read_case_label, stem_of, suffix_of
+from segpl.errors import InputError, UserError, count_noun
+from segpl.files import one_process, read_record, write_atomically, write_json
+from segpl.predict.writers import NIFTI, output_name, write_labels
+
+WORK = ".segpl"
+LABELED, CORRECTED, SKIPPED, PREDICTED, UNLABELED_STATE = (
+    *("labeled", "corrected", "skipped"),
+    *("predicted", "unlabeled"),
+)
+Indices = NDArray[np.uint8]  # (*S), places in a table of classes
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTable:
+    """Classes in the order of their index in the browser; background has index 0."""
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]  # in label files
+
+    def __post_init__(self) -> None:
+        if len(self.names) > 256:
+            raise InputError(
+                f"the dataset has {len(self.names)} classes, but at most 255 can be drawn."
+            )
+
+    def indices(self, labels: NDArray[Any], source: object) -> Indices:
+        """Numbers of a label file as indices."""
+        order = np.argsort(self.numbers)
+        numbers = np.asarray(self.numbers)[order]
+        places = np.searchsorted(numbers, labels).clip(0, len(numbers) - 1)
+        if (numbers[places] != labels).any():
+            known = zip(self.numbers, self.names, strict=True)
+            strange = int(labels[numbers[places] != labels].flat[0])
+            raise InputError(
+                f"{source} contains the number {strange}, which is not a class. The classes are "
+                f"{', '.join(f'{number} {name}' for number, name in known)}"
+                ". Name all classes in labels.json in the dataset folder."
+            )
+        indices: Indices = order.astype(np.uint8)[places]
+        return indices
+
+    def labels(self, indices: Indices) -> NDArray[np.int32]:
+        """Indices as numbers of a label file."""
+        return np.asarray(self.numbers, np.int32)[indices]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLabel:
+    """How a label was made, or that its scan was skipped; an entry of `labels.json`."""
+
+    state: str
+    stamp: str = ""  # of the file as it was saved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """Strokes that are not saved as a label yet."""
+
+    indices: Indices  # (*S)
+    start: str  # state of the mask that the strokes changed
+    stamp: str  # of the label file when the case was opened
+
+
+def file_stamp(path: Path | None) -> str:
+    """Changes whenever a program writes the file; empty without a file."""
+    with suppress(FileNotFoundError):
+        if path is not None:
+            found = path.stat()
+            return f"{found.st_mtime_ns:x}-{found.st_size:x}-{found.st_ino:x}"
+    return ""
+
+
+def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | None:
+    """Where the label of a case belongs: in `folder`, or where its layout finds it.
+
+    None if the layout has no place for it.
+    """
+    image = case.images[0]
+    name = output_name(case.name, image)
+    if folder is not None:
+        return folder / name
+    suffix = suffix_of(name)
+    if case.label is not None:
+        if case.segments is not None:
+            return None
+        both = {suffix, suffix_of(case.label)}
+        keeps_name = len(both) == 1 or both == set(NIFTI)
+        return case.label if keeps_name else case.label.with_name(stem_of(case.label) + suffix)
+    parent = image.parent
+    if dataset.layout == "folders" and parent.name.lower() in IMAGE_FOLDERS:
+        if parent.parent.name.lower() in UNLABELED_FOLDERS and parent.parent != dataset.root:
+            return None  # the layout reads no labels there
+        labels = subfolder(parent.parent, LABEL_FOLDERS) or parent.parent / "labels"
+        return labels / f"{stem_of(image)}{suffix}"
+    root = dataset.root
+    is_listed = read_description(root / "dataset.json").training is not None
+    if parent == root / "imagesTr" and (dataset.layout == "nnunet" or not is_listed):
+        return root / "labelsTr" / name
+    return None
+
+
+class LabelFiles:
+    """The label files of one dataset; every change is atomic and keeps what it replaces."""
+
+    def __init__(self, dataset: Dataset, folder: Path | None, classes: ClassTable) -> None:
+        self.folder = folder
+        self.classes = classes
+        self.work = (folder or dataset.root) / WORK
+        self.require_places(dataset)
+
+    def require_places(self, dataset: Dataset) -> None:
+        """Raise if some label could not be written."""
+        cases = [case for case in dataset.cases if not case.is_test]
+        places = {case.name: label_target(dataset, case, self.folder) for case in cases}
+        homeless = [name for name, place in places.items() if place is None]
+        if homeless:
+            raise InputError(
+                f"the layout '{dataset.layout}' of {dataset.root} has no place for a label of "
+                f"{count_noun(len(homeless), 'scan')}, such as '{homeless[0]}'. Name a folder for "
+                "the labels: --labels FOLDER. The dataset stays unchanged, and training reads both."
+            )
+        for place in {place.parent for place in places.values() if place} | {self.work}:
+            parent = next(one for one in (place, *place.parents) if one.exists())
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise InputError(
+                    f"no permission to write labels to {place}. Name another folder for them: "
+                    "--labels FOLDER. The dataset stays unchanged, and training reads both."
+                )
+
+    def target(self, dataset: Dataset, case: Case) -> Path:
+        place = label_target(dataset, case, self.folder)
+        assert place is not None, "require_places has rejected such a dataset"
+        return place
+
+    def read(self, case: Case, dims: int) -> Indices:
+        """The label of a case."""
+        label: Label = read_case_label(case, dims)
+        return self.classes.indices(label.array, case.label)
+
+    def save(
+        self, dataset: Dataset, case: Case, indices: Indices, grid: Grid, *, state: str
+    ) -> Path:
+        """Write the label of a case on the grid of its image; returns its file."""
+        path = self.target(dataset, case)
+        with one_process(self.work):
+            for earlier in {path, case.label} if case.segments is None else {path}:
+                if earlier is not None and earlier.is_file():
+                    self._keep(case, earlier)
+            write_labels(path, self.classes.labels(indices), case.images[0], grid)
+            if self.folder is None and case.label is not None and case.label != path:
+                case.label.unlink(missing_ok=True)
+            self._record(case.name, SavedLabel(state, file_stamp(path)))
+            self.draft_file(case.name).unlink(missing_ok=True)
+        return path
+
+    def _keep(self, case: Case, path: Path) -> None:
+        folder = self.work / "versions" / as_file_name(case.name)
+        when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        copy = folder / f"{when}{suffix_of(path)}"
+
+        def write(draft: Path) -> None:
+            shutil.copyfile(path, draft)
+
+        write_atomically(copy, write)
+
+    def versions(self, name: str) -> list[Path]:
+        """Earlier labels of a case, oldest first."""
+        folder = self.work / "versions" / as_file_name(name)
+        return sorted(path for path in folder.glob("*") if not path.name.startswith("."))
+
+    def skip(self, name: str) -> None:
+        with one_process(self.work):
+            self._record(name, SavedLabel(SKIPPED))
+
+    def _record(self, name: str, entry: SavedLabel) -> None:
+        entries = {**self.entries(), name: entry}
+        write_json(self.record, {key: asdict(value) for key, value in entries.items()})
+
+    @property
+    def record(self) -> Path:
+        return self.work / "labels.json"
+
+    def entries(self) -> dict[str, SavedLabel]:
+        return read_record(self.record, dict[str, SavedLabel]) if self.record.exists() else {}
+
+    def state(self, case: Case, entries: Mapping[str, SavedLabel], *, is_predicted: bool) -> str:
+        """A label that another program has written since it was saved counts as labeled."""
+        entry = entries.get(case.name)
+        if case.label is not None:
+            is_ours = entry is not None and entry.stamp == file_stamp(case.label)
+            return entry.state if entry and is_ours else LABELED
+        if entry is not None and entry.state == SKIPPED:
+            return SKIPPED
+        return PREDICTED if is_predicted else UNLABELED_STATE
+
+    def draft_file(self, name: str) -> Path:
+        return self.work / "drafts" / f"{as_file_name(name)}.npz"
+
+    def save_draft(self, name: str, draft: Draft) -> None:
+        write_atomically(
+            self.draft_file(name),
+            lambda path: np.savez_compressed(
+                path, indices=draft.indices, start=draft.start, stamp=draft.stamp
+            ),
+        )
+
+    def draft(self, name: str, shape: tuple[int, ...]) -> Draft | None:
+        """The strokes of a case that were not saved; None without any."""
+        path = self.draft_file(name)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path) as stored:
+                found = Draft(stored["indices"], str(stored["start"]), str(stored["stamp"]))
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise damaged_draft(path) from error
+        is_usable = found.indices.dtype == np.uint8 and found.indices.shape == shape
+        if not is_usable or int(found.indices.max(initial=0)) >= len(self.classes.names):
+            raise damaged_draft(path)
+        return found
+
+    def discard_draft(self, name: str) -> None:
+        self.draft_file(name).unlink(missing_ok=True)
+
+
+def damaged_draft(path: Path) -> UserError:
+    return InputError(
+        f"{path} does not fit the scan: the scan or the classes have changed, or the file is "
+        "damaged. Move it elsewhere to start from the label or the prediction."
+    )
+
+
+def as_file_name(name: str) -> str:
+    """A case name as the name of one file, whatever it contains."""
+    return quote(name, safe=" ()+,=@")

@@ -1,0 +1,246 @@
+"""Label files of a labeling session: grids, places, earlier versions, drafts and states."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from nibabel.orientations import axcodes2ornt, ornt_transform
+from PIL import Image
+
+from segpl.data.geometry import reorient, undo_reorient
+from segpl.data.layouts import read_dataset
+from segpl.data.readers import read_image, read_label
+from segpl.errors import InputError
+from segpl.labeling.label_files import ClassTable, Draft, LabelFiles, label_target
+
+SHAPE = (5, 6, 7)
+CLASSES = ClassTable(("background", "organ", "tumor"), (0, 7, 300))
+OBLIQUE = np.array(
+    [[0.68, -0.12, 0.03, -31.7], [0.11, 0.71, -0.09, 12.3], [-0.02, 0.1, 2.5, 5.1], [0, 0, 0, 1]]
+)
+ORIENTATIONS = [
+    "".join(axes)
+    for order in itertools.permutations(("RL", "AP", "SI"))
+    for axes in itertools.product(*order)
+]
+
+
+def write_scan(path: Path, affine: np.ndarray = OBLIQUE, shape: tuple[int, ...] = SHAPE) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    nibabel.Nifti1Image(values, affine).to_filename(path)
+
+
+def drawn(shape: tuple[int, ...] = SHAPE) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 3, shape).astype(np.uint8)
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    root = tmp_path / "data"
+    for name in ("a", "b"):
+        write_scan(root / "images" / f"{name}.nii.gz")
+    return root
+
+
+def files_of(root: Path, labels: Path | None = None) -> LabelFiles:
+    return LabelFiles(read_dataset(root), labels, CLASSES)
+
+
+def save(files: LabelFiles, root: Path, name: str, indices: np.ndarray, **options: str) -> Path:
+    dataset = read_dataset(root, labels=files.folder)
+    case = dataset.case(name)
+    grid = read_image(case.images, indices.ndim).grid
+    return files.save(dataset, case, indices, grid, **{"state": "labeled", **options})
+
+
+@pytest.mark.parametrize("codes", ORIENTATIONS)
+def test_label_has_the_voxels_and_the_exact_affine_of_its_image(tmp_path, codes):
+    """The browser draws on RAS axes; the file keeps the axes and the affine of the scan."""
+    turns = ornt_transform(axcodes2ornt(tuple("RAS")), axcodes2ornt(tuple(codes)))
+    values = np.arange(np.prod(SHAPE), dtype=np.int16).reshape(SHAPE)
+    (tmp_path / "images").mkdir()
+    turned = nibabel.Nifti1Image(values, OBLIQUE).as_reoriented(turns)
+    turned.to_filename(tmp_path / "images" / "a.nii.gz")
+    header = nibabel.load(tmp_path / "images" / "a.nii.gz").header
+    image = read_image([tmp_path / "images" / "a.nii.gz"], 3)
+    np.testing.assert_array_equal(reorient(image.array, image.grid.affine, "RAS")[0], values)
+    picture = drawn()
+    indices = undo_reorient(picture[None], image.grid.affine, "RAS")[0]
+    path = save(files_of(tmp_path), tmp_path, "a", indices)
+    written = nibabel.load(path)
+    assert written.affine.tobytes() == header.get_best_affine().tobytes()
+    stored = np.asarray(written.dataobj)
+    again = reorient(CLASSES.indices(stored, path)[None], written.affine, "RAS")[0]
+    np.testing.assert_array_equal(again, picture)
+
+
+def test_numbers_in_the_file_are_those_of_the_classes(data):
+    path = save(files_of(data), data, "a", drawn())
+    assert path == data / "labels" / "a.nii.gz"
+    expected = np.array([0, 7, 300])[drawn()]
+    np.testing.assert_array_equal(read_label(path).array, expected)
+    assert [case.name for case in read_dataset(data).labeled] == ["a"]
+
+
+def test_a_picture_gets_a_png(tmp_path):
+    (tmp_path / "imgs").mkdir()
+    Image.fromarray(np.zeros((4, 9), np.uint8)).save(tmp_path / "imgs" / "x.jpg")
+    path = save(files_of(tmp_path), tmp_path, "x", drawn((4, 9)))
+    assert path == tmp_path / "labels" / "x.png"
+    np.testing.assert_array_equal(read_label(path).array, np.array([0, 7, 300])[drawn((4, 9))])
+
+
+@pytest.mark.parametrize("is_uint8", [True, False])
+def test_every_replaced_label_is_kept(data, is_uint8):
+    path = data / "labels" / "a.nii.gz"
+    path.parent.mkdir()
+    first = np.full(SHAPE, 7, np.uint8 if is_uint8 else np.int16)
+    nibabel.Nifti1Image(first, OBLIQUE).to_filename(path)
+    original = path.read_bytes()
+    files = files_of(data)
+    save(files, data, "a", drawn())
+    second = path.read_bytes()
+    save(files, data, "a", np.zeros(SHAPE, np.uint8))
+    assert [version.read_bytes() for version in files.versions("a")] == [original, second]
+    assert files.versions("b") == []
+
+
+def test_label_of_another_format_is_replaced_and_kept(tmp_path):
+    for folder in ("images", "labels"):
+        (tmp_path / folder).mkdir()
+    Image.fromarray(np.zeros((4, 9), np.uint8)).save(tmp_path / "images" / "x.png")
+    Image.fromarray(np.full((4, 9), 7, np.uint8)).save(tmp_path / "labels" / "x.tif")
+    files = files_of(tmp_path)
+    assert save(files, tmp_path, "x", drawn((4, 9))).name == "x.png"
+    assert [path.name for path in (tmp_path / "labels").iterdir()] == ["x.png"]
+    assert [path.suffix for path in files.versions("x")] == [".tif"]
+
+
+def test_labels_folder_leaves_the_dataset_unchanged(data, tmp_path):
+    before = sorted(data.rglob("*"))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    files = files_of(data, folder)
+    assert save(files, data, "b", drawn()) == folder / "b.nii.gz"
+    assert sorted(data.rglob("*")) == before
+    (labeled,) = read_dataset(data, labels=folder).labeled
+    assert (labeled.name, labeled.label) == ("b", folder / "b.nii.gz")
+
+
+def test_unlabeled_folder_needs_a_folder_for_labels(tmp_path):
+    write_scan(tmp_path / "labeled" / "imgs" / "a.nii.gz")
+    write_scan(tmp_path / "unlabeled" / "imgs" / "b.nii.gz")
+    with pytest.raises(InputError, match=r"label of 1 scan, such as 'b'\..*--labels"):
+        files_of(tmp_path)
+
+
+def test_read_only_dataset_needs_a_folder_for_labels(data, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # tests may run as root
+    with pytest.raises(InputError, match=r"no permission to write labels to .*--labels FOLDER"):
+        files_of(data)
+
+
+@pytest.mark.parametrize(("listed", "expected"), [(False, "labelsTr"), (True, None)])
+def test_decathlon_labels_have_a_place_unless_a_list_names_them(tmp_path, listed, expected):
+    write_scan(tmp_path / "imagesTr" / "a.nii.gz")
+    write_scan(tmp_path / "imagesTr" / "b.nii.gz")
+    write_scan(tmp_path / "labelsTr" / "a.nii.gz")
+    if listed:
+        entry = {"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}
+        (tmp_path / "dataset.json").write_text(json.dumps({"training": [entry]}))
+    dataset = read_dataset(tmp_path)
+    place = label_target(dataset, dataset.case("b"), None)
+    assert (place and place.parent.name) == expected
+
+
+def test_nnunet_label_has_no_channel_number(tmp_path):
+    write_scan(tmp_path / "imagesTr" / "a_0000.nii.gz")
+    write_scan(tmp_path / "labelsTr" / "a.nii.gz")
+    write_scan(tmp_path / "imagesTr" / "b_0000.nii.gz")
+    dataset = read_dataset(tmp_path)
+    assert label_target(dataset, dataset.case("b"), None) == tmp_path / "labelsTr" / "b.nii.gz"
+
+
+def test_states_follow_the_files(data):
+    files = files_of(data)
+
+    def state(name: str, *, is_predicted: bool = False) -> str:
+        case = read_dataset(data).case(name)
+        return files.state(case, files.entries(), is_predicted=is_predicted)
+
+    assert (state("a"), state("a", is_predicted=True)) == ("unlabeled", "predicted")
+    files.skip("a")
+    assert state("a", is_predicted=True) == "skipped"
+    path = save(files, data, "a", drawn(), state="corrected")
+    assert state("a") == "corrected"
+    # a mask that another program saves counts as labeled
+    nibabel.Nifti1Image(np.full(SHAPE, 7, np.uint8), OBLIQUE).to_filename(path)
+    assert state("a") == "labeled"
+    nibabel.Nifti1Image(np.full(SHAPE, 7, np.uint8), OBLIQUE).to_filename(path.with_name("b.nii"))
+    assert state("b") == "labeled"
+
+
+def test_draft_survives_and_saving_removes_it(data):
+    files = files_of(data)
+    assert files.draft("a", SHAPE) is None
+    files.save_draft("a", Draft(drawn(), "predicted", "stamp"))
+    found = files_of(data).draft("a", SHAPE)
+    assert found is not None
+    np.testing.assert_array_equal(found.indices, drawn())
+    assert (found.start, found.stamp) == ("predicted", "stamp")
+    save(files, data, "a", drawn())
+    assert files.draft("a", SHAPE) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+def test_draft_that_does_not_fit_is_an_error(data, damage):
+    files = files_of(data)
+    files.save_draft("a", Draft(drawn((5, 6, 8)), "labeled", ""))
+    if damage is not None:
+        files.draft_file("a").write_bytes(damage)
+    with pytest.raises(InputError, match="does not fit the scan"):
+        files.draft("a", SHAPE)
+
+
+def test_interrupted_save_keeps_label_and_draft(data, monkeypatch):
+    files = files_of(data)
+    path = save(files, data, "a", drawn())
+    before = path.read_bytes()
+    files.save_draft("a", Draft(drawn(), "labeled", ""))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nibabel.Nifti1Image.to_filename", die)
+    with pytest.raises(KeyboardInterrupt):
+        save(files, data, "a", np.zeros(SHAPE, np.uint8))
+    assert path.read_bytes() == before
+    assert files.draft("a", SHAPE) is not None
+    assert [one.name for one in path.parent.iterdir()] == ["a.nii.gz"]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "../../x", "a\\b", ".hidden"])
+def test_case_name_never_leaves_its_folder(data, name):
+    """Names of DICOM cases come from the files."""
+    files = files_of(data)
+    files.save_draft(name, Draft(drawn(), "labeled", ""))
+    assert files.draft_file(name).parent == files.work / "drafts"
+
+
+def test_number_without_a_class_is_an_error():
+    with pytest.raises(InputError, match="mask contains the number 5, which is not a class"):
+        CLASSES.indices(np.array([0, 7, 5]), "mask")
+
+
+@pytest.mark.parametrize("name", ["c.nii.gz", "a.nii"])
+def test_labels_folder_with_an_unusable_name_is_an_error(data, tmp_path, name):
+    write_scan(tmp_path / "mine" / "a.nii.gz")
+    write_scan(tmp_path / "mine" / name)
+    with pytest.raises(InputError, match=r"name of no case|two labels have the same name"):
+        read_dataset(data, labels=tmp_path / "mine")
