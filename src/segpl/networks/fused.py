@@ -21,6 +21,7 @@ from segpl.networks.convolution import CHANNELS_LAST
 
 PRECISION = torch.bfloat16
 ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
+MAX_PRODUCT = 2**14  # weights of a transposed convolution with a Triton kernel
 MAX_ELEMENTS = 2**31  # per image: the Triton kernels index it with 32 bits
 REASON = 200  # characters shown of an error message
 
@@ -123,6 +124,37 @@ class _Project(torch.autograd.Function):
             gradient, pooled, features, flat, ctx.side
         )
         return to_features, to_weight.reshape(weight.shape), to_bias, None
+
+
+def upsample_and_concatenate(features: Tensor, layer: Any, skip: Tensor) -> Tensor:
+    """Upsampled features and the skip connection; the sides of the `layer` equal its stride."""
+    channels, outputs, *stride = layer.weight.shape
+    columns = math.prod(stride) * outputs
+    # powers of 2, and a product that fits into registers
+    if channels & (channels - 1) or columns & (columns - 1) or channels * columns > MAX_PRODUCT:
+        return torch.cat([layer(features), skip], 1)
+    layout = CHANNELS_LAST[features.dim()]
+    known = (one.contiguous(memory_format=layout) for one in (features, skip))
+    merged: Tensor = _Upsample.apply(*known, layer.weight, layer.bias)  # type: ignore[no-untyped-call]  # untyped in torch
+    return merged
+
+
+class _Upsample(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, skip: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        from segpl.networks.kernels.upsampling import upsample_and_join
+
+        ctx.save_for_backward(features, weight)
+        return upsample_and_join(features, weight, bias, skip)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        from segpl.networks.kernels.upsampling import upsample_gradients
+
+        features, weight = ctx.saved_tensors
+        gradient = gradient.contiguous(memory_format=CHANNELS_LAST[gradient.dim()])
+        to_features, to_weight, to_bias = upsample_gradients(gradient, features, weight)
+        return to_features, gradient[:, weight.shape[1] :], to_weight, to_bias
 
 
 def convolve_and_normalize(

@@ -17,6 +17,7 @@ from segpl.networks.fused import (
     convolve_and_normalize,
     is_in_precision,
     project,
+    upsample_and_concatenate,
 )
 from segpl.networks.pool import POOLED_SIDE
 
@@ -264,7 +265,10 @@ class UNet(nn.Module):
         if self.drop_deepest is not None:
             features = self.drop_deepest(features)
         for up, merge in zip(self.up, self.merge, strict=True):
-            trunk = torch.cat([up(features), skips.pop()], 1)
+            if is_fused:
+                trunk = upsample_and_concatenate(features, up, skips.pop())
+            else:
+                trunk = torch.cat([up(features), skips.pop()], 1)
             features = run(merge, trunk)
         if self.drop_last is not None:
             features = self.drop_last(features)

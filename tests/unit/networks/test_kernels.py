@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
-from segpl.networks.kernels import convolution, normalization, projection
+from segpl.networks.kernels import convolution, normalization, projection, upsampling
 from segpl.networks.pool import average_pool
 
 CLOSE = 1e-5  # relative error in float32
@@ -98,4 +98,33 @@ def test_last_layer_with_pooling_and_its_gradients(monkeypatch, channels, output
     assert (found[1] is not None) == (cells > 1)
     assert back[0].is_contiguous(memory_format=layout)
     for got, known in zip((*found[: len(wanted)], *back), (*wanted, *expected), strict=True):
+        assert relative_error(got, known) < CLOSE
+
+
+@pytest.mark.parametrize(
+    ("channels", "outputs", "sides", "stride"),
+    [(16, 8, (3, 5, 7), (2, 2, 2)), (32, 8, (2, 4, 5), (1, 2, 2)), (16, 16, (9, 10), (2, 2))],
+)
+def test_upsampling_with_a_skip_connection_and_its_gradients(
+    monkeypatch, channels, outputs, sides, stride
+):
+    monkeypatch.setattr(upsampling, "TILE", 32)
+    monkeypatch.setattr(upsampling, "MAX_PROGRAMS", 3)  # several iterations
+    layout = torch.channels_last if len(sides) == 2 else torch.channels_last_3d
+    generator = torch.Generator().manual_seed(channels)
+    fine = [side * step for side, step in zip(sides, stride, strict=True)]
+    shapes = (2, channels, *sides), (channels, outputs, *stride), (outputs,), (2, outputs, *fine)
+    exact = [torch.randn(one, generator=generator).double().requires_grad_() for one in shapes]
+    features, weight, bias, skip = exact
+    upsample = F.conv_transpose2d if len(sides) == 2 else F.conv_transpose3d
+    wanted = torch.cat([upsample(features, weight, bias, stride), skip], 1)
+    gradient = torch.randn(wanted.shape, generator=generator).contiguous(memory_format=layout)
+    expected = torch.autograd.grad(wanted, exact[:3], gradient.double())
+    with torch.no_grad():
+        x, w, b, s = (one.float() for one in exact)
+        x, s = (one.contiguous(memory_format=layout) for one in (x, s))
+        found = upsampling.upsample_and_join(x, w, b, s)
+        back = upsampling.upsample_gradients(gradient, x, w)
+    assert found.is_contiguous(memory_format=layout)
+    for got, known in zip((found, *back), (wanted, *expected), strict=True):
         assert relative_error(got, known) < CLOSE
