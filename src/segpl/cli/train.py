@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of --steps, train for about this long, such as 30m or 1h30m: measures the "
         "step time and chooses the number of steps; not a hard limit; with --folds, the time of "
         "each training run (default: 30m on a GPU with 40 GB or more, otherwise 1h; at most "
-        "8,000 steps)",
+        "2,000 steps)",
     )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
