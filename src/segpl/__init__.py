@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import segpl.report as _report_package  # an empty module; see below
 
 if TYPE_CHECKING:
-    from segpl.api import check, compare
+    from segpl.api import check, compare, next_cases
     from segpl.evaluate.folders import evaluate_folders
     from segpl.experiments.folds import cross_validate
     from segpl.predict.inference import PredictedImage
@@ -30,6 +30,7 @@ __all__ = [
     "cross_validate",
     "evaluate_folders",
     "load_run",
+    "next_cases",
     "report",
     "train",
 ]
@@ -41,6 +42,7 @@ _HOMES = {
     "evaluate_folders": "segpl.evaluate.folders",
     "Run": "segpl.run",
     "load_run": "segpl.run",
+    "next_cases": "segpl.api",
     "train": "segpl.training",
 }
 

@@ -19,9 +19,11 @@ from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import make_experiment
 from segpl.experiments.report import fill_all, predict_missing
 from segpl.files import read_toml
+from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
 from segpl.report.collection import without_scores
 from segpl.report.page.html import require_own_page
 from segpl.report.page.report import write_report
+from segpl.run import Run, load_run
 from segpl.settings import with_overrides
 
 
@@ -133,6 +135,32 @@ def compare(
         command=command,
         quiet=quiet,
     )
+
+
+def next_cases(
+    run: str | Path | Run,
+    *,
+    count: int = DEFAULT_COUNT,
+    rule: str = DEFAULT_RULE,
+    round: int | None = None,  # noqa: A002  # the established name
+    seed: int = 0,
+    device: str = "auto",
+    quiet: bool = False,
+) -> list[Suggestion]:
+    """The unlabeled scans to label next, best first, each with `case`, `score` and `reason`.
+
+    Args:
+        run: run folder, or a loaded run.
+        count: number of scans.
+        rule: "entropy", "disagreement", "distance", "combined" or "random".
+        round: rounds of labeling so far, from 0, for the noise of "entropy"; by default one for
+            every 5 labeled scans.
+        seed: seed of random choices.
+        device: to predict with, if `run` is a folder.
+        quiet: show no progress.
+    """
+    loaded = run if isinstance(run, Run) else load_run(run, device=device, quiet=quiet)
+    return rank_cases(loaded, rule=rule, count=count, round=round, seed=seed, quiet=quiet)
 
 
 def report(

@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "check a dataset and list its problems",
     "plan": "derive a training plan to read or edit",
     "train": "train a model from labeled and unlabeled scans",
+    "next": "list the scans to label next",
     "predict": "write masks for new scans",
     "evaluate": "score predictions against labels",
     "stress": "score runs on degraded images: artifacts, attacks, other window sizes",
@@ -32,7 +33,7 @@ COMMANDS = {
 }
 
 # these always import torch
-TORCH_COMMANDS = ("demo", "plan", "train", "predict", "stress", "bench", "compare")
+TORCH_COMMANDS = ("demo", "plan", "train", "next", "predict", "stress", "bench", "compare")
 
 # printed after an interruption, for commands that keep their work
 RESUME_ADVICE = {

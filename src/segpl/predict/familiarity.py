@@ -121,16 +121,16 @@ class Criterion:
         least, lowest = scale
         values = np.stack(images)  # (N, D)
         distances = [
-            _distance(value, *_center(np.delete(values, index, 0), least))
+            scaled_distance(value, *shrunk_moments(np.delete(values, index, 0), least))
             for index, value in enumerate(values)
         ]
-        return cls(*_center(values, least), max(lowest, _upper_bound(np.array(distances))))
+        return cls(*shrunk_moments(values, least), max(lowest, _upper_bound(np.array(distances))))
 
     def score(self, value: Measures) -> float:
-        return _distance(value, self.mean, self.std) / self.limit
+        return scaled_distance(value, self.mean, self.std) / self.limit
 
 
-def _center(values: Measures, least: float) -> tuple[Measures, Measures]:
+def shrunk_moments(values: Measures, least: float) -> tuple[Measures, Measures]:
     """Mean and standard deviation of each column of (N, D).
 
     Variances of a few images are unreliable: they are averaged with the mean over all columns,
@@ -141,7 +141,7 @@ def _center(values: Measures, least: float) -> tuple[Measures, Measures]:
     return values.mean(0), np.sqrt(shrunk + least**2)
 
 
-def _distance(value: Measures, mean: Measures, std: Measures) -> float:
+def scaled_distance(value: Measures, mean: Measures, std: Measures) -> float:
     return float(np.sqrt(np.mean(((value - mean) / std) ** 2)))
 
 

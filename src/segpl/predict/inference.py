@@ -147,7 +147,7 @@ class Inference:
 
     def label_parts(self, parts: Iterator[Tensor], grid: Grid) -> Callable[[], Segmentation]:
         """Labels from maps (K, rows, *S[1:]) on the grid of the plan."""
-        pieces = (_finite_array(piece) for part in parts for piece in _split_rows(part))
+        pieces = (finite_array(piece) for part in parts for piece in _split_rows(part))
         rows = ((row, row) for row in restore_rows(pieces, grid, self.plan))
         return label_rows(rows, grid, self.plan, self.largest, self.plan.orientation)
 
@@ -165,7 +165,7 @@ class Inference:
         return replace(summary, out_of_distribution=judged.score, unfamiliar=judged.reasons)
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
-        return _finite_array(
+        return finite_array(
             predict_windows(
                 image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
             )
@@ -183,7 +183,7 @@ def _split_rows(part: Tensor) -> tuple[Tensor, ...]:
     return pieces
 
 
-def _finite_array(maps: Tensor) -> Maps:
+def finite_array(maps: Tensor) -> Maps:
     values = maps.cpu()
     if not bool(values.sum().isfinite()):
         raise DivergedError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
-TEXT_COLUMNS = ("class", "metric", "measure", "worst case", "review")
+TEXT_COLUMNS = ("class", "metric", "measure", "worst case", "review", "reason")
 
 
 @dataclass(frozen=True, slots=True)

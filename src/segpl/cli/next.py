@@ -1,0 +1,74 @@
+"""List the unlabeled scans to label next, and why.
+
+Predicts every unlabeled scan of the run once. Scans that got a label since the
+run was trained are left out. Label the listed scans where the dataset expects
+labels, then train a new run.
+
+Rules:
+  entropy       uncertain predictions, for each class in turn, with noise that
+                decays as labels are added (default)
+  disagreement  networks of the run disagree on the boundary
+  distance      unlike the labeled scans and each other
+  combined      the most uncertain quarter, spread out like `distance`
+  random        random scans with foreground, the baseline
+
+Examples:
+  segpl next runs/a
+  segpl next runs/a --count 10 --rule disagreement
+  segpl next runs/a --out next.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
+    parser.add_argument(
+        "--count", type=int, default=5, metavar="N", help="number of scans (default 5)"
+    )
+    parser.add_argument(
+        "--rule",
+        default="entropy",
+        metavar="NAME",
+        help="entropy (default), disagreement, distance, combined or random",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the noise and of random scans (default 0)"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--checkpoint",
+        choices=("last", "best"),
+        default="last",
+        help="last (default), or best on the validation cases",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="also write a CSV file")
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from segpl.display import plain_console
+    from segpl.files import csv_text, write_text
+    from segpl.labeling.ranking import rank_cases, require_positive, require_rule
+    from segpl.report.tables import Table, number, print_table
+    from segpl.run import load_run
+
+    require_rule(args.rule)  # before the run is loaded
+    require_positive(args.count)
+    trained = load_run(args.run, device=args.device, checkpoint=args.checkpoint)
+    found = rank_cases(trained, rule=args.rule, count=args.count, seed=args.seed)
+    if args.out:
+        rows = [(one.case, one.score, one.reason) for one in found]
+        write_text(args.out, csv_text([("case", "score", "reason"), *rows]))
+    if args.json:
+        print(json.dumps([asdict(one) for one in found], indent=2))
+        return 0
+    rows_shown = [[one.case, number(one.score), one.reason] for one in found]
+    print_table(Table(["case", "score", "reason"], rows_shown), plain_console(soft_wrap=False))
+    return 0

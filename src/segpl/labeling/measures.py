@@ -1,0 +1,178 @@
+"""What a run knows about each unlabeled scan: uncertainty, disagreement and features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from segpl.assembly import open_dataset, training_cases
+from segpl.data.cache import Volume, load_volumes
+from segpl.data.case import Dataset
+from segpl.data.masks import Mask, class_index
+from segpl.display import bar
+from segpl.errors import InputError, MissingFileError
+from segpl.predict.familiarity import network_features
+from segpl.predict.inference import finite_array
+from segpl.predict.samples import Maps, Predict, network_probability
+from segpl.predict.window import predict_windows
+from segpl.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class ScanMeasures:
+    """One unlabeled scan."""
+
+    case: str
+    entropy: float  # mean over all voxels, in nats
+    # mean over the voxels predicted as each foreground class; None if the class is not predicted
+    class_entropy: tuple[float | None, ...]
+    disagreement: float | None  # see `boundary_disagreement`; None with a single network
+    features: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanPool:
+    """The scans to choose from, and the features of those that have a label."""
+
+    classes: tuple[str, ...]  # of the foreground
+    scans: tuple[ScanMeasures, ...]
+    labeled: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    unlabeled: tuple[str, ...]
+    labeled: tuple[str, ...]
+
+
+def measure_pool(run: Run, *, quiet: bool = False) -> ScanPool:
+    """Predict every unlabeled scan of a run once. Reads no labels."""
+    dataset = dataset_of(run)
+    candidates = find_candidates(run, dataset)
+    names = (*candidates.unlabeled, *candidates.labeled)
+    cases = [dataset.case(name) for name in names]
+    with bar("preprocessing", len(cases), quiet=quiet) as advance:
+        volumes = load_volumes(cases, run.plan, labeled=(), advance=advance)
+    networks = Networks.of(run)
+    count = len(candidates.unlabeled)
+    with bar("predicting", count, quiet=quiet) as advance:
+        scans = []
+        for volume in volumes[:count]:
+            scans.append(measure_scan(volume, run, networks))
+            advance()
+    labeled = tuple(features_of(volume, run) for volume in volumes[count:])
+    return ScanPool(tuple(run.plan.classes)[1:], tuple(scans), labeled)
+
+
+def dataset_of(run: Run) -> Dataset:
+    path = Path(run.config.data.path)
+    if not path.exists():
+        raise MissingFileError(
+            f"the dataset of {run.path} is not at {path}. Move it back, or correct data.path in "
+            f"{run.folder.config}."
+        )
+    dataset = open_dataset(run.config)
+    training_cases(dataset, run.split)  # raises if cases are missing
+    return dataset
+
+
+def find_candidates(run: Run, dataset: Dataset) -> Candidates:
+    """Unlabeled and labeled training cases; labels that are newer than the run count, too.
+
+    Labels hidden from the run (`split.labeled`) do not count.
+    """
+    split = run.split
+    has_label = {case.name for case in dataset.labeled} - set(split.hidden)
+    unlabeled = tuple(name for name in split.unlabeled if name not in has_label)
+    if not unlabeled:
+        done = " any more: all of them have a label now" if split.unlabeled else ""
+        raise InputError(
+            f"{run.path} has no unlabeled scans{done}. Add scans to {dataset.root} and train again."
+        )
+    # a fold validates on labeled cases that the other folds train on
+    known = (*split.labeled, *(split.validation if run.config.split.folds else ()))
+    return Candidates(unlabeled, (*known, *sorted(set(split.unlabeled) - set(unlabeled))))
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """All networks of a run, and which of them make its prediction."""
+
+    predict: tuple[Predict, ...]
+    predictors: tuple[int, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> Networks:
+        """The folds of a cross-validation if there are any, otherwise teacher and student."""
+        folds = replace(run, quiet=True).fold_runs()
+        if folds:
+            members = tuple(one.method.predict for one in (run, *folds))
+            return cls(members, tuple(range(len(members))))
+        networks, predictors = run.method.named_networks().values(), run.method.predictors()
+        used = [any(network is one for one in predictors) for network in networks]
+        return cls(tuple(map(network_probability, networks)), tuple(np.flatnonzero(used).tolist()))
+
+
+def measure_scan(volume: Volume, run: Run, networks: Networks) -> ScanMeasures:
+    image = torch.from_numpy(np.array(volume.image)).to(run.device)
+    # no overlap: these masks are not kept, so seams do not matter
+    maps = [
+        finite_array(predict_windows(image, predict, run.plan, overlap=0))
+        for predict in networks.predict
+    ]
+    mean = np.mean([maps[index] for index in networks.predictors], axis=0)
+    entropy, index = class_distribution_entropy(mean), class_index(mean)
+    masks = [index == number for number in range(1, len(run.plan.classes))]
+    return ScanMeasures(
+        volume.name,
+        float(entropy.mean()),
+        tuple(float(entropy[mask].mean()) if mask.any() else None for mask in masks),
+        boundary_disagreement([class_index(one) for one in maps]) if len(maps) > 1 else None,
+        features_of(volume, run),
+    )
+
+
+def features_of(volume: Volume, run: Run) -> tuple[float, ...]:
+    image = torch.from_numpy(np.array(volume.image))
+    return network_features(run.method.predictors()[0], image, run.plan)
+
+
+def class_distribution_entropy(maps: Maps) -> NDArray[np.floating[Any]]:
+    """Entropy (*S) of the distribution over classes, in nats, from the outputs (K, *S)."""
+    from scipy.special import entr
+
+    full = maps if len(maps) > 1 else np.concatenate([1 - maps, maps])
+    total = np.maximum(full.sum(0), np.finfo(np.float32).tiny)
+    entropy: NDArray[np.floating[Any]] = entr(full / total).sum(0)
+    return entropy
+
+
+def boundary_disagreement(labels: Sequence[NDArray[np.intp]]) -> float:
+    """Fraction of boundary voxels with different classes, from class indices (*S) per network.
+
+    The boundary is that of either network of a pair, so 0 means equal masks and 1 masks that do
+    not overlap. The mean over all pairs; a pair that finds no foreground agrees.
+    """
+    fractions = []
+    for one, other in combinations(labels, 2):
+        boundary = inner_boundary(one) | inner_boundary(other)
+        fractions.append(float((one != other)[boundary].mean()) if boundary.any() else 0.0)
+    return float(np.mean(fractions))
+
+
+def inner_boundary(label: NDArray[np.intp]) -> Mask:
+    """Foreground voxels with a neighbor of another class along an axis."""
+    found: Mask = np.zeros(label.shape, bool)
+    for axis in range(label.ndim):
+        moved, edges = np.moveaxis(label, axis, 0), np.moveaxis(found, axis, 0)
+        differs = moved[1:] != moved[:-1]
+        edges[1:] |= differs
+        edges[:-1] |= differs
+    return found & (label > 0)

@@ -1,0 +1,142 @@
+"""`segpl next` lists the scans to label next."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+
+import pytest
+from conftest import ANY, make_dataset, train_runs
+
+import segpl as package
+from segpl.errors import InputError
+from segpl.labeling.ranking import RANKING_RULES, rank_cases
+from segpl.run import load_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs with a teacher (`teacher`) and with a single network (`single`), on four scans."""
+    root = tmp_path_factory.mktemp("next")
+    data = make_dataset(root / "data", dims=2, classes=3, unlabeled=4, test=0)
+    methods = {"teacher": ("--method", "mean-teacher"), "single": ANY}
+    train_runs(root, data, methods)
+    return root
+
+
+@pytest.fixture
+def moved(runs, tmp_path):
+    """A copy of the run `teacher` and its data, to be changed."""
+    for name in ("teacher", "data"):
+        shutil.copytree(runs / name, tmp_path / name)
+    config = tmp_path / "teacher" / "config.toml"
+    config.write_text(config.read_text().replace(str(runs / "data"), str(tmp_path / "data")))
+    return tmp_path
+
+
+@pytest.mark.parametrize("rule", RANKING_RULES)
+def test_every_rule_lists_unlabeled_scans_with_a_reason(segpl, runs, tmp_path, rule):
+    out = tmp_path / "next.csv"
+    answer = segpl("next", runs / "teacher", "--count", 3, "--rule", rule, "--json", "--out", out)
+    assert answer.code == 0, answer.err
+    found = json.loads(answer.out)
+    assert len({one["case"] for one in found} & {"u0", "u1", "u2", "u3"}) == 3
+    assert all(one["reason"] for one in found)
+    with out.open(newline="") as file:
+        assert [row["case"] for row in csv.DictReader(file)] == [one["case"] for one in found]
+
+
+def test_python_gives_the_scans_of_the_command(segpl, runs):
+    answer = segpl("next", runs / "teacher", "--count", 2, "--json")
+    found = package.next_cases(runs / "teacher", count=2, quiet=True)
+    assert [one["case"] for one in json.loads(answer.out)] == [one.case for one in found]
+    assert package.next_cases(load_run(runs / "teacher", quiet=True), count=2, quiet=True) == found
+
+
+def test_table_shows_case_and_reason(segpl, runs):
+    answer = segpl("next", runs / "teacher", "--rule", "disagreement", "--count", 4)
+    assert all(case in answer.out for case in ("u0", "u1", "u2", "u3"))
+    assert "networks disagree on" in answer.out
+
+
+def test_disagreement_of_a_single_network_is_refused(segpl, runs):
+    answer = segpl("next", runs / "single", "--rule", "disagreement", "--count", 1)
+    assert answer.code == 1
+    assert "single network" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rule", "entropi"], "no ranking rule named 'entropi'. Did you mean 'entropy'?"),
+        (["--count", "5"], "--count 5 exceeds the 4 unlabeled scans"),
+        (["--count", "0"], "--count is 0, but must be at least 1"),
+    ],
+)
+def test_bad_options_are_refused(segpl, runs, options, message):
+    answer = segpl("next", runs / "teacher", *options)
+    assert answer.code == 1
+    assert message in answer.err
+
+
+def give_label(data, case: str) -> None:
+    """Move a scan to the labeled ones, with a label."""
+    (data / "unlabeled" / "imgs" / f"{case}.png").rename(data / "labeled" / "imgs" / f"{case}.png")
+    shutil.copy(data / "labeled" / "lbls" / "a0.png", data / "labeled" / "lbls" / f"{case}.png")
+
+
+def test_scans_labeled_since_training_are_left_out(moved):
+    run = load_run(moved / "teacher", quiet=True)
+    give_label(moved / "data", "u1")
+    assert {one.case for one in rank_cases(run, quiet=True)} == {"u0", "u2", "u3"}
+    for case in ("u0", "u2", "u3"):
+        give_label(moved / "data", case)
+    with pytest.raises(InputError, match="no unlabeled scans any more: all of them have a label"):
+        rank_cases(run, quiet=True)
+
+
+def test_run_without_unlabeled_scans_says_what_to_add(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, unlabeled=0, test=0)
+    train_runs(tmp_path, data, {"run": ANY})
+    answer = segpl("next", tmp_path / "run")
+    assert answer.code == 1
+    assert f"run has no unlabeled scans. Add scans to {data}" in answer.err
+
+
+def test_moved_dataset_is_named(segpl, moved):
+    (moved / "data").rename(moved / "elsewhere")
+    answer = segpl("next", moved / "teacher")
+    assert answer.code == 1
+    assert f"is not at {moved / 'data'}. Move it back, or correct data.path in" in answer.err
+
+
+def test_missing_scan_is_named(segpl, moved):
+    (moved / "data" / "unlabeled" / "imgs" / "u2.png").unlink()
+    answer = segpl("next", moved / "teacher")
+    assert answer.code == 1
+    assert "no longer in" in answer.err
+    assert "'u2'" in answer.err
+
+
+def test_labels_of_unlabeled_scans_are_not_read(moved, segpl, train):
+    """A hidden label may be unreadable."""
+    train(moved / "data", *ANY, "--labeled", 1, "--out", moved / "hidden")
+    for name in ("a0", "a1", "a2"):
+        (moved / "data" / "labeled" / "lbls" / f"{name}.png").write_bytes(b"broken")
+    shutil.rmtree(moved / "cache", ignore_errors=True)
+    answer = segpl("next", moved / "hidden", "--count", 6, "--json")
+    assert answer.code == 0, answer.err
+    assert len(json.loads(answer.out)) == 6  # two of them have a hidden label
+
+
+def test_folds_disagree(segpl, runs, tmp_path):
+    """The networks of a cross-validation count as members, also of a method with one network."""
+    answer = segpl(
+        *("train", runs / "data", "--folds", 3, *ANY, "--steps", 2, "--out", tmp_path / "cv"),
+        *("--set", "network.width=4", "--set", "train.batch=1", "--set", "train.agreement=0"),
+    )
+    assert answer.code == 0, answer.err
+    run = load_run(tmp_path / "cv", quiet=True)
+    found = rank_cases(run, rule="disagreement", quiet=True)
+    assert {one.case for one in found} == {"u0", "u1", "u2", "u3"}

@@ -1,0 +1,202 @@
+"""The order in which scans should be labeled, from given measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from segpl.errors import InputError, UnknownNameError
+from segpl.labeling.measures import ScanMeasures, ScanPool
+from segpl.labeling.ranking import (
+    DEFAULT_COUNT,
+    DEFAULT_RULE,
+    RANKING_RULES,
+    rank_pool,
+    require_positive,
+    require_rule,
+)
+
+LATE = 60  # a round without noise
+
+
+def scan(case: str, *, entropy=0.1, classes=(0.1, 0.1), disagreement=0.0, features=(0.0, 0.0)):
+    return ScanMeasures(case, entropy, tuple(classes), disagreement, tuple(features))
+
+
+def pool(*scans: ScanMeasures, labeled=((0.0, 0.0),)) -> ScanPool:
+    return ScanPool(("left", "right"), scans, tuple(labeled))
+
+
+def cases(found) -> list[str]:
+    return [one.case for one in found]
+
+
+def random_pool(count: int = 20, seed: int = 0) -> ScanPool:
+    rng = np.random.default_rng(seed)
+    return pool(
+        *(
+            scan(
+                f"case{number:02}",
+                entropy=rng.uniform(0.01, 0.1),
+                classes=rng.uniform(0.1, 0.5, 2),
+                disagreement=rng.uniform(0, 1),
+                features=rng.normal(0, 1, 2),
+            )
+            for number in range(count)
+        )
+    )
+
+
+@pytest.mark.parametrize("rule", RANKING_RULES)
+def test_every_scan_is_ranked_once_and_the_start_does_not_depend_on_the_count(rule):
+    scans = random_pool()
+    everything = rank_pool(scans, rule=rule)
+    assert sorted(cases(everything)) == sorted(one.case for one in scans.scans)
+    assert rank_pool(scans, rule=rule, count=4) == everything[:4]
+    assert all(one.reason and np.isfinite(one.score) for one in everything)
+
+
+@pytest.mark.parametrize("rule", ["random", "entropy"])
+def test_random_choices_depend_on_seed_and_round_only(rule):
+    scans = random_pool()
+    first = rank_pool(scans, rule=rule, seed=3, round=1)
+    assert rank_pool(scans, rule=rule, seed=3, round=1) == first
+    assert cases(rank_pool(scans, rule=rule, seed=4, round=1)) != cases(first)
+    assert cases(rank_pool(scans, rule=rule, seed=3, round=2)) != cases(first)
+
+
+@pytest.mark.parametrize("rule", sorted(RANKING_RULES.keys() - {"random", "entropy"}))
+def test_other_rules_are_not_random(rule):
+    scans = random_pool()
+    orders = [rank_pool(scans, rule=rule, seed=seed, round=seed) for seed in range(3)]
+    assert orders[0] == orders[1] == orders[2]
+
+
+def test_entropy_without_noise_serves_each_class_and_every_third_time_all_voxels():
+    scans = pool(
+        scan("left1", classes=(0.9, 0.1)),
+        scan("left2", classes=(0.8, 0.2)),
+        scan("right1", classes=(0.1, 0.9)),
+        scan("right2", classes=(0.2, 0.8)),
+        scan("overall", entropy=0.5, classes=(0.05, 0.05)),
+    )
+    found = rank_pool(scans, rule="entropy", round=LATE, count=4)
+    assert set(cases(found[:2])) == {"left1", "right1"}
+    assert found[2].case == "overall"
+    assert found[2].score == 0.5
+    assert found[3].case in ("left2", "right2")
+    left = next(one for one in found if one.case == "left1")
+    assert left.reason == "uncertain about left (entropy 0.9, median 0.2)"
+
+
+def test_entropy_of_a_class_ignores_scans_in_which_it_is_not_predicted():
+    scans = pool(
+        scan("a", entropy=0.9, classes=(None, 0.9)), scan("b", classes=(0.2, 0.2)), scan("c")
+    )
+    for seed in range(5):
+        first = rank_pool(scans, rule="entropy", round=LATE, seed=seed)[0]
+        assert first.case == ("a" if "right" in first.reason else "b")
+
+
+def test_noise_decays_over_rounds():
+    """In round 0 the most uncertain scan is first only sometimes, later almost always."""
+    values = [scan(f"c{i}", classes=(0.1 * 1.1**i,) * 2) for i in range(10)]
+
+    def hits(round_number: int) -> int:
+        return sum(
+            rank_pool(pool(*values), rule="entropy", round=round_number, seed=seed)[0].case == "c9"
+            for seed in range(100)
+        )
+
+    assert hits(0) < 50
+    assert hits(0) < hits(3) < hits(6)
+    assert hits(8) > 95
+
+
+def test_default_round_follows_from_the_number_of_labels():
+    scans = random_pool()
+    many = replace(scans, labeled=((0.0, 0.0),) * (2 * DEFAULT_COUNT))
+    assert rank_pool(many, rule="entropy") == rank_pool(many, rule="entropy", round=2)
+    assert rank_pool(scans, rule="entropy") == rank_pool(scans, rule="entropy", round=0)
+
+
+def test_low_entropy_is_called_exploration():
+    values = pool(*(scan(f"c{i}", classes=(0.1 + 0.01 * i,) * 2) for i in range(10)))
+    found = rank_pool(values, rule="entropy", round=0)
+    assert any(one.reason.startswith("explored at random (entropy 0.1, median") for one in found)
+
+
+def test_disagreement_is_sorted_and_described():
+    scans = pool(scan("a", disagreement=0.02), scan("b", disagreement=0.14), scan("c"))
+    found = rank_pool(scans, rule="disagreement")
+    assert cases(found) == ["b", "a", "c"]
+    assert found[0].reason == "networks disagree on 14 % of the boundary"
+
+
+def test_disagreement_needs_two_networks():
+    with pytest.raises(InputError, match=r"single network.*--rule entropy"):
+        rank_pool(pool(scan("a", disagreement=None)), rule="disagreement")
+
+
+def test_distance_spreads_a_batch_over_the_feature_space():
+    """Two far scans that look alike are not both chosen before the one in between."""
+    scans = pool(
+        scan("near", features=(0.5, 0)),
+        scan("nearer", features=(0.4, 0)),
+        scan("far", features=(10, 0)),
+        scan("twin", features=(9.9, 0)),
+        scan("between", features=(5, 0)),
+    )
+    found = rank_pool(scans, rule="distance")
+    assert cases(found)[:2] == ["far", "between"]
+    assert found[0].reason.startswith("unlike any labeled scan (2.0 times")
+    assert found[-1].case in ("near", "nearer", "twin")
+
+
+def test_distance_is_to_the_nearest_labeled_scan():
+    scans = (scan("a", features=(10, 0)), scan("b", features=(-4, 0)))
+    assert cases(rank_pool(pool(*scans), rule="distance")) == ["a", "b"]
+    labeled = ((0, 0), (9, 0))
+    assert cases(rank_pool(pool(*scans, labeled=labeled), rule="distance")) == ["b", "a"]
+
+
+def test_combined_chooses_diverse_scans_of_the_most_uncertain_quarter():
+    certain = [scan(f"sure{i}", features=(50 + i, 0)) for i in range(6)]
+    scans = pool(
+        scan("a", classes=(0.9, 0.9), features=(1, 0)),
+        scan("b", classes=(0.8, 0.8), features=(3, 0)),
+        *certain,
+    )
+    found = rank_pool(scans, rule="combined")
+    assert found[0].case == "b"
+    assert found[0].reason.startswith("8.0 times the median entropy; ")
+
+
+def test_combined_handles_scans_without_foreground():
+    scans = pool(scan("a", classes=(None, None)), scan("b", classes=(None, 0.3)))
+    assert sorted(cases(rank_pool(scans, rule="combined"))) == ["a", "b"]
+
+
+def test_random_draws_classes_equally_and_scans_without_foreground_last():
+    common = [scan(f"l{i}", classes=(0.1, None)) for i in range(8)]
+    scans = pool(*common, scan("r", classes=(None, 0.1)), scan("empty", classes=(None, None)))
+    firsts = Counter()
+    for seed in range(200):
+        order = rank_pool(scans, rule="random", seed=seed)
+        assert order[-1].case == "empty"
+        assert order[-1].reason == "chosen at random among scans without foreground"
+        firsts[order[0].case] += 1
+    assert 70 < firsts["r"] < 130  # half of 200
+    assert len(firsts) == 9
+
+
+def test_bad_names_and_counts_are_refused():
+    with pytest.raises(UnknownNameError, match=r"ranking rule named 'entrpy'.*'entropy'"):
+        require_rule("entrpy")
+    with pytest.raises(InputError, match="--count is 0"):
+        require_positive(0)
+    require_positive(None)
+    require_rule(DEFAULT_RULE)
