@@ -29,6 +29,7 @@ from segpl.data.split import Split, make_split
 from segpl.display import TrainingDisplay, bar, say
 from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, free_memory
+from segpl.engine.distributed import ALONE, Processes
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
 from segpl.engine.trainer import Trainer
@@ -223,9 +224,16 @@ def require_weights_fit(config: Config, shape: NetworkShape) -> None:
         )
 
 
-def require_batch_fits(config: Config, plan: Plan, device: torch.device) -> None:
-    """Reject batches that certainly do not fit into the memory, and say what would fit."""
+def require_batch_fits(
+    config: Config, plan: Plan, device: torch.device, processes: int = 1
+) -> None:
+    """Reject batches that certainly do not fit into the memory, and say what would fit.
+
+    Each of several processes has a GPU of its own, with an equal share of the batch.
+    """
     batch, free = config.train.batch or plan.batch, free_memory(device)
+    if device.type == "cuda":
+        free *= processes
     ratio = config.train.ratio if METHODS.get(config.method).needs_unlabeled else 0
     is_unet = config.network.name == "unet"
     width = max((config.network.width or plan.width) if is_unet else 1, len(plan.channels))
@@ -261,6 +269,7 @@ def build_trainer(
     method: Method,
     folder: RunFolder,
     device: torch.device,
+    processes: Processes = ALONE,
     *,
     quiet: bool = False,
 ) -> Trainer:
@@ -275,6 +284,7 @@ def build_trainer(
         TrainingDisplay(config.method, config.train.steps, quiet=quiet),
         validate=validator if volumes.validation else None,
         foreground=foreground_shares(volumes.training, list(plan.classes)),
+        processes=processes,
     )
 
 

@@ -34,6 +34,7 @@ from segpl.engine.budget import (
 )
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.device import choose_device, is_out_of_memory, total_memory
+from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
@@ -109,6 +110,9 @@ def train(
         resume: resume the run in `out` from its last checkpoint.
         quiet: show no progress.
     """
+    processes = join_processes()
+    if not processes.is_first:
+        return follow(processes)
     if out is None and resume:
         raise InputError("--resume needs the folder of the run, --out.")
     chosen: dict[str, dict[str, Any]] = {
@@ -132,7 +136,7 @@ def train(
     folder = RunFolder(new_folder(content) if out is None else Path(out))
     with claim_folder(folder, content, resume=resume, source=config) as resolved:
         budget = budget or default_budget(content, resolved.train.device)
-        return train_config(resolved, folder, budget=budget, quiet=quiet)
+        return train_config(resolved, folder, budget=budget, processes=processes, quiet=quiet)
 
 
 def time_budget(time: str | None, settings: Mapping[str, Any]) -> Budget | None:
@@ -169,28 +173,37 @@ def new_folder(content: Mapping[str, Any]) -> Path:
 
 
 def train_config(
-    config: Config, folder: RunFolder, *, budget: Budget | None = None, quiet: bool = False
+    config: Config,
+    folder: RunFolder,
+    *,
+    budget: Budget | None = None,
+    processes: Processes = ALONE,
+    quiet: bool = False,
 ) -> Run:
     """Train with `config` in a new folder, or resume the run in `folder`.
 
-    With a `budget`, a new run takes the number of steps that fits into it.
+    With a `budget`, a new run takes the number of steps that fits into it. The other `processes`
+    call `follow`.
     """
-    device = choose_device(config.train.device)
+    device = processes.own_device(choose_device(config.train.device))
     limit_threads()
     is_new = not folder.config.exists()
     budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
-        run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
+        run, inputs = prepare_run(config, folder, device, budget, processes=processes, quiet=quiet)
         if budget is None:
             write_description(run)
         if not quiet:
             announce(run, inputs, budget)
         volumes = load_training_volumes(run.config, inputs, quiet=quiet)
+        # only now: the others find the prepared volumes in the cache
+        processes.share((run.config, folder, inputs, budget, is_new))
+        processes.connect(device)
         trainer = build_trainer(
-            run.config, inputs, volumes, run.method, folder, device, quiet=quiet
+            run.config, inputs, volumes, run.method, folder, device, processes, quiet=quiet
         )
         if budget is not None:
-            run = with_steps(run, steps_within(budget, run, trainer))
+            run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
             # only now: a run killed earlier would resume with a different number of steps
             write_description(run)
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
@@ -205,6 +218,7 @@ def train_config(
         if 0 < trainer.step < config.train.steps and not quiet:
             say(f"Resuming after step {trainer.step:,} of {config.train.steps:,}.")
     run_trainer(trainer, run)
+    processes.leave()
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
         overruled = overrule_by_validation(run.folder, run.plan, steps)
@@ -227,8 +241,36 @@ def train_config(
     return run
 
 
+def follow(processes: Processes) -> Run:
+    """Take part in the run that the first process prepares. Writes and shows nothing."""
+    limit_threads()
+    description: tuple[Config, RunFolder, TrainingInputs, Budget | None, bool] = processes.share()
+    config, folder, inputs, budget, is_new = description
+    device = processes.own_device(choose_device(config.train.device))
+    method = build_method(config, inputs.plan)
+    run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=True)
+    volumes = load_training_volumes(config, inputs, quiet=True)
+    processes.connect(device)
+    trainer = build_trainer(config, inputs, volumes, method, folder, device, processes, quiet=True)
+    with memory_advice(run, trainer):
+        if budget is not None:
+            measure_step(trainer, budget.seconds, processes.clock)
+            trainer = trainer.with_steps(processes.share(), trainer.observer)
+        if not is_new:
+            trainer.resume()
+        trainer.run()
+    processes.leave()
+    return run
+
+
 def prepare_run(
-    config: Config, folder: RunFolder, device: torch.device, budget: Budget | None, *, quiet: bool
+    config: Config,
+    folder: RunFolder,
+    device: torch.device,
+    budget: Budget | None,
+    *,
+    processes: Processes = ALONE,
+    quiet: bool,
 ) -> tuple[Run, TrainingInputs]:
     """Inspect the data and build the method. Writes nothing."""
     if config.train.track:
@@ -236,7 +278,8 @@ def prepare_run(
     inputs = prepare_inputs(config, folder, seconds=budget.seconds if budget else 0.0, quiet=quiet)
     config = with_planned_values(config, inputs)
     # before preprocessing, so that an impossible network fails early
-    require_batch_fits(config, inputs.plan, device)
+    processes.require_equal_shares(config.train.batch or inputs.plan.batch)
+    require_batch_fits(config, inputs.plan, device, processes.count)
     method = build_method(config, inputs.plan)
     require_validation(method, inputs.split)
     return Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet), inputs
@@ -281,7 +324,7 @@ def steps_within(budget: Budget, run: Run, trainer: Trainer) -> int:
 
 
 def measure_speed(trainer: Trainer, budget: float) -> TrainingSpeed:
-    step = measure_step(trainer, budget)
+    step = measure_step(trainer, budget, trainer.processes.clock)
     if not isinstance(trainer.validate, Validator):
         return TrainingSpeed(step)
     return TrainingSpeed(step, trainer.validate.measure_seconds())

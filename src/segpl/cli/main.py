@@ -111,6 +111,10 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
             parser.exit(2, f"segpl {name}: {unknown_arguments(unknown, known)}\n")
         if name in TORCH_COMMANDS:
             import_torch()
+        if name in TORCH_COMMANDS and name != "train":
+            from segpl.engine.distributed import require_one_process
+
+            require_one_process(f"segpl {name}")
         code: int = module.run(args)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

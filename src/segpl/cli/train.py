@@ -132,6 +132,7 @@ def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import say
+    from segpl.engine.distributed import is_first_process, require_one_process
     from segpl.engine.folder import RunFolder
     from segpl.errors import InputError
     from segpl.training import train
@@ -161,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
     if args.folds is not None:
         from segpl.experiments.folds import cross_validate
 
+        require_one_process("segpl train --folds")
         estimate = cross_validate(**given, folds=args.folds, fold=args.fold, resume=args.resume)
         if estimate is None:
             say_next_fold(args)
@@ -171,6 +173,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         given["time"] = None  # cross-validation has chosen the number of steps
     trained = train(**given, resume=args.resume or args.folds is not None)
+    if not is_first_process():
+        return 0
     say(
         f"Done: trained {trained.parameters:,} weights in {args.out}. Next: "
         f"{prediction_command(args)}"

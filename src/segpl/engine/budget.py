@@ -146,7 +146,7 @@ def measure_step(
     """
     # `steps` must exceed the steps that will be measured; the speed does not depend on it
     trial = trainer.with_steps(MOST_STEPS, trainer.observer)
-    if trial.networks:
+    if trial.networks and trial.processes.count == 1:
         # the run does not exist yet; its own first step will fail in the same way and record it
         trial.networks.on_failure = lambda message: None
     meter, settings = Meter(), trial.settings

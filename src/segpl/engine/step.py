@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from segpl.engine.adam import Adam
+from segpl.engine.distributed import ALONE, Processes
 from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
@@ -28,18 +29,20 @@ def take_step(
     *,
     taken: int,
     paused: bool = False,
+    processes: Processes = ALONE,
 ) -> tuple[StepOutput, Tensor]:
     """Take one step after `taken` earlier ones; return its terms and their sum, without gradient.
 
     If `paused`, the pseudo-label term has weight 0.
     """
-    with context:
+    with context, processes.split(method):
         output = method.step(batch, progress)
     if paused:
         output = without_pseudo(output)
     total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
     optimizer.zero_grad()
     torch.autograd.backward(total)
+    processes.average_gradients(method)
     optimizer.step()
     method.after_update(taken + 1)
     # an autograd graph that outlives its step would tie the next recording to its own stream

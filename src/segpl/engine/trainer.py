@@ -35,6 +35,7 @@ from segpl.engine.device import (
     seed_global_generators,
     should_compile,
 )
+from segpl.engine.distributed import ALONE, Processes
 from segpl.engine.environment import record_fallback
 from segpl.engine.events import EventLog
 from segpl.engine.folder import RunFolder
@@ -128,6 +129,7 @@ class Trainer:
         validate: Callable[[int], float] | None = None,
         # fraction of voxels of each foreground class in the labeled scans, if known
         foreground: Mapping[str, float] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
         self.method = method
         self.sampler = sampler
@@ -137,13 +139,15 @@ class Trainer:
         self.observer = observer
         self.validate = validate
         self.foreground = foreground
+        self.processes = processes
         self.device = sampler.device
         self.layout = memory_format(self.device, method.network.dims)
         self.method.to(self.device).to(memory_format=self.layout).train()  # type: ignore[call-overload]  # missing in torch's stubs
         self.context = autocast(self.device, settings.precision)
         self.networks: AcceleratedNetworks | None = None
         if should_compile(self.device, settings.compile):
-            self.networks = AcceleratedNetworks(method, self.device, self.context, self.fall_back)
+            retry = self.fall_back if processes.count == 1 else stop_without_acceleration
+            self.networks = AcceleratedNetworks(method, self.device, self.context, retry)
         self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
@@ -162,6 +166,7 @@ class Trainer:
             observer,
             self.validate,
             self.foreground,
+            self.processes,
         )
 
     def resume(self) -> None:
@@ -171,11 +176,13 @@ class Trainer:
             load_weights(self.method, checkpoint, self.folder.last)
             load_optimizer(self.optimizer, checkpoint, self.folder.last)
             self.step, self.facts = checkpoint.step, checkpoint.facts
-        for log in (self.log, self.times, CsvLog(self.folder.validation)):
-            log.cut_after(self.step)
+        if self.processes.is_first:
+            for log in (self.log, self.times, CsvLog(self.folder.validation)):
+                log.cut_after(self.step)
 
     def run(self) -> None:
         """Take the remaining steps. SIGINT or SIGTERM saves the current step and stops."""
+        self.processes.equalize(self.method)
         try:
             with StopSignal() as stop, self.batches:
                 self.take_steps(stop)
@@ -185,20 +192,26 @@ class Trainer:
                 self.networks = None  # it refers to this trainer, which holds the volumes
 
     def take_steps(self, stop: StopSignal) -> None:
-        settings, meter, begin = self.settings, Meter(), self.step
+        settings, processes, meter, begin = self.settings, self.processes, Meter(), self.step
         if "meter" in self.facts:
             meter.restore(self.facts.pop("meter"), self.device)
         collapse = self.collapse_watch()
-        self.events = EventLog(self.folder.events, after=self.step) if settings.track else None
-        if settings.precision == "auto" and lacks_bfloat16(self.device):
+        if settings.track and processes.is_first:
+            self.events = EventLog(self.folder.events, after=self.step)
+        if settings.precision == "auto" and lacks_bfloat16(self.device) and processes.is_first:
             self.fall_back("the GPU does not support bfloat16, so training uses float32.")
         clock = StepClock(self.step, self.times.last("seconds"))
         waited = self.times.last("waiting_seconds")
-        while self.step < settings.steps and not stop.number:
+        number = 0  # of a signal to stop
+        while self.step < settings.steps:
+            number, is_paused = processes.agree(stop.number, paused=collapse.is_paused)
+            if number:
+                break
             lr = settings.lr_at(self.step)
-            self.learn(meter, lr, paused=collapse.is_paused)
+            self.learn(meter, lr, paused=is_paused)
             self.observer.on_step(self.step)
-            if self.step % settings.log_every and self.step != settings.steps:
+            is_line = self.step % settings.log_every == 0 or self.step == settings.steps
+            if not (is_line and processes.is_first):
                 continue
 
             row = with_hidden_scores(meter.row(lr))
@@ -215,11 +228,11 @@ class Trainer:
                 self.facts["guard"] = collapse.state()
             self.validate_and_save()
         if self.step < settings.steps:
-            if self.step > begin:
+            if self.step > begin and processes.is_first:
                 if meter.count:
                     self.facts["meter"] = meter.state()
                 self.save(self.folder.last)
-            raise KeyboardInterrupt(stop.number)
+            raise KeyboardInterrupt(number)
 
     def learn(self, meter: Meter, lr: float, *, paused: bool = False) -> None:
         """Take the next step and add its terms to `meter`."""
@@ -235,7 +248,8 @@ class Trainer:
         """Take the next step. Repeating it after a failure uses the same random numbers."""
         # for dropout inside networks, also in CUDA graphs, which read seed and offset at every
         # replay; everything else uses the generator of the batch
-        seed_global_generators(self.device, self.settings.seed * 1_000_003 + self.step)
+        seed = self.settings.seed * 1_000_003 + self.step + self.processes.rank * 2**53
+        seed_global_generators(self.device, seed)
         return take_step(
             self.method,
             self.optimizer,
@@ -244,6 +258,7 @@ class Trainer:
             self.context,
             taken=self.step,
             paused=paused,
+            processes=self.processes,
         )
 
     def fall_back(self, message: str) -> None:
@@ -281,6 +296,14 @@ class Trainer:
         save_checkpoint(
             path, step=self.step, module=self.method, optimizer=self.optimizer, facts=self.facts
         )
+
+
+def stop_without_acceleration(message: str) -> None:
+    """Raise: if one of several processes repeated a step, the others would wait for it."""
+    raise InputError(
+        f"{message} Several processes cannot continue in this way. Restart them with --set "
+        "train.compile=off, or with a smaller batch if the memory is full."
+    )
 
 
 class StepClock:

@@ -45,6 +45,8 @@ class Method(nn.Module, ABC):
     reference: ClassVar[str]  # the paper: authors, title, venue, year
     is_reconstruction: ClassVar[bool] = False  # the paper is known only in part; see `title`
     needs_unlabeled: ClassVar[bool] = True
+    # fields of `NetOutput` that it uses; processes that train together exchange only these
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
     has_threshold: ClassVar[bool] = False  # infers a threshold, see `predict_threshold`
     # defaults of [network] that differ for this method; only for the U-Net
     network_defaults: ClassVar[Mapping[str, Any]] = {}

@@ -48,6 +48,7 @@ class BPL(Method):
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
     )
     has_threshold: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = ("logits", "features")
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):

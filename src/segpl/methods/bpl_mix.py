@@ -53,6 +53,7 @@ class BPLMix(TeacherMethod):
         "Medical Image Segmentation. CVPR 2023. arXiv:2305.00673"
     )
     has_threshold: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = ("logits", "features")
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, LinearRampSettings):

@@ -52,6 +52,7 @@ class CCT(Method):
         "Y. Ouali, C. Hudelot, M. Tami. Semi-Supervised Semantic Segmentation with "
         "Cross-Consistency Training. CVPR 2020. arXiv:2003.09005"
     )
+    reads: ClassVar[tuple[str, ...]] = ("logits", "trunk")
 
     @dataclass(frozen=True)
     class Settings(SigmoidRampSettings):

@@ -46,6 +46,7 @@ class SegPLVI(Recordable, Method):
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
     )
     has_threshold: ClassVar[bool] = True
+    reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):

@@ -49,6 +49,7 @@ class SelfLoop(Method):
         "Y. Li, J. Chen, X. Xie, K. Ma, Y. Zheng. Self-Loop Uncertainty: A Novel Pseudo-Label for "
         "Semi-Supervised Medical Image Segmentation. MICCAI 2020. arXiv:2007.09854"
     )
+    reads: ClassVar[tuple[str, ...]] = ("logits", "features")
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
@@ -133,6 +134,8 @@ class SelfLoop(Method):
             _, scores = self.answer(self.puzzle(image, number), leaves)
             loss = cross_entropy(scores, number)
             slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            if self.network.shares:
+                self.network.shares.average([slope for slope in slopes if slope is not None])
             # the last layer has no gradient: the head does not depend on it
             weights = {
                 name: weight if slope is None else weight - self.settings.loop_lr * slope

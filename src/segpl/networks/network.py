@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -47,8 +48,19 @@ class NetworkShape:
     kernels: tuple[tuple[int, ...], ...] = ()  # per level; empty: 3 voxels per axis
 
 
+class NetworkShares(Protocol):
+    """Splits the images of training calls over several processes."""
+
+    def run(
+        self, call: Callable[[Tensor], tuple[Tensor, ...]], image: Tensor
+    ) -> tuple[Tensor, ...]: ...
+    def average(self, tensors: Sequence[Tensor]) -> None: ...
+
+
 class Network(Recordable, nn.Module):
     """Wraps a body that returns logits, the input of its last layer, and its trunk."""
+
+    shares: NetworkShares | None = None  # if several processes train together
 
     def __init__(
         self,
@@ -93,7 +105,8 @@ class Network(Recordable, nn.Module):
 
     def forward(self, image: Tensor) -> NetOutput:
         if self.is_in_training:
-            logits, *others = (self.calls or self.run_body)(image)
+            call = self.calls or self.run_body
+            logits, *others = self.shares.run(call, image) if self.shares else call(image)
         else:  # not compiled: every new input shape would take minutes to compile
             logits, *others = predict_or_fall_back(self.body, image)
         return NetOutput(logits.float(), *others)

@@ -1,0 +1,128 @@
+"""One of two processes that train together: pair.py FOLDER RANK. See `test_torchrun.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tiny import build, make_batch
+
+import segpl.training
+from segpl.cli.main import main
+from segpl.display import TrainingDisplay
+from segpl.engine.distributed import ALONE, Processes, join_processes
+from segpl.engine.step import optimizer_for, take_step
+from segpl.methods.base import METHODS
+from segpl.networks.network import NetworkSettings
+from segpl.types import IGNORE, Batch
+
+STEPS = 2  # a teacher moves after the first one
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ensemble": {"members": 2},
+    "self-loop": {"rounds": 2},
+    "ua-mt": {"draws": 2},
+    "fixmatch": {"confidence": 0.55},  # new networks are less confident than the default
+}
+TIMED_STEPS = 4
+
+
+def uneven_batch(step: int) -> Batch:
+    """Four labeled and four unlabeled images; the shares have different numbers of voxels."""
+    batch = make_batch(2, images=4, validation=True, seed=step)
+    assert batch.unlabeled is not None
+    label, inside = batch.labeled.label.clone(), torch.ones(4, 16, 16, dtype=torch.bool)
+    label[0, :, 8:], inside[:3, 4:], inside[3, :2] = IGNORE, False, False
+    return replace(
+        batch,
+        labeled=replace(batch.labeled, label=label),
+        unlabeled=replace(batch.unlabeled, inside=inside),
+    )
+
+
+def curve(name: str, processes: Processes, settings: dict[str, Any]) -> list[torch.Tensor]:
+    """All terms, monitors and gradients of a few steps."""
+    method = build(name, 2, settings=settings).train()
+    optimizer, found = optimizer_for(method, 0.01), []
+    for step in range(STEPS):
+        output, total = take_step(
+            method,
+            optimizer,
+            uneven_batch(step),
+            (step + 1) / STEPS,
+            nullcontext(),
+            taken=step,
+            processes=processes,
+        )
+        found += [total, *(term.value for term in output.terms.values())]
+        found += output.monitors.values()
+        # not the weights: Adam enlarges the rounding of gradients that are 0 in theory
+        found += [w.grad for w in method.parameters() if w.grad is not None]
+    return found
+
+
+def differences(processes: Processes) -> dict[str, float]:
+    """Largest difference between one and two processes, by method."""
+    variants: dict[str, tuple[str, dict[str, Any]]] = {
+        name: (name, SETTINGS.get(name, {})) for name in METHODS.names
+    }
+    variants["bpl, calibrated"] = "bpl", {"calibrate": "all"}
+    found = {}
+    for label, (name, settings) in variants.items():
+        alone, together = (curve(name, one, settings) for one in (ALONE, processes))
+        pairs = zip(alone, together, strict=True)
+        found[label] = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+    return found
+
+
+def batch_statistics(processes: Processes) -> list[float]:
+    """Sums of the running statistics after a step of a teacher and its student."""
+    method = build("mean-teacher", 2, network=NetworkSettings(norm="batch")).train()
+    optimizer = optimizer_for(method, 0.01)
+    context = nullcontext()
+    take_step(method, optimizer, uneven_batch(0), 1.0, context, taken=0, processes=processes)
+    return [float(value.double().sum()) for value in method.buffers()]
+
+
+def stop_at(step: int) -> None:
+    """Send SIGTERM to this process after `step`."""
+
+    def on_step(display: TrainingDisplay, number: int) -> None:
+        if number == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    TrainingDisplay.on_step = on_step  # type: ignore[method-assign]
+
+
+def run_all(folder: Path, rank: int) -> int:
+    shared = {"TORCHELASTIC_RUN_ID": "pair", "MASTER_ADDR": "127.0.0.1"}
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    os.environ.update(shared, **{name: str(value) for name, value in ranks.items()})
+    ports, commands = json.loads((folder / "commands.json").read_text())
+    found: dict[str, Any] = {}
+    segpl.training.affordable_steps = lambda *_: TIMED_STEPS
+    os.environ["MASTER_PORT"] = str(ports.pop())
+    processes = join_processes()
+    processes.connect(torch.device("cpu"))
+    found["differences"] = differences(processes)
+    found["statistics"] = batch_statistics(processes)
+    for name, arguments in commands.items():
+        if dist.is_initialized():  # the run before was interrupted
+            dist.destroy_process_group()
+        if name == "resumed":
+            stop_at(4 if rank == 1 else 0)
+        os.environ["MASTER_PORT"] = str(ports.pop())
+        found[name] = main(arguments)
+        (folder / f"{rank}.json").write_text(json.dumps(found))
+    return int(found[name])
+
+
+if __name__ == "__main__":
+    sys.exit(run_all(Path(sys.argv[1]), int(sys.argv[2])))

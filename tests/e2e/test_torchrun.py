@@ -1,0 +1,226 @@
+"""Several processes train one run, as if they were one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import make_dataset
+from pair import TIMED_STEPS, stop_at
+
+from segpl.cli.main import main
+from segpl.display import TrainingDisplay
+from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.folder import RunFolder
+from segpl.engine.log import read_log
+from segpl.evaluate.validation_file import read_validation
+from segpl.methods.base import METHODS
+from segpl.settings import read_config
+
+PAIR = Path(__file__).with_name("pair.py")
+TESTS = PAIR.parents[1]
+TOLERANCE = 1e-5
+OPTIONS = (
+    *("--device", "cpu", "--set", "network.width=4", "--set", "train.batch=2"),
+    *("--set", "train.log_every=1", "--set", "train.checkpoint_every=2"),
+)
+STEPS = ("--steps", "6", "--validation", "1")
+INTERRUPTED = 128 + signal.SIGTERM
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def train(root: Path, name: str, *options: str) -> list[str]:
+    return ["train", str(root / "data"), "--out", str(root / name), *OPTIONS, *options]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """Runs of one process, `one`, and of two, `two`; `resumed` was trained by 1, 2, 1 processes."""
+    root = tmp_path_factory.mktemp("torchrun")
+    make_dataset(root / "data", dims=2)
+    commands = {
+        "two": train(root, "two", *STEPS),
+        "resumed": train(root, "resumed", *STEPS, "--resume"),
+        "timed": train(root, "timed", "--time", "10s"),
+        "uneven": train(root, "uneven", *STEPS, "--set", "train.batch=3"),
+    }
+    (root / "commands.json").write_text(json.dumps([free_ports(1 + len(commands)), commands]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEGPL_CACHE", str(root / "cache"))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+        patch.setattr(TrainingDisplay, "on_step", TrainingDisplay.on_step)
+        assert main(train(root, "one", *STEPS)) == 0
+        stop_at(2)
+        assert main(train(root, "resumed", *STEPS)) == INTERRUPTED
+        stop_at(0)
+        launch_pair(root)
+        assert read_checkpoint(RunFolder(root / "resumed").last).step == 4
+        assert main([*commands["resumed"]]) == 0
+    return root
+
+
+def launch_pair(root: Path) -> None:
+    running = []
+    for rank in (0, 1):
+        with (root / f"{rank}.txt").open("w") as output:
+            command = [sys.executable, str(PAIR), str(root), str(rank)]
+            running.append(subprocess.Popen(command, stdout=output, stderr=output))
+    try:
+        codes = [process.wait(timeout=120) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert codes == [1, 1], said(root, 0) + said(root, 1)  # of the last command
+
+
+def said(root: Path, rank: int) -> str:
+    return (root / f"{rank}.txt").read_text()
+
+
+def results(root: Path, rank: int) -> dict[str, Any]:
+    return dict(json.loads((root / f"{rank}.json").read_text()))
+
+
+def test_two_processes_train_like_one(root):
+    """One test, because workers of pytest-xdist would each start the processes."""
+    check_all_methods_take_the_same_steps(root)
+    check_batch_statistics_are_the_same_in_all_processes(root)
+    check_curves_are_the_same(root)
+    check_a_signal_to_one_process_stops_both_at_the_same_step(root)
+    check_both_take_the_number_of_steps_that_the_first_one_measured(root)
+    check_a_batch_without_equal_shares_is_refused(root)
+    check_a_process_whose_partner_failed_stops_and_says_so(root)
+    check_only_the_first_process_shows_progress(root)
+
+
+def check_all_methods_take_the_same_steps(root: Path) -> None:
+    for rank in (0, 1):
+        differences = results(root, rank)["differences"]
+        assert differences.keys() > set(METHODS.names)
+        assert {name: one for name, one in differences.items() if not one < TOLERANCE} == {}
+
+
+def check_batch_statistics_are_the_same_in_all_processes(root: Path) -> None:
+    first, second = (results(root, rank)["statistics"] for rank in (0, 1))
+    assert first == second
+    assert any(first)
+
+
+def check_curves_are_the_same(root: Path) -> None:
+    alone, validated = (read(root, "one") for read in (read_curve, validation_steps))
+    for name in ("two", "resumed"):
+        together = read_curve(root, name)
+        assert together.keys() == alone.keys()
+        for column, values in alone.items():
+            assert together[column] == pytest.approx(values, abs=TOLERANCE), (name, column)
+        assert validation_steps(root, name) == validated
+
+
+def read_curve(root: Path, name: str) -> dict[str, list[float]]:
+    return read_log(RunFolder(root / name).log)
+
+
+def validation_steps(root: Path, name: str) -> list[int]:
+    return [row.step for row in read_validation(RunFolder(root / name).validation)]
+
+
+def check_a_signal_to_one_process_stops_both_at_the_same_step(root: Path) -> None:
+    assert [results(root, rank)["resumed"] for rank in (0, 1)] == [INTERRUPTED] * 2
+
+
+def check_both_take_the_number_of_steps_that_the_first_one_measured(root: Path) -> None:
+    assert [results(root, rank)["timed"] for rank in (0, 1)] == [0, 0]
+    folder = RunFolder(root / "timed")
+    assert read_config(folder.config)["train"]["steps"] == TIMED_STEPS
+    assert read_checkpoint(folder.last).step == TIMED_STEPS
+
+
+def check_a_batch_without_equal_shares_is_refused(root: Path) -> None:
+    assert "a batch of 3 labeled crops cannot be split equally over 2 processes" in said(root, 0)
+    assert not (root / "uneven").exists()
+
+
+def check_a_process_whose_partner_failed_stops_and_says_so(root: Path) -> None:
+    assert "another process of this training run has stopped" in said(root, 1)
+
+
+def check_only_the_first_process_shows_progress(root: Path) -> None:
+    assert "step 6 of 6" in said(root, 0)
+    shown = [line for line in said(root, 1).splitlines() if line]
+    assert [line.split(":")[0].split(".")[0] for line in shown] == ["interrupted", "error"]
+
+
+def start_torchrun(root: Path) -> subprocess.Popen[bytes]:
+    """Train `root/run` in two processes without an end; returns after the first log line."""
+    make_dataset(root / "data", dims=2)
+    start = ["--standalone", "--nproc-per-node", "2", "-m", "segpl"]
+    options = ("--steps", "1000000", "--method", "segpl")
+    with (root / "output.txt").open("w") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *start, *train(root, "run", *options)],
+            stdout=output,
+            stderr=output,
+        )
+    deadline = time.monotonic() + 120
+    while not (root / "run" / "log.csv").exists():
+        assert agent.poll() is None, (root / "output.txt").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    return agent
+
+
+def workers_of(agent: subprocess.Popen[bytes]) -> dict[str, int]:
+    """Process numbers by rank."""
+    children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+    found = {}
+    for child in children:
+        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
+        found |= {v.removeprefix("RANK="): int(child) for v in variables if v.startswith("RANK=")}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun_saves_the_step_and_stops_all(tmp_path, number):
+    agent = start_torchrun(tmp_path)
+    workers = workers_of(agent)
+    try:
+        agent.send_signal(number)
+        assert agent.wait(timeout=60) != 0
+        log = read_log(tmp_path / "run" / "log.csv")
+        assert read_checkpoint(RunFolder(tmp_path / "run").last).step == log["step"][-1]
+        assert not any(Path(f"/proc/{number}").exists() for number in workers.values())
+    finally:
+        agent.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_killed_process_stops_all(tmp_path, rank):
+    agent = start_torchrun(tmp_path)
+    workers = workers_of(agent)
+    try:
+        os.kill(workers[rank], signal.SIGKILL)
+        assert agent.wait(timeout=60) != 0
+        assert not any(Path(f"/proc/{number}").exists() for number in workers.values())
+        if rank == "1":
+            assert (
+                "another process of this training run has" in (tmp_path / "output.txt").read_text()
+            )
+    finally:
+        agent.kill()
