@@ -15,8 +15,8 @@ from segpl.display import bar
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment
 from segpl.experiments.engines.base import EngineOptions
-from segpl.experiments.engines.local import LocalEngine
-from segpl.experiments.experiment import make_experiment
+from segpl.experiments.engines.choice import make_engine
+from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.experiments.report import fill_all, predict_missing
 from segpl.files import read_toml
 from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
@@ -77,7 +77,16 @@ def compare(
     labeled: int | None = None,
     test: int | None = None,
     device: str | None = None,
-    jobs: int = 1,
+    on: str = "local",
+    jobs: int | None = None,
+    address: str | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+    memory: float | None = None,
+    retries: int | None = None,
+    partition: str | None = None,
+    account: str | None = None,
+    time_limit: str | None = None,
     data: str | Path = "",
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
@@ -96,13 +105,69 @@ def compare(
         labeled: use this many labels and hide the others.
         test: hold out this many labeled cases for testing.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        jobs: runs to train in parallel.
+        on: where the runs execute: "local", "ray" or "slurm".
+        jobs: runs to train in parallel; by default one, and on a cluster as many as it has room
+            for.
+        address: of a Ray cluster, such as "host:6379"; by default the one on this machine.
+        cpus: of a run on a cluster; 1 by default.
+        gpus: of a run on a cluster; by default 1 if the device is "cuda", otherwise 0.
+        memory: GB of a run on a cluster.
+        retries: repetitions of a run whose process or machine was lost; 3 by default.
+        partition: of Slurm.
+        account: of Slurm.
+        time_limit: of a Slurm job, such as "4h"; a longer run is requeued and resumes.
         data: folder that contains the datasets of a TOML file.
         only: train on these datasets of a TOML file only.
         overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
         command: shown in the report.
         quiet: show no progress.
     """
+    options = EngineOptions(
+        jobs=jobs,
+        cpus=cpus,
+        gpus=gpus,
+        memory=memory,
+        retries=retries,
+        address=address,
+        partition=partition,
+        account=account,
+        time_limit=time_limit,
+    )
+    experiment = read_comparison(
+        source,
+        phantom=phantom,
+        methods=methods,
+        seeds=seeds,
+        steps=steps,
+        labeled=labeled,
+        test=test,
+        device=device,
+        overrides=overrides,
+    )
+    return run_experiment(
+        experiment,
+        Path(out),
+        root=Path(data),
+        only=only,
+        engine=make_engine(on, options, Path(out)),
+        command=command,
+        quiet=quiet,
+    )
+
+
+def read_comparison(
+    source: str | Path,
+    *,
+    phantom: bool,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    steps: int | None,
+    labeled: int | None,
+    test: int | None,
+    device: str | None,
+    overrides: Sequence[str],
+) -> Experiment:
+    """The experiment that the arguments of `compare` describe."""
     if bool(str(source)) == phantom:
         raise InputError("give a dataset or a TOML file, or --phantom to generate scans.")
     given = {
@@ -119,21 +184,12 @@ def compare(
         content, name = read_toml(Path(source)), Path(source).name
     else:
         content, name = {"datasets": {"": {"path": str(source)}}}, str(source)
-    experiment = make_experiment(
+    return make_experiment(
         content,
         name,
         methods=[methods] if isinstance(methods, str) else methods,
         seeds=seeds,
         overrides=with_overrides(with_overrides({}, chosen), overrides),
-    )
-    return run_experiment(
-        experiment,
-        Path(out),
-        root=Path(data),
-        only=only,
-        engine=LocalEngine(EngineOptions(jobs=jobs)),
-        command=command,
-        quiet=quiet,
     )
 
 

@@ -22,7 +22,7 @@ from segpl.data.phantom import PhantomSettings, write_phantom_dataset
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
-from segpl.experiments import compare, phantom_data
+from segpl.experiments import compare, estimate, phantom_data
 from segpl.methods.segpl import SegPL
 from segpl.report.collection import collect_runs
 
@@ -260,6 +260,28 @@ def test_a_named_plan_may_be_repeated_but_not_edited(segpl, pictures, tmp_path):
     answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[0]}")
     assert answer.code == 1
     assert f"differs from {plans[0]}" in answer.err
+
+
+def test_dry_run_counts_runs_and_estimates_their_time(segpl, pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "MEASURED_BUDGET", 1.0)
+    out = tmp_path / "out"
+    given = ("compare", pictures, *FAST, "--methods", "segpl", "--out", out)
+    answer = segpl(*given, "--seeds", 0, 1, "--jobs", 2, "--dry-run")
+    assert answer.code == 0, answer.err
+    counts, times = answer.out.splitlines()
+    assert counts == "4 runs: 0 done, 4 to train."
+    assert "(measured on this machine)" in times
+    assert "with 2 at the same time" in times
+    assert not out.exists()
+
+    assert segpl(*given, "--seeds", 0).code == 0
+    answer = segpl(*given, "--seeds", 0, 1, "--dry-run")
+    counts, times = answer.out.splitlines()
+    assert counts == "4 runs: 2 done, 2 to train."
+    assert "(from the finished runs)" in times
+    assert segpl(*given, "--seeds", 0, "--dry-run").out == "2 runs: 2 done, 0 to train.\n"
+    answer = segpl(*given, "--seeds", 0, "--print")
+    assert "--print needs --on slurm" in answer.err
 
 
 def test_two_comparisons_in_one_folder_are_refused(segpl, pictures, tmp_path):

@@ -14,6 +14,9 @@ Examples:
   segpl compare --phantom --out comparison                # generated scans
   segpl compare questions.toml --data /datasets --jobs 8 --out comparison
   segpl compare questions.toml --only hippocampus --out comparison
+  segpl compare data --test 20 --dry-run --out comparison # runs and their time
+  segpl compare data --test 20 --on ray --gpus 1 --out comparison
+  segpl compare data --test 20 --on slurm --gpus 1 --jobs 16 --out comparison
 """
 
 from __future__ import annotations
@@ -22,6 +25,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
+from typing import Any
+
+EXPERIMENT_OPTIONS = ("phantom", "methods", "seeds", "steps", "labeled", "test", "device")
+ENGINE_OPTIONS = (
+    *("jobs", "address", "cpus", "gpus", "memory", "retries"),
+    *("partition", "account", "time_limit"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hold out N labeled cases for testing; needed if the dataset has no test cases",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument("--jobs", type=int, default=1, help="runs to train in parallel (default 1)")
     parser.add_argument(
         "--data",
         type=Path,
@@ -80,6 +89,56 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="any setting of all runs, for example train.lr=0.003, or of one method: "
         "methods.segpl.alpha=1",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the number of runs and the expected time, and train nothing",
+    )
+    add_engine_arguments(parser)
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("where the runs execute")
+    where.add_argument(
+        "--on",
+        default="local",
+        choices=("local", "ray", "slurm"),
+        help="this machine (default), a Ray cluster, or Slurm",
+    )
+    where.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="runs to train in parallel (default: 1; on a cluster, as many as it has room for)",
+    )
+    where.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray cluster (default: the one that this machine is part of)",
+    )
+    where.add_argument("--cpus", type=int, metavar="N", help="CPU cores of a run (default 1)")
+    where.add_argument(
+        "--gpus", type=float, metavar="N", help="GPUs of a run (default: 1 with --device cuda)"
+    )
+    where.add_argument("--memory", type=float, metavar="GB", help="main memory of a run")
+    where.add_argument(
+        "--retries",
+        type=int,
+        metavar="N",
+        help="how often to repeat a run whose process or machine was lost (default 3)",
+    )
+    where.add_argument(
+        "--print",
+        action="store_true",
+        help="print the batch script of --on slurm, and submit nothing",
+    )
+    where.add_argument("--partition", help="Slurm partition")
+    where.add_argument("--account", help="Slurm account")
+    where.add_argument(
+        "--time-limit",
+        metavar="TIME",
+        help="limit of a Slurm job, such as 12h (default: 4h); longer runs resume in the next job",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,21 +146,20 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.report.tables import print_table
 
+    described = {name: getattr(args, name) for name in EXPERIMENT_OPTIONS}
+    described |= {"source": args.source or "", "overrides": args.set}
+    options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
+    if args.dry_run or args.print:
+        show_plan(args, described, options)
+        return 0
     result = compare(
-        args.source or "",
         out=args.out,
-        phantom=args.phantom,
-        methods=args.methods,
-        seeds=args.seeds,
-        steps=args.steps,
-        labeled=args.labeled,
-        test=args.test,
-        device=args.device,
-        jobs=args.jobs,
+        on=args.on,
         data=args.data,
         only=args.only,
-        overrides=args.set,
         command=shlex.join(["segpl", *sys.argv[1:]]),
+        **described,
+        **options,
     )
     console = plain_console()
     for answer in result.answers:
@@ -115,3 +173,26 @@ def run(args: argparse.Namespace) -> int:
     for title, error in result.failures.items():
         console.print(f"{title} failed: {error}")
     return 1 if result.failures else 0
+
+
+def show_plan(args: argparse.Namespace, described: dict[str, Any], options: dict[str, Any]) -> None:
+    """Print what would run: the batch script of Slurm, or the runs and their time."""
+    from segpl.api import read_comparison
+    from segpl.display import plain_console
+    from segpl.errors import InputError
+    from segpl.experiments.engines.base import EngineOptions
+    from segpl.experiments.engines.choice import make_engine
+    from segpl.experiments.engines.slurm import SlurmEngine
+    from segpl.experiments.estimate import batch_script, estimate_comparison
+
+    console = plain_console()
+    experiment = read_comparison(**described)
+    engine = make_engine(args.on, EngineOptions(**options), args.out)
+    if args.print:
+        if not isinstance(engine, SlurmEngine):
+            raise InputError("--print needs --on slurm: other engines have no batch script.")
+        console.print(batch_script(experiment, args.out, engine, args.only))
+    if args.dry_run:
+        estimate = estimate_comparison(experiment, args.out, engine, root=args.data, only=args.only)
+        for sentence in estimate.sentences:
+            console.print(sentence)

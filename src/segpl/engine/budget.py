@@ -64,17 +64,17 @@ class TrainingSpeed:
         return (settings.steps * self.step + validations * self.validation) / (1 - OVERHEAD)
 
 
-def parse_duration(text: str) -> float:
-    """Seconds of a time budget such as `2h`, `30m`, `1h30m` or `90s`."""
+def parse_duration(text: str, option: str = "--time") -> float:
+    """Seconds of a time such as `2h`, `30m`, `1h30m` or `90s`."""
     found = DURATION.fullmatch(str(text).strip().lower())  # a number from Python has no unit
     if found is None or not any(found.groups()):
-        raise InputError(f"cannot read --time '{text}'. {EXAMPLES}")
+        raise InputError(f"cannot read {option} '{text}'. {EXAMPLES}")
     hours, minutes, rest = map(float, found.groups("0"))
     seconds = 3600 * hours + 60 * minutes + rest
     if seconds == 0:
-        raise InputError(f"--time '{text}' leaves no time for training. {EXAMPLES}")
+        raise InputError(f"{option} '{text}' leaves no time for training. {EXAMPLES}")
     if seconds > LONGEST:
-        raise InputError(f"--time '{text}' is too long: the limit is {format_duration(LONGEST)}.")
+        raise InputError(f"{option} '{text}' is too long: the limit is {format_duration(LONGEST)}.")
     return seconds
 
 

@@ -45,6 +45,10 @@ ROW_HEADER = (
     *("seconds", "parameters", "error"),
 )
 ERROR_FILE = "error.txt"
+UNSHARED = (
+    "the run has ended, but {} has no scores. Choose an --out on a file system that all machines "
+    "share."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ def run_experiment(
     with RunFolder(out).locked(doing="running a comparison"):
         # derived plans depend on the memory of the machine that trains
         is_local = engine.name == LocalEngine.name
+        out = out if is_local else out.resolve()
         jobs = gather_jobs(
             experiment, out, root=root, only=only, derive_plans=is_local, quiet=quiet
         )
@@ -155,9 +160,10 @@ def run_jobs(
                     number = pace.done + 1
                     say(f"Run {number} of {len(tasks)}{pace.left}: {job.title}")
                 continue
+            error = update.error or ("" if job.is_scored else UNSHARED.format(job.folder))
             pace.done += 1
-            rows[job.folder] = run_row(job, update.error)
-            states[job.folder] = status_of(job, rows, update.error)
+            rows[job.folder] = run_row(job, error)
+            states[job.folder] = status_of(job, rows, error)
             write_rows()
             show.print()
     return {folder: state.error for folder, state in states.items() if state.error}

@@ -25,7 +25,8 @@
     variants = ["narrow"]
     cases = "validation"           # or "test"
 
-Without [[questions]], every method is compared with supervised training on the test cases.
+Without [[questions]], every method is compared with supervised training on the test cases. [axes]
+takes lists of values; see axes.py.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from segpl.errors import InputError, did_you_mean
+from segpl.experiments.axes import parse_axes
 from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE
 from segpl.report.sections.questions import Question
 from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, select_known
 
 Entry = TypeVar("Entry")
-KEYS = ("title", "datasets", "methods", "questions")
+KEYS = ("title", "axes", "datasets", "methods", "questions")
 # labels and dataset names become folder names
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # determined by the seeds and path of a dataset, so that runs of a seed share cases and weights
 DRAWN = (("train", "seed"), ("split", "draw"), ("data", "path"))
 
@@ -138,27 +140,39 @@ def make_experiment(
     last = {name: given[name] for name in SECTIONS if name in given}
     check_sections(shared, source)
     check_sections(last, "--set")
+    axes = parse_axes(content.get("axes", {}), source)
+    variants, chosen = axes.variants(variants)
     datasets = [
         decode_dataset(name, table, shared, last, f"{source}: [datasets.{name}]")
-        for name, table in _tables(content, "datasets", source).items()
+        for name, table in axes.datasets(_tables(content, "datasets", source)).items()
     ]
     if not datasets:
         raise InputError(f"{source} has no dataset. Add [datasets.NAME] with a path.")
     if seeds:
         datasets = [decode_seeds(dataset, seeds) for dataset in datasets]
     asked = content.get("questions", [])
-    if asked and methods:
-        raise InputError(f"--methods: {source} has its own [[questions]]. Edit these instead.")
+    if methods and (asked or chosen):
+        own = "[[questions]]" if asked else "[axes] for methods"
+        raise InputError(f"--methods: {source} has its own {own}. Edit these instead.")
+    if asked and chosen:
+        raise InputError(
+            f"{axes.where}: methods and their settings cannot be axes next to [[questions]]. Write "
+            "variants, [methods.NAME], and name them in the questions."
+        )
     if not isinstance(asked, list):
         raise InputError(f"{source}: write each question below a line [[questions]].")
     questions = [
         decode(Question, table, f"{source}: question {n}") for n, table in enumerate(asked, 1)
     ]
+    questions = [
+        replace(one, only=tuple(name for each in one.only for name in axes.names_of(each)))
+        for one in questions
+    ]
     experiment = Experiment(
         str(content.get("title", "")),
         tuple(datasets),
         variants,
-        tuple(questions) or (against_baseline(methods, variants),),
+        tuple(questions) or (against_baseline(methods or chosen, variants),),
     )
     check_experiment(experiment, source)
     return experiment
@@ -276,7 +290,7 @@ def reject_unknown(names: Iterable[str], known: Sequence[str], what: str) -> Non
 
 def reject_bad_label(name: str, where: str) -> None:
     if not LABEL.fullmatch(name):
-        raise InputError(f"{where}: '{name}' may contain only letters, digits, - and _.")
+        raise InputError(f"{where}: '{name}' may contain only letters, digits, -, _ and dots.")
 
 
 def reject_drawn(sections: Mapping[str, Any], where: str) -> None:

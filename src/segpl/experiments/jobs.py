@@ -107,7 +107,15 @@ def finished_jobs(
     experiment: Experiment, dataset: ExperimentDataset, folder: Path
 ) -> Iterator[TrainingJob]:
     """Finished runs on a dataset that this call does not train on."""
-    jobs = [
+    jobs = listed_jobs(experiment, dataset, folder)
+    yield from jobs if any(job.is_scored for job in jobs) else ()
+
+
+def listed_jobs(
+    experiment: Experiment, dataset: ExperimentDataset, folder: Path
+) -> list[TrainingJob]:
+    """Every run on a dataset, without its plan and cases: the data are not needed."""
+    return [
         TrainingJob(
             dataset.name,
             label,
@@ -118,7 +126,6 @@ def finished_jobs(
         for seed in dataset.seeds
         for label in experiment.labels_on(dataset)
     ]
-    yield from jobs if any(job.is_scored for job in jobs) else ()
 
 
 def run_path(

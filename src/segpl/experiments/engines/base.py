@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
 
 from segpl.errors import InputError, Spelling
 
@@ -80,13 +82,35 @@ class Engine(ABC):
         options.check(self.name)
         self.options = options
 
+    def gpus_for(self, tasks: Sequence[Task]) -> float:
+        """GPUs of a task: as requested, otherwise one if its device is a GPU."""
+        needs_gpu = any(task.device.startswith("cuda") for task in tasks)
+        if needs_gpu and self.options.gpus == 0:
+            raise InputError("--device cuda needs a GPU, but --gpus is 0. Use --gpus 1.")
+        return float(needs_gpu) if self.options.gpus is None else self.options.gpus
+
     @abstractmethod
     def check(self, tasks: Sequence[Task]) -> None:
         """Raise if the tasks cannot run here. Starts nothing."""
 
     @abstractmethod
+    def slots(self, tasks: Sequence[Task]) -> int | None:
+        """How many of the tasks can run at the same time; None if unknown."""
+
+    @abstractmethod
     def run(self, tasks: Sequence[Task]) -> Generator[Update, None, None]:
         """Run all tasks. A task that fails, or whose process is killed, stops no other task."""
+
+
+def import_extra(module: str, extra: str = "") -> Any:
+    """A package of an extra of segpl; a missing one is an error with the line that installs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        name = extra or module
+        raise InputError(
+            f"--on {name} needs the package {module}. Install it with `pip install segpl[{name}]`."
+        ) from error
 
 
 def perform(call: Callable[[], str], is_command_line: bool) -> str:

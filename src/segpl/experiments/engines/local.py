@@ -37,6 +37,9 @@ class LocalEngine(Engine):
         for device in {task.device for task in tasks}:
             choose_device(device)
 
+    def slots(self, tasks: Sequence[Task]) -> int:
+        return self.processes
+
     def run(self, tasks: Sequence[Task]) -> Generator[Update, None, None]:
         if self.in_process:
             for task in tasks:

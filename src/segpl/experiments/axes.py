@@ -1,0 +1,190 @@
+"""Axes of an experiment: every combination of their values is a run.
+
+    [axes]
+    method = ["segpl", "cps"]
+    seed = [0, 1]
+    labels = [4, 8]                # repeats the comparison with 4 and with 8 labels
+    alpha = [0.1, 1.0]             # variants of the methods that have this setting
+    threshold.family = ["beta", "logit-normal"]
+
+An axis over a setting of methods makes variants of them, which are compared with each other. Any
+other axis repeats the comparison for each value, like a dataset of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+from segpl.errors import InputError, did_you_mean
+from segpl.methods.base import METHODS
+from segpl.settings import DEFAULT_METHOD, merge_settings, resolve
+
+SHORT_NAMES = {"labels": "split.labeled"}
+UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")  # in the name of a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    setting: str  # full name, such as `split.labeled` or `method.alpha`
+    values: tuple[Any, ...]
+
+    @property
+    def is_of_method(self) -> bool:
+        return self.setting.startswith("method.")
+
+    def name(self, value: Any) -> str:
+        """How the value appears in the name of a variant or a dataset: `alpha-0.1`."""
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return f"{self.setting.rpartition('.')[2]}-{UNSAFE.sub('-', text)}"
+
+    def table(self, value: Any) -> dict[str, Any]:
+        """The value as a section; settings of a method have none."""
+        result = value
+        for key in reversed(self.setting.removeprefix("method.").split(".")):
+            result = {key: result}
+        return dict(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    where: str  # for messages
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    settings: tuple[Axis, ...] = ()
+
+    @property
+    def has_methods(self) -> bool:
+        return bool(self.methods) or any(axis.is_of_method for axis in self.settings)
+
+    def datasets(self, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """Each dataset once for every combination of the settings that are not of methods."""
+        result: dict[str, Mapping[str, Any]] = {}
+        for name, table in tables.items():
+            if self.seeds and "seeds" in table:
+                raise InputError(f"{self.where}: [datasets.{name}] has seeds, too. Remove one.")
+            seeds = {"seeds": list(self.seeds)} if self.seeds else {}
+            for names, given in combinations(a for a in self.settings if not a.is_of_method):
+                full = "-".join((name, *names))
+                self._reject_repeated(full, result)
+                result[full] = merge_settings({**table, **seeds}, given)
+        return result
+
+    def names_of(self, dataset: str) -> list[str]:
+        """The datasets that a dataset of the file has become."""
+        return list(self.datasets({dataset: {}}))
+
+    def variants(
+        self, tables: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+        """All variants, with those of the axes, and the names of the ones to compare."""
+        if not self.has_methods:
+            return dict(tables), []
+        result, chosen = dict(tables), list[str]()
+        own = [axis for axis in self.settings if axis.is_of_method]
+        used: set[str] = set()
+        for label in self.methods or (DEFAULT_METHOD,):
+            method = str(tables.get(label, {}).get("method", label))
+            known = method_settings(method) if method in METHODS.classes else set[str]()
+            fitting = [axis for axis in own if axis.setting in known]
+            used |= {axis.setting for axis in fitting}
+            for names, given in combinations(fitting):
+                full = "-".join((label, *names))
+                if names:
+                    self._reject_repeated(full, result)
+                    base = {**tables.get(label, {}), "method": method}
+                    result[full] = merge_settings(base, given)
+                chosen.append(full)
+        if unused := [axis.setting for axis in own if axis.setting not in used]:
+            raise InputError(
+                f"{self.where}: no method of the comparison has the setting '{unused[0]}'."
+            )
+        return result, chosen
+
+    def _reject_repeated(self, name: str, known: Mapping[str, Any]) -> None:
+        if name in known:
+            raise InputError(
+                f"{self.where}: two runs would write to the same folder, '{name}'. Remove or "
+                "rename one of them."
+            )
+
+
+def combinations(
+    axes: Iterator[Axis] | Sequence[Axis],
+) -> Iterator[tuple[list[str], dict[str, Any]]]:
+    """The names and the settings of every combination of values."""
+    axes = list(axes)
+    for values in product(*(axis.values for axis in axes)):
+        names, given = [], dict[str, Any]()
+        for axis, value in zip(axes, values, strict=True):
+            names.append(axis.name(value))
+            given = merge_settings(given, axis.table(value))
+        yield names, given
+
+
+def parse_axes(content: Any, source: str) -> Axes:
+    """Check the table [axes] of a file."""
+    where = f"{source}: [axes]"
+    if not isinstance(content, Mapping):
+        raise InputError(f"{where} is {content!r}, but must be a table.")
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    axes: list[Axis] = []
+    for name, values in flat_lists(content):
+        if not isinstance(values, list) or not values:
+            raise InputError(f"{where}: {name} is {values!r}, but must be a list of values.")
+        if name == "method":
+            methods = tuple(map(str, values))
+        elif name in ("seed", "train.seed"):
+            seeds = tuple(values)
+        else:
+            axes.append(Axis(find_setting(name, where), tuple(values)))
+    found = [axis.setting for axis in axes]
+    if repeated := [name for name in found if found.count(name) > 1]:
+        raise InputError(f"{where}: {repeated[0]} is given twice. Remove one.")
+    if len(set(methods)) < len(methods):
+        raise InputError(
+            f"{where}: method is {list(methods)}: two runs would write to the same folder. Name "
+            "each method once."
+        )
+    return Axes(where, methods, seeds, tuple(axes))
+
+
+def flat_lists(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`threshold.family = [...]` is a table in a table."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_lists(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def find_setting(name: str, where: str) -> str:
+    """The full name of a setting; the section may be left out if only one has it."""
+    known = {setting for method in METHODS.names for setting in method_settings(method)}
+    known |= shared_settings()
+    full = SHORT_NAMES.get(name, name)
+    if full in known:
+        return full
+    found = sorted(one for one in known if one.partition(".")[2] == full)
+    if len(found) > 1:
+        raise InputError(f"{where}: '{name}' can be {' or '.join(found)}. Write it in full.")
+    if not found:
+        short = {one.partition(".")[2] for one in known} | {"method", "seed", *SHORT_NAMES}
+        raise InputError(f"{where}: no setting '{name}'. {did_you_mean(name, known | short)}")
+    return found[0]
+
+
+@cache
+def method_settings(method: str) -> set[str]:
+    leaves = resolve({"method": {"name": method}}).leaves()
+    return {name for name in leaves if name.startswith("method.") and name != "method.name"}
+
+
+@cache
+def shared_settings() -> set[str]:
+    return {name for name in resolve({}).leaves() if not name.startswith("method.")}

@@ -1,0 +1,137 @@
+"""What a comparison would do: its runs, their time, and the batch script of Slurm."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from segpl.assembly import build_trainer, load_training_volumes
+from segpl.display import bar
+from segpl.engine.budget import format_rounded
+from segpl.engine.device import choose_device
+from segpl.engine.folder import RunFolder
+from segpl.errors import InputError, count_noun
+from segpl.experiments.engines.base import Engine, Task
+from segpl.experiments.engines.slurm import SlurmEngine
+from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
+from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_shared_folders
+from segpl.report.run_record import read_run
+from segpl.settings import resolve
+from segpl.training import measure_speed, prepare_run
+
+MEASURED_BUDGET = 100.0  # seconds; measuring a method takes a few percent of it
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonEstimate:
+    done: int
+    seconds: tuple[float, ...]  # training time of each run that is not done
+    is_measured: bool  # with steps on this machine; otherwise from finished runs
+    slots: int | None  # runs at the same time; None: unknown
+
+    @property
+    def sentences(self) -> list[str]:
+        total = count_noun(self.done + len(self.seconds), "run")
+        counts = f"{total}: {self.done} done, {len(self.seconds)} to train."
+        if not self.seconds:
+            return [counts]
+        source = "measured on this machine" if self.is_measured else "from the finished runs"
+        work = f"Training takes about {format_rounded(sum(self.seconds))} in total ({source})"
+        if self.slots is None:
+            return [counts, f"{work}, divided by the number of runs at the same time."]
+        # the longest run is a lower bound
+        wall = max(sum(self.seconds) / min(self.slots, len(self.seconds)), max(self.seconds))
+        shared = f", {format_rounded(wall)} with {self.slots} at the same time"
+        return [counts, f"{work}{shared if self.slots > 1 else ''}. Scoring is not included."]
+
+
+def remaining_tasks(
+    experiment: Experiment, out: Path, only: Sequence[str] = ()
+) -> tuple[list[TrainingJob], list[Task]]:
+    """All runs, and tasks like those of the runs that are not done. Writes nothing."""
+    names = [dataset.name for dataset in experiment.datasets]
+    reject_unknown(only, names, "--only: no dataset named")
+    jobs = [
+        job
+        for dataset in experiment.datasets
+        if not only or dataset.name in only
+        for job in listed_jobs(experiment, dataset, out / dataset.name)
+    ]
+    reject_shared_folders(jobs)
+    tasks = [
+        Task(str(job.folder), str, resolve(job.content).train.device)
+        for job in jobs
+        if not job.is_scored
+    ]
+    return jobs, tasks
+
+
+def estimate_comparison(
+    experiment: Experiment,
+    out: Path,
+    engine: Engine,
+    *,
+    root: Path = Path(),
+    only: Sequence[str] = (),
+    quiet: bool = False,
+) -> ComparisonEstimate:
+    """The number of runs and their expected time.
+
+    A method that has finished runs takes as long as these; otherwise a few of its steps are
+    measured on this machine.
+    """
+    jobs, tasks = remaining_tasks(experiment, out, only)
+    if tasks:
+        engine.check(tasks)
+    waiting = [job for job in jobs if not job.is_scored]
+    known: dict[tuple[str, str], float] = {}
+    for key in {(job.dataset, job.label) for job in waiting}:
+        done = [job for job in jobs if (job.dataset, job.label) == key and job.is_scored]
+        if done:
+            known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
+    unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
+    with (
+        bar("measuring steps", len(unknown), quiet=quiet) as advance,
+        TemporaryDirectory() as place,
+    ):
+        for dataset in experiment.datasets:
+            if not any(name == dataset.name for name, _ in unknown):
+                continue
+            for job in jobs_of_one_seed(experiment, dataset, Path(place), root):
+                if (job.dataset, job.label) in unknown:
+                    known[job.dataset, job.label] = measured_seconds(job)
+                    advance()
+    seconds = tuple(known[job.dataset, job.label] for job in waiting)
+    slots = engine.slots(tasks) if tasks else None
+    return ComparisonEstimate(len(jobs) - len(waiting), seconds, bool(unknown), slots)
+
+
+def jobs_of_one_seed(
+    experiment: Experiment, dataset: ExperimentDataset, place: Path, root: Path
+) -> list[TrainingJob]:
+    first = replace(dataset, seeds=dataset.seeds[:1])
+    folder = place / dataset.name
+    return list(plan_jobs(experiment, first, folder, root=root, derive_plans=True, quiet=True))
+
+
+def measured_seconds(job: TrainingJob) -> float:
+    """Expected training time of a run, from a few steps whose result is discarded."""
+    config = resolve(job.content)
+    device, folder = choose_device(config.train.device), RunFolder(job.folder)
+    run, inputs = prepare_run(config, folder, device, quiet=True)
+    volumes = load_training_volumes(run.config, inputs, quiet=True)
+    trainer = build_trainer(run.config, inputs, volumes, run.method, folder, device, quiet=True)
+    return measure_speed(trainer, MEASURED_BUDGET).duration(run.config.train)
+
+
+def batch_script(
+    experiment: Experiment, out: Path, engine: SlurmEngine, only: Sequence[str]
+) -> str:
+    """The script that `--on slurm` would submit."""
+    _, tasks = remaining_tasks(experiment, out, only)
+    if not tasks:
+        raise InputError(f"every run in {out} is done, so there is nothing to submit.")
+    return engine.script(tasks)

@@ -1,0 +1,273 @@
+"""`segpl compare --on ray` and `--on slurm`, on real clusters of one machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import slurm
+from conftest import SHORT, make_dataset
+
+from segpl.experiments import compare
+
+EXPERIMENT = """
+[train]
+steps = 4
+batch = 1
+agreement = 0
+[network]
+width = 4
+[datasets.few]
+path = "data"
+seeds = [0, 1]
+split = { labeled = 1, test = 2 }
+[datasets.more]
+path = "data"
+seeds = [0, 1]
+split = { labeled = 3, test = 2 }
+[[questions]]
+id = "all"
+text = "Do they help?"
+reference = "supervised"
+variants = ["segpl", "cps"]
+cases = "test"
+"""
+LONG = (
+    *("--steps", "150", "--set", "network.width=4", "--set", "train.batch=1"),
+    *("--set", "train.log_every=5", "--set", "train.checkpoint_every=10"),
+    *("--set", "train.agreement=0", "--methods", "segpl", "--seeds", "0", "1", "--test", "2"),
+)
+
+
+@pytest.fixture(autouse=True)
+def skip_pages(monkeypatch) -> None:
+    """Pages take seconds."""
+    monkeypatch.setattr(compare, "write_report", lambda *_, **__: None)
+
+
+@pytest.fixture(scope="module")
+def ray_address() -> Iterator[str]:
+    """A Ray cluster of two nodes with a core each."""
+    pytest.importorskip("ray", reason="Ray has no package for this machine")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
+    cluster.add_node(num_cpus=1)
+    yield cluster.address
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def slurm_config(tmp_path_factory) -> Iterator[Path]:
+    pytest.importorskip("submitit")
+    if reason := slurm.missing():
+        pytest.skip(reason)
+    with slurm.running_slurm(tmp_path_factory.mktemp("slurm") / "here") as config:
+        yield config
+
+
+@pytest.fixture
+def options(request, monkeypatch) -> tuple[object, ...]:
+    """The options of an engine, which starts if needed."""
+    if request.param == "ray":
+        return ("--on", "ray", "--address", request.getfixturevalue("ray_address"))
+    if request.param == "slurm":
+        monkeypatch.setenv("SLURM_CONF", str(request.getfixturevalue("slurm_config")))
+        return ("--on", "slurm")
+    return ("--on", "local", "--jobs", 2)
+
+
+on_clusters = pytest.mark.parametrize("options", ["ray", "slurm"], indirect=True)
+
+
+def rows_of(out: Path) -> list[dict[str, str]]:
+    with (out / "comparison.csv").open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def scores(out: Path) -> dict[tuple[str, ...], float]:
+    keys = ("dataset", "method", "seed")
+    return {tuple(row[key] for key in keys): float(row["test_dice"]) for row in rows_of(out)}
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_before_anything_runs(segpl, tmp_path):
+    pytest.importorskip("ray")
+    data = make_dataset(tmp_path / "data", dims=2)
+    (port,) = slurm.free_ports(1)
+    given = ("--on", "ray", "--address", f"127.0.0.1:{port}", "--out", tmp_path / "out")
+    answer = segpl("compare", data, *SHORT, "--methods", "segpl", *given)
+    assert answer.code == 1
+    assert f"no Ray cluster answers at 127.0.0.1:{port}" in answer.err
+    assert not (tmp_path / "out/runs").exists()
+
+
+def test_ray_gives_the_scores_of_this_process_and_refuses_what_no_node_has(
+    segpl, ray_address, tmp_path
+):
+    data = make_dataset(tmp_path / "data", dims=2)
+    given = ("compare", data, *SHORT, "--methods", "segpl", "--seeds", 0)
+    on_ray = ("--on", "ray", "--address", ray_address, "--out", tmp_path / "ray")
+    answer = segpl(*given, *on_ray, "--gpus", 1)
+    assert answer.code == 1
+    assert "no node of the Ray cluster has 1 CPU, 1 GPU for a run" in answer.err
+    for more in (on_ray, ("--out", tmp_path / "here")):
+        answer = segpl(*given, *more)
+        assert answer.code == 0, answer.err + answer.out
+    assert "2 of 2 runs done" in answer.err
+    assert scores(tmp_path / "ray") == pytest.approx(scores(tmp_path / "here"), abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["ray", "slurm"], indirect=True)
+def test_clusters_give_the_scores_of_this_machine(segpl, options, local_scores, tmp_path):
+    experiment, expected = local_scores
+    out = tmp_path / "out"
+    answer = segpl("compare", experiment, "--data", experiment.parent, *options, "--out", out)
+    assert answer.code == 0, answer.err + answer.out
+    assert len(expected) == 12
+    assert scores(out) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def local_scores(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], float]]:
+    """3 methods x 2 budgets x 2 seeds, two at a time on this machine."""
+    root = tmp_path_factory.mktemp("local")
+    make_dataset(root / "data", dims=2, labeled=6, unlabeled=1, test=0)
+    (root / "experiment.toml").write_text(EXPERIMENT)
+    given = (root / "experiment.toml", "--data", root, "--jobs", 2, "--out", root / "out")
+    assert start(*given).wait(300) == 0
+    return root / "experiment.toml", scores(root / "out")
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "segpl", "compare", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def processes_with(folder: Path) -> list[int]:
+    """Processes that have opened a folder."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or it is protected
+            for link in os.scandir(process / "fd"):
+                with suppress(OSError):  # it was closed
+                    if os.readlink(link.path) == str(folder):
+                        found.add(int(process.name))
+    return sorted(found)
+
+
+def runs_with(out: Path, name: str) -> set[Path]:
+    return {path for path in out.glob("runs/*") if (path / name).exists()}
+
+
+@pytest.mark.slow
+@on_clusters
+def test_lost_worker_and_driver_do_not_repeat_a_finished_run(options, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, labeled=6, unlabeled=0, test=0)
+    out = tmp_path / "out"
+    given = (data, *LONG, "--labeled", 3, *options, "--jobs", 1, "--out", out)
+    driver = start(*given)
+    try:
+        wait_for(lambda: runs_with(out, "scores.csv"))
+        (finished,) = runs_with(out, "scores.csv")
+        wait_for(lambda: runs_with(out, "checkpoints/last.safetensors") - {finished})
+        (lost,) = runs_with(out, "checkpoints/last.safetensors") - {finished}
+        before = (finished / "checkpoints/last.safetensors").stat().st_mtime_ns
+        workers = processes_with(lost)
+        assert workers
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: runs_with(out, "log.csv") - {finished, lost} or processes_with(lost))
+        assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.wait(60)
+    assert start(*given).wait(300) == 0
+    assert len(rows_of(out)) == 4
+    assert not [row["error"] for row in rows_of(out) if row["error"]]
+    assert (finished / "checkpoints/last.safetensors").stat().st_mtime_ns == before
+    assert len(list(out.glob("runs/*"))) == 4
+
+
+@pytest.mark.slow
+def test_preempted_slurm_job_is_requeued_and_resumes(slurm_config, monkeypatch, tmp_path):
+    monkeypatch.setenv("SLURM_CONF", str(slurm_config))
+    data = make_dataset(tmp_path / "data", dims=2, labeled=6, unlabeled=0, test=0)
+    out = tmp_path / "out"
+    driver = start(data, *LONG, "--labeled", 3, "--on", "slurm", "--jobs", 1, "--out", out)
+    try:
+        wait_for(lambda: runs_with(out, "checkpoints/last.safetensors"))
+        (run,) = runs_with(out, "checkpoints/last.safetensors")
+        job = json.loads((out / "slurm/jobs.json").read_text())[str(run)]
+        for worker in processes_with(run):
+            os.kill(worker, signal.SIGUSR2)  # as Slurm does before it takes the node away
+        log = out / "slurm" / f"{job}_0_log.out"
+        wait_for(lambda: "Requeued job" in log.read_text())
+        soon = ["scontrol", "update", f"JobId={job}", "StartTime=now"]
+
+        def has_restarted() -> bool:
+            subprocess.run(soon, capture_output=True)  # otherwise Slurm waits for two minutes
+            return log.read_text().count("Starting with") == 2
+
+        wait_for(has_restarted)
+        assert driver.wait(300) == 0
+    finally:
+        driver.kill()
+        driver.wait(60)
+    assert [row["error"] for row in rows_of(out)] == [""] * 4
+
+
+def test_print_shows_the_batch_script(segpl, tmp_path, monkeypatch):
+    """Without submitting it: these programs cannot."""
+    pytest.importorskip("submitit")
+    data = make_dataset(tmp_path / "data", dims=2)
+    for name in ("sbatch", "srun", "squeue"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\nexit 1\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    given = ("--jobs", 2, "--gpus", 1, "--partition", "gpu", "--time-limit", "90m", "--print")
+    answer = segpl(
+        "compare",
+        data,
+        *SHORT,
+        "--methods",
+        "segpl",
+        "--on",
+        "slurm",
+        *given,
+        "--out",
+        tmp_path / "o",
+    )
+    assert answer.code == 0, answer.err
+    for words in ("--array=0-5%2", "--gpus-per-node=1", "--partition=gpu", "--time=90"):
+        assert f"#SBATCH {words}\n" in answer.out
+    assert not (tmp_path / "o").exists()
+
+
+def test_slurm_needs_its_programs(segpl, tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    data = make_dataset(tmp_path / "data", dims=2)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    answer = segpl("compare", data, "--methods", "segpl", "--on", "slurm", "--out", tmp_path / "o")
+    assert answer.code == 1
+    assert "there is no sbatch on this machine" in answer.err

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from segpl.experiments.estimate import ComparisonEstimate
+
+
+def test_runs_share_the_slots_but_the_longest_is_a_lower_bound():
+    estimate = ComparisonEstimate(1, (600.0, 600.0, 1800.0), True, 2)
+    counts, times = estimate.sentences
+    assert counts == "4 runs: 1 done, 3 to train."
+    assert "about 50m in total (measured on this machine), 30m with 2 at the same time." in times
+    many = ComparisonEstimate(0, (600.0,) * 6, False, 3).sentences[1]
+    assert "about 1h in total (from the finished runs), 20m with 3 at the same time." in many
+
+
+def test_unknown_number_of_slots_is_said():
+    words = ComparisonEstimate(0, (600.0, 600.0), True, None).sentences[1]
+    assert words.endswith("divided by the number of runs at the same time.")
