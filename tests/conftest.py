@@ -16,6 +16,14 @@ Spelling.is_command_line = True
 
 
 @pytest.fixture(autouse=True, scope="session")
+def any_cpu():
+    """On every CPU, training and prediction compute in float32 unless a test says otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("segpl.engine.device.has_amx", lambda: False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory):
     """Keep tests out of the user's cache."""
     os.environ["SEGPL_CACHE"] = str(tmp_path_factory.mktemp("cache"))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import SHORT, make_dataset
+from conftest import QUICK, SHORT, make_dataset
 from killed import MOMENTS
 
 from segpl.cli.main import main
@@ -110,6 +110,35 @@ def test_run_stopped_by_a_signal_resumes_to_the_same_bytes(
     assert answer.code == 128 + number
     assert read_checkpoint(last_of(root / name)).step == last
     check_resumes(segpl, root, name)
+
+
+def test_a_run_in_bfloat16_resumes_exactly_and_predicts(
+    segpl, shared_pictures, monkeypatch, tmp_path
+):
+    """As on a CPU with AMX."""
+    original = Sampler.batch
+
+    def batch(self: Sampler, step: int, *crops: StepCrops) -> Batch:
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, step, *crops)
+
+    command = ("train", shared_pictures, "--method", "supervised", *QUICK, "--steps", 3)
+    assert segpl(*command, "--out", tmp_path / "float32").code == 0
+    monkeypatch.setattr("segpl.engine.device.has_amx", lambda: True)
+    assert segpl(*command, "--out", tmp_path / "whole").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "batch", batch)
+        assert segpl(*command, "--out", tmp_path / "parts").code == 130
+    assert read_checkpoint(last_of(tmp_path / "parts")).step == 2
+    assert segpl(*command, "--out", tmp_path / "parts", "--resume").code == 0
+    whole, parts, single = (
+        [(tmp_path / run / name).read_bytes() for name in ("log.csv", RESULTS[2])]
+        for run in ("whole", "parts", "float32")
+    )
+    assert whole == parts
+    assert whole[0] != single[0]
+    assert segpl("predict", tmp_path / "whole", "--out", tmp_path / "masks").code == 0
 
 
 def test_second_control_c_stops_at_once(segpl, root, monkeypatch, tmp_path):

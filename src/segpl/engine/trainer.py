@@ -71,7 +71,8 @@ class TrainSettings:
     checkpoint_every: int = 0  # steps between checkpoints; 0: about a minute
     validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
     device: str = "auto"  # `cpu`, `cuda` or `cuda:N`; auto: the first GPU, otherwise the CPU
-    precision: str = "auto"  # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it
+    # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it and on CPUs with AMX
+    precision: str = "auto"
     compile: str = "auto"  # `on` or `off`; auto: on for GPUs
     guard: str = "warn"  # `warn` or `pause` learning from pseudo-labels when they collapse
     agreement: int = 10  # unlabeled cases to measure agreement on, without validation; 0: none

@@ -36,7 +36,7 @@ def blend_windows(
     $$\frac{\sum_w g_w\, p(x_w)}{\sum_w g_w}, \quad g = \prod_a g_a$$
 
     The weights $g$ are a product over the axes, and so is their sum over a grid of windows. An
-    image smaller than the patch is zero-padded. GPUs that support bfloat16 use it. If the result
+    image smaller than the patch is zero-padded. Devices with bfloat16 use it. If the result
     does not fit on the GPU, finished rows are moved to the CPU. The result is differentiable.
 
     Args:

@@ -9,6 +9,8 @@ from segpl.engine.device import (
     autocast,
     choose_device,
     free_memory,
+    has_amx,
+    has_bfloat16,
     is_out_of_memory,
     keep_compile_cache,
     lacks_bfloat16,
@@ -84,9 +86,12 @@ def test_memory_that_torch_keeps_is_free(monkeypatch):
     assert 2**26 < peak_memory(CPU) < 2**46
 
 
-def test_channels_come_last_on_a_cpu():
+@pytest.mark.parametrize("is_arm", [True, False])
+def test_channels_come_last_on_a_cpu_except_in_2d_without_our_convolutions(monkeypatch, is_arm):
+    monkeypatch.setattr("segpl.networks.convolution.IS_ARM", is_arm)
     assert memory_format(CPU, 3) == torch.channels_last_3d
-    assert memory_format(CPU, 2) == torch.channels_last
+    assert (memory_format(CPU, 2) == torch.channels_last) == is_arm
+    assert is_arm or memory_format(CPU, 2) == torch.contiguous_format
     assert memory_format(GPU, 3) == torch.contiguous_format
 
 
@@ -116,6 +121,33 @@ def test_auto_uses_bfloat16_only_on_gpus_that_compute_in_it(monkeypatch, capabil
     assert used == ([expected] if expected else [])
     assert lacks_bfloat16(GPU) == (expected is None)
     assert not lacks_bfloat16(CPU)
+
+
+@pytest.mark.parametrize("choice", ["auto", "float32"])
+def test_auto_uses_bfloat16_on_a_cpu_with_amx(monkeypatch, choice):
+    monkeypatch.setattr("segpl.engine.device.has_amx", lambda: True)
+    assert has_bfloat16(CPU)
+    with autocast(CPU, choice):
+        assert product() == (torch.bfloat16 if choice == "auto" else torch.float32)
+    assert not lacks_bfloat16(CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("flags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile amx_int8\n", True),
+        ("flags\t\t: fpu amx_tile amx_int8\n", False),
+        ("flags\t\t: fpu amx_bf16\n", False),
+        ("Features\t: fp asimd bf16\n", False),
+        (None, False),  # not Linux
+    ],
+)
+def test_amx_is_read_from_the_flags_of_the_cpu(monkeypatch, tmp_path, text, expected):
+    path = tmp_path / "cpuinfo"
+    if text is not None:
+        path.write_text(f"processor\t: 0\n{text}")
+    monkeypatch.setattr("segpl.engine.device.CPU_INFO", path)
+    assert has_amx.__wrapped__() is expected
 
 
 @pytest.mark.parametrize("given", [None, "/fast/disk"])

@@ -201,6 +201,11 @@ def test_step_runs_in_bfloat16_on_request(tmp_path):
     assert trained(tmp_path, steps=3, precision="bfloat16").method.autocast == [True] * 3
 
 
+def test_step_runs_in_bfloat16_on_a_cpu_with_amx(tmp_path, monkeypatch):
+    monkeypatch.setattr("segpl.engine.device.has_amx", lambda: True)
+    assert trained(tmp_path, steps=3, precision="auto").method.autocast == [True] * 3
+
+
 def test_update_runs_outside_autocast(tmp_path):
     inside = []
 

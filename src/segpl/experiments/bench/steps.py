@@ -18,6 +18,7 @@ from segpl.data.sampler import Resident, place_volumes
 from segpl.engine.acceleration import WARM_UP
 from segpl.engine.device import (
     autocast,
+    has_bfloat16,
     is_out_of_memory,
     peak_memory,
     should_compile,
@@ -100,7 +101,7 @@ def measure_machine(config: Config, device: torch.device) -> Figures:
     environment = describe_environment(device)
     precision = precision_of(config, device)
     # CPUs without bfloat16 emulate its products very slowly
-    kind = precision if device.type == "cuda" else torch.float32
+    kind = precision if has_bfloat16(device) else torch.float32
     return {
         **{name: environment[name] for name in ("device", "threads", "platform", "segpl")},
         "commit": (environment["git"] or {}).get("commit"),
