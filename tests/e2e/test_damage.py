@@ -369,4 +369,4 @@ def test_batch_larger_than_the_memory_is_refused(segpl, whole, tmp_path, monkeyp
     options = (*QUICK, *ANY, "--set", "train.batch=4096", "--out", tmp_path / "run")
     answer = segpl("train", whole / "data", *options)
     assert answer.code == 1
-    assert "a step with 4096 labeled crops" in answer.err
+    assert "a step with 4096 labeled" in answer.err

@@ -52,7 +52,7 @@ def comparing(segpl: Command, root: Path) -> Interrupted:
     data = make_dataset(root / "data", dims=2)
     options = ("--methods", "segpl", "--seeds", 0, *SHORT, "--out", root / "out")
     return Interrupted(
-        ("compare", data, *options), (SegPL, "step"), 1, (root / "out", "runs/supervised-0/c*/*")
+        ("compare", data, *options), (SegPL, "step"), 1, (root / "out", "runs/supervised-0-*/c*/*")
     )
 
 
