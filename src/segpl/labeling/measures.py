@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segpl.assembly import open_dataset, training_cases
 from segpl.data.cache import Volume, load_volumes
-from segpl.data.case import Dataset
+from segpl.data.case import Case, Dataset
 from segpl.data.masks import Mask, class_index
 from segpl.display import bar
 from segpl.errors import InputError, MissingFileError
@@ -48,22 +48,20 @@ class ScanPool:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    unlabeled: tuple[str, ...]
-    labeled: tuple[str, ...]
+    """The training cases of a run by whether they have a label now."""
+
+    unlabeled: tuple[Case, ...]
+    labeled: tuple[Case, ...]
 
 
-def measure_pool(run: Run, *, quiet: bool = False) -> ScanPool:
-    """Predict every unlabeled scan of a run once. Reads no labels."""
-    dataset = dataset_of(run)
-    candidates = find_candidates(run, dataset)
-    names = (*candidates.unlabeled, *candidates.labeled)
-    cases = [dataset.case(name) for name in names]
+def measure_pool(run: Run, candidates: Candidates, *, quiet: bool = False) -> ScanPool:
+    """Predict every unlabeled scan once. Reads no labels."""
+    count = len(candidates.unlabeled)
+    cases = (*candidates.unlabeled, *candidates.labeled)
     with bar("preprocessing", len(cases), quiet=quiet) as advance:
         volumes = load_volumes(cases, run.plan, labeled=(), advance=advance)
-    networks = Networks.of(run)
-    count = len(candidates.unlabeled)
+    networks, scans = Networks.of(run), []
     with bar("predicting", count, quiet=quiet) as advance:
-        scans = []
         for volume in volumes[:count]:
             scans.append(measure_scan(volume, run, networks))
             advance()
@@ -83,12 +81,9 @@ def dataset_of(run: Run) -> Dataset:
     return dataset
 
 
-def find_candidates(run: Run, dataset: Dataset) -> Candidates:
-    """Unlabeled and labeled training cases; labels that are newer than the run count, too.
-
-    Labels hidden from the run (`split.labeled`) do not count.
-    """
-    split = run.split
+def find_candidates(run: Run) -> Candidates:
+    """Labels that are newer than the run count; those hidden from it (`split.labeled`) do not."""
+    split, dataset = run.split, dataset_of(run)
     has_label = {case.name for case in dataset.labeled} - set(split.hidden)
     unlabeled = tuple(name for name in split.unlabeled if name not in has_label)
     if not unlabeled:
@@ -98,7 +93,8 @@ def find_candidates(run: Run, dataset: Dataset) -> Candidates:
         )
     # a fold validates on labeled cases that the other folds train on
     known = (*split.labeled, *(split.validation if run.config.split.folds else ()))
-    return Candidates(unlabeled, (*known, *sorted(set(split.unlabeled) - set(unlabeled))))
+    labeled = (*known, *(name for name in split.unlabeled if name in has_label))
+    return Candidates(tuple(map(dataset.case, unlabeled)), tuple(map(dataset.case, labeled)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ class Networks:
         if folds:
             members = tuple(one.method.predict for one in (run, *folds))
             return cls(members, tuple(range(len(members))))
-        networks, predictors = run.method.named_networks().values(), run.method.predictors()
+        networks, predictors = list(run.method.named_networks().values()), run.method.predictors()
         used = [any(network is one for one in predictors) for network in networks]
         return cls(tuple(map(network_probability, networks)), tuple(np.flatnonzero(used).tolist()))
 

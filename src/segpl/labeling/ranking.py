@@ -10,7 +10,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from segpl.errors import InputError, count_noun, unknown
-from segpl.labeling.measures import ScanMeasures, ScanPool, measure_pool
+from segpl.labeling.measures import ScanMeasures, ScanPool, find_candidates, measure_pool
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 
@@ -57,13 +57,16 @@ def rank_cases(
     rule = rule or DEFAULT_RULE
     require_rule(rule)
     require_positive(count)
-    pool = measure_pool(run, quiet=quiet)
-    available = len(pool.scans)
+    candidates = find_candidates(run)
+    available = len(candidates.unlabeled)
     if count is not None and count > available:
         raise InputError(
             f"--count {count} exceeds the {count_noun(available, 'unlabeled scan')} of {run.path}. "
             f"Use {available} or fewer."
         )
+    if rule == "disagreement" and not run.folds:  # before the scans are predicted
+        require_two_networks(len(run.method.named_networks()))
+    pool = measure_pool(run, candidates, quiet=quiet)
     return rank_pool(pool, rule=rule, count=count, round=round, seed=seed)
 
 
@@ -75,6 +78,14 @@ def require_rule(name: str) -> None:
 def require_positive(count: int | None) -> None:
     if count is not None and count < 1:
         raise InputError(f"--count is {count}, but must be at least 1.")
+
+
+def require_two_networks(count: int) -> None:
+    if count < 2:
+        raise InputError(
+            "the run has a single network, so no networks can disagree. Use --rule 'entropy', or "
+            "train with a method that has a teacher, or with cross-validation."
+        )
 
 
 def rank_pool(
@@ -174,10 +185,7 @@ def rank_by_disagreement(
     """The scans on whose boundaries the networks of the run disagree most."""
     values = {scan.case: scan.disagreement for scan in pool.scans if scan.disagreement is not None}
     if not values:
-        raise InputError(
-            "the run has a single network, so nothing can disagree. Use --rule entropy, or train "
-            "with a method that has a teacher, or with --folds."
-        )
+        require_two_networks(1)
     for case, value in sorted(values.items(), key=lambda pair: (-pair[1], pair[0])):
         yield Suggestion(case, value, f"networks disagree on {100 * value:.0f} % of the boundary")
 

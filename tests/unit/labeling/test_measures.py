@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from tiny import PICTURES, build
 
+from segpl.data.cache import Volume
+from segpl.data.masks import class_index
 from segpl.labeling.measures import (
+    Networks,
     boundary_disagreement,
     class_distribution_entropy,
     inner_boundary,
+    measure_scan,
 )
+
+PLAN = replace(PICTURES, patch=(16, 16), strides=((2, 2), (2, 2)))
+
+
+@dataclass(frozen=True)
+class FoldlessRun:
+    method: object
+    fold_runs: object
+    quiet: bool = False
 
 
 def box(start: int, stop: int, number: int = 1) -> np.ndarray:
@@ -64,3 +81,44 @@ def test_disagreement_counts_the_boundaries_of_both_masks():
 def test_disagreement_is_the_mean_over_pairs():
     labels = [box(3, 8), box(3, 8), box(3, 3)]
     assert boundary_disagreement(labels) == pytest.approx(2 / 3)
+
+
+def run_of(method) -> SimpleNamespace:
+    return SimpleNamespace(plan=PLAN, method=method.eval(), device=torch.device("cpu"))
+
+
+def network_maps(network, image: torch.Tensor) -> np.ndarray:
+    with torch.no_grad():
+        return network(image[None]).logits.sigmoid()[0].numpy()
+
+
+@pytest.mark.parametrize("by", ["teacher", "student"])
+def test_entropy_is_that_of_the_network_that_predicts(by):
+    """Disagreement compares both networks; features and entropy are of one."""
+    method = build("mean-teacher", 2, settings={"predict_by": by})
+    other = build("mean-teacher", 2, seed=1)
+    method.teacher.load_state_dict(other.teacher.state_dict())
+    image = torch.randn((1, 16, 16), generator=torch.Generator().manual_seed(0))
+    run = run_of(method)
+    networks = method.named_networks()
+    pair = Networks(
+        tuple(lambda x, one=one: one(x).logits.sigmoid() for one in networks.values()),
+        (list(networks).index(by),),
+    )
+    found = measure_scan(Volume("a", image.numpy(), None, None), run, pair)
+    maps = {name: network_maps(network, image) for name, network in networks.items()}
+    entropy = class_distribution_entropy(maps[by])
+    assert found.entropy == pytest.approx(float(entropy.mean()), rel=1e-4)
+    mask = class_index(maps[by]) == 1
+    assert found.class_entropy == pytest.approx((float(entropy[mask].mean()),), rel=1e-4)
+    labels = [class_index(one) for one in maps.values()]
+    assert found.disagreement == pytest.approx(boundary_disagreement(labels))
+    assert found.disagreement > 0
+
+
+@pytest.mark.parametrize("by", ["teacher", "student"])
+def test_teacher_and_student_are_the_networks_of_a_run_without_folds(by):
+    method = build("mean-teacher", 2, settings={"predict_by": by})
+    found = Networks.of(FoldlessRun(method, fold_runs=list))
+    assert len(found.predict) == 2
+    assert found.predictors == (list(method.named_networks()).index(by),)
