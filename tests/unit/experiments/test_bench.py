@@ -22,7 +22,7 @@ from segpl.experiments.bench.counts import (
 )
 from segpl.experiments.bench.monai_loop import cached_batches, monai_losses
 from segpl.experiments.bench.parts import measure_data, measure_prediction, scaled_workloads
-from segpl.experiments.bench.steps import Stopwatch, count_step, measure_steps
+from segpl.experiments.bench.steps import Stopwatch, count_step, measure_machine, measure_steps
 from segpl.experiments.bench.tables import PART_COLUMNS, Figures, bench_table, ratios_of, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import (
@@ -174,6 +174,16 @@ def test_step_runs_in_the_given_precision():
     last.register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
     trial.step()
     assert kinds == [torch.bfloat16]
+
+
+@pytest.mark.parametrize(("has_amx", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_emulated_bfloat16_is_not_the_rate_of_the_machine(monkeypatch, has_amx, expected):
+    kinds = []
+    monkeypatch.setattr("segpl.engine.device.has_amx", lambda: has_amx)
+    monkeypatch.setattr(steps.counts, "matrix_rate", lambda device, kind: kinds.append(kind) or 1.0)
+    monkeypatch.setattr(steps.counts, "copy_rate", lambda device: 1.0)
+    measure_machine(resolve({"train": {"precision": "bfloat16", "device": "cpu"}}), CPU)
+    assert kinds == [expected]
 
 
 def test_after_update_follows_every_step_at_the_end_of_training(monkeypatch):
