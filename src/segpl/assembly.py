@@ -231,9 +231,9 @@ def require_batch_fits(
 
     Each of several processes has a GPU of its own, with an equal share of the batch.
     """
-    batch, free = config.train.batch or plan.batch, free_memory(device)
-    if device.type == "cuda":
-        free *= processes
+    batch, free, place = config.train.batch or plan.batch, free_memory(device), str(device)
+    if device.type == "cuda" and processes > 1:
+        free, place = free * processes, f"{processes} GPUs"
     ratio = config.train.ratio if METHODS.get(config.method).needs_unlabeled else 0
     is_unet = config.network.name == "unet"
     width = max((config.network.width or plan.width) if is_unet else 1, len(plan.channels))
@@ -242,15 +242,17 @@ def require_batch_fits(
         return
     crops = f"{batch} labeled" + (f" and {batch * ratio} unlabeled" if ratio else "")
     fitting = crops_in_memory(plan.patch, width, free, per_labeled=1 + ratio)
-    patch = fitting_patch(plan, width, free, per_labeled=1 + ratio)
+    fitting -= fitting % processes
+    patch = fitting_patch(plan, width, free, per_labeled=processes * (1 + ratio))
     remedy = "Lower network.width."
     if fitting:
         remedy = f"Use at most {count_noun(fitting, 'labeled crop')}: --set train.batch={fitting}."
     elif patch:
-        remedy = f"Use a patch of at most {by_sides(patch)} in the plan, and --set train.batch=1."
+        least = f"--set train.batch={processes}"
+        remedy = f"Use a patch of at most {by_sides(patch)} in the plan, and {least}."
     raise InputError(
         f"a step with {crops} crops of {by_sides(plan.patch)} voxels at width {width} needs more "
-        f"than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {device}. {remedy}"
+        f"than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {place}. {remedy}"
     )
 
 

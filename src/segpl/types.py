@@ -53,6 +53,11 @@ class NetOutput:
     trunk: Tensor  # (B, G, *S) before the last block if known, else the features
     pooled: Tensor | None = None  # (B, F, *POOLED_SIDE) mean features, if the network pools them
 
+    @property
+    def to_pool(self) -> Tensor:
+        """The pooled features if known: pooling them again does not change them."""
+        return self.features if self.pooled is None else self.pooled
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

@@ -9,6 +9,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from conftest import make_dataset
 
 from segpl.experiments.experiment import make_experiment
 from segpl.files import read_toml
@@ -113,3 +114,16 @@ def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxel
     hits = counts * np.array([0.5, 0.95, 0.95, 0.95, 0.95])
     assert 0.7 < precision(hits, counts) < 0.9
     assert precision(np.array([0.0]), np.array([0])) == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+def test_weak_scaling_is_measured_with_one_and_two_processes(tmp_path, monkeypatch, capsys):
+    data = make_dataset(tmp_path / "data", dims=2)
+    small = f"--data {data} --processes 1 2 --batch 1 --steps 4 --method supervised"
+    settings = "--set train.log_every=1 --set network.width=4 --set train.device=cpu"
+    monkeypatch.setattr(sys, "argv", ["weak_scaling.py", *small.split(), *settings.split()])
+    runpy.run_path(str(BENCHMARKS / "weak_scaling.py"), run_name="__main__")
+    _, one, two = capsys.readouterr().out.splitlines()
+    assert one.split()[::2] == ["1", "1.00"]
+    assert two.split()[0] == "2"
+    assert float(two.split()[1]) > 0

@@ -8,10 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import plain_crops
+from tiny import ORGAN_PLAN, plain_crops
 
 from segpl import assembly
-from segpl.assembly import TrainingVolumes, build_sampler, require_validation
+from segpl.assembly import (
+    TrainingVolumes,
+    build_sampler,
+    require_batch_fits,
+    require_validation,
+)
 from segpl.data.cache import Volume
 from segpl.data.split import Split
 from segpl.engine.collapse import foreground_shares
@@ -174,3 +179,12 @@ def test_high_rate_of_an_edited_plan_is_kept():
     plan = SimpleNamespace(width=8, lr=0.05)
     assert resolve({}).learning_rate(plan) == 0.05
     assert resolve({"network": {"width": 4}}).learning_rate(plan) == 0.05
+
+
+def test_several_gpus_fit_a_larger_batch_in_equal_shares(monkeypatch):
+    monkeypatch.setattr(assembly, "free_memory", lambda _: 10 * 2**20)
+    plan, device = replace(ORGAN_PLAN, patch=(32, 32, 32), batch=6), torch.device("cuda")
+    require_batch_fits(resolve({}), plan, device, 4)
+    for processes, words in ((1, "free on cuda.*train.batch=1"), (2, "free on 2 GPUs.*=2")):
+        with pytest.raises(InputError, match=words):
+            require_batch_fits(resolve({}), plan, device, processes)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, UserError
 from segpl.methods.base import Method
+from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.types import NetOutput
 
 WAITING_LIMIT = timedelta(days=1)  # for the others while the first process prepares or validates
@@ -174,6 +175,9 @@ class Shares:
         count = self.processes.count
         assert len(image) % count == 0, "the number of images has no equal shares"
         outputs = call(share_of(image, self.processes))
+        if "pooled" in self.reads and len(outputs) < len(OUTPUTS):
+            # pooled features are much smaller
+            outputs = *outputs, average_pool(outputs[1], POOLED_SIDE)
         return tuple(
             _Gather.apply(output, self.processes)  # type: ignore[no-untyped-call]  # untyped in torch
             if name in self.reads

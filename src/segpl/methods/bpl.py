@@ -48,7 +48,7 @@ class BPL(Method):
         "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
     )
     has_threshold: ClassVar[bool] = True
-    reads: ClassVar[tuple[str, ...]] = ("logits", "features")
+    reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
@@ -89,7 +89,7 @@ class BPL(Method):
             mask_padding(unlabeled, torch.ones_like(on_unlabeled[:, :1])),  # (U, 1, *S)
         )
         made: PseudoLabels = self.latent(
-            predictions, on_unlabeled, outputs[1].features, batch.generator
+            predictions, on_unlabeled, outputs[1].to_pool, batch.generator
         )
         terms, monitors = {**made.terms, **fitted.terms}, {**made.monitors, **fitted.monitors}
         return (replace(made, terms=terms, monitors=monitors, outputs=outputs),)

@@ -53,7 +53,7 @@ class BPLMix(TeacherMethod):
         "Medical Image Segmentation. CVPR 2023. arXiv:2305.00673"
     )
     has_threshold: ClassVar[bool] = True
-    reads: ClassVar[tuple[str, ...]] = ("logits", "features")
+    reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, LinearRampSettings):
@@ -94,9 +94,7 @@ class BPLMix(TeacherMethod):
             logits.sigmoid(),
             mask_padding(unlabeled, torch.ones_like(logits[:, :1])),  # (U, 1, *S)
         )
-        made: PseudoLabels = self.latent(
-            predictions, logits, on_unlabeled.features, batch.generator
-        )
+        made: PseudoLabels = self.latent(predictions, logits, on_unlabeled.to_pool, batch.generator)
         return (made,)
 
     def objective(
