@@ -8,6 +8,7 @@ its share of the images and gathers the outputs of all. Nothing else knows `torc
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -235,7 +236,8 @@ def join_processes() -> Processes:
 
 def process_count() -> int:
     """Number of processes that `torchrun` started; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 1
+    is_launched = dist.is_available() and dist.is_torchelastic_launched()
+    return int(os.environ["WORLD_SIZE"]) if is_launched else 1
 
 
 def is_first_process() -> bool:
@@ -256,8 +258,10 @@ def lost_processes() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        # without the place in the source of torch, and advice for its developers
+        cause = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).split(". ")[0]
         raise LostProcessError(
             "another process of this training run has stopped, so this one stops as well. The "
             "message of the other process says why. Checkpoints are kept: --resume continues the "
-            f"run. ({str(error).splitlines()[0]})"
+            f"run. ({cause})"
         ) from error
