@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from segpl.errors import InputError, MissingFileError, StorageError, UserError, did_you_mean
@@ -32,6 +33,9 @@ Row = TypeVar("Row")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 BAD_PATH = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+
+# msgspec 0.22 crashes if two threads are the first to decode the same dataclass
+DECODING = Lock()
 
 MAX_BYTES = 2**28  # of a JSON or CSV file
 MAX_TOML_BYTES = 2**20
@@ -250,7 +254,8 @@ def read_record(path: Path, kind: type[Record], remedy: str = RESTORE) -> Record
 
     content = read_bytes(path)
     try:
-        return msgspec.json.decode(content, type=kind)
+        with DECODING:
+            return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         raise _unusable(path, error, remedy) from error
     except RecursionError as error:
@@ -277,7 +282,8 @@ def convert_record(content: Any, kind: type[Record], path: Path, remedy: str = R
     import msgspec
 
     try:
-        return msgspec.convert(content, kind, str_keys=True)
+        with DECODING:
+            return msgspec.convert(content, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise _unusable(path, error, remedy) from error
 
@@ -335,7 +341,9 @@ def read_table(path: Path, kind: type[Row], columns: Sequence[str], remedy: str)
     found = []
     for number, row in enumerate(rows, 2):
         try:
-            found.append(msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False))
+            with DECODING:
+                value = msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False)
+            found.append(value)
         except ValueError as error:  # also a msgspec.ValidationError
             raise InputError(
                 f"{path}, row {number}: '{','.join(row)[:80]}' does not match the columns "

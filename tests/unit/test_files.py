@@ -4,8 +4,11 @@ import errno
 import fcntl
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 
+import msgspec
 import pytest
 
 from segpl.errors import InputError, MissingFileError, StorageError
@@ -227,3 +230,22 @@ def test_deep_toml_is_rejected(tmp_path, start, end, levels):
     path.write_text(f"x={start * levels}{'1' if end == '}' else ''}{end * levels}")
     with pytest.raises(InputError, match="nested more than 32 deep"):
         read_toml(path)
+
+
+def test_threads_never_decode_at_the_same_time(tmp_path, monkeypatch):
+    """Msgspec crashes if two threads are the first to decode a dataclass."""
+    (tmp_path / "plan.json").write_text("{}")
+    busy, overlaps = Lock(), []
+
+    def decode(content: bytes, **_: object) -> dict[str, object]:
+        is_alone = busy.acquire(blocking=False)
+        overlaps.append(not is_alone)
+        time.sleep(0.005)
+        if is_alone:
+            busy.release()
+        return {}
+
+    monkeypatch.setattr(msgspec.json, "decode", decode)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: read_record(tmp_path / "plan.json", dict), range(8)))
+    assert overlaps == [False] * 8
