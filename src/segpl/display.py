@@ -11,10 +11,12 @@ from importlib.util import find_spec
 from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.table import Column
 from rich.text import Text
@@ -87,6 +89,15 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
     with Progress(*columns, console=error_console(), speed_estimate_period=120) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
+
+
+@contextmanager
+def download_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show bytes, speed and time left; yields a function of the bytes so far and in total."""
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=error_console()) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total or None)
 
 
 class ProgressWithValues(Progress):

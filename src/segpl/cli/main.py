@@ -28,19 +28,24 @@ COMMANDS = {
     "bench": "measure speed, memory and cost of methods on this machine",
     "compare": "compare methods over several seeds, with significance tests",
     "report": "summarize runs on one HTML page",
+    "paper": "repeat an experiment of the paper",
+    "data": "download a public dataset",
     "cache": "list or remove prepared scans",
     "list": "list methods, layouts, losses or settings",
 }
 
 # these always import torch
-TORCH_COMMANDS = ("demo", "plan", "train", "next", "predict", "stress", "bench", "compare")
+TORCH_COMMANDS = ("demo", "plan", "train", "next", "predict", "stress", "bench", "compare", "paper")
 
 # printed after an interruption, for commands that keep their work
 RESUME_ADVICE = {
     "train": "To continue, run the same command with --resume.",
     "predict": "The same command without --overwrite resumes where it stopped.",
     "report": "Finished predictions are kept. The same command resumes where it stopped.",
-    **dict.fromkeys(("compare", "demo", "stress"), "The same command resumes where it stopped."),
+    **dict.fromkeys(
+        ("compare", "demo", "stress", "paper", "data"),
+        "The same command resumes where it stopped.",
+    ),
 }
 
 

@@ -46,7 +46,8 @@ from segpl.report.sections.questions import Question
 from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, select_known
 
 Entry = TypeVar("Entry")
-KEYS = ("title", "axes", "datasets", "methods", "questions")
+# `segpl paper` reads the table of that name
+KEYS = ("title", "axes", "datasets", "methods", "questions", "paper")
 # labels and dataset names become folder names
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # determined by the seeds and path of a dataset, so that runs of a seed share cases and weights

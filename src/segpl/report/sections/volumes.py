@@ -48,7 +48,13 @@ def volume_section(found: RunCollection) -> Section:
         figures=tuple(
             NamedFigure(
                 f"bland-altman-{place + 1}",
-                volume_figure(one, units[label], limits, run_color(found.labels.index(label))),
+                difference_figure(
+                    one,
+                    limits,
+                    run_color(found.labels.index(label)),
+                    x=f"mean volume ({units[label]})",
+                    y=f"predicted - true ({units[label]})",
+                ),
                 f"{label}: predicted minus true volume, over the mean of both",
             )
             for place, (label, one) in enumerate(compared.items())
@@ -97,9 +103,10 @@ def volume_table(compared: Mapping[str, BlandAltman], units: Mapping[str, str]) 
     )
 
 
-def volume_figure(
-    found: BlandAltman, unit: str, limits: tuple[float, float] | None, color: str
+def difference_figure(
+    found: BlandAltman, limits: tuple[float, float] | None, color: str, *, x: str, y: str
 ) -> Figure:
+    """A Bland-Altman plot with the titles `x` and `y`; `limits` are those of its y axis."""
     figure, axes = panel()
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
     for name, bound, dash in (
@@ -129,5 +136,5 @@ def volume_figure(
     )
     if limits:
         axes.set_ylim(limits)
-    make_plain(axes, x=f"mean volume ({unit})", y=f"predicted - true ({unit})")
+    make_plain(axes, x=x, y=y)
     return figure

@@ -1,0 +1,93 @@
+"""Repeat an experiment of the paper: carve, brats2018, task01 or task05.
+
+Checks the unpacked dataset, prepares it as the paper describes, trains all
+methods of the paper's table, and prints our numbers next to the paper's.
+`segpl data get` downloads Task01 and Task05; CARVE and BRATS require
+registration. Settings, numbers and open points of the paper are in
+benchmarks/paper/NAME.toml. An interrupted command resumes where it stopped.
+
+Examples:
+  segpl data get task05 --out data
+  segpl paper task05 --data data/Task05_Prostate --jobs 2 --out paper-task05
+  segpl paper carve --data CARVE14 --only volumes-2 --seeds 0 --out carve
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from segpl.cli import compare
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="carve, brats2018, task01 or task05")
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DIR", help="the unpacked dataset"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder (default: paper-NAME)"
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2 3 4"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="DATASET",
+        help="numbers of labeled samples to train with, such as volumes-2 (default: all)",
+    )
+    parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        help="any setting of all runs, such as train.steps=100, or of the preparation, such as "
+        "paper.data.test=10",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="prepare the data, print the number of runs and the expected time, and train nothing",
+    )
+    compare.add_engine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from segpl.display import plain_console
+    from segpl.experiments.paper.run import PAIR, RESULTS, read_paper
+    from segpl.report.tables import print_table
+
+    paper = read_paper(args.name, args.set)
+    out = args.out or Path(f"paper-{args.name}")
+    plan = paper.prepare(args.data, out / "data").resolve()
+    options = [str(paper.file), "--data", str(out / "data"), "--out", str(out)]
+    options += ["--set", f"data.plan={plan}"]
+    options += [part for one in paper.overrides for part in ("--set", one)]
+    options += ["--seeds", *map(str, args.seeds)] if args.seeds else []
+    options += ["--only", *args.only] if args.only else []
+    options += ["--device", args.device] if args.device else []
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    shared = (*compare.ENGINE_OPTIONS, "on", "print", "dry_run")
+    given = argparse.Namespace(**{name: getattr(args, name) for name in shared})
+    code = compare.run(parser.parse_args(options, given))
+    if args.dry_run or args.print:
+        return code
+    results = paper.results(out, plan, args.seeds, device=args.device or "auto")
+    console = plain_console()
+    for table in results.tables():
+        print_table(table, console)
+    results.write(out / RESULTS)
+    for sentence in (results.threshold_sentence(), results.compare_pair(out / PAIR)):
+        if sentence:
+            console.print(sentence)
+    console.print(f"The table as a file: {shlex.quote(str(out / RESULTS))}")
+    if commands := results.commands(out):
+        console.print("Commands for the other figures and tables of the paper:")
+        for command in commands:
+            console.print(f"  {command}")
+    return code

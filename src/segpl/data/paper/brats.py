@@ -1,0 +1,98 @@
+"""BRATS 2018: brain tumors in MRI with four modalities, as 2D slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.paper.prepared import (
+    KEEP,
+    CaseRole,
+    PaperData,
+    Sample,
+    center_crop,
+    draw_roles,
+    normalize_case,
+    paper_plan,
+    require_complete,
+    write_datasets,
+    write_npy,
+)
+from segpl.data.plan import Plan
+from segpl.data.readers import read_image, read_label
+from segpl.errors import MissingFileError
+
+BRATS_SITE = "https://www.med.upenn.edu/sbia/brats2018/registration.html"
+GRADE = "HGG"  # the paper uses high-grade gliomas
+MODALITIES = ("flair", "t1", "t1ce", "t2")
+BRATS_CLASSES = {"background": 0, "necrosis": 1, "edema": 2, "enhancing": 4}  # there is no 3
+
+
+def find_brats(source: Path) -> dict[str, Path]:
+    """Case -> its folder. Raises if files are missing."""
+    grades = [source, *sorted(source.glob(f"**/{GRADE}"))]
+    root = next((path for path in grades if path.name == GRADE), None)
+    cases = sorted(path for path in root.iterdir() if path.is_dir()) if root else []
+    if not cases:
+        raise MissingFileError(
+            f"{source} has no folder {GRADE} with one folder per case. Register at {BRATS_SITE}, "
+            "download the training data of BRATS 2018 and give the unpacked folder."
+        )
+    missing = [
+        path
+        for case in cases
+        for kind in (*MODALITIES, "seg")
+        if not (path := case / f"{case.name}_{kind}.nii.gz").is_file()
+    ]
+    require_complete(source, missing, "Unpack the archive again.")
+    return {path.name: path for path in cases}
+
+
+def prepare_brats(
+    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
+) -> Plan:
+    """Axial slices, cropped at the center; each case normalized, all modalities as channels."""
+    found = find_brats(source)
+    samples = []
+    for case, role in draw_roles(list(found), data).items():
+        folder = found[case]
+        files = [folder / f"{case}_{kind}.nii.gz" for kind in MODALITIES]
+        image = normalize_case(read_image(files, 3).array)
+        label = read_label(folder / f"{case}_seg.nii.gz", 3).array
+        samples += write_slices(root / "samples", case, role, image, label, data)
+        advance()
+    write_datasets(root, samples, data, channels=MODALITIES, classes=BRATS_CLASSES)
+    return paper_plan(data.patch, MODALITIES, BRATS_CLASSES, [KEEP] * len(MODALITIES))
+
+
+def write_slices(
+    folder: Path,
+    case: str,
+    role: CaseRole,
+    image: NDArray[Any],
+    label: NDArray[Any],
+    data: PaperData,
+) -> list[Sample]:
+    """Samples of one case. Slices of validation and test cases contain a tumor.
+
+    Slices beyond the head, where a modality is constant, are left out.
+    """
+    image, label = center_crop(image, data.patch, (1, 2)), center_crop(label, data.patch, (0, 1))
+    samples = []
+    for place in range(label.shape[2]):
+        is_held_out = role in ("validation", "test")
+        is_empty = np.ptp(image[..., place], axis=(1, 2)).min() == 0
+        if is_empty or (is_held_out and not label[..., place].any()):
+            continue
+        name = f"{role}-{case}_z{place:03d}.npy"
+        target = None
+        if role != "unlabeled":
+            target = folder / "labels" / name
+            write_npy(target, label[..., place].astype("uint8"))
+        write_npy(folder / "images" / name, image[..., place])
+        samples.append(Sample(role, case, folder / "images" / name, target))
+    return samples

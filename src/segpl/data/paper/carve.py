@@ -1,0 +1,136 @@
+"""CARVE 2014: lung vessels in CT, ten scans with full annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.paper.prepared import (
+    KEEP,
+    CaseRole,
+    PaperData,
+    Sample,
+    center_crop,
+    draw_roles,
+    normalize_case,
+    paper_plan,
+    require_complete,
+    write_datasets,
+    write_nifti,
+)
+from segpl.data.plan import Plan
+from segpl.data.readers import Grid, Image, Label, read_image, read_label
+from segpl.errors import InputError, MissingFileError
+
+CARVE_SITE = "https://arteryvein.grand-challenge.org"
+ANNOTATIONS = "_fullAnnotations.mhd"  # the other label files annotate only a part of the vessels
+UNKNOWN, IGNORED = -999, 255  # neither vessel nor background, in the files and in the samples
+CARVE_CLASSES = {"background": 0, "vessel": 1, "ignore": IGNORED}
+
+
+def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
+    """Case -> scan and full annotation. Raises if files are missing."""
+    labels = sorted(path for path in source.rglob(f"*{ANNOTATIONS}") if path.name[0] != ".")
+    if not labels:
+        raise MissingFileError(
+            f"{source} has no file that ends in {ANNOTATIONS}. Register at {CARVE_SITE}, download "
+            "CARVE14 and give the folder with the unpacked files."
+        )
+    scans = {path.name: path for path in source.rglob("*.mhd")}
+    found, missing = {}, []
+    for number, label in enumerate(labels):
+        series = label.name.removesuffix(ANNOTATIONS)
+        # scans are named SERIES.7.mhd
+        names = [name for name in (f"{series}.7.mhd", f"{series}.mhd") if name in scans]
+        scan = scans[names[0]] if names else label.with_name(f"{series}.7.mhd")
+        missing += [path for path in (scan, *map(data_file, (scan, label))) if not path.is_file()]
+        found[f"case{number:02d}"] = (scan, label)
+    require_complete(source, missing, f"Unpack the archives of {CARVE_SITE} again.")
+    return found
+
+
+def data_file(header: Path) -> Path:
+    """The file with the voxels of an .mhd file; the header itself if it names none."""
+    if not header.is_file():
+        return header
+    for line in header.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "ElementDataFile" and value.strip() != "LOCAL":
+            return header.parent / value.strip()
+    return header
+
+
+def prepare_carve(
+    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
+) -> Plan:
+    """Slabs of consecutive slices, cropped at the center, each case normalized."""
+    found = find_carve(source)
+    samples = []
+    for case, role in draw_roles(list(found), data).items():
+        scan, annotation = found[case]
+        label = read_label(annotation, 3)
+        image = normalize_case(matching_part(read_image([scan], 3), label))
+        samples += write_slabs(root / "samples", case, role, image[0], vessels(label), data)
+        advance()
+    write_datasets(root, samples, data, channels=["CT"], classes=CARVE_CLASSES)
+    return paper_plan(data.patch, ["CT"], CARVE_CLASSES, [KEEP])
+
+
+def vessels(label: Label) -> NDArray[np.uint8]:
+    """Arteries and veins as one class."""
+    merged: NDArray[np.uint8] = (label.array > 0).astype(np.uint8)
+    merged[label.array == UNKNOWN] = IGNORED
+    return merged
+
+
+def matching_part(image: Image, label: Label) -> NDArray[np.float32]:
+    """The part (C, *S) of a scan that an annotation covers, which may be cropped to the lungs."""
+    if image.grid.shape == label.grid.shape:
+        return image.array
+    first = voxel_offset(image.grid, label.grid)
+    last = [start + side for start, side in zip(first, label.grid.shape, strict=True)]
+    if min(first) < 0 or any(e > side for e, side in zip(last, image.grid.shape, strict=True)):
+        raise InputError(
+            f"an annotation of {label.grid.shape} voxels does not lie inside its scan of "
+            f"{image.grid.shape}. Unpack both files again."
+        )
+    box = tuple(slice(start, end) for start, end in zip(first, last, strict=True))
+    return image.array[(slice(None), *box)]
+
+
+def voxel_offset(image: Grid, label: Grid) -> list[int]:
+    """The voxel of the scan where the annotation begins."""
+    if image.affine is None or label.affine is None:
+        return [0] * len(image.shape)
+    place = np.linalg.solve(image.affine, label.affine[:, 3])
+    return [round(float(value)) for value in place[:3]]
+
+
+def write_slabs(
+    folder: Path,
+    case: str,
+    role: CaseRole,
+    image: NDArray[Any],
+    label: NDArray[Any],
+    data: PaperData,
+) -> list[Sample]:
+    """Samples of one case; those with a label contain a vessel."""
+    *sides, depth = data.patch
+    image, label = (center_crop(array, sides, (0, 1)) for array in (image, label))
+    samples = []
+    for first in range(0, image.shape[2] - depth + 1, depth):
+        name = f"{role}-{case}_z{first:03d}.nii.gz"
+        slab = (slice(None), slice(None), slice(first, first + depth))
+        target = None
+        if role != "unlabeled":
+            if not (label[slab] == 1).any():
+                continue
+            target = folder / "labels" / name
+            write_nifti(target, label[slab])
+        write_nifti(folder / "images" / name, image[slab])
+        samples.append(Sample(role, case, folder / "images" / name, target))
+    return samples

@@ -1,0 +1,143 @@
+"""Task01 (brain tumor) and Task05 (prostate) of the Medical Segmentation Decathlon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segpl.data.layouts.base import ListedCase, channel_names, read_description
+from segpl.data.paper.prepared import (
+    KEEP,
+    CaseRole,
+    PaperData,
+    Sample,
+    draw_roles,
+    paper_plan,
+    require_cases,
+    require_complete,
+    write_datasets,
+    write_nifti,
+)
+from segpl.data.plan import Normalization, Plan
+from segpl.data.readers import read_grid, read_image, read_label, stem_of
+from segpl.errors import MissingFileError
+
+
+@dataclass(frozen=True, slots=True)
+class DecathlonFiles:
+    """Images and labels that dataset.json lists, by case."""
+
+    training: dict[str, tuple[Path, Path]]
+    test: dict[str, Path]
+    channels: tuple[str, ...]
+
+
+def find_decathlon(source: Path, folder: str, command: str) -> DecathlonFiles:
+    """The files of a task. Raises if some are missing."""
+    root = next((path for path in (source / folder, source) if path.is_dir()), source)
+    if not (root / "dataset.json").is_file():
+        raise MissingFileError(
+            f"{source} contains neither dataset.json nor {folder}/dataset.json. Download the "
+            f"dataset with `{command}`."
+        )
+    description = read_description(root / "dataset.json")
+    training, test, missing = {}, {}, []
+    for entry in description.training or []:
+        listed = ListedCase(entry) if isinstance(entry, str) else entry
+        image, label = root / listed.image, root / (listed.label or listed.image)
+        training[stem_of(image)] = (image, label)
+        missing += [path for path in (image, label) if not path.is_file()]
+    for entry in description.test or []:
+        image = root / (entry if isinstance(entry, str) else entry.image)
+        test[stem_of(image)] = image
+        missing += [] if image.is_file() else [image]
+    require_complete(root, missing, f"Unpack the archive again, or use `{command}`.")
+    return DecathlonFiles(training, test, channel_names(description.modality))
+
+
+def prepare_task01(
+    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
+) -> Plan:
+    """The first cases are labeled, the other training cases are for testing.
+
+    The original test images are unlabeled. All images are normalized by one mean and standard
+    deviation of each channel, over the training images of the experiment.
+    """
+    found = find_decathlon(source, "Task01_BrainTumour", "segpl data get task01 --out DIR")
+    names = sorted(found.training)
+    require_cases(len(names), data.labeled_cases + data.test)
+    require_cases(len(found.test), data.unlabeled)
+    roles: dict[str, CaseRole] = dict.fromkeys(names[: data.labeled_cases], "labeled")
+    roles |= dict.fromkeys(names[data.labeled_cases :][: data.test], "test")
+    roles |= dict.fromkeys(sorted(found.test)[: data.unlabeled], "unlabeled")
+    samples = merge_cases(found, roles, root, advance)
+    classes = {"background": 0, "tumor": 1}
+    write_datasets(root, samples, data, channels=found.channels, classes=classes)
+    training = [sample.image for sample in samples if sample.role != "test"]
+    return paper_plan(data.patch, found.channels, classes, dataset_normalization(training))
+
+
+def prepare_task05(
+    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
+) -> Plan:
+    """All roles are drawn from the original training cases; each case is normalized."""
+    found = find_decathlon(source, "Task05_Prostate", "segpl data get task05 --out DIR")
+    roles = draw_roles(list(found.training), data)
+    samples = merge_cases(found, roles, root, advance)
+    classes = {"background": 0, "prostate": 1}
+    write_datasets(root, samples, data, channels=found.channels, classes=classes)
+    rules = [Normalization("zscore")] * len(found.channels)
+    return paper_plan(data.patch, found.channels, classes, rules)
+
+
+def merge_cases(
+    found: DecathlonFiles, roles: dict[str, CaseRole], root: Path, advance: Callable[[], None]
+) -> list[Sample]:
+    """Samples with all foreground classes merged. Unlabeled ones have no label at all."""
+    samples = []
+    for name, role in roles.items():
+        source = found.training[name][0] if name in found.training else found.test[name]
+        image, affine = unit_image(source, root / "samples" / "images")
+        target = None
+        if role != "unlabeled":
+            label = read_label(found.training[name][1], 3).array
+            target = root / "samples" / "labels" / f"{name}.nii.gz"
+            write_nifti(target, (label > 0).astype(np.uint8), affine)
+        samples.append(Sample(role, name, image, target))
+        advance()
+    return samples
+
+
+def unit_image(source: Path, folder: Path) -> tuple[Path, NDArray[np.float64] | None]:
+    """The image if its voxel spacing is 1 mm, otherwise a copy that says so.
+
+    The paper mentions no resampling, and images with one spacing are not resampled.
+    """
+    grid, _ = read_grid(source, 3)
+    if all(math.isclose(step, 1, rel_tol=1e-3) for step in grid.spacing):
+        return source, grid.affine
+    target = folder / f"{stem_of(source)}.nii.gz"
+    write_nifti(target, np.moveaxis(read_image([source], 3).array, 0, -1))
+    return target, None
+
+
+def dataset_normalization(images: Sequence[Path]) -> list[Normalization]:
+    """Mean and standard deviation of each channel over all voxels of all images."""
+    count, total, squares = 0, np.zeros(()), np.zeros(())
+    for path in images:
+        values = read_image([path], 3).array
+        values = values.reshape(len(values), -1)  # (C, voxels)
+        count += values.shape[1]
+        total = total + values.sum(1, dtype=np.float64)
+        squares = squares + np.square(values, dtype=np.float64).sum(1)
+    mean = total / count
+    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    return [
+        replace(KEEP, mean=center, std=width)
+        for center, width in zip(mean.tolist(), np.maximum(std, 1e-8).tolist(), strict=True)
+    ]

@@ -1,0 +1,183 @@
+"""`segpl paper`: every experiment of the paper, from the unpacked folder to the table."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from paper_datasets import make_brats2018, make_carve, make_task01, make_task05
+
+from segpl.data.plan import Plan
+from segpl.experiments import compare, estimate
+from segpl.experiments.paper import run
+from segpl.experiments.paper.run import FILES
+from segpl.report.run_record import read_run
+
+TOY = (
+    *("--seeds", 0, "--device", "cpu", "--set", "train.steps=1", "--set", "train.log_every=1"),
+    *("--set", "network.width=2", "--set", "train.compile=off"),
+)
+SMALL = {
+    "carve": (
+        *("--set", "paper.data.patch=[16, 16, 3]"),
+        *("--set", "paper.data.labeled={volumes-2=[2], volumes-5=[3]}"),
+        *("--set", "paper.data.test_samples=4", "--only", "volumes-2"),
+    ),
+    "brats2018": (
+        *("--set", "paper.data.patch=[16, 16]"),
+        *("--set", "paper.data.labeled={slices-50=[3], slices-150=[5], slices-300=[5, 5]}"),
+        *("--set", "paper.data.test=1", "--only", "slices-300"),
+    ),
+    "task01": (
+        *("--set", "paper.data.patch=[16, 16, 16]"),
+        *("--set", "paper.data.labeled={task01=[1, 1]}"),
+        *("--set", "paper.data.test=2", "--set", "paper.data.unlabeled=2"),
+        *("--set", 'paper.iou={"8x8x8"={supervised=[61.07, 7.93], segpl-vi=[64.44, 8.3]}}'),
+    ),
+    "task05": (
+        *("--set", "paper.data.patch=[16, 16, 8]"),
+        *("--set", "paper.data.test=1", "--set", "paper.data.unlabeled=2"),
+        *("--set", 'paper.iou={"12x12x8"={supervised=[67.68, 10.06], segpl-vi=[70.15, 10.59]}}'),
+    ),
+}
+MAKERS = {
+    "carve": make_carve,
+    "brats2018": make_brats2018,
+    "task01": make_task01,
+    "task05": make_task05,
+}
+# what the table must contain: test and method -> as printed in the paper
+PRINTED = {
+    "carve": {
+        ("volumes-2", "supervised"): "56.79 ± 6.44",
+        ("volumes-2", "fixmatch"): "62.35 ± 7.87",
+        ("volumes-2", "cct"): "51.71 ± 7.31",
+        ("volumes-2", "cps"): "66.67 ± 8.16",
+        ("volumes-2", "segpl"): "69.44 ± 6.38",
+        ("volumes-2", "segpl-vi"): "70.65 ± 6.33",
+    },
+    "brats2018": {
+        ("slices-300", "supervised"): "67.49 ± 11.40",
+        ("slices-300", "self-loop (reconstruction)"): "70.80 ± 11.97",
+        ("slices-300", "fixmatch"): "70.84 ± 9.37",
+        ("slices-300", "cps"): "71.24 ± 10.80",
+        ("slices-300", "segpl"): "72.60 ± 10.78",
+        ("slices-300", "segpl-vi"): "75.12 ± 13.31",
+    },
+    "task01": {("8x8x8", "supervised"): "61.07 ± 7.93", ("8x8x8", "segpl-vi"): "64.44 ± 8.30"},
+    "task05": {
+        ("12x12x8", "supervised"): "67.68 ± 10.06",
+        ("12x12x8", "segpl-vi"): "70.15 ± 10.59",
+    },
+}
+# number of cases by role
+CASES = {
+    "carve": {"labeled": 2, "unlabeled": 10, "validation": 4, "test": 4},
+    "brats2018": {"labeled": 10, "unlabeled": 20, "validation": 4, "test": 4},
+    "task01": {"labeled": 2, "unlabeled": 2, "validation": 0, "test": 2},
+    "task05": {"labeled": 1, "unlabeled": 2, "validation": 0, "test": 1},
+}
+
+
+def table_of(out: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    with (out / "paper.csv").open() as file:
+        return {(r["test"], r["method"]): (r["ours"], r["paper"]) for r in csv.DictReader(file)}
+
+
+def without_mark(method: str) -> str:
+    return method.split(" ")[0]  # of a reconstruction
+
+
+def use_one_variant(folder: Path, monkeypatch) -> None:
+    """Compare only the last variant of each question with supervised training."""
+    folder.mkdir()
+    for path in FILES.glob("*.toml"):
+        text = re.sub(r"variants = \[.*(\".*?\")\]", r"variants = [\1]", path.read_text())
+        (folder / path.name).write_text(text.replace('reference = "cps"', 'reference = "segpl-vi"'))
+    monkeypatch.setattr(run, "FILES", folder)
+
+
+def check_results(name: str, out: Path, methods: set[str]) -> None:
+    """The table has the paper's numbers and ours; the runs have the cases and the plan."""
+    table = table_of(out)
+    assert {key: paper for key, (_, paper) in table.items()} == PRINTED[name]
+    ours = {without_mark(method): score for (_, method), (score, _) in table.items()}
+    assert {method for method, score in ours.items() if score != "-"} == methods
+    runs = [read_run(path) for path in out.glob("*/runs/*")]
+    assert {one.method for one in runs} == methods
+    for one in runs:
+        assert one.plan is not None
+        assert one.split is not None
+        assert one.plan.patch == Plan.read(out / "data" / "plan.json").patch
+        parts = {part: getattr(one.split, part) for part in CASES[name]}
+        assert {part: len(cases) for part, cases in parts.items()} == CASES[name]
+        if one.split.validation:  # samples are named after their role
+            for part, cases in parts.items():
+                assert {case.split("-")[0] for case in cases} == {part}
+            assert ours[one.method] == f"{100 * fmean(one.by_case('iou').values()):.2f}"
+
+
+@pytest.mark.parametrize("name", ["carve", "brats2018", "task01"])
+def test_experiment_runs_from_the_unpacked_folder_to_the_table(segpl, tmp_path, monkeypatch, name):
+    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+    use_one_variant(tmp_path / "files", monkeypatch)
+    data, out = MAKERS[name](tmp_path / "unpacked"), tmp_path / "out"
+    answer = segpl("paper", name, "--data", data, "--out", out, *TOY, *SMALL[name])
+    assert answer.code == 0, answer.err
+    trained = {"supervised", "segpl-vi"} | ({"segpl"} if name == "carve" else set())  # figure 3
+    check_results(name, out, trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["carve", "brats2018"])
+def test_all_methods_of_a_table_run(segpl, tmp_path, name):
+    data, out = MAKERS[name](tmp_path / "unpacked"), tmp_path / "out"
+    answer = segpl("paper", name, "--data", data, "--out", out, *TOY, *SMALL[name])
+    assert answer.code == 0, answer.err
+    check_results(name, out, {without_mark(method) for _, method in PRINTED[name]})
+    assert (out / "report.html").exists()
+    if name == "carve":
+        assert f"segpl stress {out}/volumes-2/runs/* --only gamma fgsm" in answer.out
+        assert "626.74" in answer.out
+        assert "segpl and cps (volumes-2): Mann-Whitney p" in answer.out
+        assert (out / "figure-3.png").stat().st_size > 1000
+
+
+def test_task05_runs_once_although_the_command_is_repeated(segpl, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+    data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
+    command = ("paper", "task05", "--data", data, "--out", out, *TOY, *SMALL["task05"])
+    first = segpl(*command)
+    check_results("task05", out, {"supervised", "segpl-vi"})
+    assert "table 6 (section 5.4)" in first.out
+    assert "paper: 0.785" in first.out
+    stamps = {path: path.stat().st_mtime_ns for path in out.glob("data/**/*.nii.gz")}
+    table = table_of(out)
+    monkeypatch.setattr(compare, "run_job", lambda *args, **options: pytest.fail("trained again"))
+    assert segpl(*command).code == 0
+    assert table_of(out) == table
+    assert stamps
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def test_dry_run_prepares_the_data_and_counts_the_runs(segpl, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "measured_seconds", lambda job: 60.0)
+    data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
+    options = (*SMALL["task05"], "--set", "network.width=2", "--dry-run")
+    answer = segpl("paper", "task05", "--data", data, "--out", out, *options)
+    assert answer.code == 0, answer.err
+    assert "10 runs" in answer.out
+    assert (out / "data" / "plan.json").is_file()
+    assert not list(out.glob("*/runs/*"))
+
+
+def test_half_unpacked_folder_is_an_error_before_anything_is_trained(segpl, tmp_path):
+    data = make_brats2018(tmp_path / "unpacked", cases=1)
+    next(data.glob("HGG/*/*_flair.nii.gz")).unlink()
+    answer = segpl("paper", "brats2018", "--data", data, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert "Missing files: 1 (HGG/" in answer.err
+    assert not list(tmp_path.glob("out/*/runs"))
