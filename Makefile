@@ -3,10 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow check format docs docs-images clean
+.PHONY: demo label test test-slow check format docs docs-images clean
 
 demo: .venv/installed  ## see it work on generated scans
 	$(BIN)/segpl demo
+
+label: .venv/installed  ## label generated scans in the browser
+	$(BIN)/segpl label --demo
 
 test: .venv/installed-dev  ## the test suite, without the slow tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"

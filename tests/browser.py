@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -22,7 +23,7 @@ class Page:
 
     def __init__(self, process: subprocess.Popen[bytes], to: int, back: int) -> None:
         self.process, self.to, self.back = process, to, back
-        self.number, self.rest, self.session = 0, b"", ""
+        self.number, self.rest, self.session, self.tab = 0, b"", "", ""
         self.events: list[dict[str, Any]] = []
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -49,14 +50,19 @@ class Page:
         line, self.rest = self.rest.split(b"\0", 1)
         return json.loads(line)
 
-    def open(self, path: Path, *, width: int = 1280, height: int = 900) -> None:
-        target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+    def open(self, path: Path | str, *, width: int = 1280, height: int = 900) -> None:
+        """Open a file or a URL in a new tab instead of the current one."""
+        self.session, earlier = "", self.tab
+        self.tab = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=self.tab, flatten=True)
+        if earlier:
+            self.send("Target.closeTarget", targetId=earlier)
+        self.events = []
         self.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
         self.resize(width, height)
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         until = time.monotonic() + PATIENCE
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.receive(until))
@@ -82,6 +88,38 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
+    def drag(self, *places: tuple[float, float]) -> None:
+        """Press the left mouse button at the first place, move to the others, and release it."""
+
+        def send(kind: str, place: tuple[float, float], buttons: int) -> None:
+            self.send(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=place[0],
+                y=place[1],
+                button="left",
+                buttons=buttons,
+                clickCount=1,
+            )
+
+        send("mouseMoved", places[0], 0)
+        send("mousePressed", places[0], 1)
+        for place in places[1:]:
+            send("mouseMoved", place, 1)
+        send("mouseReleased", places[-1], 0)
+
+    def wait(self, script: str) -> Any:
+        """The first value of an expression that is true."""
+        until = time.monotonic() + PATIENCE
+        while not (value := self.run(script)):
+            assert time.monotonic() < until, f"never true: {script}"
+            time.sleep(0.05)
+        return value
+
+    def screenshot(self, path: Path) -> None:
+        answer = self.send("Page.captureScreenshot", format="png")
+        path.write_bytes(base64.b64decode(answer["data"]))
+
     def complaints(self) -> list[str]:
         """Errors and warnings of the console, and exceptions that nothing caught."""
         found = []
@@ -106,15 +144,20 @@ class Page:
 
 
 @contextmanager
-def chromium(folder: Path) -> Iterator[Page]:
-    """A fresh browser with its files in `folder`."""
+def chromium(folder: Path, *, webgl: bool = False) -> Iterator[Page]:
+    """A fresh browser with its files in `folder`; WebGL is drawn on the CPU."""
     assert CHROMIUM is not None
     read_by_it, to = os.pipe()
     back, written_by_it = os.pipe()
     options = (
-        "--headless=new --no-sandbox --disable-gpu --no-first-run --hide-scrollbars "
+        "--headless=new --no-sandbox --no-first-run --hide-scrollbars "
         "--disable-background-networking --disable-component-update --disable-dev-shm-usage "
-        "--remote-debugging-pipe"
+        "--remote-debugging-pipe "
+    )
+    options += (
+        "--use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
+        if webgl
+        else "--disable-gpu"
     )
     command = (
         f'exec "$0" {options} --user-data-dir="$1" 3<&{read_by_it} 4>&{written_by_it} 2>/dev/null'

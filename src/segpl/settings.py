@@ -262,6 +262,9 @@ def gather_settings(
     if yes and place.get("path") and not place.get("layout"):
         place["layout"] = accepted_layout(Path(place["path"])) or ""
     content["data"] = place
+    if content.get("train", {}).get("start"):
+        start = str(Path(str(content["train"]["start"])).expanduser().resolve())
+        content["train"] = {**content["train"], "start": start}
     if method:
         content["method"] = {**content.get("method", {}), "name": method}
     return content

@@ -32,7 +32,7 @@ from segpl.engine.budget import (
     measure_step,
     parse_duration,
 )
-from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import choose_device, is_out_of_memory, total_memory
 from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.environment import describe_environment
@@ -282,6 +282,9 @@ def prepare_run(
     require_batch_fits(config, inputs.plan, device, processes.count)
     method = build_method(config, inputs.plan)
     require_validation(method, inputs.split)
+    if config.train.start and not folder.last.exists():
+        source = RunFolder(Path(config.train.start)).last
+        load_weights(method, read_checkpoint(source), source)
     return Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet), inputs
 
 

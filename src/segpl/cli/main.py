@@ -23,6 +23,7 @@ COMMANDS = {
     "train": "train a model from labeled and unlabeled scans",
     "next": "list the scans to label next",
     "predict": "write masks for new scans",
+    "label": "label scans in the browser, starting from predictions",
     "evaluate": "score predictions against labels",
     "stress": "score runs on degraded images: artifacts, attacks, other window sizes",
     "bench": "measure speed, memory and cost of methods on this machine",
@@ -41,6 +42,7 @@ TORCH_COMMANDS = ("demo", "plan", "train", "next", "predict", "stress", "bench",
 RESUME_ADVICE = {
     "train": "To continue, run the same command with --resume.",
     "predict": "The same command without --overwrite resumes where it stopped.",
+    "label": "Labels and unsaved strokes are kept. The same command opens them again.",
     "report": "Finished predictions are kept. The same command resumes where it stopped.",
     **dict.fromkeys(
         ("compare", "demo", "stress", "paper", "data"),

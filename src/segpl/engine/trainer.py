@@ -67,6 +67,7 @@ class TrainSettings:
     foreground: float = 0.33  # fraction of labeled crops centered on foreground
     balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # seed of weights, crops and sampling; the split has its own
+    start: str = ""  # run folder whose last weights to start from; empty: random weights
     log_every: int = 10  # interval of log lines, in steps
     checkpoint_every: int = 0  # steps between checkpoints; 0: about a minute
     validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training

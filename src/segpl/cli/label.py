@@ -1,0 +1,98 @@
+"""Label scans in the browser, starting from the masks that a run predicts.
+
+Starts a server for this computer only and opens its page: a queue of scans,
+an editor for their masks, and training in the background. Labels are written
+where the layout of the dataset expects them; earlier versions stay in
+DATA/.segpl. Stop with Ctrl-C.
+
+Examples:
+  segpl label data                          # from empty masks; Train starts
+                                            # the run runs/data
+  segpl label data --run runs/a             # from the masks of a run
+  segpl label data --labels my-labels       # the dataset stays unchanged
+  segpl label --demo                        # on generated scans
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+
+DEMO = Path("segpl-demo")
+DEMO_STEPS = 400
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("data", type=Path, nargs="?", help="dataset folder")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        help="run folder to predict with; further rounds of training are RUN-2, RUN-3, ... "
+        "(default: runs/NAME, named after the dataset)",
+    )
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FOLDER",
+        help="write labels to this folder, and read them from it, instead of the dataset",
+    )
+    parser.add_argument(
+        "--demo", action="store_true", help="generate scans in segpl-demo and label those"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port of the server (default: the first free one)"
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="only print the address of the page"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from segpl.display import say
+    from segpl.errors import InputError
+    from segpl.labeling.server import LabelServer
+    from segpl.labeling.session import Session
+
+    if args.demo == (args.data is not None):
+        raise InputError("give a dataset, or --demo to label generated scans.")
+    options: list[str] = []
+    if args.demo:
+        from segpl.experiments.phantom_data import make_pelvis
+
+        args.data, plan = make_pelvis(DEMO, 0)
+        args.run = args.run or DEMO / "runs" / "label"
+        args.labels = args.labels or DEMO / "labels"
+        options = ["--plan", str(plan), "--steps", str(DEMO_STEPS), "--set", "train.ratio=1"]
+    if args.device != "auto":
+        options += ["--device", args.device]
+    runs = args.run or Path("runs", args.data.resolve().name)
+    session = Session(args.data, run=runs, labels=args.labels, options=options, device=args.device)
+    if args.run is not None and not args.demo and not session.rounds.trained:
+        raise InputError(
+            f"{args.run} is not a trained run. Omit --run to start from empty masks, or train it."
+        )
+    try:
+        server = LabelServer(session, args.port)
+    except OSError as error:
+        raise InputError(
+            f"port {args.port} cannot be used: {error.strerror}. Omit --port to use a free one."
+        ) from error
+    say(f"Label at {server.url}")
+    say("Stop with Ctrl-C. Strokes and labels are stored at once.")
+    signal.signal(signal.SIGTERM, _interrupt)
+    if not args.no_browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    try:
+        server.serve_forever()
+    finally:
+        session.close()
+        server.server_close()
+    return 0
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise KeyboardInterrupt(number)

@@ -1,0 +1,180 @@
+"""Training in the background: each round is a run that starts from the weights of the last one."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from segpl.data.split import Split
+from segpl.engine.folder import RunFolder
+from segpl.errors import InputError, UserError, count_noun
+from segpl.files import read_csv, read_table
+from segpl.report.run_record import FOLD_COLUMNS, FoldScore
+from segpl.settings import read_config, resolve
+
+MOST_FOLDS = 5
+MOST_POINTS = 400  # of a curve in the browser
+LAST_LINES = 12  # of the output, after a failure
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A trained run of the loop."""
+
+    folder: str
+    labels: int
+    dice: float | None  # mean of its cross-validation; None without one
+
+
+class Rounds:
+    """The runs BASE, BASE-2, BASE-3 and so on, and the process that trains the next one."""
+
+    def __init__(
+        self, base: Path, data: Path, labels: Path | None, output: Path, options: Sequence[str] = ()
+    ) -> None:
+        self.base, self.data, self.labels = base.resolve(), data, labels
+        self.output = output  # what the training process prints
+        self.options = tuple(options)  # of the first round
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lock = Lock()
+
+    def folder(self, number: int) -> RunFolder:
+        name = self.base.name if number == 1 else f"{self.base.name}-{number}"
+        return RunFolder(self.base.with_name(name))
+
+    @property
+    def started(self) -> list[RunFolder]:
+        found: list[RunFolder] = []
+        while (folder := self.folder(len(found) + 1)).config.exists():
+            found.append(folder)
+        return found
+
+    @property
+    def trained(self) -> list[RunFolder]:
+        return [folder for folder in self.started if folder.last.exists()]
+
+    @property
+    def is_training(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, *, steps: int | None = None, folds: int | None = None) -> None:
+        """Train the next round, or resume the last one if it is incomplete."""
+        with self.lock:
+            if self.is_training:
+                raise InputError("training is already in progress. Wait for it, or stop it.")
+            command = [sys.executable, "-m", "segpl", *self.command(steps=steps, folds=folds)]
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            with self.output.open("wb") as output:
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # Ctrl-C stops the server, which then stops this
+                )
+
+    def command(self, *, steps: int | None = None, folds: int | None = None) -> list[str]:
+        """The arguments of `segpl` for the next round."""
+        started = self.started
+        chosen = ["--folds", str(folds)] if folds else []
+        if started and not is_complete(started[-1]):
+            return ["train", "--out", str(started[-1].path), "--resume", *chosen]
+        out = ["--out", str(self.folder(len(started) + 1).path)]
+        chosen += ["--steps", str(steps)] if steps else []
+        if self.labels:
+            chosen += ["--set", f"data.labels={self.labels.resolve()}"]
+        if not started:
+            return ["train", str(self.data), *out, *self.options, *chosen]
+        last = started[-1]
+        if not folds:  # a fold must not start from weights that have seen its held-out cases
+            chosen += ["--set", f"train.start={last.path}"]
+        return ["train", str(last.config), *out, *chosen]
+
+    def stop(self) -> None:
+        """Stop training; it saves its current step."""
+        if self.process is not None and self.is_training:
+            self.process.terminate()
+            self.process.wait()
+
+    @property
+    def failure(self) -> str:
+        """The end of the output if the last training failed."""
+        if self.process is None or not self.process.poll() or self.process.returncode in (-15, 143):
+            return ""
+        lines = self.output.read_text(errors="replace").split("\n")
+        return "\n".join(lines[-LAST_LINES:]).strip()
+
+    def summary(self) -> list[Round]:
+        """The trained rounds with their number of labels and their expected Dice."""
+        found = []
+        for folder in self.trained:
+            with suppress(UserError):  # a run that is being written
+                labels = len(Split.read(folder.split).labeled)
+                found.append(Round(folder.path.name, labels, cross_validated_dice(folder)))
+        return found
+
+    def curve(self) -> list[tuple[int, float]]:
+        """Step and labeled loss of the latest run."""
+        if not self.started or not self.started[-1].log.exists():
+            return []
+        with suppress(UserError, ValueError, IndexError):
+            header, *rows = read_csv(self.started[-1].log)
+            column = header.index("supervised")
+            points = [(int(row[0]), float(row[column])) for row in rows if len(row) == len(header)]
+            return points[:: max(1, -(-len(points) // MOST_POINTS))]
+        return []
+
+    @property
+    def steps(self) -> int:
+        """Steps of the latest run; 0 if unknown."""
+        with suppress(UserError, IndexError):
+            folder = self.started[-1]
+            return resolve(read_config(folder.config), str(folder.config)).train.steps
+        return 0
+
+    def advice(self) -> str:
+        """Whether the last labels have improved the expected Dice."""
+        known = [one for one in self.summary() if one.dice is not None]
+        if len(known) < 2 or known[-1].labels <= known[-2].labels:
+            return ""
+        (before, after), more = known[-2:], known[-1].labels - known[-2].labels
+        gain = (after.dice or 0) - (before.dice or 0)
+        error = dice_error(RunFolder(self.base.with_name(after.folder)))
+        text = f"{count_noun(more, 'more label')} changed the expected Dice by {gain:+.3f}"
+        text += f" (± {error:.3f})"
+        return f"{text}. More labels may not be worth it." if gain < error else f"{text}."
+
+
+def is_complete(folder: RunFolder) -> bool:
+    """Whether a run has taken all its steps."""
+    if not folder.last.exists():
+        return False
+    rows = read_csv(folder.log) if folder.log.exists() else []
+    steps = resolve(read_config(folder.config), str(folder.config)).train.steps
+    return bool(rows) and rows[-1][0].isdigit() and int(rows[-1][0]) >= steps
+
+
+def case_dice(folder: RunFolder) -> list[float]:
+    """Cross-validated Dice of each labeled case; empty without cross-validation."""
+    if not folder.folds.exists():
+        return []
+    rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, "Cross-validate again.")
+    cases = {row.case for row in rows}
+    return [statistics.fmean(r.dice for r in rows if r.case == case) for case in sorted(cases)]
+
+
+def cross_validated_dice(folder: RunFolder) -> float | None:
+    values = case_dice(folder)
+    return statistics.fmean(values) if values else None
+
+
+def dice_error(folder: RunFolder) -> float:
+    """Standard error of the expected Dice."""
+    values = case_dice(folder)
+    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0

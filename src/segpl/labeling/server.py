@@ -1,0 +1,241 @@
+"""The page of a labeling session on this computer: a small server for one user.
+
+Every address starts with a random token. Only requests to this address and from this page are
+answered. Case names are looked up in the session, never joined to a path.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import sys
+import zlib
+from collections.abc import Callable
+from hmac import compare_digest
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from segpl.errors import MissingFileError, UserError
+from segpl.labeling.session import Session, StaleLabelError
+
+ADDRESS = "127.0.0.1"
+FIRST_PORT, PORTS = 8765, 20
+MOST_OPTIONS = 2**16  # bytes of a request without a mask
+SECONDS = 60.0  # to wait for the rest of a request
+PAGES = {
+    "": ("label.html", "text/html; charset=utf-8"),
+    "label.css": ("label.css", "text/css; charset=utf-8"),
+    "label.js": ("label.js", "text/javascript; charset=utf-8"),
+    "niivue.umd.js": ("niivue.umd.js", "text/javascript; charset=utf-8"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: "
+    "blob:; connect-src 'self' data: blob:; worker-src blob:; font-src data:; frame-ancestors "
+    "'none'; base-uri 'none'; form-action 'none'"
+)
+
+
+class RefusedError(Exception):
+    """A request that is not answered, and why."""
+
+    def __init__(self, status: HTTPStatus, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+class LabelServer(ThreadingHTTPServer):
+    """Serves one session; `port` 0 takes the first free one of a few."""
+
+    daemon_threads = True
+    allow_reuse_address = False  # a port in use must be an error
+
+    def __init__(self, session: Session, port: int = 0) -> None:
+        self.session = session
+        self.token = secrets.token_urlsafe(24)
+        ports = [port] if port else [*range(FIRST_PORT, FIRST_PORT + PORTS), 0]
+        for number in ports:
+            try:
+                super().__init__((ADDRESS, number), LabelRequest)
+                return
+            except OSError:
+                if number == ports[-1]:
+                    raise
+
+    @property
+    def port(self) -> int:
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.port}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A window that was closed during an answer is not worth a traceback."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class LabelRequest(BaseHTTPRequestHandler):
+    server: LabelServer
+    protocol_version = "HTTP/1.1"
+    timeout = SECONDS
+
+    def do_GET(self) -> None:
+        self.answer(self.get)
+
+    def do_POST(self) -> None:
+        self.answer(self.post)
+
+    def answer(self, handle: Callable[[list[str], dict[str, str]], None]) -> None:
+        try:
+            handle(*self.checked_address())
+        except RefusedError as error:
+            self.send_problem(error.status, str(error))
+        except StaleLabelError as error:
+            self.send_problem(HTTPStatus.CONFLICT, str(error))
+        except MissingFileError as error:
+            self.send_problem(HTTPStatus.NOT_FOUND, str(error))
+        except UserError as error:
+            self.send_problem(HTTPStatus.BAD_REQUEST, str(error))
+
+    def checked_address(self) -> tuple[list[str], dict[str, str]]:
+        """The parts of the address after the token, and its options."""
+        names = (f"{ADDRESS}:{self.server.port}", f"localhost:{self.server.port}")
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if host not in names:  # another name that leads here belongs to another site
+            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong host")
+        if origin is not None and origin != f"http://{host}":
+            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong origin")
+        address = urlsplit(self.path)
+        _, token, *parts = address.path.split("/")
+        if not compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN,
+                "wrong token. Open the address that `segpl label` has printed.",
+            )
+        options = {key: values[-1] for key, values in parse_qs(address.query).items()}
+        return [unquote(part) for part in parts], options
+
+    def get(self, parts: list[str], options: dict[str, str]) -> None:
+        session, window = self.server.session, options.get("window", "")
+        match parts:
+            case [name] if name in PAGES:
+                file, kind = PAGES[name]
+                content = files("segpl.labeling").joinpath("templates", file).read_bytes()
+                self.send_content(content, kind)
+            case ["queue"]:
+                self.send_json(session.queue(window, options.get("case", "")))
+            case ["case", name, "description"]:
+                scan = session.open(name, again=True)
+                self.send_json(session.describe(scan, window))
+            case ["case", name, "image"]:
+                channel = options.get("channel", "0")
+                if not channel.isdecimal():
+                    raise RefusedError(HTTPStatus.BAD_REQUEST, "the channel is not a number")
+                scan = session.open(name)
+                self.send_content(session.image_bytes(scan, int(channel)))
+            case ["case", name, "mask"]:
+                scan = session.open(name)
+                self.send_content(session.mask_bytes(scan, scan.indices))
+            case ["case", name, "uncertainty"]:
+                self.send_content(session.uncertainty_bytes(session.open(name)))
+            case ["case", name, "thumbnail"]:
+                _, _, content64 = session.thumbnail(name).partition(",")
+                self.send_content(base64.b64decode(content64), "image/jpeg")
+            case _:
+                raise RefusedError(HTTPStatus.NOT_FOUND, "no such page")
+
+    def post(self, parts: list[str], options: dict[str, str]) -> None:
+        session, stamp = self.server.session, options.get("stamp", "")
+        match parts:
+            case ["case", name, "draft"]:
+                session.save_draft(name, self.read_mask(name), stamp)
+            case ["case", name, "label"]:
+                session.save(name, self.read_mask(name), stamp, force=options.get("force") == "1")
+            case ["case", name, "skip"]:
+                self.read_body(MOST_OPTIONS)
+                session.skip(name)
+            case ["case", name, "discard"]:
+                self.read_body(MOST_OPTIONS)
+                session.discard(name)
+            case ["train"]:
+                steps = options.get("steps", "")
+                self.read_body(MOST_OPTIONS)
+                if steps and not (steps.isdecimal() and 0 < int(steps) < 10**7):
+                    raise RefusedError(
+                        HTTPStatus.BAD_REQUEST, "the number of steps must be positive"
+                    )
+                session.train(
+                    steps=int(steps) if steps else None, folds=options.get("folds") == "1"
+                )
+            case ["stop"]:
+                self.read_body(MOST_OPTIONS)
+                session.rounds.stop()
+            case _:
+                raise RefusedError(HTTPStatus.NOT_FOUND, "no such page")
+        self.send_json({"is_done": True})
+
+    def read_mask(self, name: str) -> bytes:
+        """A mask, compressed or not; never more than the scan has voxels."""
+        scan = self.server.session.open(name)
+        size = scan.indices.size
+        body = self.read_body(size + MOST_OPTIONS)
+        if self.headers.get("Content-Encoding") != "gzip":
+            return body
+        reader = zlib.decompressobj(wbits=31)
+        try:
+            content = reader.decompress(body, size + 1)
+        except zlib.error as error:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask is not valid gzip") from error
+        if len(content) > size or not reader.eof:
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask does not fit the scan")
+        return content
+
+    def read_body(self, limit: int) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "a request needs its length")
+        if int(length) > limit:
+            raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {limit} bytes")
+        body = self.rfile.read(int(length))
+        if len(body) < int(length):
+            raise RefusedError(HTTPStatus.BAD_REQUEST, "the request is incomplete")
+        return body
+
+    def send_problem(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True  # the rest of the request may be unread
+        self.send_json({"error": why}, status)
+
+    def send_json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_content(json.dumps(value).encode(), "application/json", status)
+
+    def send_content(
+        self,
+        content: bytes,
+        kind: str = "application/octet-stream",
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> None:
+        self.send_response(status)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": POLICY,
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+        }
+        if self.close_connection:
+            headers["Connection"] = "close"
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as in its base)
+        """Print nothing: the token is part of every address."""

@@ -1,0 +1,177 @@
+"""Rounds of the labeling loop: each trains on more labels, from the weights of the last one."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import QUICK, make_dataset
+from safetensors.numpy import load_file
+
+from segpl.data.split import Split
+from segpl.engine.folder import RunFolder
+from segpl.errors import InputError
+from segpl.files import write_text
+from segpl.labeling.rounds import Rounds
+from segpl.labeling.session import Session
+from segpl.settings import read_config
+
+FAST = ("--method", "supervised", *QUICK)
+
+
+def weights_of(path: Path) -> dict[str, np.ndarray]:
+    stored = load_file(RunFolder(path).last)
+    return {key: value for key, value in stored.items() if "network" in key and value.ndim > 3}
+
+
+def test_training_starts_from_the_weights_of_another_run(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, classes=2)
+    runs = {"a": (), "b": ("--set", f"train.start={tmp_path / 'a'}"), "c": ()}
+    for name, options in runs.items():
+        slow = () if name == "a" else ("--set", "train.lr=1e-9", "--seed", "1")
+        answer = segpl("train", data, *FAST, *slow, *options, "--out", tmp_path / name)
+        assert answer.code == 0, answer.err
+    a, b, c = (weights_of(tmp_path / name) for name in runs)
+    assert a
+    for key, value in a.items():
+        np.testing.assert_allclose(b[key], value, atol=1e-6)
+        assert np.abs(c[key] - value).max() > 1e-3
+
+
+def test_start_that_is_no_run_is_an_error(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, classes=2)
+    out = tmp_path / "a"
+    answer = segpl("train", data, *FAST, "--set", f"train.start={tmp_path / 'b'}", "--out", out)
+    assert answer.code == 1
+    assert str(tmp_path / "b" / "checkpoints") in answer.err
+    assert not out.exists()
+
+
+def wait(rounds: Rounds) -> None:
+    assert rounds.process is not None
+    rounds.process.wait(100)
+
+
+@pytest.mark.slow
+def test_second_round_has_the_new_labels_and_resumes_after_a_stop(tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2, classes=2, labeled=2)
+    mine = tmp_path / "mine"
+    session = Session(data, run=tmp_path / "runs" / "x", labels=mine, options=FAST)
+    rounds = session.rounds
+    session.train(steps=None, folds=False)
+    with pytest.raises(InputError, match="already in progress"):
+        session.train(steps=None, folds=False)
+    wait(rounds)
+    assert rounds.failure == ""
+    name = next(one["name"] for one in session.queue()["scans"] if one["state"] == "unlabeled")
+    scan = session.open(name)
+    assert (scan.start, scan.uncertainty is not None) == ("predicted", True)
+    session.save(name, session.mask_bytes(scan, scan.indices), scan.stamp)
+    states = {one["name"]: one["state"] for one in session.queue()["scans"]}
+    assert states[name] == "corrected"
+    before = session.ranked
+    session.train(steps=4, folds=False)
+    wait(rounds)
+    assert rounds.failure == ""
+    assert [(one.folder, one.labels) for one in rounds.summary()] == [("x", 2), ("x-2", 3)]
+    assert name in Split.read(RunFolder(tmp_path / "runs" / "x-2").split).labeled
+    settings = read_config(tmp_path / "runs" / "x-2" / "config.toml")
+    assert settings["train"]["start"] == str(tmp_path / "runs" / "x")
+    session.queue()
+    assert session.ranked != before
+    # a third round that is stopped is resumed, not replaced by a fourth
+    session.train(steps=100000, folds=False)
+    until = time.monotonic() + 60
+    while not rounds.folder(3).last.parent.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    rounds.stop()
+    assert rounds.failure == ""
+    assert "--resume" in rounds.command()
+    assert rounds.command()[2] == str(tmp_path / "runs" / "x-3")
+
+
+def rounds_in(root: Path, labels: Path | None = None) -> Rounds:
+    return Rounds(root / "runs" / "x", root / "data", labels, root / "out.txt", ["--steps", "9"])
+
+
+def fake_run(path: Path, *, steps: int, taken: int, dice: list[float] | None = None) -> None:
+    folder = RunFolder(path)
+    write_text(folder.config, f"[train]\nsteps = {steps}\n")
+    write_text(folder.log, f"step,supervised\n1,0.9\n{taken},0.5\n")
+    write_text(folder.last, "")
+    names = tuple(f"case{number}" for number in range(len(dice or [0])))
+    Split(names, (), (), (), ()).write(folder.split)
+    if dice:
+        rows = "".join(
+            f"{steps},0,{name},organ,{value}\n" for name, value in zip(names, dice, strict=True)
+        )
+        write_text(folder.folds, f"step,fold,case,class,dice\n{rows}")
+
+
+def test_first_round_trains_the_dataset_with_the_options(tmp_path):
+    rounds = rounds_in(tmp_path, tmp_path / "mine")
+    assert rounds.command() == [
+        *("train", str(tmp_path / "data"), "--out", str(tmp_path / "runs" / "x"), "--steps", "9"),
+        *("--set", f"data.labels={tmp_path / 'mine'}"),
+    ]
+    assert rounds.curve() == []
+
+
+def test_next_round_repeats_the_settings_and_starts_from_the_weights(tmp_path):
+    last = tmp_path / "runs" / "x"
+    fake_run(last, steps=20, taken=20)
+    rounds = rounds_in(tmp_path)
+    out = ["--out", str(tmp_path / "runs" / "x-2")]
+    command = ["train", str(last / "config.toml"), *out]
+    assert rounds.command() == [*command, "--set", f"train.start={last}"]
+    # a fold must not start from weights that have seen its held-out cases
+    assert rounds.command(folds=3, steps=5) == [*command, "--folds", "3", "--steps", "5"]
+    assert rounds.curve() == [(1, 0.9), (20, 0.5)]
+    assert rounds.steps == 20
+
+
+def test_incomplete_round_is_resumed(tmp_path):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=10)
+    expected = ["train", "--out", str(tmp_path / "runs" / "x-2"), "--resume"]
+    assert rounds_in(tmp_path).command(steps=7) == expected
+
+
+@pytest.mark.parametrize(("gain", "is_worth_it"), [(0.2, True), (0.001, False), (-0.1, False)])
+def test_advice_compares_the_gain_with_its_error(tmp_path, gain, is_worth_it):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20, dice=[0.5, 0.6])
+    rounds = rounds_in(tmp_path)
+    assert rounds.advice() == ""
+    dice = [0.5 + gain, 0.55 + gain, 0.6 + gain]
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20, dice=dice)
+    first, second = rounds.summary()
+    assert (first.labels, second.labels) == (2, 3)
+    assert first.dice == pytest.approx(0.55)
+    assert second.dice == pytest.approx(0.55 + gain)
+    # standard error of three values 0.05 apart: 0.05 / sqrt(3)
+    assert f"1 more label changed the expected Dice by {gain:+.3f} (± 0.029)" in rounds.advice()
+    assert ("not be worth it" in rounds.advice()) is not is_worth_it
+
+
+@pytest.mark.slow
+def test_failed_training_shows_the_end_of_its_output(tmp_path):
+    rounds = rounds_in(tmp_path)
+    rounds.start()
+    wait(rounds)
+    assert not rounds.is_training
+    assert f"{tmp_path / 'data'} does not exist" in rounds.failure
+
+
+def test_stopping_is_not_a_failure(tmp_path):
+    rounds = rounds_in(tmp_path)
+    rounds.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert rounds.is_training
+    rounds.stop()
+    assert not rounds.is_training
+    assert rounds.process.returncode == -signal.SIGTERM
+    assert rounds.failure == ""

@@ -1,0 +1,356 @@
+"""The server of a labeling session: who may ask, for what, and what becomes of the files."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from segpl.labeling.server import ADDRESS, FIRST_PORT, LabelServer
+from segpl.labeling.session import WINDOW_SECONDS, Session
+
+SHAPE = (4, 5, 6)
+AFFINE = np.array([[0, 0, 2.5, -9], [-0.7, 0, 0, 3], [0, -0.9, 0, 7], [0, 0, 0, 1.0]])
+
+
+@dataclass
+class Client:
+    server: LabelServer
+
+    def ask(
+        self,
+        path: str = "",
+        body: bytes | None = None,
+        *,
+        token: str | None = None,
+        method: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(ADDRESS, self.server.port, timeout=10)
+        token = self.server.token if token is None else token
+        method = method or ("GET" if body is None else "POST")
+        connection.request(method, f"/{token}/{path}", body, headers or {})
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        return answer.status, content
+
+    def json(self, path: str, body: bytes | None = None) -> Any:
+        status, content = self.ask(path, body)
+        assert status == 200, content
+        return json.loads(content)
+
+    def refusal(self, path: str = "", body: bytes | None = None, **options: Any) -> tuple[int, str]:
+        status, content = self.ask(path, body, **options)
+        return status, json.loads(content)["error"]
+
+
+def write_scans(root: Path) -> Path:
+    (root / "images").mkdir(parents=True)
+    (root / "labels").mkdir()
+    for number, name in enumerate("abc"):
+        values = np.random.default_rng(number).normal(100, 20, SHAPE).astype(np.int16)
+        nibabel.Nifti1Image(values, AFFINE).to_filename(root / "images" / f"{name}.nii.gz")
+    label = np.zeros(SHAPE, np.uint8)
+    label[1, 2, 3] = 3
+    label[2, 2, 2] = 9
+    nibabel.Nifti1Image(label, AFFINE).to_filename(root / "labels" / "c.nii.gz")
+    return root
+
+
+@pytest.fixture
+def client(tmp_path) -> Iterator[Client]:
+    session = Session(write_scans(tmp_path / "data"), run=tmp_path / "runs" / "a")
+    server = LabelServer(session)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield Client(server)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    return tmp_path / "data"
+
+
+def drawn() -> bytes:
+    return np.random.default_rng(5).integers(0, 3, 120).astype(np.uint8).tobytes()
+
+
+# who may ask
+
+
+@pytest.mark.parametrize("token", ["", "x", "é", "../..", None])
+def test_only_the_token_opens_the_page(client, token):
+    token = client.server.token[:-1] if token is None else token
+    for path, body in (("", None), ("queue", None), ("case/a/label", drawn())):
+        status, why = client.refusal(path, body, token=quote(token))
+        assert (status, why.split(".")[0]) == (403, "wrong token")
+
+
+def test_token_is_random_and_long(client):
+    other = LabelServer(client.server.session)
+    other.server_close()
+    assert other.token != client.server.token
+    assert len(other.token) >= 32
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "status"),
+    [
+        ("Host", "evil.example:8765", 403),
+        ("Host", "127.0.0.1", 403),
+        ("Origin", "http://evil.example", 403),
+        ("Origin", "null", 403),
+        ("Origin", "http://127.0.0.1:1", 403),
+        ("Origin", "http://127.0.0.1:{port}", 200),
+        ("Host", "localhost:{port}", 200),
+    ],
+)
+def test_other_hosts_and_origins_are_refused(client, header, value, status):
+    """A page of another site may lead a browser here, by a name of its own or directly."""
+    headers = {header: value.format(port=client.server.port)}
+    assert client.ask("queue", headers=headers)[0] == status
+    assert client.ask("case/a/skip", b"", headers=headers)[0] == status
+
+
+def test_server_listens_on_this_computer_only(client):
+    assert client.server.server_address[0] == "127.0.0.1"
+    assert urlsplit(client.server.url).hostname == "127.0.0.1"
+
+
+def test_port_in_use_gives_another_one(client):
+    second = LabelServer(client.server.session)
+    second.server_close()
+    assert second.port != client.server.port
+    with pytest.raises(OSError, match="in use"):
+        LabelServer(client.server.session, client.server.port)
+    assert client.server.port >= FIRST_PORT
+
+
+# what they can read
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "..", "/etc/passwd", "a/../../secret", "secret.nii.gz", "d", "%00"]
+)
+def test_only_scans_of_the_dataset_are_readable(client, root, name):
+    (root.parent / "secret").write_text("secret")
+    for what in ("description", "image", "mask", "thumbnail", "uncertainty"):
+        status, content = client.ask(f"case/{quote(name, safe='')}/{what}")
+        assert status == 404
+        assert b"secret" not in content
+    assert client.ask(f"case/{quote(name, safe='')}/label", drawn())[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["label_files.py", "../session.py", "..%2Fsession.py", "niivue-license.txt"]
+)
+def test_only_the_files_of_the_page_are_readable(client, path):
+    assert client.ask(path)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["", "label.js", "label.css", "niivue.umd.js"])
+def test_page_is_complete_and_protected(client, path):
+    connection = http.client.HTTPConnection(ADDRESS, client.server.port)
+    connection.request("GET", f"/{client.server.token}/{path}")
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    assert answer.status == 200
+    assert len(content) > 1000
+    assert b"https://" not in content or path == "niivue.umd.js"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_other_methods_are_refused(client):
+    assert client.ask("queue", method="DELETE")[0] == 501
+
+
+# masks
+
+
+def test_volume_has_ras_axes_in_the_browser(client, root):
+    shown = nibabel.Nifti1Image.from_bytes(client.ask("case/a/image")[1])
+    expected = nibabel.as_closest_canonical(nibabel.load(root / "images" / "a.nii.gz"))
+    np.testing.assert_array_equal(shown.get_fdata(), expected.get_fdata())
+    np.testing.assert_allclose(shown.affine, np.diag([2.5, 0.7, 0.9, 1]), rtol=1e-6)
+
+
+def test_saved_label_is_what_was_drawn_on_the_grid_of_the_image(client, root):
+    found = client.json("case/a/description?window=1")
+    assert (found["shape"], found["start"]) == ([6, 4, 5], "unlabeled")
+    assert [one["name"] for one in found["classes"]] == ["background", "class-3", "class-9"]
+    client.json("case/a/label", drawn())
+    image, label = (nibabel.load(root / part / "a.nii.gz") for part in ("images", "labels"))
+    assert label.affine.tobytes() == image.affine.tobytes()
+    shown = np.frombuffer(drawn(), np.uint8).reshape((6, 4, 5), order="F")
+    turned = nibabel.as_closest_canonical(label)
+    np.testing.assert_array_equal(turned.get_fdata(), np.array([0, 3, 9])[shown])
+    assert client.ask("case/a/mask")[1] == drawn()
+
+
+def test_picture_keeps_its_rows(tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(tmp_path / "images" / "x.png")
+    session = Session(tmp_path, run=tmp_path / "run")
+    scan = session.open("x")
+    assert np.frombuffer(session.image_bytes(scan, 0), "<f4").tolist() == list(range(12))
+    mask = np.array([0, 1] * 6, np.uint8)
+    session.save("x", mask.tobytes(), "")
+    written = np.asarray(Image.open(tmp_path / "labels" / "x.png"))
+    assert written.tolist() == mask.reshape(3, 4).tolist()
+
+
+def test_compressed_mask_is_accepted(client, root):
+    headers = {"Content-Encoding": "gzip"}
+    assert client.ask("case/a/draft", gzip.compress(drawn()), headers=headers)[0] == 200
+    assert client.json("case/a/description")["is_draft"]
+    assert client.ask("case/a/mask")[1] == drawn()
+    assert not (root / "labels" / "a.nii.gz").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "is_packed"),
+    [
+        (drawn()[:-1], False),
+        (drawn() + b"\0", False),
+        (bytes([3]) * 120, False),  # three classes have the indices 0 to 2
+        (gzip.compress(bytes(10**7)), True),
+        (gzip.compress(drawn())[:-9], True),
+        (b"not gzip", True),
+    ],
+)
+def test_mask_that_does_not_fit_is_refused(client, root, body, is_packed):
+    headers = {"Content-Encoding": "gzip"} if is_packed else {}
+    assert client.ask("case/a/label", body, headers=headers)[0] == 400
+    assert client.ask("case/a/draft", body, headers=headers)[0] == 400
+    assert sorted(path.name for path in (root / "labels").iterdir()) == ["c.nii.gz"]
+    assert not client.json("queue")["scans"][0]["has_draft"]
+
+
+def test_large_upload_is_refused_before_it_is_read(client):
+    with socket.create_connection((ADDRESS, client.server.port), timeout=10) as connection:
+        head = (
+            f"POST /{client.server.token}/case/a/label HTTP/1.1\r\n"
+            f"Host: {ADDRESS}:{client.server.port}\r\nContent-Length: {10**12}\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        assert b" 413 " in connection.recv(200)
+
+
+# windows and other programs
+
+
+def test_second_window_on_a_scan_is_warned(client, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("segpl.labeling.session.time.monotonic", lambda: now[0])
+    assert not client.json("case/a/description?window=1")["opened_elsewhere"]
+    assert client.json("case/a/description?window=2")["opened_elsewhere"]
+    assert client.json("queue?window=1&case=a")["opened_elsewhere"]
+    assert not client.json("queue?window=2&case=b")["opened_elsewhere"]
+    assert not client.json("queue?window=1&case=a")["opened_elsewhere"]
+    client.json("queue?window=2&case=a")
+    now[0] += WINDOW_SECONDS + 1  # the second window was closed
+    assert not client.json("queue?window=1&case=a")["opened_elsewhere"]
+
+
+def test_label_saved_elsewhere_is_replaced_only_on_purpose(client, root):
+    stamp = client.json("case/c/description")["stamp"]
+    other = np.full(SHAPE, 3, np.uint8)
+    nibabel.Nifti1Image(other, AFFINE).to_filename(root / "labels" / "c.nii.gz")
+    status, why = client.refusal(f"case/c/label?stamp={stamp}", drawn())
+    assert status == 409
+    assert "another window or program" in why
+    np.testing.assert_array_equal(nibabel.load(root / "labels" / "c.nii.gz").dataobj, other)
+    client.json(f"case/c/label?stamp={stamp}&force=1", drawn())
+    (version,) = client.server.session.files.versions("c")
+    np.testing.assert_array_equal(nibabel.load(version).dataobj, other)
+
+
+def test_mask_of_another_program_is_picked_up(client, root, monkeypatch):
+    monkeypatch.setattr("segpl.labeling.session.RESCAN_SECONDS", 0)
+    label = np.zeros(SHAPE, np.uint8)
+    label[0, 1, 2] = 9
+    nibabel.Nifti1Image(label, AFFINE).to_filename(root / "labels" / "b_seg.nii")
+    found = client.json("queue")
+    assert {one["name"]: one["state"] for one in found["scans"]}["b"] == "labeled"
+    assert found["labels"] == 2
+    assert client.ask("case/b/mask")[1].count(2) == 1
+
+
+def test_stray_mask_is_reported_and_labeling_continues(client, root, monkeypatch):
+    monkeypatch.setattr("segpl.labeling.session.RESCAN_SECONDS", 0)
+    (root / "labels" / "stray.nii.gz").write_bytes(b"")
+    found = client.json("queue")
+    assert "stray.nii.gz has no image of the same name" in found["problem"]
+    client.json("case/a/label", drawn())
+    (root / "labels" / "stray.nii.gz").unlink()
+    assert client.json("queue")["problem"] == ""
+
+
+# the queue
+
+
+def test_open_scans_come_first_and_saving_moves_one_back(client):
+    def names() -> list[tuple[str, str]]:
+        client.server.session.scanned = -1e9
+        return [(one["name"], one["state"]) for one in client.json("queue")["scans"]]
+
+    assert names() == [("a", "unlabeled"), ("b", "unlabeled"), ("c", "labeled")]
+    client.json("case/a/skip", b"")
+    assert names() == [("b", "unlabeled"), ("a", "skipped"), ("c", "labeled")]
+    client.json("case/b/label", drawn())
+    assert names() == [("a", "skipped"), ("b", "labeled"), ("c", "labeled")]
+    stamp = client.json("case/c/description")["stamp"]
+    client.json(f"case/c/label?stamp={stamp}", drawn())
+    assert names()[2] == ("c", "corrected")
+
+
+def test_suggestions_order_the_open_scans_with_their_reasons(client):
+    client.server.session.suggestions = {"b": (0, "unlike any labeled scan"), "c": (1, "labeled")}
+    found = client.json("queue")["scans"]
+    assert [(one["name"], one["reason"]) for one in found] == [
+        ("b", "unlike any labeled scan"),
+        ("a", ""),
+        ("c", ""),
+    ]
+
+
+def test_thumbnail_is_a_jpeg(client):
+    status, content = client.ask("case/c/thumbnail")
+    assert (status, content[:3]) == (200, b"\xff\xd8\xff")
+
+
+def test_discarded_strokes_are_gone(client):
+    client.json("case/c/draft?stamp=x", drawn())
+    assert client.json("case/c/description")["is_draft"]
+    client.json("case/c/discard", b"")
+    assert not client.json("case/c/description")["is_draft"]
+    assert sorted(set(client.ask("case/c/mask")[1])) == [0, 1, 2]
+
+
+def test_training_needs_a_label(tmp_path):
+    data = write_scans(tmp_path / "data")
+    (data / "labels" / "c.nii.gz").unlink()
+    session = Session(data, run=tmp_path / "run")
+    with pytest.raises(ValueError, match="no scan has a label yet"):
+        session.train(steps=None, folds=False)
+
+
+@pytest.mark.parametrize("steps", ["-1", "0", "x", "1e3"])
+def test_bad_number_of_steps_is_refused(client, steps):
+    assert client.refusal(f"train?steps={steps}", b"")[0] == 400
