@@ -133,7 +133,7 @@ def test_labels_of_unlabeled_scans_are_not_read(moved, segpl, train):
 def test_folds_disagree(segpl, runs, tmp_path):
     """The networks of a cross-validation count as members, also of a method with one network."""
     answer = segpl(
-        *("train", runs / "data", "--folds", 3, *ANY, "--steps", 2, "--out", tmp_path / "cv"),
+        *("train", runs / "data", "--folds", 2, *ANY, "--steps", 2, "--out", tmp_path / "cv"),
         *("--set", "network.width=4", "--set", "train.batch=1", "--set", "train.agreement=0"),
     )
     assert answer.code == 0, answer.err

@@ -172,11 +172,11 @@ def _turns(columns: Sequence[int]) -> Iterator[int]:
 def _entropy_reason(pool: ScanPool, values: Measures, index: int, column: int) -> str:
     known = values[values > 0]
     median = float(np.median(known)) if len(known) else 0.0
-    figures = f"entropy {values[index]:.2g}, median {median:.2g}"
-    where = f" about {_name(pool, column - 1)}" if column else ""
+    name = f" {_name(pool, column - 1)}" if column else ""
+    figures = f"entropy {values[index]:.3g}, median {median:.3g}"
     if values[index] >= median:
-        return f"uncertain{where} ({figures})"
-    return f"explored at random ({figures}{where.replace(' about', ' of')})"
+        return f"uncertain{name and f' about{name}'} ({figures})"
+    return f"explored at random ({name and f'{name[1:]}: '}{figures})"
 
 
 def rank_by_disagreement(
@@ -216,7 +216,7 @@ def rank_combined(pool: ScanPool, number: int, rng: np.random.Generator) -> Iter
         pool,
         uncertainty.tolist(),
         size,
-        lambda index: f"{uncertainty[index]:.1f} times the median entropy; ",
+        lambda index: f"{uncertainty[index]:.1f} times the median entropy, ",
     )
 
 
@@ -239,9 +239,13 @@ def _spread_out(
         best = max(left[:size], key=lambda i: nearest[i])
         left.remove(best)
         ratio = initial[best] / median if median > 0 else 1.0
-        words = "unlike any labeled scan" if ratio >= UNLIKE else "distance to the labeled scans"
-        reason = f"{prefix(best)}{words} ({ratio:.1f} times the median distance)"
-        yield Suggestion(pool.scans[best].case, float(nearest[best]), reason)
+        distance = f"{ratio:.1f} times the median distance"
+        reason = (
+            f"unlike any labeled scan ({distance})"
+            if ratio >= UNLIKE
+            else f"{distance} to the labeled scans"
+        )
+        yield Suggestion(pool.scans[best].case, float(nearest[best]), prefix(best) + reason)
         nearest = np.minimum(nearest, feature_distances(scans, scans[best : best + 1])[:, 0])
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from mutations import Mutation
 from tiny import PICTURES, build
 
 from segpl.data.cache import Volume
@@ -122,3 +123,43 @@ def test_teacher_and_student_are_the_networks_of_a_run_without_folds(by):
     found = Networks.of(FoldlessRun(method, fold_runs=list))
     assert len(found.predict) == 2
     assert found.predictors == (list(method.named_networks()).index(by),)
+
+
+def mutation(title: str, before: str, after: str, check: str, **arguments: str) -> Mutation:
+    return Mutation(title, before, after, check, arguments, file="labeling/measures.py")
+
+
+MUTATIONS = [
+    mutation(
+        "adds background to the boundary",
+        "return found & (label > 0)",
+        "return found",
+        "test_boundary_is_one_voxel_thick_and_inside",
+    ),
+    mutation(
+        "looks at one boundary",
+        "inner_boundary(one) | inner_boundary(other)",
+        "inner_boundary(one)",
+        "test_disagreement_counts_the_boundaries_of_both_masks",
+    ),
+    mutation(
+        "averages teacher and student",
+        "[maps[index] for index in networks.predictors]",
+        "maps",
+        "test_entropy_is_that_of_the_network_that_predicts",
+        by="teacher",
+    ),
+    mutation(
+        "does not normalize",
+        "entr(full / total)",
+        "entr(full)",
+        "test_entropy_of_several_outputs_is_that_of_the_normalized_distribution",
+    ),
+    mutation(
+        "predicts with every network",
+        "tuple(np.flatnonzero(used).tolist())",
+        "tuple(range(len(networks)))",
+        "test_teacher_and_student_are_the_networks_of_a_run_without_folds",
+        by="teacher",
+    ),
+]
