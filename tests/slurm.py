@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -74,7 +75,16 @@ def running_slurm(folder: Path) -> Iterator[Path]:
         subprocess.run(["scancel", "--me"], env=environment, capture_output=True)
         for name in ("slurmd", "slurmctld"):
             with suppress(FileNotFoundError, ProcessLookupError, ValueError):
-                os.kill(int((folder / f"{name}.pid").read_text()), 15)
+                stop(int((folder / f"{name}.pid").read_text()))
+
+
+def stop(process: int) -> None:
+    """Ask a daemon to stop, and kill it if it does not."""
+    os.kill(process, signal.SIGTERM)
+    for _ in range(100):
+        os.kill(process, 0)  # raises once it is gone
+        time.sleep(0.1)
+    os.kill(process, signal.SIGKILL)
 
 
 def start_munge() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import slurm
@@ -55,17 +56,22 @@ def skip_pages(monkeypatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray_address() -> Iterator[str]:
-    """A Ray cluster of two nodes with a core each."""
-    pytest.importorskip("ray", reason="Ray has no package for this machine")
+def ray_cluster() -> Iterator[Any]:
+    """Two nodes with a core each."""
+    pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
     )
     cluster.add_node(num_cpus=1)
-    yield cluster.address
+    yield cluster
     cluster.shutdown()
+
+
+@pytest.fixture
+def ray_address(ray_cluster) -> str:
+    return str(ray_cluster.address)
 
 
 @pytest.fixture(scope="module")
