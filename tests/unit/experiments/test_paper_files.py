@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import shlex
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,16 @@ def test_sensitivity_variants_change_one_setting_of_segpl():
         changed = {key for key in leaves if leaves[key] != reference.get(key)}
         if setting := studied.get(label.split("-")[0]):
             assert changed == {setting}, label
+
+
+@pytest.mark.parametrize("name", HYPERPARAMETERS)
+def test_further_commands_have_options_that_exist(name):
+    for command in read_paper(name).numbers.after:
+        program, chosen, *arguments = shlex.split(command)
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"segpl.cli.{chosen}").add_arguments(parser)
+        assert program == "segpl"
+        parser.parse_args(arguments)
 
 
 def test_overrides_change_the_preparation_or_the_runs():
