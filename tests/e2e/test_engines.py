@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import slurm
 from conftest import SHORT, make_dataset
 
 from segpl.experiments import compare
+from segpl.experiments.engines.base import EngineOptions, Task
+from segpl.experiments.engines.ray import RayEngine
 
 EXPERIMENT = """
 [train]
@@ -239,6 +242,48 @@ def test_preempted_slurm_job_is_requeued_and_resumes(slurm_config, monkeypatch, 
         driver.kill()
         driver.wait(60)
     assert [row["error"] for row in rows_of(out)] == [""] * 4
+
+
+def wait_for_release(folder: Path, name: str) -> str:
+    """Record the node of this attempt; once the test allows it, return the number of attempts."""
+    import ray
+
+    attempts = folder / name
+    with attempts.open("a") as handle:
+        handle.write(f"{ray.get_runtime_context().get_node_id()}\n")
+    while not (folder / f"release-{name}").exists():
+        time.sleep(0.05)
+    return str(len(attempts.read_text().split()))
+
+
+@pytest.mark.slow
+def test_task_of_a_lost_node_starts_again_on_another(ray_cluster, tmp_path):
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # nodes cannot import this file
+    node = ray_cluster.add_node(num_cpus=1)
+    engine = RayEngine(EngineOptions(address=str(ray_cluster.address)))
+    names, ended, started, lost = set("abc"), dict[str, str](), set[str](), ""
+    tasks = [Task(name, partial(wait_for_release, tmp_path, name)) for name in sorted(names)]
+
+    def nodes_of(name: str) -> list[str]:
+        return (tmp_path / name).read_text().split() if (tmp_path / name).exists() else []
+
+    for update in engine.run(tasks):
+        if update.error is not None:
+            ended[update.task.name] = update.error
+        else:
+            started.add(update.task.name)
+        if started == names and not lost:  # one on every node
+            wait_for(lambda: all(map(nodes_of, names)), 60)
+            (lost,) = (name for name in names if node.node_id in nodes_of(name))
+            ray_cluster.remove_node(node, allow_graceful=False)
+            for name in names - {lost}:
+                (tmp_path / f"release-{name}").touch()
+        if len(ended) == 2:
+            wait_for(partial(lambda name: len(nodes_of(name)) == 2, lost), 60)
+            (tmp_path / f"release-{lost}").touch()
+    assert ended == {**dict.fromkeys(names, "1"), lost: "2"}
 
 
 def test_print_shows_the_batch_script(segpl, tmp_path, monkeypatch):
