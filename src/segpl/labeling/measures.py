@@ -117,10 +117,10 @@ class Networks:
 
 
 def measure_scan(volume: Volume, run: Run, networks: Networks) -> ScanMeasures:
-    image = torch.from_numpy(np.array(volume.image)).to(run.device)
+    image = torch.from_numpy(np.array(volume.image))
     # no overlap: these masks are not kept, so seams do not matter
     maps = [
-        finite_array(predict_windows(image, predict, run.plan, overlap=0))
+        finite_array(predict_windows(image, predict, run.plan, overlap=0, device=run.device))
         for predict in networks.predict
     ]
     mean = np.mean([maps[index] for index in networks.predictors], axis=0)

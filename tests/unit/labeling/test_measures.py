@@ -26,7 +26,7 @@ PLAN = replace(PICTURES, patch=(16, 16), strides=((2, 2), (2, 2)))
 
 
 @dataclass(frozen=True)
-class FoldlessRun:
+class FakeRun:
     method: object
     fold_runs: object
     quiet: bool = False
@@ -120,9 +120,17 @@ def test_entropy_is_that_of_the_network_that_predicts(by):
 @pytest.mark.parametrize("by", ["teacher", "student"])
 def test_teacher_and_student_are_the_networks_of_a_run_without_folds(by):
     method = build("mean-teacher", 2, settings={"predict_by": by})
-    found = Networks.of(FoldlessRun(method, fold_runs=list))
+    found = Networks.of(FakeRun(method, fold_runs=list))
     assert len(found.predict) == 2
     assert found.predictors == (list(method.named_networks()).index(by),)
+
+
+def test_folds_are_the_networks_of_a_cross_validated_run():
+    methods = [build("segpl", 2, seed=seed) for seed in range(3)]
+    folds = [FakeRun(method, fold_runs=list) for method in methods[1:]]
+    found = Networks.of(FakeRun(methods[0], fold_runs=lambda: folds))
+    assert found.predict == tuple(method.predict for method in methods)
+    assert found.predictors == (0, 1, 2)
 
 
 def mutation(title: str, before: str, after: str, check: str, **arguments: str) -> Mutation:
@@ -154,6 +162,12 @@ MUTATIONS = [
         "entr(full / total)",
         "entr(full)",
         "test_entropy_of_several_outputs_is_that_of_the_normalized_distribution",
+    ),
+    mutation(
+        "ignores folds",
+        "if folds:",
+        "if not folds:",
+        "test_folds_are_the_networks_of_a_cross_validated_run",
     ),
     mutation(
         "predicts with every network",
