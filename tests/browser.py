@@ -145,7 +145,7 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path, *, webgl: bool = False) -> Iterator[Page]:
-    """A fresh browser with its files in `folder`; WebGL is drawn on the CPU."""
+    """A fresh browser with its files in `folder`; `webgl` is drawn on the CPU."""
     assert CHROMIUM is not None
     read_by_it, to = os.pipe()
     back, written_by_it = os.pipe()
@@ -157,7 +157,7 @@ def chromium(folder: Path, *, webgl: bool = False) -> Iterator[Page]:
     options += (
         "--use-gl=angle --use-angle=swiftshader --enable-unsafe-swiftshader"
         if webgl
-        else "--disable-gpu"
+        else "--disable-gpu --disable-3d-apis"
     )
     command = (
         f'exec "$0" {options} --user-data-dir="$1" 3<&{read_by_it} 4>&{written_by_it} 2>/dev/null'

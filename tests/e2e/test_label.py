@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, Page, chromium
 from conftest import make_dataset
+from PIL import Image
 
 IN_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 OBLIQUE = np.array(
@@ -137,3 +138,99 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
             shoot(page, "prediction-1400")
             assert set(states(page)) == set(before)
             assert page.complaints() == []
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
+    data, labels = make_dataset(tmp_path / "data", dims=2), tmp_path / "labels"
+    monkeypatch.chdir(tmp_path)
+    with served(data, "--labels", labels) as (address, _), chromium(tmp_path) as page:
+        page.open(address, width=1400)
+        page.wait("document.body.dataset.ready === 'u0'")
+        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        pixel = box["width"] / 32
+
+        def at(column: float, row: float) -> tuple[float, float]:
+            return box["x"] + (column + 0.5) * pixel, box["y"] + (row + 0.5) * pixel
+
+        page.press("f")
+        page.drag(at(8, 4), at(20, 4), at(20, 10), at(8, 10))
+        page.press("b")
+        page.drag(at(2, 25), at(6, 25))
+        page.press("z")
+        page.press("e")
+        page.drag(at(12, 7), at(12, 7))
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        shoot(page, "picture-1400")
+        page.press("Enter")
+        page.wait("document.body.dataset.ready === 'u1'")
+        assert page.complaints() == []
+    expected = np.zeros((32, 32), np.uint8)
+    expected[4:11, 8:21] = 1
+    expected[6:9, 11:14] = 0  # the eraser is three pixels wide, without its corners
+    written = np.asarray(Image.open(labels / "u0.png"))
+    corners = [(6, 11), (6, 13), (8, 11), (8, 13)]
+    for corner in corners:
+        expected[corner] = written[corner]
+    np.testing.assert_array_equal(written, expected)
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeypatch):
+    data, labels = make_dataset(tmp_path / "data"), tmp_path / "labels"
+    monkeypatch.chdir(tmp_path)
+    with served(data, "--labels", labels) as (address, _), chromium(tmp_path, webgl=True) as page:
+        page.open(address, width=700, height=500)
+        page.wait("document.body.dataset.ready === 'u0'")
+        page.press("a")
+        stroke(page, "volume", 0.5, 0.5)
+        for _ in range(4):
+            page.press("ArrowUp")
+        page.run("document.getElementById('status').textContent = ''")
+        stroke(page, "volume", 0.5, 0.5)
+        page.run("document.getElementById('status').textContent = ''")
+        page.press("i")
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        page.press("Enter")
+        page.wait("document.body.dataset.ready === 'u1'")
+        assert page.complaints() == []
+    drawn = np.asarray(nibabel.load(labels / "u0.nii.gz").dataobj) == 1
+    (slices,) = np.nonzero(drawn.any(axis=(0, 1)))
+    assert slices.tolist() == list(range(slices[0], slices[0] + 5))
+    first, *between, last = (drawn[:, :, number] for number in slices)
+    assert (first & last).any()
+    for one in between:
+        assert (one >= (first & last)).all()
+        assert (one <= (first | last)).all()
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_browser_without_webgl_gets_an_explanation(tmp_path, monkeypatch):
+    data = make_dataset(tmp_path / "data", labeled=1, unlabeled=1)
+    monkeypatch.chdir(tmp_path)
+    with served(data, "--labels", tmp_path / "labels") as (address, _), chromium(tmp_path) as page:
+        page.open(address)
+        page.wait("!document.getElementById('banner').hidden")
+        assert "This browser has no WebGL2" in text(page, "banner-text")
+        assert page.run("document.getElementById('save').disabled")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give a dataset, or --demo"),
+        (("data", "--demo"), "give a dataset, or --demo"),
+        (("missing",), "missing does not exist"),
+        (("data",), "has no place for a label of 1 scan, such as 'u0'"),
+        (("data", "--labels", "mine", "--run", "nothing"), "nothing is not a trained run"),
+    ],
+)
+def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, arguments, message):
+    make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1)
+    monkeypatch.chdir(tmp_path)
+    answer = segpl("label", *arguments, "--no-browser")
+    assert answer.code == 1
+    assert message in answer.err

@@ -76,6 +76,7 @@
     }
 
     draw() {
+      if (!this.range) return;
       const { width, height, mask } = this;
       const size = width * height;
       const [low, high] = this.range;
@@ -175,7 +176,7 @@
     setSize(size) { this.size = size; }
     setOpacity(opacity) { this.opacity = opacity; this.draw(); }
     setRange(range) { this.range = range; this.draw(); }
-    setChannel(channel) { this.channel = channel; if (this.range) this.draw(); }
+    setChannel(channel) { this.channel = channel; this.draw(); }
     setUncertainty(bytes) { this.shading = bytes && new Uint8Array(bytes); this.draw(); }
     close() { $("picture").hidden = true; this.canvas.onpointerdown = null; }
   }
@@ -583,7 +584,7 @@
     $("training-state").textContent = training.is_running
       ? `Training${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
       : last
-        ? `${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(2)}`}.`
+        ? `The run ${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(2)}`}.`
           + (labels > last.labels ? ` ${labels - last.labels} new.` : "")
         : "No run yet. Label a few scans from empty masks, then train: later masks start from predictions.";
     $("train").textContent = training.is_running ? "Stop" : "Train";
@@ -678,7 +679,8 @@
     for (const button of document.querySelectorAll("[data-key]")) button.title = `${button.textContent} (${button.dataset.key})`;
   };
   const help = () => {
-    const rows = [...document.querySelectorAll("[data-key]")].map((button) => [button.dataset.key, button.textContent]);
+    const shown = [...document.querySelectorAll("[data-key]")].filter((button) => !button.closest("[hidden]"));
+    const rows = shown.map((button) => [button.dataset.key, button.textContent]);
     rows.push(...Object.entries(EXTRA_KEYS).map(([key, [words]]) => [key, words]));
     $("keys").replaceChildren(...rows.map(([key, words]) => {
       const row = document.createElement("tr");
