@@ -15,6 +15,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
@@ -89,6 +90,19 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
     with Progress(*columns, console=error_console(), speed_estimate_period=120) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
+
+
+@contextmanager
+def stopwatch(title: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show a title and the time that the block has taken so far; without a terminal, the title."""
+    console = error_console()
+    is_live = console.is_terminal or console.is_jupyter
+    if not quiet and not is_live:
+        say(title)
+    columns = (TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet or not is_live) as progress:
+        progress.add_task(title, total=None)
+        yield
 
 
 @contextmanager

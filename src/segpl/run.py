@@ -321,7 +321,13 @@ def load_run(
             f"{path} has no best checkpoint: only runs with validation cases keep one. Use "
             "--checkpoint last, or train with --validation N."
         )
-    load_weights(method, read_checkpoint(source), source)
+    stored = read_checkpoint(source)
+    load_weights(method, stored, source)
+    if checkpoint == "last" and stored.step < config.train.steps and not quiet:
+        say(
+            f"note: {path} is not fully trained: its checkpoint is of step {stored.step:,} of "
+            f"{config.train.steps:,}. Continue its training with --resume."
+        )
     target = choose_device(device)
     limit_threads()
     method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs

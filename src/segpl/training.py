@@ -22,7 +22,7 @@ from segpl.assembly import (
     with_planned_values,
 )
 from segpl.cores import limit_threads
-from segpl.display import TrainingDisplay, say
+from segpl.display import TrainingDisplay, say, stopwatch
 from segpl.engine.budget import (
     Budget,
     TrainingSpeed,
@@ -308,9 +308,7 @@ def with_steps(run: Run, steps: int) -> Run:
 
 def steps_within(budget: Budget, run: Run, trainer: Trainer) -> int:
     """Number of steps that fit into `budget`, measured with steps of `trainer`."""
-    if not run.quiet:
-        say("Measuring the time of a step.")
-    with memory_advice(run, trainer):
+    with memory_advice(run, trainer), stopwatch("Measuring the time of a step.", quiet=run.quiet):
         speed = measure_speed(trainer, budget.seconds)
     settings = run.config.train
     steps = affordable_steps(budget, speed, settings)

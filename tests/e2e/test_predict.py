@@ -12,6 +12,8 @@ import pytest
 from conftest import make_dataset, read_volume, scan, train_runs, write_volume
 from PIL import Image
 
+from segpl.engine.checkpoint import read_checkpoint
+
 SLANTED = np.array(
     [[-0.69, 0.05, 0.0, 12.0], [0.05, 0.69, 0.1, -30.0], [0.0, -0.1, 1.4, 7.5], [0, 0, 0, 1.0]]
 )
@@ -93,6 +95,18 @@ def test_inputs_with_the_name_of_a_training_case_are_reported(segpl, made, tmp_p
     answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
     assert answer.code == 0
     assert "2 of 3 inputs share their name with a labeled training case" in answer.err
+
+
+def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):
+    run = Path(shutil.copytree(made / "flat", tmp_path / "run"))
+    answer = segpl("predict", run, "--out", tmp_path / "finished")
+    assert "not fully trained" not in answer.err
+    config = (run / "config.toml").read_text()
+    steps = read_checkpoint(run / "checkpoints" / "last.safetensors").step
+    (run / "config.toml").write_text(config.replace(f"\nsteps = {steps}\n", "\nsteps = 9000\n"))
+    answer = segpl("predict", run, "--out", tmp_path / "stopped")
+    assert answer.code == 0
+    assert f"its checkpoint is of step {steps} of 9,000" in answer.err
 
 
 def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):

@@ -117,3 +117,14 @@ def test_a_notebook_without_ipywidgets_gets_lines_of_text(clock, capsys, monkeyp
     printed = capsys.readouterr().err
     assert "step 100 of 100" in printed
     assert "predicting" in printed
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_stopwatch_shows_its_title_before_the_block_ends(is_terminal, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR" if is_terminal else "NO_COLOR", "1")
+    with display.stopwatch("measuring"):
+        assert "measuring" in capsys.readouterr().err
+    assert bool(re.search(r"\d:\d\d:\d\d", capsys.readouterr().err)) == is_terminal
+    with display.stopwatch("measuring", quiet=True):
+        pass
+    assert not capsys.readouterr().err

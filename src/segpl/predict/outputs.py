@@ -43,8 +43,8 @@ def how_masks_differ(before: str, now: str) -> str:
     if before == now:
         return "with another --largest"
     if before.replace(VIEWS_NOTE, "") == now.replace(VIEWS_NOTE, ""):
-        return "with other views (--fast)"
-    return "of another run or of other weights"
+        return f"made {'without' if VIEWS_NOTE in before else 'with'} --fast"
+    return f"of another run or of other weights ({before})"
 
 
 class OtherWeightsError(InputError):
@@ -148,8 +148,8 @@ class OutputFolder:
                 else:
                     other = how_masks_differ(entry.outdated, self.run)
                     raise OtherWeightsError(
-                        f"{self.path} holds predictions {other} ({entry.outdated}), for example of "
-                        f"{name}. Choose another --out, or replace them with --overwrite."
+                        f"{self.path} holds predictions {other}, for example of {name}. "
+                        "Choose another --out, or replace them with --overwrite."
                     )
             write_manifest(self.path, replace(manifest, run=self.run, files=files))
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}

@@ -134,12 +134,17 @@ def test_the_table_has_volumes_confidence_and_reasons(folder):
     assert "2 more cases" in short.note
 
 
-def test_the_out_of_distribution_score_has_a_column_if_known(folder):
+def test_the_out_of_distribution_score_has_a_column_if_it_reaches_the_limit(folder):
     manifest = read_manifest(folder)
     entry = manifest.files["c"]
-    scored = replace(entry, summary=replace(entry.summary, out_of_distribution=3.25))
-    write_manifest(folder, replace(manifest, files=manifest.files | {"c": scored}))
-    table = review_table(*reviews_of(folder))
+
+    def table_with(score: float):
+        scored = replace(entry, summary=replace(entry.summary, out_of_distribution=score))
+        write_manifest(folder, replace(manifest, files=manifest.files | {"c": scored}))
+        return review_table(*reviews_of(folder))
+
+    assert "out of distribution" not in table_with(0.99).columns
+    table = table_with(3.25)
     column = table.columns.index("out of distribution")
     assert {row[0]: row[column] for row in table.rows} == {"broken": "-", "a & b": "-", "c": "3.25"}
 

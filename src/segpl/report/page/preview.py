@@ -75,7 +75,8 @@ def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None
         first, *others = review.reasons or ("",)
         rows.append([review.case, *cells, first + (f"; {len(others)} more" if others else "")])
     columns = ["case", *shown, "confidence", "out of distribution", "review"]
-    if all(one.summary is None or one.summary.out_of_distribution is None for one in reviews):
+    # below the limit it says little, and reasons need the width
+    if not any(one.summary and (one.summary.out_of_distribution or 0) >= 1 for one in reviews):
         columns.pop(-2)
         for row in rows:
             row.pop(-2)
