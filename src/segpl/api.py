@@ -105,7 +105,7 @@ def compare(
         labeled: use this many labels and hide the others.
         test: hold out this many labeled cases for testing.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        on: where the runs execute: "local", "ray" or "slurm".
+        on: where to train: "local", "ray" or "slurm".
         jobs: runs to train in parallel; by default one, and on a cluster as many as it has room
             for.
         address: of a Ray cluster, such as "host:6379"; by default the one on this machine.

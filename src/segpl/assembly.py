@@ -227,9 +227,9 @@ def require_weights_fit(config: Config, shape: NetworkShape) -> None:
 def require_batch_fits(
     config: Config, plan: Plan, device: torch.device, processes: int = 1
 ) -> None:
-    """Reject batches that certainly do not fit into the memory, and say what would fit.
+    """Reject batches that certainly do not fit into memory, and suggest one that does.
 
-    Each of several processes has a GPU of its own, with an equal share of the batch.
+    Each process has its own GPU and an equal share of the batch.
     """
     batch, free, place = config.train.batch or plan.batch, free_memory(device), str(device)
     if device.type == "cuda" and processes > 1:

@@ -87,7 +87,7 @@ class Run:
 
     @property
     def mirrors(self) -> bool:
-        """Whether training has shown mirrored images to the network."""
+        """Whether the run was trained with mirroring."""
         return self.config.augment.mirror > 0
 
     @property
@@ -112,7 +112,7 @@ class Run:
     ) -> list[Path]:
         """Write a mask for every input and return the files written.
 
-        Probabilities are means over mirrored views of the image, if training has mirrored images.
+        Probabilities are means over mirrored views if the run was trained with mirroring.
 
         Args:
             inputs: images, folders or a dataset; by default the test cases of the run.
@@ -188,7 +188,7 @@ class Run:
     def other_runs(self, ensemble: Sequence[Run] | None, *, fast: bool) -> Sequence[Run]:
         """The runs to average with."""
         if fast and ensemble:
-            raise InputError("--fast uses a single run. Leave out --fast or --ensemble.")
+            raise InputError("--fast uses a single run. Omit --fast or --ensemble.")
         return self.fold_runs() if ensemble is None and not fast else ensemble or ()
 
     def fold_runs(self) -> list[Run]:

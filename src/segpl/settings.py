@@ -35,7 +35,7 @@ class DataSettings:
     path: str = ""  # dataset folder
     layout: str = ""  # layout name; empty: detect it
     subject: str = ""  # regular expression whose group is the subject in a case name
-    labels: str = ""  # folder with more labels, named after the cases; empty: none
+    labels: str = ""  # folder with additional labels, named after the cases; empty: none
     plan: str = ""  # plan.json to use; empty: derive a plan from the data
 
 

@@ -14,7 +14,7 @@ Examples:
   segpl compare --phantom --out comparison                # generated scans
   segpl compare questions.toml --data /datasets --jobs 8 --out comparison
   segpl compare questions.toml --only hippocampus --out comparison
-  segpl compare data --test 20 --dry-run --out comparison # runs and their time
+  segpl compare data --test 20 --dry-run --out comparison # expected time
   segpl compare data --test 20 --on ray --gpus 1 --out comparison
   segpl compare data --test 20 --on slurm --gpus 1 --jobs 16 --out comparison
 """
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the number of runs and the expected time, and train nothing",
+        help="print the number of runs and the expected time, without training",
     )
     add_engine_arguments(parser)
 
@@ -109,35 +109,35 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=int,
         metavar="N",
-        help="runs to train in parallel (default: 1; on a cluster, as many as it has room for)",
+        help="runs to train in parallel (default: 1; on a cluster, as many as fit)",
     )
     where.add_argument(
         "--address",
         metavar="HOST:PORT",
         help="Ray cluster (default: the one that this machine is part of)",
     )
-    where.add_argument("--cpus", type=int, metavar="N", help="CPU cores of a run (default 1)")
+    where.add_argument("--cpus", type=int, metavar="N", help="CPU cores per run (default 1)")
     where.add_argument(
-        "--gpus", type=float, metavar="N", help="GPUs of a run (default: 1 with --device cuda)"
+        "--gpus", type=float, metavar="N", help="GPUs per run (default: 1 with --device cuda)"
     )
-    where.add_argument("--memory", type=float, metavar="GB", help="main memory of a run")
+    where.add_argument("--memory", type=float, metavar="GB", help="main memory per run")
     where.add_argument(
         "--retries",
         type=int,
         metavar="N",
-        help="how often to repeat a run whose process or machine was lost (default 3)",
+        help="retries of a run whose process or machine is lost (default 3)",
     )
     where.add_argument(
         "--print",
         action="store_true",
-        help="print the batch script of --on slurm, and submit nothing",
+        help="print the batch script of --on slurm, without submitting it",
     )
     where.add_argument("--partition", help="Slurm partition")
     where.add_argument("--account", help="Slurm account")
     where.add_argument(
         "--time-limit",
         metavar="TIME",
-        help="limit of a Slurm job, such as 12h (default: 4h); longer runs resume in the next job",
+        help="time limit of a Slurm job, such as 12h (default: 4h); longer runs are requeued",
     )
 
 
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_plan(args: argparse.Namespace, described: dict[str, Any], options: dict[str, Any]) -> None:
-    """Print what would run: the batch script of Slurm, or the runs and their time."""
+    """Print the batch script of Slurm, or the number of runs and their expected time."""
     from segpl.api import read_comparison
     from segpl.display import plain_console
     from segpl.errors import InputError

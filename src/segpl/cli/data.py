@@ -19,10 +19,10 @@ from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("get",), help="what to do: get")
+    parser.add_argument("action", choices=("get",), help="download, verify and unpack")
     parser.add_argument("name", help="task01, task04 or task05")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder to unpack it in"
+        "--out", type=Path, required=True, metavar="DIR", help="folder to unpack the dataset into"
     )
 
 

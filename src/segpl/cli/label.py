@@ -35,11 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--labels",
         type=Path,
         metavar="FOLDER",
-        help="write labels to this folder, and read them from it, instead of the dataset",
+        help="folder for new labels; the dataset stays unchanged",
     )
-    parser.add_argument(
-        "--demo", action="store_true", help="generate scans in segpl-demo and label those"
-    )
+    parser.add_argument("--demo", action="store_true", help="label generated scans, in segpl-demo")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
         "--port", type=int, default=0, help="port of the server (default: the first free one)"
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     session = Session(args.data, run=runs, labels=args.labels, options=options, device=args.device)
     if args.run is not None and not args.demo and not session.rounds.trained:
         raise InputError(
-            f"{args.run} is not a trained run. Omit --run to start from empty masks, or train it."
+            f"{args.run} is not a trained run. Train it, or omit --run to start from empty masks."
         )
     try:
         server = LabelServer(session, args.port)
@@ -80,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             f"port {args.port} cannot be used: {error.strerror}. Omit --port to use a free one."
         ) from error
     say(f"Label at {server.url}")
-    say("Stop with Ctrl-C. Strokes and labels are stored at once.")
+    say("Stop with Ctrl-C. Strokes and labels are saved automatically.")
     signal.signal(signal.SIGTERM, _interrupt)
     if not args.no_browser:
         import webbrowser

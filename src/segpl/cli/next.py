@@ -1,8 +1,8 @@
 """List the unlabeled scans to label next, and why.
 
-Predicts every unlabeled scan of the run once. Scans that got a label since the
-run was trained are left out. Label the listed scans where the dataset expects
-labels, then train a new run.
+Predicts every unlabeled scan of the run once. Skips scans that were labeled
+since the run was trained. Save the labels of the listed scans where the dataset
+expects them, or use `segpl label`, then train a new run.
 
 Rules:
   entropy       uncertain predictions, for each class in turn, with noise that
@@ -10,7 +10,7 @@ Rules:
   disagreement  networks of the run disagree on the boundary
   distance      unlike the labeled scans and each other
   combined      the most uncertain quarter, spread out like `distance`
-  random        random scans with foreground, the baseline
+  random        random scans with predicted foreground (baseline)
 
 Examples:
   segpl next runs/a
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="entropy (default), disagreement, distance, combined or random",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="seed of the noise and of random scans (default 0)"
+        "--seed", type=int, default=0, help="seed of the random choices (default 0)"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(

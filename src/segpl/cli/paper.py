@@ -24,7 +24,7 @@ from segpl.cli import compare
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="carve, brats2018, task01 or task05")
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR", help="the unpacked dataset"
+        "--data", type=Path, required=True, metavar="DIR", help="folder of the unpacked dataset"
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder (default: paper-NAME)"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="DATASET",
-        help="numbers of labeled samples to train with, such as volumes-2 (default: all)",
+        help="numbers of labels, such as volumes-2 (default: all)",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="prepare the data, print the number of runs and the expected time, and train nothing",
+        help="prepare the data and print the number of runs and their time, without training",
     )
     compare.add_engine_arguments(parser)
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     for sentence in (results.threshold_sentence(), results.compare_pair(out / PAIR)):
         if sentence:
             console.print(sentence)
-    console.print(f"The table as a file: {shlex.quote(str(out / RESULTS))}")
+    console.print(f"Results: {shlex.quote(str(out / RESULTS))}")
     if commands := results.commands(out):
         console.print("Commands for the other figures and tables of the paper:")
         for command in commands:

@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time",
         metavar="TIME",
-        help="length of the training run, such as 12h; from 2h on, a plan for a GPU may have "
-        "larger patches",
+        help="time budget of the training run, such as 12h; with 2h or more, a plan for a GPU may "
+        "have larger patches",
     )
     add_data_arguments(parser)
 

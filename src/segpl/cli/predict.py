@@ -75,8 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="predict without folds and mirrored views (default: average the folds of the run, and "
-        "mirrored views of each image if training has mirrored images)",
+        help="use a single run and a single view (default: average the folds of the run, and "
+        "mirrored views if the run was trained with mirroring)",
     )
     parser.add_argument(
         "--largest",

@@ -4,7 +4,7 @@ Detects the layout of the dataset, derives a plan from it and writes everything
 to one run folder: settings, plan, split, log and checkpoints.
 
 Examples:
-  segpl train data --out runs/a                       # for 30 to 60 minutes
+  segpl train data --out runs/a                       # for up to an hour
   segpl train data --time 2h --out runs/a             # for about two hours
   segpl train data --labeled 8 --out runs/b           # hide the other labels
   segpl train data --method segpl --set method.alpha=0.5 --out runs/c

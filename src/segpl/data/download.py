@@ -39,7 +39,9 @@ def get_dataset(
     if folder.exists():
         if (folder / "dataset.json").is_file():
             return folder
-        raise InputError(f"{folder} exists but has no dataset.json. Remove it, and try again.")
+        raise InputError(
+            f"{folder} exists but has no dataset.json. Remove it and run the command again."
+        )
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     if not archive.exists():
@@ -58,7 +60,7 @@ def get_dataset(
 
 
 def fetch(url: str, path: Path, advance: Callable[[int, int], None]) -> None:
-    """Download `url` to `path`; a file that exists is continued if the server allows it."""
+    """Download `url` to `path`; resumes an existing file if the server supports it."""
     done = path.stat().st_size if path.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})
     try:
@@ -87,13 +89,13 @@ def fetch(url: str, path: Path, advance: Callable[[int, int], None]) -> None:
 def no_connection(url: str, path: Path, reason: object) -> InputError:
     kept = f" {path} keeps what has arrived." if path.exists() else ""
     return InputError(
-        f"cannot download {url}: {reason}.{kept} Check the internet connection, and run the "
-        "command again. Offline, copy the unpacked dataset from another machine."
+        f"cannot download {url}: {reason}.{kept} Check the internet connection and run the "
+        "command again, or copy the unpacked dataset from another machine."
     )
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack `folder` from the archive; an interruption leaves no half of it."""
+    """Unpack `folder` from the archive; it appears only when it is complete."""
     draft = folder.with_name(f"{folder.name}.unpacking")
     shutil.rmtree(draft, ignore_errors=True)
     with storage_errors(draft), tarfile.open(archive) as content:

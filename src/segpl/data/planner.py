@@ -39,7 +39,7 @@ VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 6
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
 SLICES = {False: 4, True: 8}  # labeled crops per step if a patch is a single slice
 # with a GPU, a training run of this many seconds may have patches up to the whole median image,
-# while this many steps are expected to fit; no results with such patches were measured
+# if this many steps are expected to fit; results with such patches are not measured yet
 LONG_TRAINING = 2 * 3600
 LEAST_STEPS = 4000
 VOXELS_PER_SECOND = 22e6  # at width 32; a quarter of the 88 million of `bpl-mix` on an H200

@@ -23,7 +23,7 @@ DURATION = re.compile(rf"(?:{NUMBER}h)? ?(?:{NUMBER}m)? ?(?:{NUMBER}s)?", re.ASC
 EXAMPLES = "Write hours, minutes and seconds, such as '2h', '30m', '1h30m' or '90s'."
 LONGEST = 30 * 24 * 3600  # seconds
 FEWEST_STEPS = 100
-MOST_DEFAULT_STEPS = 2_000  # longer runs have not been better on all datasets
+MOST_DEFAULT_STEPS = 2_000  # longer runs were not better on every dataset
 # measure at least this many steps and seconds, but at most this fraction of the budget
 MEASURED_STEPS = 10
 MEASURED_SECONDS = 5.0

@@ -56,7 +56,7 @@ CHECKPOINT_SECONDS = 60.0  # between checkpoints if `checkpoint_every` is 0
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    steps: int = 2000  # optimizer steps; `segpl train` takes those that fit into `--time` if unset
+    steps: int = 2000  # optimizer steps; if unset, `segpl train` takes as many as fit into `--time`
     lr: float = 0.0  # initial learning rate; 0: from the plan
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
@@ -67,7 +67,7 @@ class TrainSettings:
     foreground: float = 0.33  # fraction of labeled crops centered on foreground
     balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # seed of weights, crops and sampling; the split has its own
-    start: str = ""  # run folder whose last weights to start from; empty: random weights
+    start: str = ""  # run folder with the initial weights; empty: random weights
     log_every: int = 10  # interval of log lines, in steps
     checkpoint_every: int = 0  # steps between checkpoints; 0: about a minute
     validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
@@ -303,8 +303,8 @@ class Trainer:
 def stop_without_acceleration(message: str) -> None:
     """Raise: if one of several processes repeated a step, the others would wait for it."""
     raise InputError(
-        f"{message} Several processes cannot continue in this way. Restart them with --set "
-        "train.compile=off, or with a smaller batch if the memory is full."
+        f"{message} This is not possible with several processes. Restart with --set "
+        "train.compile=off, or with a smaller batch if memory is full."
     )
 
 

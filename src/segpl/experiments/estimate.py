@@ -1,4 +1,4 @@
-"""What a comparison would do: its runs, their time, and the batch script of Slurm."""
+"""Preview of a comparison: number of runs, expected time, and the batch script of Slurm."""
 
 from __future__ import annotations
 

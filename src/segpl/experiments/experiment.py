@@ -157,8 +157,8 @@ def make_experiment(
         raise InputError(f"--methods: {source} has its own {own}. Edit these instead.")
     if asked and chosen:
         raise InputError(
-            f"{axes.where}: methods and their settings cannot be axes next to [[questions]]. Write "
-            "variants, [methods.NAME], and name them in the questions."
+            f"{axes.where}: methods and their settings cannot be axes together with [[questions]]. "
+            "Define variants as [methods.NAME] and use them in the questions."
         )
     if not isinstance(asked, list):
         raise InputError(f"{source}: write each question below a line [[questions]].")

@@ -1,4 +1,4 @@
-"""What a run knows about each unlabeled scan: uncertainty, disagreement and features."""
+"""Measures of each unlabeled scan: uncertainty, disagreement and features."""
 
 from __future__ import annotations
 

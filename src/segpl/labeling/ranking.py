@@ -191,7 +191,7 @@ def rank_by_disagreement(
 
 
 def rank_by_distance(pool: ScanPool, number: int, rng: np.random.Generator) -> Iterator[Suggestion]:
-    """The scan farthest from all labeled and chosen ones in feature space, again and again.
+    """Repeatedly the scan farthest from all labeled and chosen ones in feature space.
 
     Greedy k-center selection [Sener2018], with the features that detect unfamiliar scans.
     """

@@ -148,7 +148,7 @@ class Rounds:
         error = dice_error(RunFolder(self.base.with_name(after.folder)))
         text = f"{count_noun(more, 'more label')} changed the expected Dice by {gain:+.3f}"
         text += f" (± {error:.3f})"
-        return f"{text}. More labels may not be worth it." if gain < error else f"{text}."
+        return f"{text}. More labels may not help." if gain < error else f"{text}."
 
 
 def is_complete(folder: RunFolder) -> bool:

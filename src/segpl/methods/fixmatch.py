@@ -55,7 +55,7 @@ class FixMatch(TeacherMethod):
     class Settings(TeacherSettings, LinearRampSettings):
         confidence: float = 0.95  # tau; probability above which a voxel is confident
         alpha: float = 1.0  # lambda_u; weight of the unlabeled images
-        decay: float = 0.999  # EMA decay per step of the weights that predict, at most
+        decay: float = 0.999  # maximum EMA decay per step of the weights that predict
         noise: float = 0.1  # standard deviation of the weak noise; that of an image is about 1
         operations: int = 2  # N of RandAugment: operations per strong view
         magnitude: float = 1.0  # maximum strength of an operation, from 0 to 1

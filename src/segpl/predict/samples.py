@@ -53,7 +53,7 @@ class RunSampler:
     plan: Plan
     sampling: Sampling | None = None  # None: the plain prediction is the only sample
     number: int = 0  # in the ensemble: its members must not draw the same random numbers
-    mirrors: bool = True  # whether training has shown mirrored images
+    mirrors: bool = True  # whether the run was trained with mirroring
     averages: bool = False  # whether a sample is the mean over mirrored views
 
     @property

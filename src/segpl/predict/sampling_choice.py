@@ -31,7 +31,7 @@ class TrainedRun(Protocol):
     @property
     def plan(self) -> Plan: ...
     @property
-    def mirrors(self) -> bool: ...  # whether training has shown mirrored images
+    def mirrors(self) -> bool: ...  # whether the run was trained with mirroring
 
 
 def samplers_for(

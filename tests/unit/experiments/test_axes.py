@@ -118,7 +118,7 @@ def test_error_names_the_axis_and_the_file(axes, words):
 
 def test_axes_of_methods_mix_neither_with_questions_nor_with_the_option():
     question = {"id": "q", "text": "?", "reference": "supervised", "variants": ["segpl"]}
-    with pytest.raises(UserError, match=r"cannot be axes next to \[\[questions\]\]"):
+    with pytest.raises(UserError, match=r"cannot be axes together with \[\[questions\]\]"):
         experiment({"alpha": [1]}, questions=[question])
     with pytest.raises(UserError, match=r"has its own \[axes\] for methods"):
         make_experiment({**CONTENT, "axes": {"alpha": [1]}}, "file.toml", methods=["cps"])

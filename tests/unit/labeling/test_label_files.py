@@ -242,5 +242,5 @@ def test_number_without_a_class_is_an_error():
 def test_labels_folder_with_an_unusable_name_is_an_error(data, tmp_path, name):
     write_scan(tmp_path / "mine" / "a.nii.gz")
     write_scan(tmp_path / "mine" / name)
-    with pytest.raises(InputError, match=r"name of no case|two labels have the same name"):
+    with pytest.raises(InputError, match=r"not named after a case|two labels have the same name"):
         read_dataset(data, labels=tmp_path / "mine")

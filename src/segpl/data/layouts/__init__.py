@@ -210,7 +210,7 @@ def _described(dataset: Dataset) -> Dataset:
 
 
 def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
-    """The cases with the labels in `folder` instead of their own."""
+    """The cases, with labels from `folder` in place of their own."""
     if not folder.is_dir():
         raise MissingFileError(f"{folder} does not exist. Pass a folder of labels.")
     files = image_files(folder)
@@ -221,7 +221,7 @@ def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
     strange = sorted(found.keys() - {case.name for case in cases})
     if strange:
         raise InputError(
-            f"{found[strange[0]]} has the name of no case, such as '{cases[0].name}'. Rename it, "
+            f"{found[strange[0]]} is not named after a case, such as '{cases[0].name}'. Rename it "
             "or move it elsewhere."
         )
     return tuple(

@@ -40,7 +40,7 @@ def find_brats(source: Path) -> dict[str, Path]:
     if not cases:
         raise MissingFileError(
             f"{source} has no folder {GRADE} with one folder per case. Register at {BRATS_SITE}, "
-            "download the training data of BRATS 2018 and give the unpacked folder."
+            "download the training data of BRATS 2018 and pass the unpacked folder."
         )
     missing = [
         path

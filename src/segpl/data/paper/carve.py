@@ -38,7 +38,7 @@ def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
     if not labels:
         raise MissingFileError(
             f"{source} has no file that ends in {ANNOTATIONS}. Register at {CARVE_SITE}, download "
-            "CARVE14 and give the folder with the unpacked files."
+            "CARVE14 and pass the folder with the unpacked files."
         )
     scans = {path.name: path for path in source.rglob("*.mhd")}
     found, missing = {}, []

@@ -47,7 +47,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What a task gets; None: the default of the engine."""
+    """Resources of a task; None: the default of the engine."""
 
     jobs: int | None = None  # tasks at the same time
     cpus: int | None = None
@@ -76,7 +76,7 @@ class Engine(ABC):
     """Runs tasks and reports when each of them starts and ends."""
 
     name: str
-    in_process = False  # tasks run in this process, one after another, and may print
+    in_process = False  # whether tasks run in this process, one at a time, and may print
 
     def __init__(self, options: EngineOptions) -> None:
         options.check(self.name)
@@ -103,7 +103,7 @@ class Engine(ABC):
 
 
 def import_extra(module: str, extra: str = "") -> Any:
-    """A package of an extra of segpl; a missing one is an error with the line that installs it."""
+    """Import the package of an extra; if it is missing, the error says how to install it."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The engine of a name."""
+"""Engines by name."""
 
 from __future__ import annotations
 

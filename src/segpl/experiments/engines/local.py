@@ -19,9 +19,7 @@ from segpl.errors import Spelling
 from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update, perform
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-KILLED = (
-    "its process was killed, probably because memory ran out. Repeat the command with fewer --jobs."
-)
+KILLED = "its process was killed, probably because it ran out of memory. Use fewer --jobs."
 stop_event: Event | None = None  # in a worker: set when the user interrupts
 
 

@@ -14,7 +14,7 @@ from segpl.experiments.engines.base import Engine, Task, Update, import_extra, p
 RETRIES = 3
 CONNECT_SECONDS = 10.0  # Ray itself tries for minutes
 GIGABYTE = 10**9
-START_ONE = "Start one with `ray start --head`, or name another with --address HOST:PORT."
+START_ONE = "Start one with `ray start --head`, or pass --address HOST:PORT."
 
 
 class RayEngine(Engine):

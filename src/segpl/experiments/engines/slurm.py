@@ -32,7 +32,7 @@ REQUEUES = 1000  # after a time limit
 SIGNAL_SECONDS = 90  # before the time limit, to requeue
 MAX_ARRAY = 1000  # Slurm's default limit
 POLL_SECONDS = 3.0
-LOST_SECONDS = 15.0  # without a result, after a job has left the queue: files may arrive late
+LOST_SECONDS = 15.0  # to wait for the result of a finished job: files may arrive late
 NO_RETRY = ("CANCELLED", "OUT_OF_MEMORY")
 JOBS_FILE = "jobs.json"
 
@@ -130,8 +130,8 @@ class SlurmEngine(Engine):
         except KeyboardInterrupt:
             jobs = " ".join(sorted({job.partition("_")[0] for job in self.submitted.values()}))
             say(
-                f"{count_noun(len(self.submitted), 'run')} stay in the Slurm queue. The same "
-                f"command follows them; `scancel {jobs}` stops them."
+                f"{count_noun(len(self.submitted), 'run')} stay in the Slurm queue. Repeat the "
+                f"command to follow them; `scancel {jobs}` stops them."
             )
             raise
 
@@ -185,7 +185,7 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
     if done.returncode:
         words = " ".join(done.stderr.split()).replace(f"{command[0]}: error: ", "")
         raise InputError(
-            f"Slurm refuses the runs: {words}. Check --partition, --account, --time-limit, --cpus, "
+            f"Slurm rejects the runs: {words}. Check --partition, --account, --time-limit, --cpus, "
             "--gpus and --memory, and `sinfo`."
         )
     return done.stdout

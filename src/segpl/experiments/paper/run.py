@@ -76,7 +76,7 @@ class PaperExperiment:
     def prepare(self, source: Path, root: Path, *, quiet: bool = False) -> Path:
         """Write the datasets below `root` unless they exist; returns the path of their plan."""
         if not source.is_dir():
-            raise MissingFileError(f"--data {source} is not a folder. Give the unpacked dataset.")
+            raise MissingFileError(f"--data {source} is not a folder. Pass the unpacked dataset.")
         wanted = PreparedRecord(self.name, str(source.resolve()), repr(asdict(self.data)))
         record, plan = root / PREPARED, root / "plan.json"
         with one_process(root):
@@ -148,7 +148,7 @@ class PaperResults:
         ]
         note = (
             "IoU in %. Ours: mean over the test cases, then mean ± standard deviation over seeds. "
-            f"Paper: {self.numbers.source}; it does not say what its deviation is taken over."
+            f"Paper: {self.numbers.source}; it does not define its ±."
         )
         return Table(["method", "test", "ours", "paper"], rows, note)
 
@@ -176,7 +176,7 @@ class PaperResults:
         )
 
     def compare_pair(self, path: Path) -> str:
-        """Draw figure 3 from our runs, and test the difference as the paper does; in words."""
+        """Draw figure 3 from our runs and describe the result of the paper's test."""
         if self.numbers.pair is None:
             return ""
         dataset, label, other = self.numbers.pair
