@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -234,3 +235,53 @@ def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, argu
     answer = segpl("label", *arguments, "--no-browser")
     assert answer.code == 1
     assert message in answer.err
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
+    """On a slow or broken connection, strokes are stored before another scan is shown."""
+    data, labels = make_dataset(tmp_path / "data", dims=2, unlabeled=3), tmp_path / "labels"
+    monkeypatch.chdir(tmp_path)
+
+    def connection(*, latency: int = 0, offline: bool = False) -> None:
+        options = {"downloadThroughput": -1, "uploadThroughput": -1}
+        page.send("Network.emulateNetworkConditions", offline=offline, latency=latency, **options)
+
+    def draw(rows: int) -> None:
+        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        for row in range(rows):
+            y = box["y"] + (0.2 + 0.2 * row) * box["height"]
+            page.drag((box["x"] + 0.3 * box["width"], y), (box["x"] + 0.7 * box["width"], y))
+
+    def drawn_rows(name: str) -> int:
+        with np.load(labels / ".segpl" / "drafts" / f"{name}.npz") as stored:
+            marks = stored["indices"].any(1).astype(int)
+        return int((np.diff(marks, prepend=0) > 0).sum())
+
+    with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, _):
+        page.open(address)
+        page.wait("document.body.dataset.ready === 'u0'")
+        connection(latency=500)
+        draw(1)
+        page.wait("document.getElementById('status').textContent === '…'")
+        time.sleep(0.5)  # the first stroke is on its way
+        draw(2)
+        # two clicks: the second scan is shown, and no scan gets the mask of another one
+        rows = [f"#queue li[data-name={name}] button" for name in ("u1", "u2")]
+        page.run("; ".join(f"document.querySelector('{row}').click()" for row in rows))
+        page.wait("document.body.dataset.ready === 'u2'")
+        assert text(page, "name") == "u2"
+        assert drawn_rows("u0") == 2
+        assert not (labels / ".segpl" / "drafts" / "u1.npz").exists()
+        connection(offline=True)
+        draw(3)
+        click(page, rows[0])
+        page.wait("document.getElementById('banner-text').textContent.includes('u2 stays open')")
+        assert text(page, "name") == "u2"
+        connection()
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        assert drawn_rows("u2") == 3
+        click(page, "#skip")
+        page.wait("document.body.dataset.ready && document.body.dataset.ready !== 'u2'")
+        assert drawn_rows("u2") == 3

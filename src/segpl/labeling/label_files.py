@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,7 @@ from segpl.files import one_process, read_record, write_atomically, write_json
 from segpl.predict.writers import NIFTI, output_name, write_labels
 
 WORK = ".segpl"
+DAMAGED = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error)  # of `np.load`
 LABELED, CORRECTED, SKIPPED, PREDICTED, UNLABELED_STATE = (
     *("labeled", "corrected", "skipped"),
     *("predicted", "unlabeled"),
@@ -104,9 +107,9 @@ def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | No
     """
     image = case.images[0]
     name = output_name(case.name, image)
-    if folder is not None:
-        return folder / name
     suffix = suffix_of(name)
+    if folder is not None and (case.label is None or case.label.parent != folder):
+        return folder / name
     if case.label is not None:
         if case.segments is not None:
             return None
@@ -174,8 +177,8 @@ class LabelFiles:
                 if earlier is not None and earlier.is_file():
                     self._keep(case, earlier)
             write_labels(path, self.classes.labels(indices), case.images[0], grid)
-            if self.folder is None and case.label is not None and case.label != path:
-                case.label.unlink(missing_ok=True)
+            if case.label is not None and case.label != path and case.label.parent == path.parent:
+                case.label.unlink(missing_ok=True)  # one label per scan, whatever its format
             self._record(case.name, SavedLabel(state, file_stamp(path)))
             self.draft_file(case.name).unlink(missing_ok=True)
         return path
@@ -237,9 +240,9 @@ class LabelFiles:
         if not path.exists():
             return None
         try:
-            with np.load(path) as stored:
+            with path.open("rb") as file, np.load(file) as stored:
                 found = Draft(stored["indices"], str(stored["start"]), str(stored["stamp"]))
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except DAMAGED as error:
             raise damaged_draft(path) from error
         is_usable = found.indices.dtype == np.uint8 and found.indices.shape == shape
         if not is_usable or int(found.indices.max(initial=0)) >= len(self.classes.names):

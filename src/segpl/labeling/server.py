@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import secrets
 import sys
 import zlib
@@ -17,7 +18,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from segpl.errors import MissingFileError, UserError
 from segpl.labeling.session import Session, StaleLabelError
@@ -25,6 +26,7 @@ from segpl.labeling.session import Session, StaleLabelError
 ADDRESS = "127.0.0.1"
 FIRST_PORT, PORTS = 8765, 20
 MOST_OPTIONS = 2**16  # bytes of a request without a mask
+MOST_DIGITS = 15  # of a number
 SECONDS = 60.0  # to wait for the rest of a request
 PAGES = {
     "": ("label.html", "text/html; charset=utf-8"),
@@ -101,6 +103,11 @@ class LabelRequest(BaseHTTPRequestHandler):
             self.send_problem(HTTPStatus.NOT_FOUND, str(error))
         except UserError as error:
             self.send_problem(HTTPStatus.BAD_REQUEST, str(error))
+        except (ConnectionError, TimeoutError):
+            raise
+        except Exception as error:
+            self.send_problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error!r}. See the terminal.")
+            raise
 
     def checked_address(self) -> tuple[list[str], dict[str, str]]:
         """The parts of the address after the token, and its options."""
@@ -110,14 +117,14 @@ class LabelRequest(BaseHTTPRequestHandler):
             raise RefusedError(HTTPStatus.FORBIDDEN, "wrong host")
         if origin is not None and origin != f"http://{host}":
             raise RefusedError(HTTPStatus.FORBIDDEN, "wrong origin")
-        address = urlsplit(self.path)
-        _, token, *parts = address.path.split("/")
+        path, _, query = self.path.partition("?")
+        _, token, *parts = path.split("/") if "/" in path else ("", "")
         if not compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
             raise RefusedError(
                 HTTPStatus.FORBIDDEN,
                 "wrong token. Open the address that `segpl label` has printed.",
             )
-        options = {key: values[-1] for key, values in parse_qs(address.query).items()}
+        options = {key: values[-1] for key, values in parse_qs(query).items()}
         return [unquote(part) for part in parts], options
 
     def get(self, parts: list[str], options: dict[str, str]) -> None:
@@ -133,11 +140,8 @@ class LabelRequest(BaseHTTPRequestHandler):
                 scan = session.open(name, again=True)
                 self.send_json(session.describe(scan, window))
             case ["case", name, "image"]:
-                channel = options.get("channel", "0")
-                if not channel.isdecimal():
-                    raise RefusedError(HTTPStatus.BAD_REQUEST, "the channel is not a number")
-                scan = session.open(name)
-                self.send_content(session.image_bytes(scan, int(channel)))
+                channel = parse_number(options.get("channel", "0"), "the channel")
+                self.send_content(session.image_bytes(session.open(name), channel))
             case ["case", name, "mask"]:
                 scan = session.open(name)
                 self.send_content(session.mask_bytes(scan, scan.indices))
@@ -163,15 +167,10 @@ class LabelRequest(BaseHTTPRequestHandler):
                 self.read_body(MOST_OPTIONS)
                 session.discard(name)
             case ["train"]:
-                steps = options.get("steps", "")
                 self.read_body(MOST_OPTIONS)
-                if steps and not (steps.isdecimal() and 0 < int(steps) < 10**7):
-                    raise RefusedError(
-                        HTTPStatus.BAD_REQUEST, "the number of steps must be positive"
-                    )
-                session.train(
-                    steps=int(steps) if steps else None, folds=options.get("folds") == "1"
-                )
+                text = options.get("steps", "")
+                steps = parse_number(text, "the number of steps", least=1) if text else None
+                session.train(steps=steps, folds=options.get("folds") == "1")
             case ["stop"]:
                 self.read_body(MOST_OPTIONS)
                 session.rounds.stop()
@@ -181,8 +180,8 @@ class LabelRequest(BaseHTTPRequestHandler):
 
     def read_mask(self, name: str) -> bytes:
         """A mask, compressed or not; never more than the scan has voxels."""
-        scan = self.server.session.open(name)
-        size = scan.indices.size
+        grid, _ = self.server.session.drawn_on(name)
+        size = math.prod(grid.shape)
         body = self.read_body(size + MOST_OPTIONS)
         if self.headers.get("Content-Encoding") != "gzip":
             return body
@@ -199,7 +198,7 @@ class LabelRequest(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise RefusedError(HTTPStatus.LENGTH_REQUIRED, "a request needs its length")
-        if int(length) > limit:
+        if len(length) > MOST_DIGITS or int(length) > limit:
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {limit} bytes")
         body = self.rfile.read(int(length))
         if len(body) < int(length):
@@ -239,3 +238,11 @@ class LabelRequest(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (as in its base)
         """Print nothing: the token is part of every address."""
+
+
+def parse_number(text: str, what: str, least: int = 0) -> int:
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < least:
+        raise RefusedError(
+            HTTPStatus.BAD_REQUEST, f"{what} must be a whole number, at least {least}"
+        )
+    return int(text)

@@ -28,6 +28,7 @@ from segpl.errors import InputError, MissingFileError, UserError
 from segpl.files import write_atomically
 from segpl.labeling.label_files import (
     CORRECTED,
+    DAMAGED,
     LABELED,
     PREDICTED,
     SKIPPED,
@@ -99,6 +100,7 @@ class Session:
         self.scanned = time.monotonic()
         self.problem = ""  # of the dataset, since it was read last
         self.scans: OrderedDict[str, OpenScan] = OrderedDict()
+        self.shown: dict[str, tuple[Grid, str]] = {}  # case -> grid and origin of its mask
         self.windows: dict[tuple[str, str], float] = {}  # case, window -> time
         self.thumbnails: dict[tuple[str, str, str], str] = {}
         self.suggestions: dict[str, tuple[int, str]] = {}  # case -> place, reason
@@ -224,11 +226,15 @@ class Session:
             indices, uncertainty = self.predict(case, image)
             start = PREDICTED
         draft = self.files.draft(name, shape)
+        if draft is not None and np.array_equal(draft.indices, indices):
+            self.files.discard_draft(name)  # the server was killed after it had saved the label
+            draft = None
         if draft is not None:
             start, indices, stamp = draft.start, draft.indices, draft.stamp
         opened = OpenScan(case, image, indices, uncertainty, start, draft is not None, stamp)
         with self.lock:
             self.scans[name] = opened
+            self.shown[name] = image.grid, start
             while len(self.scans) > OPEN_CASES:
                 self.scans.popitem(last=False)
         return opened
@@ -240,7 +246,7 @@ class Session:
         return {
             "name": scan.case.name,
             "dims": self.dims,
-            "shape": self.view_shape(scan),
+            "shape": view_shape(scan.grid),
             "spacing": reorient_axes(scan.grid.spacing, scan.grid.affine, VIEW),
             "channels": self.channel_names(scan),
             "window": [low, max(high, low + 1e-6)],
@@ -260,9 +266,6 @@ class Session:
     def channel_names(self, scan: OpenScan) -> list[str]:
         names, count = self.dataset.channels, len(scan.image.array)
         return list(names) if len(names) == count else [f"channel {n + 1}" for n in range(count)]
-
-    def view_shape(self, scan: OpenScan) -> tuple[int, ...]:
-        return reorient_axes(scan.grid.shape, scan.grid.affine, VIEW)
 
     def image_bytes(self, scan: OpenScan, channel: int) -> bytes:
         """One channel of a volume as NIfTI; all channels of a picture as float32 rows."""
@@ -296,9 +299,16 @@ class Session:
         content: bytes = turned.tobytes(order="F" if self.dims == 3 else "C")
         return content
 
-    def mask_from(self, scan: OpenScan, content: bytes) -> Indices:
+    def drawn_on(self, name: str) -> tuple[Grid, str]:
+        """Grid and origin of the mask in the browser; storing strokes waits for no prediction."""
+        self.case(name)
+        if name not in self.shown:
+            self.open(name)
+        return self.shown[name]
+
+    def mask_from(self, grid: Grid, content: bytes) -> Indices:
         """The inverse of `mask_bytes`."""
-        shape = self.view_shape(scan)
+        shape = view_shape(grid)
         if len(content) != math.prod(shape):
             raise InputError(
                 f"the mask has {len(content)} voxels, but the scan has {math.prod(shape)}. Reload "
@@ -308,11 +318,11 @@ class Session:
         if int(values.max(initial=0)) >= len(self.files.classes.names):
             raise InputError("the mask contains a number without a class. Reload the page.")
         turned = values.reshape(shape, order="F" if self.dims == 3 else "C")
-        return np.ascontiguousarray(undo_reorient(turned[None], scan.grid.affine, VIEW)[0])
+        return np.ascontiguousarray(undo_reorient(turned[None], grid.affine, VIEW)[0])
 
     def save_draft(self, name: str, content: bytes, stamp: str) -> None:
-        scan = self.open(name)
-        self.files.save_draft(name, Draft(self.mask_from(scan, content), scan.start, stamp))
+        grid, start = self.drawn_on(name)
+        self.files.save_draft(name, Draft(self.mask_from(grid, content), start, stamp))
 
     def save(self, name: str, content: bytes, stamp: str, *, force: bool = False) -> None:
         """Write the label of a scan; raises if its file has changed since it was opened."""
@@ -324,10 +334,10 @@ class Session:
                     "another window or program has saved a label of this scan since you opened it. "
                     "Save again to replace it; it stays among the earlier versions."
                 )
-            scan = self.open(name)
-            indices = self.mask_from(scan, content)
-            state = LABELED if scan.start == UNLABELED_STATE else CORRECTED
-            self.files.save(self.dataset, case, indices, scan.grid, state=state)
+            grid, start = self.drawn_on(name)
+            indices = self.mask_from(grid, content)
+            state = LABELED if start == UNLABELED_STATE else CORRECTED
+            self.files.save(self.dataset, case, indices, grid, state=state)
             self.scans.pop(name, None)
             self.read_again()
 
@@ -369,7 +379,7 @@ class Session:
     ) -> tuple[Indices, Indices] | None:
         """Mask and uncertainty, if they are stored and of these weights."""
         path = self.prediction_file(name)
-        with suppress(OSError, ValueError, KeyError, EOFError), np.load(path) as stored:
+        with suppress(*DAMAGED), path.open("rb") as file, np.load(file) as stored:
             is_same = not weights or str(stored["weights"]) == weights
             if is_same and stored["indices"].shape == shape:
                 return stored["indices"], stored["uncertainty"]
@@ -470,3 +480,8 @@ class Session:
 
     def close(self) -> None:
         self.rounds.stop()
+
+
+def view_shape(grid: Grid) -> tuple[int, ...]:
+    """The shape of a scan on the axes of the browser."""
+    return reorient_axes(grid.shape, grid.affine, VIEW)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from segpl.data.geometry import reorient, undo_reorient
 from segpl.data.layouts import read_dataset
-from segpl.data.readers import read_image, read_label
+from segpl.data.readers import read_image, read_label, suffix_of
 from segpl.errors import InputError
 from segpl.labeling.label_files import ClassTable, Draft, LabelFiles, label_target
 
@@ -133,6 +133,23 @@ def test_labels_folder_leaves_the_dataset_unchanged(data, tmp_path):
     assert (labeled.name, labeled.label) == ("b", folder / "b.nii.gz")
 
 
+@pytest.mark.parametrize(("suffix", "kept"), [(".nii", ".nii"), (".nrrd", ".nii.gz")])
+def test_labels_folder_has_one_label_per_scan(data, tmp_path, suffix, kept):
+    """3D Slicer may have saved another format than that of the image."""
+    folder = tmp_path / "mine"
+    write_scan(folder / "a.nii", np.eye(4))  # ITK reads no sheared affine
+    if suffix == ".nrrd":
+        sitk = pytest.importorskip("SimpleITK")
+        sitk.WriteImage(sitk.ReadImage(folder / "a.nii"), folder / "a.nrrd")
+        (folder / "a.nii").unlink()
+    files = files_of(data, folder)
+    path = save(files, data, "a", drawn())
+    assert path == folder / f"a{kept}"
+    assert [one.name for one in folder.iterdir() if one.is_file()] == [path.name]
+    assert [suffix_of(one) for one in files.versions("a")] == [suffix]
+    assert read_dataset(data, labels=folder).case("a").label == path
+
+
 def test_unlabeled_folder_needs_a_folder_for_labels(tmp_path):
     write_scan(tmp_path / "labeled" / "imgs" / "a.nii.gz")
     write_scan(tmp_path / "unlabeled" / "imgs" / "b.nii.gz")
@@ -198,12 +215,20 @@ def test_draft_survives_and_saving_removes_it(data):
     assert files.draft("a", SHAPE) is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"no archive", None])
+@pytest.mark.parametrize("damage", ["empty", "no archive", "truncated", "changed", "other shape"])
 def test_draft_that_does_not_fit_is_an_error(data, damage):
     files = files_of(data)
     files.save_draft("a", Draft(drawn((5, 6, 8)), "labeled", ""))
-    if damage is not None:
-        files.draft_file("a").write_bytes(damage)
+    path = files.draft_file("a")
+    content = path.read_bytes()
+    damaged = {
+        "empty": b"",
+        "no archive": b"no archive",
+        "truncated": content[:-9],
+        "changed": content[:60] + bytes([255] * 20) + content[80:],
+        "other shape": content,
+    }
+    path.write_bytes(damaged[damage])
     with pytest.raises(InputError, match="does not fit the scan"):
         files.draft("a", SHAPE)
 

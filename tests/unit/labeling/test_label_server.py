@@ -57,6 +57,17 @@ class Client:
         return status, json.loads(content)["error"]
 
 
+def answer(client: Client, line: str, *headers: str) -> tuple[int, bytes]:
+    """The status and the content for a request that no browser sends."""
+    port = client.server.port
+    with socket.create_connection((ADDRESS, port), timeout=10) as connection:
+        lines = (line, f"Host: {ADDRESS}:{port}", *headers, "Connection: close", "", "")
+        connection.sendall("\r\n".join(lines).encode())
+        found = http.client.HTTPResponse(connection)
+        found.begin()
+        return found.status, found.read()
+
+
 def write_scans(root: Path) -> Path:
     (root / "images").mkdir(parents=True)
     (root / "labels").mkdir()
@@ -124,6 +135,11 @@ def test_other_hosts_and_origins_are_refused(client, header, value, status):
     headers = {header: value.format(port=client.server.port)}
     assert client.ask("queue", headers=headers)[0] == status
     assert client.ask("case/a/skip", b"", headers=headers)[0] == status
+
+
+@pytest.mark.parametrize("address", ["queue", "*", "http://[", "http://evil.example/{token}/queue"])
+def test_malformed_address_is_refused(client, address):
+    assert answer(client, f"GET {address.format(token=client.server.token)} HTTP/1.1")[0] == 403
 
 
 def test_server_listens_on_this_computer_only(client):
@@ -242,14 +258,97 @@ def test_mask_that_does_not_fit_is_refused(client, root, body, is_packed):
     assert not client.json("queue")["scans"][0]["has_draft"]
 
 
-def test_large_upload_is_refused_before_it_is_read(client):
-    with socket.create_connection((ADDRESS, client.server.port), timeout=10) as connection:
-        head = (
-            f"POST /{client.server.token}/case/a/label HTTP/1.1\r\n"
-            f"Host: {ADDRESS}:{client.server.port}\r\nContent-Length: {10**12}\r\n\r\n"
-        )
-        connection.sendall(head.encode())
-        assert b" 413 " in connection.recv(200)
+@pytest.mark.parametrize("length", ["1" + "0" * 12, "9" * 5000])
+def test_large_upload_is_refused_before_it_is_read(client, length):
+    line = f"POST /{client.server.token}/case/a/label HTTP/1.1"
+    assert answer(client, line, f"Content-Length: {length}")[0] == 413
+
+
+@pytest.mark.parametrize("header", ["Content-Length: -1", "Transfer-Encoding: chunked"])
+def test_upload_without_a_length_is_refused(client, header):
+    assert answer(client, f"POST /{client.server.token}/case/a/label HTTP/1.1", header)[0] == 411
+
+
+@pytest.mark.parametrize("channel", ["-1", "x", "9" * 5000])
+def test_bad_channel_is_refused(client, channel):
+    assert client.refusal(f"case/a/image?channel={channel}")[0] == 400
+
+
+def test_unexpected_error_is_answered_and_printed(client, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(client.server.session, "thumbnail", fail)
+    status, why = client.refusal("case/a/thumbnail")
+    assert status == 500
+    assert "out of memory" in why
+    client.server.shutdown()
+    assert "RuntimeError: out of memory" in capsys.readouterr().err
+
+
+# killed servers, slow networks
+
+
+DYING = [
+    ("labels/c.nii.gz", "replace"),
+    (".segpl/labels.json", "replace"),
+    (".segpl/drafts/c.npz", "unlink"),
+]
+
+
+@pytest.mark.parametrize(("file", "deed"), DYING)
+def test_killed_server_loses_neither_strokes_nor_labels(root, monkeypatch, tmp_path, file, deed):
+    """The server is killed before it renames or removes one of the files."""
+    write_scans(root)
+    before = (root / "labels" / "c.nii.gz").read_bytes()
+    session = Session(root, run=tmp_path / "run")
+    stamp = session.open("c").stamp
+    session.save_draft("c", drawn(), stamp)
+    real = getattr(Path, deed)
+
+    def die(path: Path, *arguments: Any, **options: Any) -> Any:
+        target = Path(arguments[0]) if deed == "replace" else path
+        if target == root / file:
+            raise SystemExit
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, deed, die)
+    with pytest.raises(SystemExit):
+        session.save("c", drawn(), stamp)
+    monkeypatch.undo()
+    again = Session(root, run=tmp_path / "run")
+    scan = again.open("c")
+    assert again.mask_bytes(scan, scan.indices) == drawn()
+    assert [one.read_bytes() for one in again.files.versions("c")] == [before]
+    is_saved = file != "labels/c.nii.gz"
+    assert ((root / "labels" / "c.nii.gz").read_bytes() != before) is is_saved
+    assert scan.is_draft is not is_saved
+    again.save("c", bytes(120), scan.stamp)  # its stamp is that of the file
+
+
+def test_storing_strokes_waits_for_no_prediction(client, monkeypatch, root):
+    """The network may be busy for minutes, for example after training."""
+    session = client.server.session
+    client.json("case/a/description")
+    session.scans.clear()
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("predicts")
+
+    monkeypatch.setattr(session, "open", fail)
+    client.json("case/a/draft", drawn())
+    assert session.files.draft_file("a").exists()
+    client.json("case/a/label", drawn())
+    assert (root / "labels" / "a.nii.gz").exists()
+
+
+def test_damaged_prediction_is_predicted_again(client):
+    session = client.server.session
+    path = session.prediction_file("a")
+    path.parent.mkdir(parents=True)
+    for content in (b"", b"PK\x03\x04 and no more"):
+        path.write_bytes(content)
+        assert session.stored_prediction("a", SHAPE) is None
 
 
 # windows and other programs
@@ -351,6 +450,6 @@ def test_training_needs_a_label(tmp_path):
         session.train(steps=None, folds=False)
 
 
-@pytest.mark.parametrize("steps", ["-1", "0", "x", "1e3"])
+@pytest.mark.parametrize("steps", ["-1", "0", "x", "1e3", "9" * 5000])
 def test_bad_number_of_steps_is_refused(client, steps):
     assert client.refusal(f"train?steps={steps}", b"")[0] == 400

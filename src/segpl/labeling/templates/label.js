@@ -9,7 +9,7 @@
   const CLASS_KEYS = "123456789";
   const state = {
     scan: null, drawing: null, tool: "pen", pen: 1, plane: "multi", queue: [], version: 0, stored: 0, sending: null,
-    force: false, isSaving: false, isTraining: false, poll: null,
+    force: false, isBusy: false, wanted: "", isTraining: false,
   };
 
   // requests
@@ -76,7 +76,7 @@
     }
 
     draw() {
-      if (!this.range) return;
+      if (!this.range) return; // set last when a scan is opened
       const { width, height, mask } = this;
       const size = width * height;
       const [low, high] = this.range;
@@ -279,8 +279,8 @@
       const isFirst = this.channel === undefined;
       this.channel = channel;
       if (isFirst) return;
-      const mask = this.mask.slice().buffer;
-      await this.load(await getBytes(ofCase(this.scan.name, "image"), { channel }), mask);
+      const image = await getBytes(ofCase(this.scan.name, "image"), { channel });
+      await this.load(image, this.mask.slice().buffer);
     }
 
     async setUncertainty(bytes) {
@@ -371,7 +371,7 @@
     changed.timer = setTimeout(store, AUTOSAVE);
   };
   const store = () => {
-    if (state.sending || state.stored === state.version || !state.drawing || state.isSaving) return state.sending;
+    if (state.sending || state.stored === state.version || !state.scan) return state.sending;
     const { scan, version } = state;
     state.sending = postMask(ofCase(scan.name, "draft"), state.drawing.mask, { stamp: scan.stamp })
       .then(() => {
@@ -382,9 +382,19 @@
       .catch((error) => say(`Not stored: ${error.message}. Trying again.`))
       .finally(() => {
         state.sending = null;
-        if (state.scan && state.stored !== state.version) setTimeout(store, 1000);
+        if (state.stored !== state.version) changed.timer = setTimeout(store, 1000);
       });
     return state.sending;
+  };
+  const settle = async () => { // stop storing strokes
+    clearTimeout(changed.timer);
+    await state.sending;
+    clearTimeout(changed.timer);
+  };
+  const flush = async () => {
+    await settle();
+    await store();
+    if (state.stored !== state.version) throw new Error(`${state.scan.name} stays open: its last strokes are not stored yet`);
   };
   addEventListener("beforeunload", (event) => { if (state.stored !== state.version) event.preventDefault(); });
 
@@ -410,9 +420,28 @@
     applyWindow();
   };
 
-  const open = async (name) => {
-    if (state.isSaving) return;
-    if (state.stored !== state.version) await store();
+  // one action at a time, and no stroke during it: NiiVue has a single drawing for all scans
+  const busily = async (action) => {
+    if (state.isBusy) return;
+    state.isBusy = true;
+    updateButtons();
+    await action().catch(complain);
+    Object.assign(state, { isBusy: false, wanted: "" });
+    updateButtons();
+  };
+  const open = (name) => {
+    state.wanted = name; // also while another scan is being loaded
+    return busily(showWanted);
+  };
+  const showWanted = async () => {
+    while (state.wanted) {
+      const name = state.wanted;
+      state.wanted = "";
+      await flush();
+      await load(name);
+    }
+  };
+  const load = async (name) => {
     document.body.dataset.ready = "";
     $("empty").textContent = "Loading the scan. The first prediction takes longer.";
     $("empty").hidden = false;
@@ -430,7 +459,6 @@
       complain(error);
     }
     showQueue();
-    updateButtons();
   };
 
   const show = (scan) => {
@@ -484,52 +512,48 @@
     return open[0]?.name;
   };
   const finish = async (name) => {
-    const { scan } = state;
     Object.assign(state, { scan: null, version: 0, stored: 0 });
     await poll();
-    const next = nextName(name ?? scan.name);
-    if (next) return open(next);
+    state.wanted ||= nextName(name) ?? "";
+    if (state.wanted) return showWanted();
     state.drawing?.close();
     state.drawing = null;
     $("name").textContent = $("start").textContent = "";
     $("empty").textContent = "Every scan has a label or was skipped.";
     $("empty").hidden = false;
     document.body.dataset.ready = "none";
-    updateButtons();
   };
-  const save = async () => {
-    if (!state.scan || state.isSaving) return;
-    await state.sending;
+  const save = () => busily(async () => {
     const { scan } = state;
-    state.isSaving = true;
-    updateButtons();
+    await settle();
     try {
       await postMask(ofCase(scan.name, "label"), state.drawing.mask, { stamp: scan.stamp, force: state.force ? "1" : "" });
-      state.isSaving = false;
-      await finish(scan.name);
-      say(`Saved ${scan.name}`);
     } catch (error) {
-      state.isSaving = false;
       state.force = error.status === 409;
-      complain(error);
+      store();
+      throw error;
     }
-    updateButtons();
-  };
-  const skip = async () => {
-    if (!state.scan) return;
+    await finish(scan.name);
+    say(`Saved ${scan.name}`);
+  });
+  const skip = () => busily(async () => {
     const { name } = state.scan;
-    await post(ofCase(name, "skip")).then(() => finish(name)).catch(complain);
-  };
-  const discard = async () => {
-    if (!state.scan) return;
-    clearTimeout(changed.timer);
-    await state.sending;
-    const { name } = state.scan;
+    await flush();
+    await post(ofCase(name, "skip"));
+    await finish(name);
+  });
+  const discard = () => busily(async () => {
+    const { name, is_draft: isDraft } = state.scan;
+    if ((isDraft || state.version) && !confirm(`Discard all strokes on ${name} that are not saved as a label?`)) return;
+    await settle();
+    await post(ofCase(name, "discard"));
     state.stored = state.version;
-    await post(ofCase(name, "discard")).then(() => open(name)).catch(complain);
-  };
+    state.wanted ||= name;
+    await showWanted();
+  });
   const updateButtons = () => {
-    for (const id of ["save", "skip", "discard", "undo", "interpolate"]) $(id).disabled = !state.scan || state.isSaving;
+    for (const id of ["save", "skip", "discard", "undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy;
+    $("stage").inert = state.isBusy;
   };
 
   // the queue and training
@@ -606,11 +630,8 @@
       $("ranking").textContent = [found.problem, found.ranking].filter(Boolean).join(" ");
       showTraining(found.training, found.labels);
       const now = found.scans.find((one) => one.name === state.scan?.name);
-      if (now && state.scan && now.stamp !== state.scan.stamp && !state.isSaving) {
-        warn("Another window or program has saved a label of this scan.", "Show it", () => {
-          state.stored = state.version;
-          post(ofCase(now.name, "discard")).then(() => open(now.name)).catch(complain);
-        });
+      if (now && now.stamp !== state.scan?.stamp && !state.isBusy) {
+        warn("Another window or program has saved a label of this scan.", "Show it", discard);
       } else if (found.opened_elsewhere && $("banner").hidden) {
         warn("This scan is open in another window, too.");
       }
@@ -713,10 +734,11 @@
   $("opacity").oninput = () => state.drawing?.setOpacity(Number($("opacity").value));
   $("level").oninput = $("width").oninput = applyWindow;
   $("preset").onchange = () => choosePreset($("preset").value);
-  $("channel").onchange = async () => {
+  $("channel").onchange = () => busily(async () => {
+    await flush();
     await state.drawing?.setChannel(Number($("channel").value));
     applyWindow();
-  };
+  });
   $("uncertainty").onchange = () => showUncertainty().catch(complain);
   $("help-button").onclick = help;
   $("save").onclick = save;
