@@ -76,7 +76,7 @@ class LabelServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A window that was closed during an answer is not worth a traceback."""
+        """Print no traceback if a window was closed during a response."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from segpl.run import Run
 
 VIEW = "RAS"  # axes in the browser
-RESCAN_SECONDS = 2.0  # between looks at the files of the dataset
+RESCAN_SECONDS = 2.0  # between checks for changed files in the dataset
 WINDOW_SECONDS = 12.0  # after which a silent browser window counts as closed
 OPEN_CASES = 2  # scans in memory
 ORDER = {PREDICTED: 0, UNLABELED_STATE: 0, SKIPPED: 1, CORRECTED: 2, LABELED: 2}
@@ -189,7 +189,7 @@ class Session:
         }
 
     def touch(self, window: str, name: str) -> bool:
-        """Note that a window shows a case; whether another one shows it, too."""
+        """Record that a window shows a case; returns whether another one shows it, too."""
         now = time.monotonic()
         with self.lock:
             self.windows = {

@@ -1,7 +1,7 @@
 "use strict";
 (() => {
   const $ = (id) => document.getElementById(id);
-  const WINDOW = Math.random().toString(36).slice(2); // tells two browser windows apart
+  const WINDOW = Math.random().toString(36).slice(2); // identifies this browser window
   const AUTOSAVE = 300; // ms after a stroke
   const POLL = 3000; // ms
   const UNDO = 30; // strokes
@@ -493,7 +493,7 @@
     choosePreset("full");
     choose({});
     say("");
-    if (scan.opened_elsewhere) warn("This scan is open in another window. The window that saves last is asked before it replaces the other label.");
+    if (scan.opened_elsewhere) warn("This scan is also open in another window. If both save a label, the page asks before it replaces the first one.");
     document.body.dataset.ready = scan.name;
   };
 
