@@ -188,3 +188,18 @@ def test_half_unpacked_folder_is_an_error_before_anything_is_trained(segpl, tmp_
     assert answer.code == 1
     assert "Missing files: 1 (HGG/" in answer.err
     assert not list(tmp_path.glob("out/*/runs"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--only", "all"), "--only: no dataset named 'all'"),
+        (("--jobs", 0), "--jobs is 0"),
+        (("--set", "train.stepz=1"), "stepz"),
+    ],
+)
+def test_wrong_options_are_errors_before_data_are_prepared(segpl, tmp_path, options, words):
+    answer = segpl("paper", "task05", "--data", tmp_path, "--out", tmp_path / "out", *options)
+    assert answer.code == 1
+    assert words in answer.err
+    assert not (tmp_path / "out").exists()

@@ -58,11 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.paper.run import PAIR, RESULTS, read_paper
+    from segpl.experiments.engines.base import EngineOptions
+    from segpl.experiments.engines.choice import make_engine
+    from segpl.experiments.experiment import reject_unknown
+    from segpl.experiments.paper.run import PAIR, PLAN, RESULTS, read_paper
     from segpl.report.tables import print_table
 
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
+    # the preparation may take long: wrong options are errors before it
+    make_engine(
+        args.on,
+        EngineOptions(**{name: getattr(args, name) for name in compare.ENGINE_OPTIONS}),
+        out,
+    )
+    experiment = paper.experiment(out / "data" / PLAN, args.seeds)
+    names = [dataset.name for dataset in experiment.datasets]
+    reject_unknown(args.only, names, "--only: no dataset named")
     plan = paper.prepare(args.data, out / "data").resolve()
     options = [str(paper.file), "--data", str(out / "data"), "--out", str(out)]
     options += ["--set", f"data.plan={plan}"]

@@ -18,6 +18,10 @@ DOWNLOADS = {
     "task04": "Task04_Hippocampus",
     "task05": "Task05_Prostate",
 }
+REGISTRATION = {
+    "carve": "https://arteryvein.grand-challenge.org",
+    "brats2018": "https://www.med.upenn.edu/sbia/brats2018/registration.html",
+}
 BLOCK = 2**20  # bytes read at once
 TIMEOUT = 60.0  # seconds without an answer
 
@@ -29,6 +33,11 @@ def get_dataset(
 
     `advance` receives the bytes that have arrived, and the total or 0 if it is unknown.
     """
+    if name in REGISTRATION:
+        raise InputError(
+            f"{name} requires registration: {REGISTRATION[name]}. Download it there, and pass the "
+            f"unpacked folder to `segpl paper {name} --data DIR`."
+        )
     if name not in DOWNLOADS:
         raise unknown("dataset to download", name, DOWNLOADS)
     from monai.apps.datasets import DecathlonDataset

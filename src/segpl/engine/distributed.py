@@ -262,6 +262,6 @@ def lost_processes() -> Iterator[None]:
         cause = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).split(". ")[0]
         raise LostProcessError(
             "another process of this training run has stopped, so this one stops as well. The "
-            "message of the other process says why. Checkpoints are kept: --resume continues the "
-            f"run. ({cause})"
+            "message of the other process says why. If a checkpoint was written, --resume "
+            f"continues the run. ({cause})"
         ) from error

@@ -24,7 +24,7 @@ from segpl.errors import InputError, did_you_mean
 from segpl.methods.base import METHODS
 from segpl.settings import DEFAULT_METHOD, merge_settings, resolve
 
-SHORT_NAMES = {"labels": "split.labeled"}
+SHORT_NAMES = {"labels": "split.labeled", "seed": "train.seed"}
 UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")  # in the name of a folder
 
 
@@ -134,23 +134,22 @@ def parse_axes(content: Any, source: str) -> Axes:
     methods: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     axes: list[Axis] = []
+    found: set[str] = set()
     for name, values in flat_lists(content):
         if not isinstance(values, list) or not values:
             raise InputError(f"{where}: {name} is {values!r}, but must be a list of values.")
-        if name == "method":
+        if any(value in values[:place] for place, value in enumerate(values)):
+            raise InputError(f"{where}: {name} is {values}, but each value may appear only once.")
+        setting = name if name == "method" else find_setting(name, where)
+        if setting in found:
+            raise InputError(f"{where}: {setting} is given twice. Remove one.")
+        found.add(setting)
+        if setting == "method":
             methods = tuple(map(str, values))
-        elif name in ("seed", "train.seed"):
+        elif setting == "train.seed":
             seeds = tuple(values)
         else:
-            axes.append(Axis(find_setting(name, where), tuple(values)))
-    found = [axis.setting for axis in axes]
-    if repeated := [name for name in found if found.count(name) > 1]:
-        raise InputError(f"{where}: {repeated[0]} is given twice. Remove one.")
-    if len(set(methods)) < len(methods):
-        raise InputError(
-            f"{where}: method is {list(methods)}: two runs would write to the same folder. Name "
-            "each method once."
-        )
+            axes.append(Axis(setting, tuple(values)))
     return Axes(where, methods, seeds, tuple(axes))
 
 
@@ -174,7 +173,7 @@ def find_setting(name: str, where: str) -> str:
     if len(found) > 1:
         raise InputError(f"{where}: '{name}' can be {' or '.join(found)}. Write it in full.")
     if not found:
-        short = {one.partition(".")[2] for one in known} | {"method", "seed", *SHORT_NAMES}
+        short = {one.partition(".")[2] for one in known} | {"method", *SHORT_NAMES}
         raise InputError(f"{where}: no setting '{name}'. {did_you_mean(name, known | short)}")
     return found[0]
 

@@ -20,7 +20,7 @@ from segpl.experiments.jobs import (
     finished_jobs,
     plan_jobs,
     reject_changed_settings,
-    reject_shared_folders,
+    reject_repeated_runs,
     write_missing_plan,
 )
 from segpl.experiments.progress import Pace, RunStatus, StatusDisplay, status_table
@@ -115,7 +115,7 @@ def gather_jobs(
             jobs += plan_jobs(
                 experiment, dataset, folder, root=root, derive_plans=derive_plans, quiet=quiet
             )
-    reject_shared_folders(jobs)
+    reject_repeated_runs(jobs)
     reject_changed_settings(jobs)
     return jobs
 
@@ -145,10 +145,11 @@ def run_jobs(
         ended = [rows[job.folder] for job in jobs if job.folder in rows]
         write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
 
+    if tasks:
+        engine.check(list(tasks.values()))
     write_rows()
     if not tasks:
         return {}
-    engine.check(list(tasks.values()))
     show = StatusDisplay(table, quiet=quiet, is_live=not engine.in_process)
     with show, closing(engine.run(list(tasks.values()))) as updates:
         for update in updates:

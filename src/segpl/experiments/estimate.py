@@ -17,7 +17,7 @@ from segpl.errors import InputError, count_noun
 from segpl.experiments.engines.base import Engine, Task
 from segpl.experiments.engines.slurm import SlurmEngine
 from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
-from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_shared_folders
+from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
 from segpl.settings import resolve
 from segpl.training import measure_speed, prepare_run
@@ -60,7 +60,7 @@ def remaining_tasks(
         if not only or dataset.name in only
         for job in listed_jobs(experiment, dataset, out / dataset.name)
     ]
-    reject_shared_folders(jobs)
+    reject_repeated_runs(jobs)
     tasks = [
         Task(str(job.folder), str, resolve(job.content).train.device)
         for job in jobs

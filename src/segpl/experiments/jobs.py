@@ -153,11 +153,12 @@ def hash_of(settings: Mapping[str, Any]) -> str:
     return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def reject_shared_folders(jobs: Sequence[TrainingJob]) -> None:
-    """Raise if there is nothing to train, or if two runs would write to the same folder."""
+def reject_repeated_runs(jobs: Sequence[TrainingJob]) -> None:
+    """Raise if there is nothing to train, or if two runs have one folder or the same settings."""
     if not jobs:
         raise InputError("there is no run to train. Name at least one method and one seed.")
     known: dict[str, TrainingJob] = {}
+    equal: dict[tuple[str, str], TrainingJob] = {}
     for job in jobs:
         # file systems may ignore case
         first = known.setdefault(str(job.folder).lower(), job)
@@ -165,6 +166,12 @@ def reject_shared_folders(jobs: Sequence[TrainingJob]) -> None:
             raise InputError(
                 f"'{first.title}' and '{job.title}' would write to the same folder, {job.folder}. "
                 "Remove or rename one of them."
+            )
+        settings = job.folder.name.removeprefix(job.label)  # seed and hash
+        first = equal.setdefault((job.dataset, settings), job)
+        if first is not job:
+            raise InputError(
+                f"'{first.title}' and '{job.title}' have the same settings. Remove one of them."
             )
 
 

@@ -123,4 +123,9 @@ def test_addresses_and_checksums_are_those_of_monai():
 
 def test_unknown_dataset_is_an_error(tmp_path):
     with pytest.raises(UnknownNameError, match="Known: task01, task04, task05"):
+        get_dataset("task02", tmp_path)
+
+
+def test_dataset_with_registration_says_where(tmp_path):
+    with pytest.raises(InputError, match=r"carve requires registration: https://arteryvein\."):
         get_dataset("carve", tmp_path)

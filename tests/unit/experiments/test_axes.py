@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segpl.errors import UserError
 from segpl.experiments.experiment import Experiment, make_experiment
+from segpl.experiments.jobs import listed_jobs, reject_repeated_runs
 from segpl.settings import resolve
 
 CONTENT: dict[str, Any] = {
@@ -97,11 +99,12 @@ def test_a_question_about_a_dataset_is_asked_for_every_value():
         ({"alpha": 0.1}, "alpha is 0.1, but must be a list of values"),
         ({"method": []}, "method is [], but must be a list of values"),
         ({"seed": []}, "seed is [], but must be a list of values"),
-        ({"seed": [1, 1]}, "one or more different numbers"),
+        ({"seed": [1, 1]}, "seed is [1, 1], but each value may appear only once"),
+        ({"seed": [1], "train": {"seed": [2]}}, "train.seed is given twice"),
         ({"seed": ["a"]}, "Expected `int`, got `str`"),
-        ({"method": ["segpl", "segpl"]}, "two runs would write to the same folder"),
-        ({"alpha": [0.1, 0.1]}, "two runs would write to the same folder, 'bpl-mix-alpha-0.1'"),
-        ({"labels": [4, 4]}, "two runs would write to the same folder, 'brain-labeled-4'"),
+        ({"method": ["segpl", "segpl"]}, "method is ['segpl', 'segpl'], but each value may"),
+        ({"alpha": [1, 1.0]}, "alpha is [1, 1.0], but each value may appear only once"),
+        ({"lr": ["a b", "a/b"]}, "two runs would write to the same folder, 'brain-lr-a-b'"),
         ({"labels": [4], "split": {"labeled": [8]}}, "split.labeled is given twice"),
         ({"method": ["fixmach"]}, "no method named 'fixmach'"),
         ({"method": ["cps"], "threshold": {"family": ["beta"]}}, "has the setting 'method.thresh"),
@@ -124,3 +127,25 @@ def test_axes_of_methods_mix_neither_with_questions_nor_with_the_option():
         make_experiment({**CONTENT, "axes": {"alpha": [1]}}, "file.toml", methods=["cps"])
     with pytest.raises(UserError, match="has seeds, too"):
         experiment({"seed": [1]}, datasets={"lung": {"phantom": True, "seeds": [0]}})
+
+
+@pytest.mark.parametrize(
+    ("axes", "more", "words"),
+    [
+        (
+            {"method": ["segpl", "mine"], "alpha": [0.1, 1.0]},
+            {"methods": {"mine": {"method": "segpl"}}},
+            "'brain, segpl-alpha-0.1, seed 0' and 'brain, mine-alpha-0.1, seed 0' have the same",
+        ),
+        (
+            {"method": ["segpl"]},
+            {"datasets": {"a": {"path": "x"}, "A": {"path": "y"}}},
+            "'a, supervised, seed 0' and 'A, supervised, seed 0' would write to the same folder",
+        ),
+    ],
+)
+def test_runs_that_repeat_another_are_an_error(axes, more, words):
+    found = experiment(axes, **more)
+    jobs = [job for one in found.datasets for job in listed_jobs(found, one, Path("out", one.name))]
+    with pytest.raises(UserError, match=words):
+        reject_repeated_runs(jobs)

@@ -33,8 +33,8 @@ def fail() -> str:
 
 def errors(engine: LocalEngine, tasks: list[Task]) -> dict[str, str]:
     updates = list(engine.run(tasks))
-    assert [u.task.name for u in updates if not u.is_end] == [task.name for task in tasks]
-    return {update.task.name: str(update.error) for update in updates if update.is_end}
+    assert [u.task.name for u in updates if u.error is None] == [task.name for task in tasks]
+    return {u.task.name: u.error for u in updates if u.error is not None}
 
 
 def test_tasks_run_in_this_process_one_after_another_by_default():

@@ -121,9 +121,20 @@ def test_overrides_change_the_preparation_or_the_runs():
     assert paper.overrides == ("train.steps=5",)
 
 
-def test_misspelled_preparation_is_an_error():
-    with pytest.raises(InputError, match="no setting 'tests'"):
-        read_paper("task05", ["paper.data.tests=3"])
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("tests=3", "no setting 'tests'"),
+        ("test=0", "test must be at least 1"),
+        ("unlabeled=-1", "no other number of cases below 0"),
+        ("labeled={}", "labeled needs one or more datasets"),
+        ("labeled={task05=[0]}", "1 sample or more per case"),
+        ("patch=[64, 64]", r"patch is \[64, 64\], but task05 needs 3 sides"),
+    ],
+)
+def test_impossible_preparation_is_an_error(override, words):
+    with pytest.raises(InputError, match=words):
+        read_paper("task05", [f"paper.data.{override}"])
 
 
 def test_unknown_experiment_is_an_error():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.download import REGISTRATION
 from segpl.data.paper.prepared import (
     KEEP,
     CaseRole,
@@ -26,7 +27,6 @@ from segpl.data.plan import Plan
 from segpl.data.readers import read_image, read_label
 from segpl.errors import MissingFileError
 
-BRATS_SITE = "https://www.med.upenn.edu/sbia/brats2018/registration.html"
 GRADE = "HGG"  # the paper uses high-grade gliomas
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 BRATS_CLASSES = {"background": 0, "necrosis": 1, "edema": 2, "enhancing": 4}  # there is no 3
@@ -39,8 +39,9 @@ def find_brats(source: Path) -> dict[str, Path]:
     cases = sorted(path for path in root.iterdir() if path.is_dir()) if root else []
     if not cases:
         raise MissingFileError(
-            f"{source} has no folder {GRADE} with one folder per case. Register at {BRATS_SITE}, "
-            "download the training data of BRATS 2018 and pass the unpacked folder."
+            f"{source} has no folder {GRADE} with one folder per case. Register at "
+            f"{REGISTRATION['brats2018']}, download the training data of BRATS 2018 and pass the "
+            "unpacked folder."
         )
     missing = [
         path

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.download import REGISTRATION
 from segpl.data.paper.prepared import (
     KEEP,
     CaseRole,
@@ -26,7 +27,7 @@ from segpl.data.plan import Plan
 from segpl.data.readers import Grid, Image, Label, read_image, read_label
 from segpl.errors import InputError, MissingFileError
 
-CARVE_SITE = "https://arteryvein.grand-challenge.org"
+CARVE_SITE = REGISTRATION["carve"]
 ANNOTATIONS = "_fullAnnotations.mhd"  # the other label files annotate only a part of the vessels
 UNKNOWN, IGNORED = -999, 255  # neither vessel nor background, in the files and in the samples
 CARVE_CLASSES = {"background": 0, "vessel": 1, "ignore": IGNORED}

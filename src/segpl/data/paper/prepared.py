@@ -37,6 +37,12 @@ class PaperData:
     test_samples: int = 0  # at most; 0: all
     seed: int = 0  # of the choice of cases
 
+    def __post_init__(self) -> None:
+        if not self.labeled or any(not own or min(own) < 1 for own in self.labeled.values()):
+            raise InputError("labeled needs one or more datasets, with 1 sample or more per case")
+        if self.test < 1 or min(self.unlabeled, self.validation, self.test_samples) < 0:
+            raise InputError("test must be at least 1, and no other number of cases below 0")
+
     @property
     def labeled_cases(self) -> int:
         return max(map(len, self.labeled.values()))

@@ -40,10 +40,6 @@ class Update:
     task: Task
     error: str | None = None  # None: it has started; empty: it has succeeded
 
-    @property
-    def is_end(self) -> bool:
-        return self.error is not None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:

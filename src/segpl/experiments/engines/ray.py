@@ -106,7 +106,9 @@ def require_listener(address: str) -> None:
     """Raise if nothing accepts connections at HOST:PORT."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise InputError(f"--address is '{address}'. Write HOST:PORT, as `ray status` prints it.")
+        raise InputError(
+            f"--address is '{address}'. Write HOST:PORT, as `ray start --head` prints it."
+        )
     try:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:

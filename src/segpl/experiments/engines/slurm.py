@@ -44,6 +44,8 @@ class SlurmEngine(Engine):
 
     def __init__(self, options: EngineOptions, folder: Path) -> None:
         super().__init__(options)
+        if options.gpus is not None and options.gpus % 1:
+            raise InputError(f"--gpus is {options.gpus}, but Slurm needs a whole number.")
         self.folder = folder.resolve()  # scripts, logs and results, on a shared file system
         self.minutes = ceil(parse_duration(options.time_limit or TIME_LIMIT, "--time-limit") / 60)
         self.submitted: dict[str, str] = {}  # task -> job
@@ -66,15 +68,13 @@ class SlurmEngine(Engine):
         submitit = import_extra("submitit", "slurm")
         require_slurm()
         executor = submitit.SlurmExecutor(self.folder, max_num_timeout=REQUEUES)
-        options, gpus = self.options, self.gpus_for(tasks)
-        if gpus != int(gpus):
-            raise InputError(f"--gpus is {gpus}, but Slurm needs a whole number.")
+        options = self.options
         given = {
             "job_name": "segpl",
             "time": self.minutes,
             "signal_delay_s": SIGNAL_SECONDS,
             "cpus_per_task": options.cpus or 1,
-            "gpus_per_node": int(gpus) or None,
+            "gpus_per_node": int(self.gpus_for(tasks)) or None,
             "mem": f"{ceil(1000 * options.memory)}M" if options.memory else None,
             "partition": options.partition,
             "account": options.account,

@@ -43,7 +43,8 @@ from segpl.report.tables import Table, mean_and_std, mean_of, p_text
 from segpl.settings import with_overrides
 
 FILES = Path(__file__).parent / "files"
-PREPARED, WINDOWS, RESULTS, PAIR = "prepared.json", "windows", "paper.csv", "figure-3.png"
+PREPARED, PLAN = "prepared.json", "plan.json"
+WINDOWS, RESULTS, PAIR = "windows", "paper.csv", "figure-3.png"
 PREPARERS: dict[str, Callable[[Path, Path, PaperData, Callable[[], None]], Plan]] = {
     "carve": prepare_carve,
     "brats2018": prepare_brats,
@@ -78,7 +79,7 @@ class PaperExperiment:
         if not source.is_dir():
             raise MissingFileError(f"--data {source} is not a folder. Pass the unpacked dataset.")
         wanted = PreparedRecord(self.name, str(source.resolve()), repr(asdict(self.data)))
-        record, plan = root / PREPARED, root / "plan.json"
+        record, plan = root / PREPARED, root / PLAN
         with one_process(root):
             if not record.exists():
                 data = self.data
@@ -95,14 +96,17 @@ class PaperExperiment:
                 )
         return plan
 
-    def results(self, out: Path, plan: Path, seeds: Sequence[int], *, device: str) -> PaperResults:
-        """Read the finished runs, and predict with other windows where the paper does."""
-        experiment = make_experiment(
+    def experiment(self, plan: Path, seeds: Sequence[int]) -> Experiment:
+        return make_experiment(
             read_toml(self.file),
             self.file.name,
             seeds=seeds,
             overrides=with_overrides({}, [f"data.plan={plan}", *self.overrides]),
         )
+
+    def results(self, out: Path, plan: Path, seeds: Sequence[int], *, device: str) -> PaperResults:
+        """Read the finished runs, and predict with other windows where the paper does."""
+        experiment = self.experiment(plan, seeds)
         runs = finished_runs(experiment, out)
         windows = [key for key in self.numbers.iou if key not in dict.fromkeys(runs)]
         scores = {
@@ -239,6 +243,9 @@ def read_paper(name: str, overrides: Iterable[str] = ()) -> PaperExperiment:
     where = f"{file.name}: [paper]"
     data = decode(PaperData, content.pop("data"), f"{file.name}: [paper.data]")
     numbers = decode(PaperNumbers, content, where)
+    dims = len(read_toml(file)["paper"]["data"]["patch"])
+    if len(data.patch) != dims:
+        raise InputError(f"paper.data.patch is {list(data.patch)}, but {name} needs {dims} sides.")
     rest = tuple(one for one in given if one not in own)
     return PaperExperiment(name, file, data, numbers, rest)
 
