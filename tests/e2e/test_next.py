@@ -58,6 +58,8 @@ def test_table_shows_case_and_reason(segpl, runs):
     answer = segpl("next", runs / "teacher", "--rule", "disagreement", "--count", 4)
     assert all(case in answer.out for case in ("u0", "u1", "u2", "u3"))
     assert "networks disagree on" in answer.out
+    advice = answer.err.split("To label them: ")[1]
+    assert advice.split() == f"segpl label {runs / 'data'} --run {runs / 'teacher'}".split()
 
 
 def test_disagreement_of_a_single_network_is_refused(segpl, runs):

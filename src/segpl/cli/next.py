@@ -23,6 +23,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from segpl.cli.suggestion import next_command
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
-    from segpl.display import plain_console
+    from segpl.display import plain_console, say
     from segpl.files import csv_text, write_text
     from segpl.labeling.ranking import rank_cases, require_positive, require_rule
     from segpl.report.tables import Table, number, print_table
@@ -71,4 +73,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rows_shown = [[one.case, number(one.score), one.reason] for one in found]
     print_table(Table(["case", "score", "reason"], rows_shown), plain_console(soft_wrap=False))
+    source = trained.config.data
+    given = {"data": source.path, "labels": source.labels or None, "run": args.run}
+    say(f"To label them: {next_command('label', given)}")
     return 0
