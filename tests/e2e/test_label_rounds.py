@@ -158,6 +158,19 @@ def test_advice_compares_the_gain_with_its_error(tmp_path, gain, is_worth_it):
     assert ("may not help" in rounds.advice()) is not is_worth_it
 
 
+def test_run_in_training_does_not_predict(tmp_path, monkeypatch):
+    """Scans that are opened meanwhile get masks of the last complete round."""
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=10)
+    rounds = rounds_in(tmp_path)
+    real = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: real(["sleep", "60"], **options))
+    rounds.start()
+    assert [one.path.name for one in rounds.trained] == ["x"]
+    rounds.stop()
+    assert [one.path.name for one in rounds.trained] == ["x", "x-2"]
+
+
 @pytest.mark.slow
 def test_failed_training_shows_the_end_of_its_output(tmp_path):
     rounds = rounds_in(tmp_path)

@@ -42,6 +42,7 @@ class Rounds:
         self.output = output  # what the training process prints
         self.options = tuple(options)  # of the first round
         self.process: subprocess.Popen[bytes] | None = None
+        self.current: Path | None = None  # run that the process trains
         self.lock = Lock()
 
     def folder(self, number: int) -> RunFolder:
@@ -57,7 +58,9 @@ class Rounds:
 
     @property
     def trained(self) -> list[RunFolder]:
-        return [folder for folder in self.started if folder.last.exists()]
+        """Runs with weights, except one that is being trained: its weights are not good yet."""
+        found = [folder for folder in self.started if folder.last.exists()]
+        return [one for one in found if not (self.is_training and one.path == self.current)]
 
     @property
     def is_training(self) -> bool:
@@ -68,7 +71,9 @@ class Rounds:
         with self.lock:
             if self.is_training:
                 raise InputError("training is already in progress. Wait for it, or stop it.")
-            command = [sys.executable, "-m", "segpl", *self.command(steps=steps, folds=folds)]
+            arguments = self.command(steps=steps, folds=folds)
+            self.current = Path(arguments[arguments.index("--out") + 1])
+            command = [sys.executable, "-m", "segpl", *arguments]
             self.output.parent.mkdir(parents=True, exist_ok=True)
             with self.output.open("wb") as output:
                 self.process = subprocess.Popen(

@@ -190,7 +190,7 @@ class LabelRequest(BaseHTTPRequestHandler):
             content = reader.decompress(body, size + 1)
         except zlib.error as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask is not valid gzip") from error
-        if len(content) > size or not reader.eof:
+        if not reader.eof:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask does not fit the scan")
         return content
 

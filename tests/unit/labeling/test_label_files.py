@@ -215,10 +215,14 @@ def test_draft_survives_and_saving_removes_it(data):
     assert files.draft("a", SHAPE) is None
 
 
-@pytest.mark.parametrize("damage", ["empty", "no archive", "truncated", "changed", "other shape"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "no archive", "truncated", "changed", "other shape", "other classes"]
+)
 def test_draft_that_does_not_fit_is_an_error(data, damage):
     files = files_of(data)
-    files.save_draft("a", Draft(drawn((5, 6, 8)), "labeled", ""))
+    shape = (5, 6, 8) if damage == "other shape" else SHAPE
+    added = 1 if damage == "other classes" else 0
+    files.save_draft("a", Draft(drawn(shape) + np.uint8(added), "labeled", ""))
     path = files.draft_file("a")
     content = path.read_bytes()
     damaged = {
@@ -226,9 +230,8 @@ def test_draft_that_does_not_fit_is_an_error(data, damage):
         "no archive": b"no archive",
         "truncated": content[:-9],
         "changed": content[:60] + bytes([255] * 20) + content[80:],
-        "other shape": content,
     }
-    path.write_bytes(damaged[damage])
+    path.write_bytes(damaged.get(damage, content))
     with pytest.raises(InputError, match="does not fit the scan"):
         files.draft("a", SHAPE)
 
@@ -269,3 +272,10 @@ def test_labels_folder_with_an_unusable_name_is_an_error(data, tmp_path, name):
     write_scan(tmp_path / "mine" / name)
     with pytest.raises(InputError, match=r"not named after a case|two labels have the same name"):
         read_dataset(data, labels=tmp_path / "mine")
+
+
+def test_at_most_255_classes_can_be_drawn():
+    names = tuple(map(str, range(257)))
+    assert len(ClassTable(names[:256], tuple(range(256))).names) == 256
+    with pytest.raises(InputError, match="257 classes"):
+        ClassTable(names, tuple(range(257)))

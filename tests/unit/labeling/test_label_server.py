@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,7 @@ def test_page_is_complete_and_protected(client, path):
     assert b"https://" not in content or path == "niivue.umd.js"
     assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
 def test_other_methods_are_refused(client):
@@ -267,6 +269,28 @@ def test_large_upload_is_refused_before_it_is_read(client, length):
 @pytest.mark.parametrize("header", ["Content-Length: -1", "Transfer-Encoding: chunked"])
 def test_upload_without_a_length_is_refused(client, header):
     assert answer(client, f"POST /{client.server.token}/case/a/label HTTP/1.1", header)[0] == 411
+
+
+def test_incomplete_upload_is_refused(client, root):
+    port = client.server.port
+    with socket.create_connection((ADDRESS, port), timeout=10) as connection:
+        head = f"POST /{client.server.token}/case/a/skip HTTP/1.1\r\nHost: {ADDRESS}:{port}\r\n"
+        connection.sendall(f"{head}Content-Length: 9\r\n\r\n123".encode())
+        connection.shutdown(socket.SHUT_WR)
+        assert b" 400 " in connection.recv(200)
+    assert not (root / ".segpl" / "labels.json").exists()
+
+
+def test_rest_of_a_refused_request_is_no_request(client):
+    smuggled = f"GET /{client.server.token}/queue HTTP/1.1"
+    line = f"POST /{client.server.token}/nothing HTTP/1.1"
+    port = client.server.port
+    with socket.create_connection((ADDRESS, port), timeout=10) as connection:
+        host = f"Host: {ADDRESS}:{port}\r\n"
+        body = f"{smuggled}\r\n{host}Connection: close\r\n\r\n"
+        connection.sendall(f"{line}\r\n{host}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        with connection.makefile("rb") as answers, suppress(ConnectionError):
+            assert answers.read().count(b"HTTP/1.1") == 1
 
 
 @pytest.mark.parametrize("channel", ["-1", "x", "9" * 5000])
@@ -453,3 +477,50 @@ def test_training_needs_a_label(tmp_path):
 @pytest.mark.parametrize("steps", ["-1", "0", "x", "1e3", "9" * 5000])
 def test_bad_number_of_steps_is_refused(client, steps):
     assert client.refusal(f"train?steps={steps}", b"")[0] == 400
+
+
+def test_cross_validation_needs_two_subjects(client):
+    status, why = client.refusal("train?folds=1", b"")
+    assert (status, "two subjects" in why) == (400, True)
+
+
+def test_label_of_another_shape_is_an_error(client, root):
+    label = np.zeros((4, 5, 7), np.uint8)
+    nibabel.Nifti1Image(label, AFFINE).to_filename(root / "labels" / "c.nii.gz")
+    status, why = client.refusal("case/c/description")
+    assert (status, "has the shape (4, 5, 7)" in why) == (400, True)
+
+
+@pytest.mark.parametrize(("low", "high", "is_ct"), [(-1000, 40000, True), (0, 100, False)])
+def test_wide_and_ct_intensities_are_shown_as_they_are(client, root, low, high, is_ct):
+    values = np.linspace(low, high, 120).round().astype(np.int32).reshape(SHAPE)
+    nibabel.Nifti1Image(values, AFFINE).to_filename(root / "images" / "a.nii.gz")
+    assert client.json("case/a/description")["is_ct"] is is_ct
+    shown = nibabel.Nifti1Image.from_bytes(client.ask("case/a/image")[1])
+    expected = nibabel.as_closest_canonical(nibabel.load(root / "images" / "a.nii.gz"))
+    np.testing.assert_array_equal(shown.get_fdata(), expected.get_fdata())
+
+
+def test_few_scans_stay_in_memory(client):
+    for name in "abc":
+        client.json(f"case/{name}/description")
+    assert list(client.server.session.scans) == ["b", "c"]
+
+
+def test_prediction_of_other_weights_is_not_used(client):
+    session = client.server.session
+    path = session.prediction_file("a")
+    path.parent.mkdir(parents=True)
+    mask = np.ones(SHAPE, np.uint8)
+    np.savez(path, indices=mask, uncertainty=mask, weights="first")
+    assert session.stored_prediction("a", SHAPE, "second") is None
+    assert session.stored_prediction("a", (4, 5, 7), "first") is None
+    assert session.stored_prediction("a", SHAPE, "first") is not None
+
+
+def test_ignore_label_is_the_last_class(tmp_path):
+    data = write_scans(tmp_path / "data")
+    content = {"labels": {"background": 0, "organ": 3, "ignore": 9}}
+    (data / "labels.json").write_text(json.dumps(content))
+    classes = Session(data, run=tmp_path / "run").files.classes
+    assert (classes.names, classes.numbers) == (("background", "organ", "ignore"), (0, 3, 9))
