@@ -31,6 +31,7 @@ def make_archive() -> bytes:
 class Server(ThreadingHTTPServer):
     archive = make_archive()
     cut = 0  # bytes after which the next answer ends; 0: none
+    has_ranges = True
     starts: list[int]  # first byte of every request
 
     @property
@@ -44,7 +45,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         start = int(re.findall(r"\d+", self.headers.get("Range", "0"))[0])
         self.server.starts.append(start)
+        start = start if self.server.has_ranges else 0
         content = self.server.archive[start:]
+        if not content:
+            self.send_error(416)
+            return
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -87,6 +92,18 @@ def test_interrupted_download_resumes(server, tmp_path):
         get_dataset("task05", tmp_path)
     assert (get_dataset("task05", tmp_path) / "dataset.json").read_text() == "{}"
     assert server.starts == [0, 20_000]
+
+
+def test_server_without_ranges_sends_everything_again(server, tmp_path):
+    server.has_ranges = False
+    (tmp_path / f"{TITLE}.tar.part").write_bytes(server.archive[:20_000])
+    assert (get_dataset("task05", tmp_path) / "dataset.json").is_file()
+
+
+def test_download_that_was_interrupted_after_its_last_byte_is_used(server, tmp_path):
+    (tmp_path / f"{TITLE}.tar.part").write_bytes(server.archive)
+    assert (get_dataset("task05", tmp_path) / "dataset.json").is_file()
+    assert server.starts == [len(server.archive)]
 
 
 def test_damaged_archive_is_removed(server, tmp_path, monkeypatch):
