@@ -188,3 +188,20 @@ def test_stopping_is_not_a_failure(tmp_path):
     assert not rounds.is_training
     assert rounds.process.returncode == -signal.SIGTERM
     assert rounds.failure == ""
+
+
+def test_round_without_weights_is_resumed_and_long_curves_are_thinned(tmp_path):
+    folder = RunFolder(tmp_path / "runs" / "x")
+    fake_run(folder.path, steps=900, taken=900)
+    write_text(folder.log, "step,supervised\n" + "".join(f"{n},0.5\n" for n in range(1, 901)))
+    rounds = rounds_in(tmp_path)
+    assert 200 <= len(rounds.curve()) <= 400
+    assert "--resume" not in rounds.command()
+    folder.last.unlink()
+    assert "--resume" in rounds.command()
+
+
+def test_no_advice_without_more_labels(tmp_path):
+    for name in ("x", "x-2"):
+        fake_run(tmp_path / "runs" / name, steps=20, taken=20, dice=[0.5, 0.6])
+    assert rounds_in(tmp_path).advice() == ""
