@@ -111,6 +111,15 @@ def test_interrupted_command_resumes_as_it_says(segpl, tmp_path, monkeypatch, na
     assert {path: after[path] for path in before} == before
 
 
+ELSEWHERE = {
+    "data": "unit/data/test_download.py",
+    "label": "unit/labeling/test_label_files.py",
+    "paper": "e2e/test_paper.py",  # it trains with `compare`
+    "stress": "e2e/test_stress.py",
+    "train": "e2e/test_resume.py",
+}
+
+
 def test_every_command_with_resume_advice_is_tested():
-    """`train` is in test_resume.py, `stress` in test_stress.py."""
-    assert {*COMMANDS, "train", "stress"} == set(RESUME_ADVICE)
+    assert {*COMMANDS, *ELSEWHERE} == set(RESUME_ADVICE)
+    assert all((Path(__file__).parents[1] / path).is_file() for path in ELSEWHERE.values())
