@@ -17,6 +17,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segpl.cli.options import add_overrides
+
 if TYPE_CHECKING:
     from segpl.experiments.bench.workload import Workload
     from segpl.settings import Config
@@ -65,12 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rounds", type=int, metavar="N", help="timed rounds (default: 5; on a CPU, 3)"
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any setting, such as network.width=16 or train.compile=off; a method setting applies "
+    add_overrides(
+        parser,
+        "any setting, such as network.width=16 or train.compile=off; a method setting applies "
         "to all methods that have it",
     )
     parser.add_argument("--out", type=Path, metavar="JSON", help="also write all results here")

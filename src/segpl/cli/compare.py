@@ -27,6 +27,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from segpl.cli.options import add_overrides
+
 EXPERIMENT_OPTIONS = ("phantom", "methods", "seeds", "steps", "labeled", "test", "device")
 ENGINE_OPTIONS = (
     *("jobs", "address", "cpus", "gpus", "memory", "retries"),
@@ -81,12 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DATASET",
         help="train on these datasets of a TOML file only",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any setting of all runs, for example train.lr=0.003, or of one method: "
+    add_overrides(
+        parser,
+        "any setting of all runs, for example train.lr=0.003, or of one method: "
         "methods.segpl.alpha=1",
     )
     parser.add_argument(

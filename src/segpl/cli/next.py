@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from segpl.cli.options import add_checkpoint
 from segpl.cli.suggestion import next_command
 
 
@@ -41,12 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="seed of the random choices (default 0)"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--checkpoint",
-        choices=("last", "best"),
-        default="last",
-        help="last (default), or best on the validation cases",
-    )
+    add_checkpoint(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--out", type=Path, metavar="CSV", help="also write a CSV file")
 

@@ -19,6 +19,7 @@ import shlex
 from pathlib import Path
 
 from segpl.cli import compare
+from segpl.cli.options import add_overrides
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers of labels, such as volumes-2 (default: all)",
     )
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any setting of all runs, such as train.steps=100, or of the preparation, such as "
+    add_overrides(
+        parser,
+        "any setting of all runs, such as train.steps=100, or of the preparation, such as "
         "paper.data.test=10",
     )
     parser.add_argument(

@@ -17,6 +17,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segpl.cli.options import add_checkpoint
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -44,12 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.5,
         help="minimum overlap of neighboring windows, as a fraction (default 0.5)",
     )
-    parser.add_argument(
-        "--checkpoint",
-        choices=("last", "best"),
-        default="last",
-        help="last (default), or best on the validation cases",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--samples",
         type=int,

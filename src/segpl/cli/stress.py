@@ -17,6 +17,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from segpl.cli.options import add_checkpoint
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -69,12 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, help="seed of the random artifacts (default 0)"
     )
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--checkpoint",
-        choices=("last", "best"),
-        default="last",
-        help="last (default), or best on the validation cases",
-    )
+    add_checkpoint(parser)
 
 
 def run(args: argparse.Namespace) -> int:

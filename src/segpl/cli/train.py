@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segpl.cli.check import add_yes
+from segpl.cli.options import add_overrides
 from segpl.cli.suggestion import next_command
 
 if TYPE_CHECKING:
@@ -97,12 +98,9 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_yes(parser)
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="any setting, such as method.alpha=0.1; see `segpl list settings`",
+    add_overrides(
+        parser,
+        "any setting, such as method.alpha=0.1; see `segpl list settings`",
     )
 
 
