@@ -18,7 +18,7 @@ import re
 import secrets
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from functools import cache
@@ -152,10 +152,7 @@ def one_process(folder: Path) -> Iterator[None]:
 def append_text(path: Path, text: str) -> None:
     """Append to a file; a symbolic link in its place is an error."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-    with (
-        storage_errors(path),
-        open(os.open(path, flags, 0o666), "a", encoding="utf-8") as handle,
-    ):
+    with storage_errors(path), open(os.open(path, flags, 0o666), "a", encoding="utf-8") as handle:
         handle.write(text)
 
 
@@ -233,6 +230,15 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError as error:  # also bad UTF-8 and numbers of thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}.") from error
     return table
+
+
+def flat_items(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by their full names, such as `train.lr`."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_items(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from numpy.typing import ArrayLike
 
-from segpl.assembly import (
-    build_method,
-    open_dataset,
-)
+from segpl.assembly import build_method, open_dataset
 from segpl.cores import limit_threads
 from segpl.data.arrays import image_in_memory, labels_like
 from segpl.data.masks import select_classes
@@ -23,29 +20,18 @@ from segpl.data.split import Split
 from segpl.display import bar, say
 from segpl.engine.acceleration import fuse_networks
 from segpl.engine.checkpoint import load_weights, read_checkpoint
-from segpl.engine.device import (
-    choose_device,
-    memory_format,
-)
+from segpl.engine.device import choose_device, memory_format
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import Method
 from segpl.notebook import describe_run, show_run
-from segpl.predict.familiarity import (
-    FEWEST_IMAGES,
-    ScanJudge,
-    read_training_images,
-)
+from segpl.predict.familiarity import FEWEST_IMAGES, ScanJudge, read_training_images
 from segpl.predict.inference import PredictedImage, predict_image
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import average_views
 from segpl.predict.sampling_choice import samplers_for, sampling_note, views_note
-from segpl.settings import (
-    Config,
-    read_config,
-    resolve,
-)
+from segpl.settings import Config, read_config, resolve
 from segpl.validate.postprocessing import one_component_classes_of, prediction_note
 
 

@@ -106,12 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def chosen_workloads(args: argparse.Namespace, config: Config, *, small: bool) -> list[Workload]:
     """The chosen settings, or one workload for the given plan or patch."""
     from segpl.data.plan import Plan
-    from segpl.experiments.bench.workload import (
-        SETTINGS,
-        Workload,
-        named_workload,
-        plan_for_patch,
-    )
+    from segpl.experiments.bench.workload import SETTINGS, Workload, named_workload, plan_for_patch
 
     if not (args.plan or args.patch):
         return [named_workload(name, small=small) for name in args.setting or SETTINGS]

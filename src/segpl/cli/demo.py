@@ -46,6 +46,6 @@ def run(args: argparse.Namespace) -> int:
     for answer in answers(found):
         console.print(answer.headline, *answer.sentences)
     console.print(
-        f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans.",
+        f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans."
     )
     return 0

@@ -45,8 +45,7 @@ RESUME_ADVICE = {
     "label": "Labels and unsaved strokes are kept. The same command opens them again.",
     "report": "Finished predictions are kept. The same command resumes where it stopped.",
     **dict.fromkeys(
-        ("compare", "demo", "stress", "paper", "data"),
-        "The same command resumes where it stopped.",
+        ("compare", "demo", "stress", "paper", "data"), "The same command resumes where it stopped."
     ),
 }
 

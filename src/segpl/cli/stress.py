@@ -22,11 +22,7 @@ from segpl.cli.options import add_checkpoint
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs",
-        type=Path,
-        nargs="+",
-        metavar="RUN",
-        help="run folders of one dataset",
+        "runs", type=Path, nargs="+", metavar="RUN", help="run folders of one dataset"
     )
     parser.add_argument(
         "--data", type=Path, help="labeled dataset to score on (default: the runs' test cases)"

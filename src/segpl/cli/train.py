@@ -75,8 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that the plan depends on."""
     parser.add_argument(
-        "--method",
-        help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`",
+        "--method", help="bpl-mix (default), segpl-vi, supervised, ...; see `segpl list methods`"
     )
     parser.add_argument(
         "--labeled",
@@ -98,10 +97,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_yes(parser)
     parser.add_argument("--device", help="auto (default), cpu, cuda or cuda:N")
-    add_overrides(
-        parser,
-        "any setting, such as method.alpha=0.1; see `segpl list settings`",
-    )
+    add_overrides(parser, "any setting, such as method.alpha=0.1; see `segpl list settings`")
 
 
 def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:

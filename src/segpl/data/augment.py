@@ -161,10 +161,7 @@ def random_motion(
 
 
 def simulate_scanner(
-    image: Tensor,
-    settings: AugmentSettings,
-    rng: np.random.Generator,
-    generator: torch.Generator,
+    image: Tensor, settings: AugmentSettings, rng: np.random.Generator, generator: torch.Generator
 ) -> Tensor:
     """Apply each change in `SCANNER` to images (B, C, *S) with probability `settings.scanner`.
 

@@ -74,12 +74,7 @@ def require_finite(module: nn.Module, when: str) -> None:
 
 
 def save_checkpoint(
-    path: Path,
-    *,
-    step: int,
-    module: nn.Module,
-    optimizer: Adam,
-    facts: Facts,
+    path: Path, *, step: int, module: nn.Module, optimizer: Adam, facts: Facts
 ) -> None:
     tensors = {f"model.{key}": value for key, value in module.state_dict().items()}
     for index, state in optimizer.state.items():

@@ -37,11 +37,7 @@ class Pairing:
 
 
 def pair_cases(
-    predictions: Path,
-    labels: Path,
-    *,
-    region: str | Path | None = None,
-    layout: str | None = None,
+    predictions: Path, labels: Path, *, region: str | Path | None = None, layout: str | None = None
 ) -> Pairing:
     """Match predictions and labels by case name; their formats may differ.
 

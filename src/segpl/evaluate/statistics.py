@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+Key = TypeVar("Key")
 BySeed = Mapping[int, Mapping[Any, float]]  # seed -> case -> value
 BOOTSTRAP_SAMPLES = 10_000
 EXACT_UP_TO = 50  # pairs; for more, the normal approximation is as good
@@ -132,11 +133,15 @@ def _mean_of_drawn(row: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDArra
 
 def case_means(values: BySeed) -> dict[Any, float]:
     """Mean of each case over the seeds that have it."""
-    groups: dict[Any, list[float]] = {}
-    for seed in values:
-        for case, value in values[seed].items():
-            groups.setdefault(case, []).append(value)
-    return {case: math.fsum(group) / len(group) for case, group in groups.items()}
+    return mean_by_key(pair for cases in values.values() for pair in cases.items())
+
+
+def mean_by_key(pairs: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    """Mean of the values of each key, in order of first appearance."""
+    groups: dict[Key, list[float]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return {key: statistics.fmean(values) for key, values in groups.items()}
 
 
 def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, Difference]:

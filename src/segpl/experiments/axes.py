@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any
 
 from segpl.errors import InputError, did_you_mean
+from segpl.files import flat_items
 from segpl.methods.base import METHODS
 from segpl.settings import DEFAULT_METHOD, merge_settings, resolve
 
@@ -135,7 +136,7 @@ def parse_axes(content: Any, source: str) -> Axes:
     seeds: tuple[int, ...] = ()
     axes: list[Axis] = []
     found: set[str] = set()
-    for name, values in flat_lists(content):
+    for name, values in flat_items(content):
         if not isinstance(values, list) or not values:
             raise InputError(f"{where}: {name} is {values!r}, but must be a list of values.")
         if any(value in values[:place] for place, value in enumerate(values)):
@@ -151,15 +152,6 @@ def parse_axes(content: Any, source: str) -> Axes:
         else:
             axes.append(Axis(setting, tuple(values)))
     return Axes(where, methods, seeds, tuple(axes))
-
-
-def flat_lists(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """`threshold.family = [...]` is a table in a table."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat_lists(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def find_setting(name: str, where: str) -> str:

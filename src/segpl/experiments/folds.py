@@ -8,18 +8,13 @@ runs/a/folds.csv           each labeled case, scored by the run that held it out
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import (
-    TrainingInputs,
-    build_trainer,
-    load_training_volumes,
-    open_dataset,
-)
+from segpl.assembly import TrainingInputs, build_trainer, load_training_volumes, open_dataset
 from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
@@ -30,19 +25,14 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.evaluate.postprocessing_file import read_postprocessing
 from segpl.evaluate.scores import read_scores
+from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation_file import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
 from segpl.files import csv_text, write_text
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table
 from segpl.run import Run, load_run
-from segpl.settings import (
-    Config,
-    claim_folder,
-    gather_settings,
-    resumed_config,
-    with_overrides,
-)
+from segpl.settings import Config, claim_folder, gather_settings, resumed_config, with_overrides
 from segpl.training import (
     budget_of_new_run,
     default_budget,
@@ -69,12 +59,12 @@ class FoldEstimate:
     @property
     def cases(self) -> dict[str, float]:
         """Dice of each case, averaged over classes."""
-        return mean_dice((row.case, row.dice) for row in self.rows)
+        return mean_by_key((row.case, row.dice) for row in self.rows)
 
     @property
     def by_class(self) -> dict[str, float]:
         """Dice of each class, averaged over cases."""
-        return mean_dice((row.class_name, row.dice) for row in self.rows)
+        return mean_by_key((row.class_name, row.dice) for row in self.rows)
 
     @property
     def mean(self) -> float:
@@ -370,14 +360,6 @@ def collect_estimate(
         tuple(len(split.labeled) for split in splits),
         len({subject[name] for split in splits for name in split.validation}),
     )
-
-
-def mean_dice(scores: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Mean Dice by name, from pairs of name and Dice."""
-    found: dict[str, list[float]] = {}
-    for name, dice in scores:
-        found.setdefault(name, []).append(dice)
-    return {name: statistics.fmean(values) for name, values in found.items()}
 
 
 def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:

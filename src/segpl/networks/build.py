@@ -62,9 +62,5 @@ def _build_monai(settings: NetworkSettings, shape: NetworkShape, width: int) -> 
             )
     body = MonaiBody(settings.name, settings.options, shape, width)
     return Network(
-        body,
-        dims=shape.dims,
-        outputs=shape.outputs,
-        features=body.features,
-        trunk=body.features,
+        body, dims=shape.dims, outputs=shape.outputs, features=body.features, trunk=body.features
     )

@@ -19,12 +19,7 @@ from segpl.data.readers import Grid, read_image, read_label
 from segpl.engine.device import is_out_of_memory
 from segpl.errors import DivergedError, InputError, StorageError, UserError
 from segpl.predict.familiarity import ScanJudge
-from segpl.predict.inference import (
-    MOST_AHEAD,
-    Inference,
-    PreparedScan,
-    entropy_of,
-)
+from segpl.predict.inference import MOST_AHEAD, Inference, PreparedScan, entropy_of
 from segpl.predict.inputs import Job
 from segpl.predict.labeling import Segmentation
 from segpl.predict.outputs import (

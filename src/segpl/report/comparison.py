@@ -16,14 +16,7 @@ from segpl.evaluate.statistics import (
     estimate,
     smallest_p,
 )
-from segpl.report.tables import (
-    Table,
-    interval,
-    mean_and_std,
-    mean_of,
-    p_text,
-    signed_number,
-)
+from segpl.report.tables import Table, interval, mean_and_std, mean_of, p_text, signed_number
 
 FEW_SEEDS = 5  # below, bootstrap intervals may be far too narrow
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,11 +18,11 @@ from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
 from segpl.evaluate.scores import Score
+from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation_file import ValidationRow, read_validation
-from segpl.files import RESTORE, convert_record, read_record, read_table, read_toml
+from segpl.files import RESTORE, convert_record, flat_items, read_record, read_table, read_toml
 from segpl.report.run_scores import current_predictions, current_scores
 
-Key = TypeVar("Key")
 Value = TypeVar("Value")
 UNREADABLE = (UserError, OSError)
 FOLD_COLUMNS = ("step", "fold", "case", "class", "dice")
@@ -103,27 +103,20 @@ class RunRecord:
 
     def by_case(self, metric: str) -> dict[str, float]:
         """Test score of each case, averaged over classes; nan if a class has no number."""
-        return _mean_by_key((s.case, s.value) for s in self.scores if s.metric == metric)
+        return mean_by_key((s.case, s.value) for s in self.scores if s.metric == metric)
 
     def folds_by_case(self) -> dict[str, float]:
         """Dice of each labeled case by the fold that held it out, averaged over classes."""
-        return _mean_by_key((row.case, row.dice) for row in self.folds)
+        return mean_by_key((row.case, row.dice) for row in self.folds)
 
     def validation_by_case(self) -> dict[str, float]:
         """Dice of each validation case at the last step, averaged over classes."""
         last = max((row.step for row in self.validation), default=0)
-        return _mean_by_key((row.case, row.dice) for row in self.validation if row.step == last)
+        return mean_by_key((row.case, row.dice) for row in self.validation if row.step == last)
 
     def validation_curve(self) -> dict[int, float]:
         """Mean validation Dice over cases and classes, by step."""
-        return _mean_by_key((row.step, row.dice) for row in self.validation)
-
-
-def _mean_by_key(pairs: Iterator[tuple[Key, float]]) -> dict[Key, float]:
-    groups: dict[Key, list[float]] = {}
-    for key, value in pairs:
-        groups.setdefault(key, []).append(value)
-    return {key: math.fsum(values) / len(values) for key, values in groups.items()}
+        return mean_by_key((row.step, row.dice) for row in self.validation)
 
 
 def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
@@ -139,6 +132,7 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
             problems.append(f"no {what}: {reason(error)}")
             return otherwise
 
+    components = folder.postprocessing
     no_log: dict[str, list[float]] = {}
     no_table: dict[str, Any] = {}
     split = attempt("split", lambda: Split.read(folder.split), None)
@@ -164,7 +158,9 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         predicted=attempt("predictions", lambda: current_predictions(folder), no_predictions),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),
-        postprocessing=attempt("post-processing", lambda: _postprocessing(folder), None),
+        postprocessing=attempt("post-processing", lambda: read_postprocessing(components), None)
+        if components.exists()
+        else None,
         seconds=_last(times, "seconds"),
         peak_bytes=_last(times, "peak_bytes"),
         parameters=summary.parameters,
@@ -206,8 +202,7 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
         raise InputError(f"{folder.path} is not a run folder: it has no config.toml.")
     content = read_toml(path)
     convert_record(content, _Config, path)
-    settings = dict(_flatten(content))
-    return settings
+    return dict(flat_items(content))
 
 
 def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
@@ -221,10 +216,6 @@ def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
             f"train --out {folder.path} --resume` measures it again."
         )
     return record
-
-
-def _postprocessing(folder: RunFolder) -> PostProcessing | None:
-    return read_postprocessing(folder.postprocessing) if folder.postprocessing.exists() else None
 
 
 def reason(error: BaseException) -> str:
@@ -244,14 +235,6 @@ def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
             f"them with `segpl train --out {folder.path} --resume --folds N`."
         )
     return rows
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _last(log: Mapping[str, Sequence[float]], column: str) -> float:

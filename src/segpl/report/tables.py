@@ -12,7 +12,7 @@ from segpl.errors import count_noun
 from segpl.evaluate.calibration import TITLES
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import Score, empty_note, summarize
-from segpl.evaluate.statistics import estimate
+from segpl.evaluate.statistics import estimate, mean_by_key
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -77,11 +77,7 @@ def scores_by_class(scores: list[Score]) -> Table:
 def worst_cases(scores: list[Score], most: int = 5) -> list[str]:
     """The cases with the worst main metric, averaged over classes: 'case_7 (Dice 0.412)'."""
     main = main_metric(scores)
-    values: dict[str, list[float]] = {}
-    for score in scores:
-        if score.metric == main:
-            values.setdefault(score.case, []).append(score.value)
-    means = {case: statistics.fmean(group) for case, group in values.items()}
+    means = mean_by_key((score.case, score.value) for score in scores if score.metric == main)
     title = METRICS[main].title
     return [f"{case} ({title} {number(means[case])})" for case in worst_first(main, means)[:most]]
 

@@ -36,10 +36,7 @@ class Normal(Distribution):
 
     def sample(self, generator: torch.Generator) -> Tensor:
         noise = torch.randn(
-            self.mean.shape,
-            generator=generator,
-            device=self.mean.device,
-            dtype=self.mean.dtype,
+            self.mean.shape, generator=generator, device=self.mean.device, dtype=self.mean.dtype
         )
         return self.at(noise)
 

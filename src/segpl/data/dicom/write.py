@@ -98,9 +98,7 @@ def _description(number: int, name: str) -> Any:
         segmented_property_type=getattr(codes.SCT, term, codes.SCT.Tissue),
         algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
-            name=WRITTEN_BY,
-            version=segpl.__version__,
-            family=codes.DCM.ArtificialIntelligence,
+            name=WRITTEN_BY, version=segpl.__version__, family=codes.DCM.ArtificialIntelligence
         ),
         display_color=highdicom.color.CIELabColor.from_string(color),
     )

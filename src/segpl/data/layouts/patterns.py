@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset
-from segpl.data.layouts.base import (
-    TEST_FOLDERS,
-    UNLABELED_FOLDERS,
-    merge_parts,
-    reject_orphans,
-)
+from segpl.data.layouts.base import TEST_FOLDERS, UNLABELED_FOLDERS, merge_parts, reject_orphans
 from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError

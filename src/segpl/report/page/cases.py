@@ -242,12 +242,7 @@ def unscored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseReques
 
 
 def case_request(
-    dataset: str,
-    name: str,
-    title: str,
-    masks: Sequence[tuple[RunCases, str]],
-    *,
-    is_featured: bool,
+    dataset: str, name: str, title: str, masks: Sequence[tuple[RunCases, str]], *, is_featured: bool
 ) -> CaseRequest:
     first, _ = masks[0]
     return CaseRequest(

@@ -82,10 +82,7 @@ class Gallery:
 
 
 def make_gallery(
-    requests: Sequence[CaseRequest],
-    *,
-    budget: int,
-    advance: Callable[[], object] = lambda: None,
+    requests: Sequence[CaseRequest], *, budget: int, advance: Callable[[], object] = lambda: None
 ) -> Gallery:
     """Draw the cases in the order of the requests; sheets and tiles stay below `budget` bytes.
 

@@ -166,11 +166,7 @@ def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[
         for channel, window in zip(channels, windows, strict=True)
     ]
     return draw_mosaic(
-        np.stack(shown, -1),
-        labels,
-        pixel,
-        numbers,
-        side=PICTURE_SIDE if dims == 2 else SLICE_SIDE,
+        np.stack(shown, -1), labels, pixel, numbers, side=PICTURE_SIDE if dims == 2 else SLICE_SIDE
     )
 
 

@@ -18,14 +18,7 @@ from segpl.report.comparison import significantly_best
 from segpl.report.figures import INK, PANEL, make_plain, run_color, safe_name
 from segpl.report.sections.answer import estimates
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
-from segpl.report.tables import (
-    Table,
-    interval,
-    mean_and_std,
-    mean_of,
-    metric_title,
-    number,
-)
+from segpl.report.tables import Table, interval, mean_and_std, mean_of, metric_title, number
 
 TITLE = "Scores on the test cases"
 BOX_PLOTS = ("dice", "hd95")

@@ -16,7 +16,6 @@ from segpl.report.stress.rows import (
     by_case,
     curve_of,
     degradations_in,
-    names_in,
 )
 
 MAX_ACROSS = 5  # panels
@@ -42,7 +41,7 @@ def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None 
     `notes` say what severity 1 of a degradation means; they are shown in the titles.
     """
     degradations = degradations_in(rows)
-    runs = names_in(row.run for row in rows)
+    runs = list(dict.fromkeys(row.run for row in rows))
     down = max(1, -(-len(degradations) // MAX_ACROSS))
     across = max(1, -(-len(degradations) // down))
     width = STRESS_PANEL[0] * max(across, 1.5)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import EMPTY_POLICY
-from segpl.evaluate.statistics import BySeed
+from segpl.evaluate.statistics import BySeed, mean_by_key
 from segpl.files import csv_text, read_table, write_text
 from segpl.report.comparison import significantly_best
 from segpl.report.tables import Table
@@ -45,34 +45,28 @@ def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
     write_text(path, csv_text([STRESS_COLUMNS, *lines]))
 
 
-def names_in(values: Iterable[str]) -> list[str]:
-    """Unique values, in order of first appearance."""
-    return list(dict.fromkeys(values))
-
-
 def degradations_in(rows: Sequence[StressRow]) -> list[str]:
-    return [name for name in names_in(row.degradation for row in rows) if name != CLEAN]
+    return list(dict.fromkeys(row.degradation for row in rows if row.degradation != CLEAN))
+
+
+def rows_of(rows: Sequence[StressRow], run: str, degradation: str) -> list[StressRow]:
+    return [row for row in rows if (row.run, row.degradation) == (run, degradation)]
 
 
 def by_case(rows: Sequence[StressRow], run: str, degradation: str) -> dict[float, list[float]]:
     """Severity -> Dice of the cases, each averaged over classes."""
-    found: dict[float, dict[str, list[float]]] = {}
-    for row in rows:
-        if row.run == run and row.degradation == degradation:
-            found.setdefault(row.severity, {}).setdefault(row.case, []).append(row.dice)
-    return {
-        severity: [statistics.fmean(values) for values in cases.values()]
-        for severity, cases in sorted(found.items())
+    own = rows_of(rows, run, degradation)
+    found: dict[float, list[float]] = {
+        severity: [] for severity in sorted({r.severity for r in own})
     }
+    for (severity, _), dice in mean_by_key(((r.severity, r.case), r.dice) for r in own).items():
+        found[severity].append(dice)
+    return found
 
 
 def dice_by_case(rows: Sequence[StressRow], run: str, degradation: str) -> BySeed:
     """Dice of each case, averaged over classes and severities."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row.run == run and row.degradation == degradation:
-            found.setdefault(row.case, []).append(row.dice)
-    return {0: {case: statistics.fmean(values) for case, values in found.items()}}
+    return {0: mean_by_key((row.case, row.dice) for row in rows_of(rows, run, degradation))}
 
 
 def curve_of(
@@ -94,7 +88,7 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
     """One row per degradation and run: Dice on clean and degraded images, and the drop."""
     shown: list[list[str]] = []
     bold: set[tuple[int, int]] = set()
-    runs = names_in(row.run for row in rows)
+    runs = list(dict.fromkeys(row.run for row in rows))
     for degradation in degradations_in(rows):
         places: dict[str, int] = {}  # run -> row
         for run in runs:
