@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from importlib.util import find_spec
 
 from rich.console import Console, RenderableType
@@ -22,6 +21,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
+from segpl.durations import format_rounded
 from segpl.errors import spell_options
 
 # columns of log.csv in words; other losses by their name
@@ -164,7 +164,7 @@ class TrainingDisplay:
         if step in (first, self.steps):
             return ""
         seconds = (time.monotonic() - when) / (step - first) * (self.steps - step)
-        return str(timedelta(seconds=round(seconds)))
+        return f"{format_rounded(seconds)} left"
 
     def on_log(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
@@ -176,7 +176,7 @@ class TrainingDisplay:
         if self.is_plain and not self.is_quiet and is_due:
             self.next_line = tenth + 1, now + MAX_SILENCE
             left = self.time_left(step)
-            ending = f", {left} left" if left else ""
+            ending = f", {left}" if left else ""
             line = f"{self.title}: step {step} of {self.steps}, {values}{ending}"
             self.console.print(line)
 

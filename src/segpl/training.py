@@ -23,15 +23,8 @@ from segpl.assembly import (
 )
 from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say, stopwatch
-from segpl.engine.budget import (
-    Budget,
-    TrainingSpeed,
-    affordable_steps,
-    format_duration,
-    format_rounded,
-    measure_step,
-    parse_duration,
-)
+from segpl.durations import format_duration, format_rounded, parse_duration
+from segpl.engine.budget import Budget, TrainingSpeed, affordable_steps, measure_step
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import choose_device, is_out_of_memory, total_memory
 from segpl.engine.distributed import ALONE, Processes, join_processes

@@ -40,7 +40,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(budget, "MOST_STEPS", STEPS)
     monkeypatch.setattr(budget, "FEWEST_STEPS", 1)
     monkeypatch.setattr(budget, "MEASURED_SECONDS", 0.01)
-    monkeypatch.setattr(budget, "MEASURED_STEPS", 2)
+    monkeypatch.setattr(budget, "MEASUREMENT", 0.01)
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
     monkeypatch.setattr("segpl.training.measure_speed", lambda *_: TrainingSpeed(10.0))
     answer = start("run", "--time", "90s")
     check_words(
-        answer, r"'90s' allows 8 steps \(10.0 s each\)", "at least 100", "--time '19m' or more"
+        answer, r"'1m30s' allows 8 steps \(10.0 s each\)", "at least 100", "--time '19m' or more"
     )
     assert not (tmp_path / "run").exists()
 

@@ -43,7 +43,7 @@ def test_plain_output_shows_the_time_left_without_the_first_step(clock, capsys):
     with TrainingDisplay("segpl", 100) as shown:
         simulate(shown, clock, range(1, 101), pace=2)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "segpl: step 10 of 100, labeled loss 0.50, 0:03:00 left"
+    assert lines[0] == "segpl: step 10 of 100, labeled loss 0.50, 3m left"
     assert lines[-1] == "segpl: step 100 of 100, labeled loss 0.50"
 
 
@@ -51,7 +51,7 @@ def test_time_left_of_a_resumed_run_uses_its_own_steps(clock, capsys):
     with TrainingDisplay("segpl", 1000) as shown:
         simulate(shown, clock, range(901, 911), pace=2)
     assert capsys.readouterr().err.splitlines() == [
-        "segpl: step 910 of 1000, labeled loss 0.50, 0:03:00 left"
+        "segpl: step 910 of 1000, labeled loss 0.50, 3m left"
     ]
 
 
@@ -86,7 +86,7 @@ def test_bar_in_a_narrow_terminal_keeps_all_numbers(clock, monkeypatch, capsys):
         shown.on_log(1502, LONG_ROW)
     frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
     bar, values = re.split(r"[\r\n]+", frames.strip())[-2:]
-    assert bar.endswith("1502/2000 4:09:00")
+    assert bar.endswith("1502/2000 4h9m left")
     assert values.strip() == (
         "labeled loss 0.50, pseudo-label loss 0.50, threshold cost 11.50, threshold 0.50"
     )

@@ -16,7 +16,17 @@ import segpl
 
 ROOT = Path(segpl.__file__).parent
 LAYERS = [
-    {"types", "registry", "schedules", "errors", "files", "display", "resize", "cores"},
+    {
+        "types",
+        "registry",
+        "schedules",
+        "errors",
+        "files",
+        "display",
+        "resize",
+        "cores",
+        "durations",
+    },
     {"losses", "threshold", "networks", "views", "data"},
     {"methods"},
     {"engine", "evaluate"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from segpl.durations import format_duration, format_seconds
 from segpl.engine.acceleration import WARM_UP
 from segpl.engine.device import synchronize
 from segpl.engine.meter import Meter
@@ -18,16 +18,13 @@ from segpl.engine.trainer import MOST_STEPS, Trainer, TrainSettings
 from segpl.errors import InputError
 from segpl.methods.base import Method
 
-NUMBER = r"(\d+(?:\.\d+)?)"
-DURATION = re.compile(rf"(?:{NUMBER}h)? ?(?:{NUMBER}m)? ?(?:{NUMBER}s)?", re.ASCII)
-EXAMPLES = "Write hours, minutes and seconds, such as '2h', '30m', '1h30m' or '90s'."
-LONGEST = 30 * 24 * 3600  # seconds
 FEWEST_STEPS = 100
 MOST_DEFAULT_STEPS = 2_000  # longer runs were not better on every dataset
-# measure at least this many steps and seconds, but at most this fraction of the budget
-MEASURED_STEPS = 10
+# measure at least this many times, and for this many seconds or fraction of a shorter budget
+MEASUREMENTS = 3
 MEASURED_SECONDS = 5.0
 MEASURED_SHARE = 0.03
+MEASUREMENT = 1.0  # seconds, or one step if that takes longer
 HOPELESS = 2.0  # on a CPU, if the second step is this many times too slow, measure no others
 OVERHEAD = 0.02  # fraction of the budget for checkpoints and log lines
 SUGGESTED_MARGIN = 1.1  # factor on a suggested budget: the next measurement may be slower
@@ -64,47 +61,6 @@ class TrainingSpeed:
         return (settings.steps * self.step + validations * self.validation) / (1 - OVERHEAD)
 
 
-def parse_duration(text: str, option: str = "--time") -> float:
-    """Seconds of a time such as `2h`, `30m`, `1h30m` or `90s`."""
-    found = DURATION.fullmatch(str(text).strip().lower())  # a number from Python has no unit
-    if found is None or not any(found.groups()):
-        raise InputError(f"cannot read {option} '{text}'. {EXAMPLES}")
-    hours, minutes, rest = map(float, found.groups("0"))
-    seconds = 3600 * hours + 60 * minutes + rest
-    if seconds == 0:
-        raise InputError(f"{option} '{text}' leaves no time for training. {EXAMPLES}")
-    if seconds > LONGEST:
-        raise InputError(f"{option} '{text}' is too long: the limit is {format_duration(LONGEST)}.")
-    return seconds
-
-
-def format_duration(seconds: float) -> str:
-    """`1h30m`, `4m`, `2m30s` or, below two minutes, `90s`; rounded to a second or three digits."""
-    if seconds < 120:
-        return f"{seconds:.3g}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    parts = (
-        f"{hours}h" if hours else "",
-        f"{minutes}m" if minutes else "",
-        f"{rest}s" if rest else "",
-    )
-    return "".join(parts)
-
-
-def format_rounded(seconds: float) -> str:
-    """A duration in whole minutes, or in whole seconds below two minutes."""
-    unit = 60 if seconds >= 120 else 1
-    return format_duration(unit * max(1, round(seconds / unit)))
-
-
-def format_seconds(seconds: float) -> str:
-    """`2.1 s`, `430 ms` or `4.3 ms`."""
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{1000 * seconds:.{1 if seconds < 0.01 else 0}f} ms"
-
-
 def affordable_steps(budget: Budget, speed: TrainingSpeed, settings: TrainSettings) -> int:
     """The most steps that fit into `budget`, with three significant digits."""
     most = MOST_DEFAULT_STEPS if budget.is_default else MOST_STEPS
@@ -139,7 +95,9 @@ def rounded_steps() -> Iterator[int]:
 def measure_step(
     trainer: Trainer, budget: float, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Mean seconds of a training step, excluding the first ones, which are slower.
+    """Seconds of a training step, excluding the first ones, which are slower.
+
+    The fastest of several measurements: other programs slow some of them down.
 
     Takes real steps and then restores the weights. Afterwards, only a new trainer can train the
     method. Global random generators are not restored, because every step of a run seeds them.
@@ -161,14 +119,16 @@ def measure_step(
 
     try:
         with weights_restored(trial.method), trial.batches:
-            seconds_of(1)
-            second = seconds_of(WARM_UP - 2)
-            if not trial.networks and second > HOPELESS * budget / FEWEST_STEPS:
-                return second
+            seconds_of(WARM_UP - 1 if trial.networks else 1)
             one = seconds_of(1)
-            wanted = max(MEASURED_SECONDS, MEASURED_STEPS * one)
-            steps = max(3, int(min(wanted, MEASURED_SHARE * budget) / max(one, 1e-6)))
-            return seconds_of(steps) / steps
+            if not trial.networks and one > HOPELESS * budget / FEWEST_STEPS:
+                return one
+            steps = max(1, int(MEASUREMENT / max(one, 1e-6)))
+            times = [one] if steps == 1 else []  # otherwise its batch may have been waiting
+            needed = min(MEASURED_SECONDS, MEASURED_SHARE * budget)
+            while len(times) < MEASUREMENTS or steps * sum(times) < needed:
+                times.append(seconds_of(steps) / steps)
+            return min(times)
     finally:
         if trial.networks:
             trial.networks.release()

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from segpl.assembly import build_trainer, load_training_volumes
 from segpl.display import bar
-from segpl.engine.budget import format_rounded
+from segpl.durations import format_rounded
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun

@@ -6,12 +6,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Literal
 
 from rich.live import Live
 
 from segpl.display import plain_console
+from segpl.durations import format_rounded
 from segpl.report.tables import Table, mean_and_std, print_table, render_table
 
 
@@ -38,7 +38,7 @@ class Pace:
         if not self.done or self.done == self.runs:
             return ""
         seconds = (time.monotonic() - self.start) / self.done * (self.runs - self.done)
-        return f", about {timedelta(seconds=round(seconds))} left"
+        return f", about {format_rounded(seconds)} left"
 
 
 class StatusDisplay:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.display import say
-from segpl.engine.budget import parse_duration
+from segpl.durations import parse_duration
 from segpl.errors import InputError, Spelling, count_noun
 from segpl.experiments.engines.base import (
     Engine,
