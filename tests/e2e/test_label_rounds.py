@@ -17,6 +17,7 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.files import write_text
+from segpl.labeling.browser_arrays import mask_bytes
 from segpl.labeling.rounds import Rounds
 from segpl.labeling.session import Session
 from segpl.settings import read_config
@@ -71,10 +72,10 @@ def test_second_round_has_the_new_labels_and_resumes_after_a_stop(tmp_path):
     name = next(one["name"] for one in session.queue()["scans"] if one["state"] == "unlabeled")
     scan = session.open(name)
     assert (scan.start, scan.uncertainty is not None) == ("predicted", True)
-    session.save(name, session.mask_bytes(scan, scan.indices), scan.stamp)
+    session.save(name, mask_bytes(scan.grid, scan.indices), scan.stamp)
     states = {one["name"]: one["state"] for one in session.queue()["scans"]}
     assert states[name] == "corrected"
-    before = session.ranked
+    before = session.predictions.ranked
     session.train(steps=4, folds=False)
     wait(rounds)
     assert rounds.failure == ""
@@ -83,7 +84,7 @@ def test_second_round_has_the_new_labels_and_resumes_after_a_stop(tmp_path):
     settings = read_config(tmp_path / "runs" / "x-2" / "config.toml")
     assert settings["train"]["start"] == str(tmp_path / "runs" / "x")
     session.queue()
-    assert session.ranked != before
+    assert session.predictions.ranked != before
     # a third round that is stopped is resumed, not replaced by a fourth
     session.train(steps=100000, folds=False)
     until = time.monotonic() + 60

@@ -1,17 +1,29 @@
-"""`segpl next` lists the scans to label next."""
+"""`segpl next` lists the scans to label next; `segpl label` ranks them in the background."""
 
 from __future__ import annotations
 
 import csv
 import json
 import shutil
+import threading
+import time
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import ANY, make_dataset, train_runs
 
 import segpl as package
+from segpl.data.cache import Volume
+from segpl.data.masks import voxel_entropy
+from segpl.data.readers import read_image, read_label
 from segpl.errors import InputError
+from segpl.labeling import measures
+from segpl.labeling.measures import ScanMeasures
 from segpl.labeling.ranking import RANKING_RULES, rank_cases
+from segpl.labeling.session import Session
+from segpl.predict import inference
+from segpl.predict.inference import PredictedImage
 from segpl.run import load_run
 
 
@@ -143,3 +155,63 @@ def test_folds_disagree(segpl, runs, tmp_path):
     run = load_run(tmp_path / "cv", quiet=True)
     found = rank_cases(run, rule="disagreement", quiet=True)
     assert {one.case for one in found} == {"u0", "u1", "u2", "u3"}
+    # the page averages them as well
+    scan = Session(runs / "data", run=run.path, labels=tmp_path / "labels").open("u1")
+    assert scan.uncertainty is not None
+    averaged, single = (
+        run.predict_array(scan.image.array, ensemble=ensemble).probabilities
+        for ensemble in (None, ())
+    )
+    entropy, other = (voxel_entropy(one).max(0) / np.log(2) for one in (averaged, single))
+    np.testing.assert_allclose(scan.uncertainty / 255, entropy, atol=1 / 255)
+    assert np.abs(other - entropy).max() > 2 / 255
+
+
+def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
+    """The network predicts an opened scan after the one that it measures, then ranks the others."""
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    opening = threading.Thread(target=session.open, args=("u3",))
+    order: list[str] = []
+    measure, predict = measures.measure_scan, inference.predict_image
+
+    def measured(volume: Volume, *arguments: Any) -> ScanMeasures:
+        if not order:
+            opening.start()
+            until = time.monotonic() + 60
+            while not session.predictions.network.turn.locked() and time.monotonic() < until:
+                time.sleep(0.001)
+        order.append("measured")
+        return measure(volume, *arguments)
+
+    def predicted(*arguments: Any, **options: Any) -> PredictedImage:
+        order.append("predicted")
+        return predict(*arguments, **options)
+
+    monkeypatch.setattr(measures, "measure_scan", measured)
+    monkeypatch.setattr(inference, "predict_image", predicted)
+    assert session.queue()["ranking"] == "Ranking the scans."
+    assert session.predictions.worker is not None
+    session.predictions.worker.join(60)
+    opening.join(60)
+    assert order == ["measured", "predicted", "measured", "measured", "measured"]
+    found = session.queue(name="u3")["scans"]
+    assert all(one["reason"] for one in found if one["name"].startswith("u"))
+    # the next scans are predicted before they are opened
+    session.predictions.worker.join(60)
+    following = [one["name"] for one in found if one["name"] in ("u0", "u1", "u2")][:2]
+    states = {one["name"]: one["state"] for one in session.queue(name="u3")["scans"]}
+    assert {name for name, state in states.items() if state == "predicted"} == {"u3", *following}
+
+
+def test_mask_in_the_page_is_that_of_segpl_predict(runs, tmp_path):
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    scan, run = session.open("u1"), load_run(runs / "teacher", quiet=True)
+    image = runs / "data" / "unlabeled" / "imgs" / "u1.png"
+    (mask,) = run.predict(image, out=tmp_path / "masks")
+    np.testing.assert_array_equal(session.classes.labels(scan.indices), read_label(mask).array)
+    fast = run.predict_array(read_image([image], 2).array, fast=True)
+    plain = run.predict_array(read_image([image], 2).array)
+    assert (fast.probabilities != plain.probabilities).any()
+    entropy = voxel_entropy(plain.probabilities).max(0) / np.log(2)
+    np.testing.assert_allclose(scan.uncertainty / 255, entropy, atol=1 / 255)
+    assert np.abs(voxel_entropy(fast.probabilities).max(0) / np.log(2) - entropy).max() > 2 / 255

@@ -1,7 +1,7 @@
 """Label files of a labeling session: where they belong, earlier versions, and drafts.
 
 LABELS/CASE.nii.gz, or where the layout of the dataset expects labels
-.segpl/versions/CASE/TIME.nii.gz   each label that was replaced
+.segpl/versions/CASE/TIME.nii.gz   labels that were replaced, strokes of a second window
 .segpl/drafts/CASE.npz             strokes that are not saved yet
 .segpl/labels.json                 how each label was made
 """
@@ -184,14 +184,20 @@ class LabelFiles:
         return path
 
     def _keep(self, case: Case, path: Path) -> None:
-        folder = self.work / "versions" / as_file_name(case.name)
-        when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-        copy = folder / f"{when}{suffix_of(path)}"
-
         def write(draft: Path) -> None:
             shutil.copyfile(path, draft)
 
-        write_atomically(copy, write)
+        write_atomically(self._version(case, suffix_of(path)), write)
+
+    def _version(self, case: Case, suffix: str) -> Path:
+        when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+        return self.work / "versions" / as_file_name(case.name) / f"{when}{suffix}"
+
+    def keep_strokes(self, case: Case, indices: Indices, grid: Grid) -> Path:
+        """Write a mask that is not the label of a case among its earlier versions."""
+        path = self._version(case, suffix_of(output_name(case.name, case.images[0])))
+        write_labels(path, self.classes.labels(indices), case.images[0], grid)
+        return path
 
     def versions(self, name: str) -> list[Path]:
         """Earlier labels of a case, oldest first."""

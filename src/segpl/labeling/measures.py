@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -23,6 +24,8 @@ from segpl.predict.inference import finite_array
 from segpl.predict.samples import Maps, Predict, network_probability
 from segpl.predict.window import predict_windows
 from segpl.run import Run
+
+NO_LOCK: AbstractContextManager[object] = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,14 @@ class Candidates:
     labeled: tuple[Case, ...]
 
 
-def measure_pool(run: Run, candidates: Candidates, *, quiet: bool = False) -> ScanPool:
-    """Predict every unlabeled scan once. Reads no labels."""
+def measure_pool(
+    run: Run,
+    candidates: Candidates,
+    *,
+    quiet: bool = False,
+    network: AbstractContextManager[object] = NO_LOCK,
+) -> ScanPool:
+    """Predict every unlabeled scan once, each while holding `network`. Reads no labels."""
     count = len(candidates.unlabeled)
     cases = (*candidates.unlabeled, *candidates.labeled)
     with bar("preprocessing", len(cases), quiet=quiet) as advance:
@@ -63,10 +72,14 @@ def measure_pool(run: Run, candidates: Candidates, *, quiet: bool = False) -> Sc
     networks, scans = Networks.of(run), []
     with bar("predicting", count, quiet=quiet) as advance:
         for volume in volumes[:count]:
-            scans.append(measure_scan(volume, run, networks))
+            with network:
+                scans.append(measure_scan(volume, run, networks))
             advance()
-    labeled = tuple(features_of(volume, run) for volume in volumes[count:])
-    return ScanPool(tuple(run.plan.classes)[1:], tuple(scans), labeled)
+    labeled = []
+    for volume in volumes[count:]:
+        with network:
+            labeled.append(features_of(volume, run))
+    return ScanPool(tuple(run.plan.classes)[1:], tuple(scans), tuple(labeled))
 
 
 def dataset_of(run: Run) -> Dataset:

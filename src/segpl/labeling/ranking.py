@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import cycle, islice
 
 import numpy as np
 
 from segpl.errors import InputError, count_noun, unknown
-from segpl.labeling.measures import ScanMeasures, ScanPool, find_candidates, measure_pool
+from segpl.labeling.measures import (
+    NO_LOCK,
+    ScanMeasures,
+    ScanPool,
+    find_candidates,
+    measure_pool,
+)
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 
@@ -42,6 +49,7 @@ def rank_cases(
     round: int | None = None,  # noqa: A002  # the established name
     seed: int = 0,
     quiet: bool = False,
+    network: AbstractContextManager[object] = NO_LOCK,
 ) -> list[Suggestion]:
     """The unlabeled scans of a run to label next, best first.
 
@@ -53,6 +61,7 @@ def rank_cases(
             every 5 labeled scans.
         seed: seed of the noise and of random choices.
         quiet: show no progress.
+        network: held while the network predicts a scan, so that others can use it in between.
     """
     rule = rule or DEFAULT_RULE
     require_rule(rule)
@@ -66,7 +75,7 @@ def rank_cases(
         )
     if rule == "disagreement" and not run.folds:  # before the scans are predicted
         require_two_networks(len(run.method.named_networks()))
-    pool = measure_pool(run, candidates, quiet=quiet)
+    pool = measure_pool(run, candidates, quiet=quiet, network=network)
     return rank_pool(pool, rule=rule, count=count, round=round, seed=seed)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from segpl.errors import MissingFileError, UserError
+from segpl.labeling.browser_arrays import image_bytes, mask_bytes, overlay_bytes
 from segpl.labeling.session import Session, StaleLabelError
 
 ADDRESS = "127.0.0.1"
@@ -135,18 +136,23 @@ class LabelRequest(BaseHTTPRequestHandler):
                 content = files("segpl.labeling").joinpath("templates", file).read_bytes()
                 self.send_content(content, kind)
             case ["queue"]:
-                self.send_json(session.queue(window, options.get("case", "")))
+                self.send_json(
+                    session.queue(window, options.get("case", ""), options.get("draft", ""))
+                )
             case ["case", name, "description"]:
                 scan = session.open(name, again=True)
                 self.send_json(session.describe(scan, window))
             case ["case", name, "image"]:
                 channel = parse_number(options.get("channel", "0"), "the channel")
-                self.send_content(session.image_bytes(session.open(name), channel))
+                self.send_content(image_bytes(session.open(name).image, channel))
             case ["case", name, "mask"]:
                 scan = session.open(name)
-                self.send_content(session.mask_bytes(scan, scan.indices))
+                self.send_content(mask_bytes(scan.grid, scan.indices))
             case ["case", name, "uncertainty"]:
-                self.send_content(session.uncertainty_bytes(session.open(name)))
+                scan = session.open(name)
+                if scan.uncertainty is None:
+                    raise RefusedError(HTTPStatus.NOT_FOUND, "the mask is not a prediction")
+                self.send_content(overlay_bytes(scan.grid, scan.uncertainty))
             case ["case", name, "thumbnail"]:
                 _, _, content64 = session.thumbnail(name).partition(",")
                 self.send_content(base64.b64decode(content64), "image/jpeg")
@@ -155,17 +161,21 @@ class LabelRequest(BaseHTTPRequestHandler):
 
     def post(self, parts: list[str], options: dict[str, str]) -> None:
         session, stamp = self.server.session, options.get("stamp", "")
+        seen = {key: options.get(key, "") for key in ("window", "draft")}
+        answer: dict[str, object] = {"is_done": True}
         match parts:
             case ["case", name, "draft"]:
-                session.save_draft(name, self.read_mask(name), stamp)
+                draft = session.save_draft(name, self.read_mask(name), stamp, **seen)
+                answer = {"draft": draft}
             case ["case", name, "label"]:
-                session.save(name, self.read_mask(name), stamp, force=options.get("force") == "1")
+                force = options.get("force") == "1"
+                session.save(name, self.read_mask(name), stamp, force=force, **seen)
             case ["case", name, "skip"]:
                 self.read_body(MOST_OPTIONS)
                 session.skip(name)
             case ["case", name, "discard"]:
                 self.read_body(MOST_OPTIONS)
-                session.discard(name)
+                session.discard(name, **seen)
             case ["train"]:
                 self.read_body(MOST_OPTIONS)
                 text = options.get("steps", "")
@@ -176,7 +186,7 @@ class LabelRequest(BaseHTTPRequestHandler):
                 session.rounds.stop()
             case _:
                 raise RefusedError(HTTPStatus.NOT_FOUND, "no such page")
-        self.send_json({"is_done": True})
+        self.send_json(answer)
 
     def read_mask(self, name: str) -> bytes:
         """A mask, compressed or not; never more than the scan has voxels."""

@@ -19,8 +19,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from segpl.labeling.browser_arrays import image_bytes, mask_bytes
 from segpl.labeling.server import ADDRESS, FIRST_PORT, LabelServer
-from segpl.labeling.session import WINDOW_SECONDS, Session
+from segpl.labeling.session import Session
+from segpl.labeling.windows import WINDOW_SECONDS
 
 SHAPE = (4, 5, 6)
 AFFINE = np.array([[0, 0, 2.5, -9], [-0.7, 0, 0, 3], [0, -0.9, 0, 7], [0, 0, 0, 1.0]])
@@ -226,7 +228,7 @@ def test_picture_keeps_its_rows(tmp_path):
     Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(tmp_path / "images" / "x.png")
     session = Session(tmp_path, run=tmp_path / "run")
     scan = session.open("x")
-    assert np.frombuffer(session.image_bytes(scan, 0), "<f4").tolist() == list(range(12))
+    assert np.frombuffer(image_bytes(scan.image, 0), "<f4").tolist() == list(range(12))
     mask = np.array([0, 1] * 6, np.uint8)
     session.save("x", mask.tobytes(), "")
     written = np.asarray(Image.open(tmp_path / "labels" / "x.png"))
@@ -236,7 +238,7 @@ def test_picture_keeps_its_rows(tmp_path):
 def test_compressed_mask_is_accepted(client, root):
     headers = {"Content-Encoding": "gzip"}
     assert client.ask("case/a/draft", gzip.compress(drawn()), headers=headers)[0] == 200
-    assert client.json("case/a/description")["is_draft"]
+    assert client.json("case/a/description")["draft"]
     assert client.ask("case/a/mask")[1] == drawn()
     assert not (root / "labels" / "a.nii.gz").exists()
 
@@ -327,7 +329,7 @@ def test_killed_server_loses_neither_strokes_nor_labels(root, monkeypatch, tmp_p
     before = (root / "labels" / "c.nii.gz").read_bytes()
     session = Session(root, run=tmp_path / "run")
     stamp = session.open("c").stamp
-    session.save_draft("c", drawn(), stamp)
+    session.save_draft("c", drawn(), stamp, window="1")
     real = getattr(Path, deed)
 
     def die(path: Path, *arguments: Any, **options: Any) -> Any:
@@ -338,16 +340,16 @@ def test_killed_server_loses_neither_strokes_nor_labels(root, monkeypatch, tmp_p
 
     monkeypatch.setattr(Path, deed, die)
     with pytest.raises(SystemExit):
-        session.save("c", drawn(), stamp)
+        session.save("c", drawn(), stamp, window="1")
     monkeypatch.undo()
     again = Session(root, run=tmp_path / "run")
     scan = again.open("c")
-    assert again.mask_bytes(scan, scan.indices) == drawn()
+    assert mask_bytes(scan.grid, scan.indices) == drawn()
     assert [one.read_bytes() for one in again.files.versions("c")] == [before]
     is_saved = file != "labels/c.nii.gz"
     assert ((root / "labels" / "c.nii.gz").read_bytes() != before) is is_saved
-    assert scan.is_draft is not is_saved
-    again.save("c", bytes(120), scan.stamp)  # its stamp is that of the file
+    assert bool(scan.draft) is not is_saved
+    again.save("c", bytes(120), scan.stamp, draft=scan.draft)  # both stamps are those of the files
 
 
 def test_storing_strokes_waits_for_no_prediction(client, monkeypatch, root):
@@ -368,11 +370,11 @@ def test_storing_strokes_waits_for_no_prediction(client, monkeypatch, root):
 
 def test_damaged_prediction_is_predicted_again(client):
     session = client.server.session
-    path = session.prediction_file("a")
+    path = session.predictions.file("a")
     path.parent.mkdir(parents=True)
     for content in (b"", b"PK\x03\x04 and no more"):
         path.write_bytes(content)
-        assert session.stored_prediction("a", SHAPE) is None
+        assert session.predictions.stored("a", SHAPE) is None
 
 
 # windows and other programs
@@ -380,7 +382,7 @@ def test_damaged_prediction_is_predicted_again(client):
 
 def test_second_window_on_a_scan_is_warned(client, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("segpl.labeling.session.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("segpl.labeling.windows.time.monotonic", lambda: now[0])
     assert not client.json("case/a/description?window=1")["opened_elsewhere"]
     assert client.json("case/a/description?window=2")["opened_elsewhere"]
     assert client.json("queue?window=1&case=a")["opened_elsewhere"]
@@ -389,6 +391,43 @@ def test_second_window_on_a_scan_is_warned(client, monkeypatch):
     client.json("queue?window=2&case=a")
     now[0] += WINDOW_SECONDS + 1  # the second window was closed
     assert not client.json("queue?window=1&case=a")["opened_elsewhere"]
+
+
+def test_strokes_of_two_windows_are_both_kept(client, root):
+    """The window that lacks the strokes of the other one cannot replace them."""
+    first, second = drawn(), bytes(119) + b"\1"
+    files = client.server.session.files
+
+    def versions() -> list[bytes]:
+        found = [np.asarray(nibabel.load(path).dataobj) for path in files.versions("a")]
+        turned = [nibabel.as_closest_canonical(nibabel.Nifti1Image(one, AFFINE)) for one in found]
+        return [np.asarray(one.dataobj).astype(np.uint8).tobytes("F") for one in turned]
+
+    def numbers(content: bytes) -> bytes:
+        return content.translate(bytes.maketrans(b"\1\2", b"\3\x09"))  # those of the classes
+
+    for window in "12":
+        assert client.json(f"case/a/description?window={window}")["draft"] == ""
+    stored = client.json("case/a/draft?window=1", first)["draft"]
+    # an answer that was lost: the window sends its strokes again
+    assert client.json("case/a/draft?window=1", first)["draft"] != stored
+    status, why = client.refusal("case/a/draft?window=2", second)
+    assert (status, "another window has drawn" in why) == (409, True)
+    assert versions() == [numbers(second)]
+    assert not client.json("queue?window=1&case=a")["is_overtaken"]
+    assert client.json("queue?window=2&case=a")["is_overtaken"]
+    client.json("case/a/discard?window=2", b"")  # has no strokes of its own
+    found = client.json("case/a/description?window=2")
+    assert client.ask("case/a/mask")[1] == first
+    # the second window goes on from the strokes of the first one, which then lacks them
+    client.json(f"case/a/draft?window=2&draft={found['draft']}", second)
+    assert client.json("queue?window=1&case=a")["is_overtaken"]
+    status, why = client.refusal("case/a/label?window=1", first)
+    assert (status, "drawn on this scan" in why) == (409, True)
+    assert not (root / "labels" / "a.nii.gz").exists()
+    client.json("case/a/label?window=1&force=1", first)
+    assert client.ask("case/a/mask")[1] == first
+    assert versions() == [numbers(second)] * 2
 
 
 def test_label_saved_elsewhere_is_replaced_only_on_purpose(client, root):
@@ -444,7 +483,8 @@ def test_open_scans_come_first_and_saving_moves_one_back(client):
 
 
 def test_suggestions_order_the_open_scans_with_their_reasons(client):
-    client.server.session.suggestions = {"b": (0, "unlike any labeled scan"), "c": (1, "labeled")}
+    suggestions = {"b": (0, "unlike any labeled scan"), "c": (1, "labeled")}
+    client.server.session.predictions.suggestions = suggestions
     found = client.json("queue")["scans"]
     assert [(one["name"], one["reason"]) for one in found] == [
         ("b", "unlike any labeled scan"),
@@ -460,9 +500,9 @@ def test_thumbnail_is_a_jpeg(client):
 
 def test_discarded_strokes_are_gone(client):
     client.json("case/c/draft?stamp=x", drawn())
-    assert client.json("case/c/description")["is_draft"]
+    assert client.json("case/c/description")["draft"]
     client.json("case/c/discard", b"")
-    assert not client.json("case/c/description")["is_draft"]
+    assert not client.json("case/c/description")["draft"]
     assert sorted(set(client.ask("case/c/mask")[1])) == [0, 1, 2]
 
 
@@ -509,13 +549,13 @@ def test_few_scans_stay_in_memory(client):
 
 def test_prediction_of_other_weights_is_not_used(client):
     session = client.server.session
-    path = session.prediction_file("a")
+    path = session.predictions.file("a")
     path.parent.mkdir(parents=True)
     mask = np.ones(SHAPE, np.uint8)
     np.savez(path, indices=mask, uncertainty=mask, weights="first")
-    assert session.stored_prediction("a", SHAPE, "second") is None
-    assert session.stored_prediction("a", (4, 5, 7), "first") is None
-    assert session.stored_prediction("a", SHAPE, "first") is not None
+    assert session.predictions.stored("a", SHAPE, "second") is None
+    assert session.predictions.stored("a", (4, 5, 7), "first") is None
+    assert session.predictions.stored("a", SHAPE, "first") is not None
 
 
 def test_ignore_label_is_the_last_class(tmp_path):

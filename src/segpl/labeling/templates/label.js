@@ -7,9 +7,10 @@
   const UNDO = 30; // strokes
   const CT = { brain: [0, 80], "soft tissue": [-160, 240], lung: [-1350, 150], bone: [-200, 800], liver: [-45, 105] };
   const CLASS_KEYS = "123456789";
+  const ELSEWHERE = "This scan is also open in another window. Draw in one of them only.";
   const state = {
     scan: null, drawing: null, tool: "pen", pen: 1, plane: "multi", queue: [], version: 0, stored: 0, sending: null,
-    force: false, isBusy: false, wanted: "", isTraining: false,
+    force: false, isBusy: false, isOvertaken: false, wanted: "", isTraining: false,
   };
 
   // requests
@@ -373,18 +374,30 @@
   const store = () => {
     if (state.sending || state.stored === state.version || !state.scan) return state.sending;
     const { scan, version } = state;
-    state.sending = postMask(ofCase(scan.name, "draft"), state.drawing.mask, { stamp: scan.stamp })
-      .then(() => {
+    state.sending = postMask(ofCase(scan.name, "draft"), state.drawing.mask, { stamp: scan.stamp, draft: scan.draft })
+      .then(async (answer) => {
+        scan.draft = (await answer.json()).draft;
         if (state.scan !== scan) return;
         state.stored = version;
         say(`Strokes stored at ${new Date().toLocaleTimeString()}`);
       })
-      .catch((error) => say(`Not stored: ${error.message}. Trying again.`))
+      .catch((error) => {
+        if (error.status !== 409) return say(`Not stored: ${error.message}. Trying again.`);
+        if (state.scan !== scan) return;
+        state.stored = version; // the server has kept them
+        overtake(error.message);
+      })
       .finally(() => {
         state.sending = null;
         if (state.stored !== state.version) changed.timer = setTimeout(store, 1000);
       });
     return state.sending;
+  };
+  const overtake = (message) => { // another window has drawn on the scan; no strokes until its mask is shown
+    state.isOvertaken = true;
+    say("");
+    warn(message, "Show its mask", () => open(state.scan.name));
+    updateButtons();
   };
   const settle = async () => { // stop storing strokes
     clearTimeout(changed.timer);
@@ -462,13 +475,13 @@
   };
 
   const show = (scan) => {
-    Object.assign(state, { scan, version: 0, stored: 0, force: false });
+    Object.assign(state, { scan, version: 0, stored: 0, force: false, isOvertaken: false });
     const all = Object.values(presets(scan));
     state.limits = [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
     $("empty").hidden = true;
     $("name").textContent = scan.name;
     const words = { predicted: "from the prediction", labeled: "from the label", unlabeled: "from an empty mask", corrected: "from the label" };
-    $("start").textContent = (scan.is_draft ? "unsaved strokes restored, " : "") + words[scan.start]
+    $("start").textContent = (scan.draft ? "unsaved strokes restored, " : "") + words[scan.start]
       + (scan.versions ? `, ${scan.versions} earlier version${scan.versions > 1 ? "s" : ""}` : "");
     $("preset").replaceChildren(...Object.keys(presets(scan)).map((one) => new Option(one)));
     $("channel").replaceChildren(...scan.channels.map((one, index) => new Option(one, index)));
@@ -493,7 +506,7 @@
     choosePreset("full");
     choose({});
     say("");
-    if (scan.opened_elsewhere) warn("This scan is also open in another window. If both save a label, the page asks before it replaces the first one.");
+    if (scan.opened_elsewhere) warn(ELSEWHERE);
     document.body.dataset.ready = scan.name;
   };
 
@@ -527,7 +540,7 @@
     const { scan } = state;
     await settle();
     try {
-      await postMask(ofCase(scan.name, "label"), state.drawing.mask, { stamp: scan.stamp, force: state.force ? "1" : "" });
+      await postMask(ofCase(scan.name, "label"), state.drawing.mask, { stamp: scan.stamp, draft: scan.draft, force: state.force ? "1" : "" });
     } catch (error) {
       state.force = error.status === 409;
       store();
@@ -543,17 +556,18 @@
     await finish(name);
   });
   const discard = () => busily(async () => {
-    const { name, is_draft: isDraft } = state.scan;
-    if ((isDraft || state.version) && !confirm(`Discard all strokes on ${name} that are not saved as a label?`)) return;
+    const { name, draft } = state.scan;
+    if ((draft || state.version) && !confirm(`Discard all strokes on ${name} that are not saved as a label?`)) return;
     await settle();
-    await post(ofCase(name, "discard"));
+    await post(ofCase(name, "discard"), { draft: state.scan.draft });
     state.stored = state.version;
     state.wanted ||= name;
     await showWanted();
   });
   const updateButtons = () => {
-    for (const id of ["save", "skip", "discard", "undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy;
-    $("stage").inert = state.isBusy;
+    for (const id of ["save", "skip", "discard"]) $(id).disabled = !state.scan || state.isBusy;
+    for (const id of ["undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy || state.isOvertaken;
+    $("stage").inert = state.isBusy || state.isOvertaken;
   };
 
   // the queue and training
@@ -591,13 +605,13 @@
     if (!points.length) return;
     const [xs, ys] = [0, 1].map((axis) => points.map((point) => point[axis]));
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-    const place = ([x, y]) => [34 + (238 * (x - left)) / (right - left || 1), 66 - (56 * (y - low)) / (high - low || 1)];
+    const place = ([x, y]) => [34 + (238 * (x - left)) / (right - left || 1), 76 - (56 * (y - low)) / (high - low || 1)];
     const path = points.map((point) => place(point).map((one) => one.toFixed(1)).join(",")).join(" ");
     const dots = points.length > 30 ? "" : points.map((point) => { const [x, y] = place(point); return `<circle cx="${x}" cy="${y}" r="2.5" fill="var(--accent)"/>`; }).join("");
     const text = (x, y, words, anchor) => `<text x="${x}" y="${y}" text-anchor="${anchor}" font-size="10" fill="var(--soft)">${words}</text>`;
-    svg.innerHTML = `<path d="M34 8V68H274" fill="none" stroke="var(--line)"/><polyline points="${path}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>${dots}`
-      + text(31, 14, high.toFixed(2), "end") + text(31, 68, low.toFixed(2), "end") + text(34, 80, left, "start")
-      + text(274, 80, right, "end") + text(154, 80, xName, "middle") + text(40, 14, yName, "start");
+    svg.innerHTML = `<path d="M34 18V78H274" fill="none" stroke="var(--line)"/><polyline points="${path}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>${dots}`
+      + text(31, 24, high.toFixed(2), "end") + text(31, 78, low.toFixed(2), "end") + text(34, 90, left, "start")
+      + text(274, 90, right, "end") + text(154, 90, xName, "middle") + text(34, 10, yName, "start");
   };
 
   const showTraining = (training, labels) => {
@@ -623,17 +637,23 @@
 
   const poll = async () => {
     try {
-      const found = await getJson("queue", { case: state.scan?.name ?? "" });
+      const asked = state.scan;
+      const found = await getJson("queue", { case: asked?.name ?? "", draft: asked?.draft ?? "" });
       state.queue = found.scans;
       $("count").textContent = `${found.labels} of ${found.scans.length} labeled`;
       $("ranking").hidden = !(found.ranking || found.problem);
       $("ranking").textContent = [found.problem, found.ranking].filter(Boolean).join(" ");
       showTraining(found.training, found.labels);
       const now = found.scans.find((one) => one.name === state.scan?.name);
-      if (now && now.stamp !== state.scan?.stamp && !state.isBusy) {
+      const isShown = now && asked === state.scan && !state.isBusy;
+      if (isShown && now.stamp !== state.scan.stamp) {
         warn("Another window or program has saved a label of this scan.", "Show it", discard);
-      } else if (found.opened_elsewhere && $("banner").hidden) {
-        warn("This scan is open in another window, too.");
+      } else if (isShown && found.is_overtaken) {
+        if (!state.isOvertaken) overtake("Another window has drawn on this scan.");
+      } else if (found.opened_elsewhere) {
+        if ($("banner").hidden) warn(ELSEWHERE);
+      } else if ($("banner-text").textContent === ELSEWHERE) {
+        warn("");
       }
       showQueue();
       if (poll.isLost) { poll.isLost = false; warn(""); }
