@@ -1,4 +1,4 @@
-"""PredictedMask and ranking of the latest round, in the background and for the scan that is opened."""
+"""Masks and ranking of the latest round, in the background and for the scan that is opened."""
 
 from __future__ import annotations
 
