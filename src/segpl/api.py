@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from segpl.data.check import planning_problems, render, unusable_problems
-from segpl.data.inspect import Problem, inspect
+from segpl.data.check import inspect_all, render
+from segpl.data.inspect import Problem
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.content import list_content, unused_files
 from segpl.display import bar
@@ -49,13 +48,9 @@ def check(
     root = Path(data)
     dataset = read_dataset(root, layout, subject=subject, accept=yes)
     content = list_content(root)
-    names = [case.name for case in dataset.cases]
-    with bar("reading cases", len(names), quiet=quiet) as advance:
-        inspection = inspect(dataset, read_labels_of=names, advance=advance)
-    problems = (*inspection.problems, *unusable_problems(content.unusable))
-    problems += tuple(planning_problems(inspection))
+    with bar("reading cases", len(dataset.cases), quiet=quiet) as advance:
+        inspection = inspect_all(dataset, content.unusable, advance)
     if not quiet:
-        inspection = replace(inspection, problems=problems)
         unused = unused_files(dataset, content)
         chosen = {"layout": layout, "subject": subject}
         given = {key: value for key, value in chosen.items() if value}
@@ -63,7 +58,7 @@ def check(
         more += f', settings={{"data": {given}}}' if given else ""
         page = render(inspection, f'segpl.train("{data}"{more})', unused=unused)
         plain_console(soft_wrap=False).print(page, crop=False)
-    return list(problems)
+    return list(inspection.problems)
 
 
 def compare(

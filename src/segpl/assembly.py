@@ -180,13 +180,6 @@ def with_batch(plan: Plan, config: Config) -> Plan:
     return replace(plan, batch=config.train.batch or plan.batch)
 
 
-def with_planned_values(config: Config, inputs: TrainingInputs) -> Config:
-    """The config with the detected layout and the planned learning rate filled in."""
-    # prediction groups files by the same layout
-    found = replace(config.data, layout=inputs.dataset.layout)
-    return replace(config, data=found).with_planned_rate(inputs.plan)
-
-
 def build_method(config: Config, plan: Plan) -> Method:
     """A method with new weights, drawn from the seed."""
     shape = NetworkShape(

@@ -169,7 +169,8 @@ class TrainingDisplay:
     def on_log(self, step: int, row: Mapping[str, float]) -> None:
         terms = [name for name in row if f"{name}.weight" in row]
         shown = [name for name in (*terms, "threshold") if name in row]
-        values = ", ".join(f"{in_words(name)} {row[name]:.2f}" for name in shown)
+        words = [VALUE_NAMES.get(name) or f"{name.replace('_', ' ')} loss" for name in shown]
+        values = ", ".join(f"{w} {row[name]:.2f}" for w, name in zip(words, shown, strict=True))
         self.progress.values = values
         tenth, now = 10 * step // self.steps, time.monotonic()
         is_due = tenth >= self.next_line[0] or now >= self.next_line[1]
@@ -182,8 +183,3 @@ class TrainingDisplay:
 
     def on_warning(self, message: str) -> None:
         self.console.print(f"warning: {message}", style="bold yellow")
-
-
-def in_words(name: str) -> str:
-    """A column of log.csv as people say it."""
-    return VALUE_NAMES.get(name) or f"{name.replace('_', ' ')} loss"

@@ -57,7 +57,7 @@ class BoundedFile(io.FileIO):
         return super().read(left if size is None or size < 0 else min(size, left))
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file next to `path`, then rename it to `path`.
 
     A process killed at any moment leaves either the old file or the new one. The temporary name
@@ -192,11 +192,7 @@ def write_text(path: Path, text: str) -> None:
             f"{path} cannot be written: the name in {name} is not valid UTF-8. Rename that file "
             "or folder."
         ) from error
-
-    def write(draft: Path) -> None:
-        draft.write_bytes(content)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda draft: draft.write_bytes(content))
 
 
 def write_json(path: Path, value: Any) -> None:

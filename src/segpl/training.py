@@ -19,7 +19,6 @@ from segpl.assembly import (
     prepare_inputs,
     require_batch_fits,
     require_validation,
-    with_planned_values,
 )
 from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say, stopwatch
@@ -269,7 +268,9 @@ def prepare_run(
     if config.train.track:
         require_tensorboard()
     inputs = prepare_inputs(config, folder, seconds=budget.seconds if budget else 0.0, quiet=quiet)
-    config = with_planned_values(config, inputs)
+    # prediction groups files by the same layout
+    found = replace(config.data, layout=inputs.dataset.layout)
+    config = replace(config, data=found).with_planned_rate(inputs.plan)
     # before preprocessing, so that an impossible network fails early
     processes.require_equal_shares(config.train.batch or inputs.plan.batch)
     require_batch_fits(config, inputs.plan, device, processes.count)

@@ -6,7 +6,6 @@ The exit code is 1 if training would fail.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 
 from segpl.cli.suggestion import next_command
@@ -37,8 +36,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
-    from segpl.data.check import has_errors, planning_problems, render, unusable_problems
-    from segpl.data.inspect import inspect
+    from segpl.data.check import has_errors, inspect_all, render
     from segpl.data.layouts import read_dataset
     from segpl.data.layouts.content import list_content, unused_files
     from segpl.display import plain_console
@@ -48,20 +46,10 @@ def run(args: argparse.Namespace) -> int:
     errors = plain_console(stderr=True, soft_wrap=False)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("reading cases", total=len(dataset.cases))
-        inspection = inspect(
-            dataset,
-            # all labels: this only checks the files
-            read_labels_of=[case.name for case in dataset.cases],
-            advance=lambda: progress.advance(task),
-        )
+        inspection = inspect_all(dataset, content.unusable, lambda: progress.advance(task))
     settings = {"layout": args.layout, "subject": args.subject}
     chosen = [f"data.{name}={value}" for name, value in settings.items() if value]
     training = {**vars(args), "set": chosen, "out": "runs/first"}
-    inspection = replace(
-        inspection, problems=(*inspection.problems, *unusable_problems(content.unusable))
-    )
-    problems = (*inspection.problems, *planning_problems(inspection))
-    inspection = replace(inspection, problems=problems)
     page = render(
         inspection, next_command("train", training), unused=unused_files(dataset, content)
     )

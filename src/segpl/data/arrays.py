@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from segpl.data.formats import ItkGeometry, OpenFile, itk_affine
+from segpl.data.formats import OpenFile, itk_affine, nifti_shape, sitk_geometry, sitk_values
 from segpl.data.readers import Image, image_of
 from segpl.errors import InputError
 
@@ -58,26 +58,16 @@ def library_of(source: Any) -> str | None:
 
 
 def open_nibabel(source: Any) -> OpenFile:
-    shape = tuple(source.shape)
-    while len(shape) > 4 and shape[3] == 1:  # (x, y, z, 1, C), as ITK writes vectors
-        shape = shape[:3] + shape[4:]
+    shape = nifti_shape(tuple(source.shape))
     affine = np.asarray(source.affine, np.float64)
     return OpenFile(shape, lambda: np.asanyarray(source.dataobj).reshape(shape), affine=affine)
 
 
 def open_sitk(source: Any) -> OpenFile:
-    import SimpleITK as sitk  # noqa: N813 (as in its manual)
-
-    axes, components = source.GetDimension(), source.GetNumberOfComponentsPerPixel()
-
-    def values() -> NDArray[Any]:
-        stored: NDArray[Any] = sitk.GetArrayFromImage(source)  # (z, y, x) or (z, y, x, C)
-        return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
-
+    components = source.GetNumberOfComponentsPerPixel()
     shape = (*source.GetSize(), *((components,) if components > 1 else ()))
-    direction = np.reshape(source.GetDirection(), (axes, axes))
-    geometry = ItkGeometry(source.GetSpacing(), source.GetOrigin(), direction)
-    return OpenFile(shape, values, affine=itk_affine(geometry))
+    affine = itk_affine(sitk_geometry(source))
+    return OpenFile(shape, lambda: sitk_values(source), affine=affine)
 
 
 def labels_like(source: Any, labels: NDArray[Any]) -> Any:

@@ -314,8 +314,5 @@ def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
 
 
 def _save_array(case: str, path: Path, array: NDArray[Any]) -> StoredArray:
-    def write(draft: Path) -> None:
-        np.save(draft, np.ascontiguousarray(array))
-
-    write_atomically(path, write)
+    write_atomically(path, lambda draft: np.save(draft, np.ascontiguousarray(array)))
     return StoredArray.find(case, path)

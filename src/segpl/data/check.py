@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +14,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from segpl.data.case import Case
+from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
-from segpl.data.inspect import Inspection, Problem
+from segpl.data.inspect import Inspection, Problem, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
 from segpl.errors import UserError, count_noun, name_some
@@ -55,10 +55,19 @@ def render(inspection: Inspection, command: str, *, unused: Sequence[str] = ()) 
     )
 
 
-def unusable_problems(unusable: Mapping[str, str]) -> list[Problem]:
-    """Files and folders that look like images but cannot be read, as warnings."""
+def inspect_all(
+    dataset: Dataset, unusable: Mapping[str, str], advance: Callable[[], None]
+) -> Inspection:
+    """Every problem of a dataset, with those of its split and plan.
+
+    All labels are read: this only checks the files. `unusable` are files and folders that look like
+    images but cannot be read, and why.
+    """
+    names = [case.name for case in dataset.cases]
+    found = inspect(dataset, read_labels_of=names, advance=advance)
     remedy = "Replace it with a readable file, or remove it."
-    return [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
+    odd = [Problem("", f"{path} is {why}", remedy, fatal=False) for path, why in unusable.items()]
+    return replace(found, problems=(*found.problems, *odd, *planning_problems(found)))
 
 
 def planning_problems(inspection: Inspection) -> list[Problem]:

@@ -94,9 +94,9 @@ def _chords_in_mm(label: Label, image: Image, ignore: int | None) -> dict[int, t
     }
 
 
-def count_numbers(numbers: NDArray[np.int32]) -> dict[int, int]:
+def count_numbers(numbers: NDArray[np.integer]) -> dict[int, int]:
     """How often each number occurs."""
-    if numbers.min() >= 0 and numbers.max() < 65536:
+    if numbers.size and numbers.min() >= 0 and numbers.max() < 65536:
         counts = np.bincount(numbers.reshape(-1))  # many times faster than sorting
         return {int(number): int(counts[number]) for number in np.flatnonzero(counts)}
     found, counts = np.unique(numbers, return_counts=True)

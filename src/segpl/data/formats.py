@@ -52,7 +52,8 @@ class OpenFile:
     channels_first: bool = False
 
 
-def open_nifti(path: Path, role: Role) -> OpenFile:
+def nifti_header(path: Path) -> tuple[Any, Any, bool]:
+    """Image class and header of a NIfTI file, and whether it is compressed."""
     import nibabel
 
     with path.open("rb") as file:
@@ -62,10 +63,19 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
         head = gzip.GzipFile(fileobj=file).read(540) if is_compressed else file.read(540)
     is_version_2 = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
     kind = nibabel.Nifti2Image if is_version_2 else nibabel.Nifti1Image
-    header = kind.header_class.from_fileobj(io.BytesIO(head))
-    shape: tuple[int, ...] = header.get_data_shape()
-    while len(shape) > 4 and shape[3] == 1:  # (x, y, z, 1, C), as ITK writes vectors
+    return kind, kind.header_class.from_fileobj(io.BytesIO(head)), is_compressed
+
+
+def nifti_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """(x, y, z, C) instead of (x, y, z, 1, C), as ITK writes vectors."""
+    while len(shape) > 4 and shape[3] == 1:
         shape = shape[:3] + shape[4:]
+    return shape
+
+
+def open_nifti(path: Path, role: Role) -> OpenFile:
+    _, header, is_compressed = nifti_header(path)
+    shape = nifti_shape(header.get_data_shape())
     start = int(header.get_data_offset())
     if start < header.sizeof_hdr:
         raise UnusableFileError(
@@ -124,21 +134,28 @@ def open_metaimage(path: Path, role: Role) -> OpenFile:
 
 def open_nrrd(path: Path, role: Role) -> OpenFile:
     stored_in = nrrd_data_file(path)
-    sitk, reader = _nrrd_reader(path)
-    axes = reader.GetDimension()
+    reader = _nrrd_reader(path)
     components = reader.GetNumberOfComponents()
     shape = (*reader.GetSize(), components) if components > 1 else reader.GetSize()
 
     def values() -> NDArray[Any]:
         require_stored(stored_in, math.prod(shape), is_packed=True)
-        stored: NDArray[Any] = sitk.GetArrayFromImage(reader.Execute())  # (z, y, x) or (z, y, x, C)
-        return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
+        return sitk_values(reader.Execute())
 
     return OpenFile(shape, values, affine=itk_affine(itk_geometry(path)))
 
 
-def _nrrd_reader(path: Path) -> tuple[Any, Any]:
-    """The module SimpleITK, and its reader with the header of an NRRD file."""
+def sitk_values(image: Any) -> NDArray[Any]:
+    """The voxels (x, y, z) or (x, y, z, C) of a SimpleITK image."""
+    import SimpleITK as sitk  # noqa: N813 (as in its manual)
+
+    axes: int = image.GetDimension()
+    stored: NDArray[Any] = sitk.GetArrayFromImage(image)  # (z, y, x) or (z, y, x, C)
+    return stored.transpose(*reversed(range(axes)), *range(axes, stored.ndim))
+
+
+def _nrrd_reader(path: Path) -> Any:
+    """The reader of SimpleITK with the header of an NRRD file."""
     try:
         import SimpleITK as sitk  # noqa: N813 (as in its manual)
     except ImportError as error:
@@ -150,7 +167,7 @@ def _nrrd_reader(path: Path) -> tuple[Any, Any]:
     reader.SetImageIO("NrrdImageIO")  # content of another format would choose another reader
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
-    return sitk, reader
+    return reader
 
 
 class ItkGeometry(NamedTuple):
@@ -164,12 +181,15 @@ class ItkGeometry(NamedTuple):
 def itk_geometry(path: Path) -> ItkGeometry:
     """Geometry of an NRRD or MetaImage file."""
     if path.suffix.lower() == ".nrrd":
-        _, reader = _nrrd_reader(path)
-        axes = reader.GetDimension()
-        direction = np.reshape(reader.GetDirection(), (axes, axes))
-        return ItkGeometry(reader.GetSpacing(), reader.GetOrigin(), direction)
+        return sitk_geometry(_nrrd_reader(path))
     image = read_meta_image(path)
     return ItkGeometry(image.spacing, image.origin, image.direction)
+
+
+def sitk_geometry(source: Any) -> ItkGeometry:
+    """Geometry of an image or a reader of SimpleITK."""
+    direction = np.reshape(source.GetDirection(), (source.GetDimension(), -1))
+    return ItkGeometry(source.GetSpacing(), source.GetOrigin(), direction)
 
 
 def itk_affine(geometry: ItkGeometry) -> NDArray[np.float64]:

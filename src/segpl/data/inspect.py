@@ -190,13 +190,9 @@ def are_classes(numbers: Collection[int]) -> bool:
         len(numbers) <= MOST_CLASSES
         and min(numbers, default=0) >= 0
         and max(numbers, default=0) <= LARGEST_CLASS
-        and not _is_near_white(numbers)
+        # grays next to white are the edges of a mask that was a JPEG
+        and not (255 in numbers and any(240 <= number < 255 for number in numbers))
     )
-
-
-def _is_near_white(numbers: Collection[int]) -> bool:
-    """Whether there are grays next to white, as at the edges of a mask that was a JPEG."""
-    return 255 in numbers and any(240 <= number < 255 for number in numbers)
 
 
 def _classes(dataset: Dataset, voxels: Voxels) -> dict[str, int]:

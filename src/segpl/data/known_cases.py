@@ -12,8 +12,8 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from segpl.data.cache import short_hash
 from segpl.data.case import Case
 from segpl.data.fingerprint import Fingerprint
 from segpl.errors import StorageError, UserError
@@ -50,19 +50,15 @@ class KnownCases:
         """Write new fingerprints. If the disk is full, the next run reads the files again."""
         import msgspec
 
-        if not self.is_changed:
-            return
-
-        def write(draft: Path) -> None:
-            draft.write_bytes(msgspec.json.encode(self.entries, enc_hook=_number))
-
-        with suppress(StorageError):
-            write_atomically(self.path, write)
+        if self.is_changed:
+            # NumPy numbers become Python numbers
+            content = msgspec.json.encode(self.entries, enc_hook=lambda number: number.item())
+            with suppress(StorageError):
+                write_atomically(self.path, lambda draft: draft.write_bytes(content))
 
 
 def fingerprints_file(dataset: Path, root: Path) -> Path:
-    folder = os.fsencode(dataset.resolve())
-    return root / "inspected" / f"{hashlib.sha256(folder).hexdigest()[:12]}.json"
+    return root / "inspected" / f"{short_hash(str(dataset.resolve()))}.json"
 
 
 def _key(case: Case) -> str:
@@ -84,8 +80,3 @@ def source_digest(case: Case, ignore: int | None) -> str:
         file = (os.path.abspath(path), status.st_size, status.st_mtime_ns)
         text.update(repr(file).encode("utf-8", "surrogateescape"))
     return text.hexdigest()
-
-
-def _number(value: Any) -> Any:
-    """A NumPy number as a Python number."""
-    return value.item()

@@ -81,7 +81,8 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
     note_shared_subjects(dataset, pool, notes)
-    unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
+    held_out = {case.subject for case in (*test, *validation)}
+    unlabeled = [case for case in dataset.unlabeled if case.subject not in held_out]
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
     count = labeled_count(dataset, settings, len(pool))
@@ -90,7 +91,7 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     kept = limit_unlabeled(unlabeled, settings)
     if left_out := len(unlabeled) - len(kept):
         notes.append(f"{left_out} unlabeled cases are not used, because of split.unlabeled.")
-    if own := sum(map(_is_in_test_folder, kept)):
+    if own := sum(case.images[0].parent.name == TEST_IMAGES for case in kept):
         notes.append(
             f"Unlabeled cases from {TEST_IMAGES}: {own}. If these scans must stay unseen, "
             "move them out of the dataset."
@@ -106,10 +107,6 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     if settings.folds or settings.fold:
         return split_fold(split, labeled, dataset, settings)
     return split
-
-
-def _is_in_test_folder(case: Case) -> bool:
-    return case.images[0].parent.name == TEST_IMAGES
 
 
 def check_counts(dataset: Dataset, settings: SplitSettings) -> None:
@@ -210,11 +207,6 @@ def check_folds(settings: SplitSettings, cases: int, subjects: int) -> None:
 
 def names(cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(sorted(case.name for case in cases))
-
-
-def outside_subjects(cases: Sequence[Case], held_out: Sequence[Case]) -> list[Case]:
-    subjects = {case.subject for case in held_out}
-    return [case for case in cases if case.subject not in subjects]
 
 
 def shuffled_by_subject(cases: Sequence[Case], seed: int | str) -> list[Case]:

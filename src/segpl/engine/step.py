@@ -37,8 +37,9 @@ def take_step(
     """
     with context, processes.split(method):
         output = method.step(batch, progress)
-    if paused:
-        output = without_pseudo(output)
+    if paused:  # with a weight of 0, the log shows the weight in use
+        used = {**output.terms, "pseudo": replace(output.terms["pseudo"], weight=0.0)}
+        output = replace(output, terms=used)
     total = torch.stack([term.weight * term.value for term in output.terms.values()]).sum()
     optimizer.zero_grad()
     torch.autograd.backward(total)
@@ -48,12 +49,3 @@ def take_step(
     # an autograd graph that outlives its step would tie the next recording to its own stream
     terms = {name: replace(term, value=term.value.detach()) for name, term in output.terms.items()}
     return replace(output, terms=terms), total.detach()
-
-
-def without_pseudo(output: StepOutput) -> StepOutput:
-    """Set the weight of the `pseudo` term to 0, so that the log shows the weight in use."""
-    terms = {
-        name: replace(term, weight=0.0) if name == "pseudo" else term
-        for name, term in output.terms.items()
-    }
-    return replace(output, terms=terms)

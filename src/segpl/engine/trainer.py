@@ -197,7 +197,9 @@ class Trainer:
         settings, processes, meter, begin = self.settings, self.processes, Meter(), self.step
         if "meter" in self.facts:
             meter.restore(self.facts.pop("meter"), self.device)
-        collapse = self.collapse_watch()
+        collapse = CollapseWatch(settings.steps, self.foreground, settings.guard)
+        if "guard" in self.facts:
+            collapse.restore(self.facts["guard"])
         if settings.track and processes.is_first:
             self.events = EventLog(self.folder.events, after=self.step)
         if settings.precision == "auto" and lacks_bfloat16(self.device) and processes.is_first:
@@ -267,12 +269,6 @@ class Trainer:
         """Show why training is slower than it could be, and record it in `environment.json`."""
         self.observer.on_warning(message)
         record_fallback(self.folder.environment, message)
-
-    def collapse_watch(self) -> CollapseWatch:
-        watch = CollapseWatch(self.settings.steps, self.foreground, self.settings.guard)
-        if "guard" in self.facts:
-            watch.restore(self.facts["guard"])
-        return watch
 
     def validate_and_save(self) -> None:
         settings = self.settings

@@ -23,7 +23,8 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
     """
     found: dict[str, Path] = {}
     for case, label in labels.items():
-        folder = Path(region) if Path(region).is_dir() else _folder_beside(label, str(region))
+        beside = subfolder(label.parent.parent, (str(region).lower(),))
+        folder = Path(region) if Path(region).is_dir() else beside
         if folder is None:
             raise MissingFileError(
                 f"{region} is not a folder, and there is no folder of that name next to "
@@ -65,10 +66,6 @@ def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
             "it marks the voxels to score."
         )
     return inside
-
-
-def _folder_beside(label: Path, name: str) -> Path | None:
-    return subfolder(label.parent.parent, (name.lower(),))
 
 
 def _mask_named(files: list[Path], names: tuple[str, ...]) -> Path | None:

@@ -149,6 +149,10 @@ def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, 
     paired = {name: _paired(values, reference) for name, values in methods.items()}
     p_values = {name: wilcoxon(list(case_means(pairs).values())) for name, pairs in paired.items()}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+
+    def keys(values: BySeed) -> set[tuple[int, Any]]:
+        return {(seed, case) for seed, cases in values.items() for case in cases}
+
     return {
         name: Difference(
             estimate(pairs),
@@ -156,7 +160,7 @@ def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, 
             lower=sum(value < 0 for value in case_means(pairs).values()),
             p=p_values[name],
             corrected=corrected[name],
-            left_out=_all_pairs(methods[name], reference) - sum(map(len, pairs.values())),
+            left_out=len(keys(methods[name]) | keys(reference)) - len(keys(pairs)),
         )
         for name, pairs in paired.items()
     }
@@ -179,12 +183,6 @@ def _paired(values: BySeed, reference: BySeed) -> dict[int, dict[Any, float]]:
         for seed, cases in values.items()
         if seed in reference
     }
-
-
-def _all_pairs(values: BySeed, reference: BySeed) -> int:
-    return len(
-        {(seed, case) for each in (values, reference) for seed in each for case in each[seed]}
-    )
 
 
 def wilcoxon(differences: Sequence[float]) -> float:

@@ -29,10 +29,10 @@ from segpl.files import csv_text, one_process, write_text
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
+from segpl.report.sections.answer import Answer
 from segpl.report.sections.questions import (
     QuestionAnswer,
     answer_question,
-    page_answers,
     question_section,
 )
 from segpl.report.tables import Table, mean_of
@@ -243,7 +243,7 @@ def report_experiment(
     if scored:
         preface = Preface(
             title=experiment.title,
-            answers=page_answers(answers),
+            answers=[Answer(each.title, each.sentences, each.note) for each in answers],
             sections=[question_section(answers)],
         )
         write_report(

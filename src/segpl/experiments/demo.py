@@ -65,17 +65,15 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCo
         command=settings.command,
         quiet=quiet,
     )
-    picture = overlay_figure(overlays(found.runs, data))
+    picture = overlay_figure(
+        [overlay_of(case, found.runs) for case in read_dataset(data).test[:SHOWN]]
+    )
     write_atomically(out / "demo.png", lambda draft: picture.savefig(draft, dpi=120))
     return found
 
 
-def overlays(runs: Sequence[RunRecord], data: Path) -> list[OverlayCase]:
-    """The first test cases with every run's prediction and Dice."""
-    return [overlay_of(case, runs) for case in read_dataset(data).test[:SHOWN]]
-
-
 def overlay_of(case: Case, runs: Sequence[RunRecord]) -> OverlayCase:
+    """A test case with every run's prediction and Dice."""
     assert case.label is not None
     truth = read_label(case.label).array
     predictions = {}

@@ -16,7 +16,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.experiments.engines.base import Engine, Task
 from segpl.experiments.engines.slurm import SlurmEngine
-from segpl.experiments.experiment import Experiment, ExperimentDataset, reject_unknown
+from segpl.experiments.experiment import Experiment, reject_unknown
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
 from segpl.settings import resolve
@@ -100,21 +100,15 @@ def estimate_comparison(
         for dataset in experiment.datasets:
             if not any(name == dataset.name for name, _ in unknown):
                 continue
-            for job in jobs_of_one_seed(experiment, dataset, Path(place), root):
+            first, folder = replace(dataset, seeds=dataset.seeds[:1]), Path(place) / dataset.name
+            planned = plan_jobs(experiment, first, folder, root=root, derive_plans=True, quiet=True)
+            for job in list(planned):
                 if (job.dataset, job.label) in unknown:
                     known[job.dataset, job.label] = measured_seconds(job)
                     advance()
     seconds = tuple(known[job.dataset, job.label] for job in waiting)
     slots = engine.slots(tasks) if tasks else None
     return ComparisonEstimate(len(jobs) - len(waiting), seconds, bool(unknown), slots)
-
-
-def jobs_of_one_seed(
-    experiment: Experiment, dataset: ExperimentDataset, place: Path, root: Path
-) -> list[TrainingJob]:
-    first = replace(dataset, seeds=dataset.seeds[:1])
-    folder = place / dataset.name
-    return list(plan_jobs(experiment, first, folder, root=root, derive_plans=True, quiet=True))
 
 
 def measured_seconds(job: TrainingJob) -> float:

@@ -186,7 +186,8 @@ def cross_validate(
             budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
             if budget is not None and not one and not quiet:
-                announce_total(budget, folds)
+                total = budget.times(folds)
+                say(f"The {folds} folds take {total} in total; the final training takes {budget}.")
             places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
             configs = [fold_config(run.config, folds, number) for number in range(folds)]
             for place, wanted in zip(places, configs, strict=True):
@@ -240,11 +241,6 @@ def fold_steps(
         config, parts, volumes, run.method, run.folder, run.device, quiet=run.quiet
     )
     return steps_within(budget, fold, trainer)
-
-
-def announce_total(budget: Budget, folds: int) -> None:
-    total = budget.times(folds)
-    say(f"The {folds} folds take {total} in total; the final training takes {budget}.")
 
 
 def write_estimate(run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]) -> FoldEstimate:

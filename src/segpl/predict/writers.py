@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.formats import itk_geometry
+from segpl.data.formats import itk_geometry, nifti_header
 from segpl.data.readers import Grid, is_series, suffix_of
 from segpl.errors import InputError, StorageError
 from segpl.files import write_atomically
@@ -94,7 +92,8 @@ def _smallest(labels: FileArray) -> FileArray:
 
 
 def _write_nifti(path: Path, values: FileArray, like: Path, grid: Grid | None) -> None:
-    kind, header = _new_header(grid) if is_series([like]) else _nifti_header(like)
+    kind, header = _new_header(grid) if is_series([like]) else nifti_header(like)[:2]
+    header = header.as_byteswapped("<")
     if values.ndim == 2 and len(header.get_data_shape()) >= 3:
         values = values[..., None]  # a slice is stored as a volume with one slice
     affine = header.get_best_affine()
@@ -118,21 +117,6 @@ def _new_header(grid: Grid | None) -> tuple[Any, Any]:
     header.set_sform(grid.affine, code="scanner")
     header.set_qform(grid.affine, code="scanner")
     return nibabel.Nifti1Image, header
-
-
-def _nifti_header(path: Path) -> tuple[Any, Any]:
-    """Image class and header, judged by content: not every .nii.gz is compressed."""
-    import nibabel
-
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        head = gzip.GzipFile(fileobj=file).read(540) if packed else file.read(540)
-    size = head[:4]
-    is_second = 540 in (int.from_bytes(size, "little"), int.from_bytes(size, "big"))
-    kind = nibabel.Nifti2Image if is_second else nibabel.Nifti1Image
-    header = kind.header_class.from_fileobj(io.BytesIO(head))
-    return kind, header.as_byteswapped("<")
 
 
 def _write_itk(path: Path, values: FileArray, like: Path, channels: int) -> None:

@@ -43,9 +43,6 @@ class Beta(Distribution):
         whole = torch.lgamma(alpha) + torch.lgamma(beta) - torch.lgamma(alpha + beta)
         return whole.to(self.alpha.dtype)
 
-    def log_density(self, value: Tensor) -> Tensor:
-        return self.expected_log(value.log(), torch.log1p(-value))
-
     def expected_log(self, mean_log: Tensor, mean_log_complement: Tensor) -> Tensor:
         r"""$E[\log p(T)]$ from $E[\log T]$ and $E[\log(1 - T)]$."""
         powers = (self.alpha - 1) * mean_log + (self.beta - 1) * mean_log_complement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -126,8 +126,9 @@ def match_labels(index: Index) -> dict[str, LabelFile]:
                 one for one in index.series if one.frame_of_reference in label.frame_of_reference
             ]
         if len(matches) != 1:
+            found_in = " and ".join(f"the series of {one.files[0]}" for one in matches)
             raise InputError(
-                f"{label.path} is a label of {_describe(matches) or 'a series that is missing'}. "
+                f"{label.path} is a label of {found_in or 'a series that is missing'}. "
                 "A label needs exactly one series in the folder. Add its series, or remove the "
                 "label."
             )
@@ -139,10 +140,6 @@ def match_labels(index: Index) -> dict[str, LabelFile]:
             )
         found[uid] = label
     return found
-
-
-def _describe(series: Sequence[SeriesFiles]) -> str:
-    return " and ".join(f"the series of {one.files[0]}" for one in series)
 
 
 def _other_kind(header: Any) -> str:

@@ -154,13 +154,13 @@ def merge_parts(parts: Sequence[tuple[str, Sequence[Case]]]) -> tuple[Case, ...]
     for part, cases in parts:
         taken = {case.name for case in merged}
         if any(case.name in taken for case in cases):
-            cases = [_rename(case, f"{part}-{case.name}") for case in cases]
-        merged += cases
+            for case in cases:
+                name = f"{part}-{case.name}"
+                subject = name if case.subject == case.name else case.subject
+                merged.append(replace(case, name=name, subject=subject))
+        else:
+            merged += cases
     return tuple(merged)
-
-
-def _rename(case: Case, name: str) -> Case:
-    return replace(case, name=name, subject=name if case.subject == case.name else case.subject)
 
 
 def default_subject(name: str) -> str:

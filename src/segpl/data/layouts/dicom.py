@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from segpl.data.cache import short_hash
 from segpl.data.case import Case, Dataset
 from segpl.data.dicom.header import files_below, is_dicom
 from segpl.data.dicom.index import Index, LabelFile, SeriesFiles, index_folder, match_labels
@@ -119,7 +119,7 @@ def _case_names(root: Path, series: Sequence[SeriesFiles]) -> dict[str, str]:
     return {
         uid: name
         if repeated[name] == 1 and len(name) <= LONGEST_NAME
-        else f"{name[:LONGEST_NAME]}-{_hash_of(uid)}"
+        else f"{name[:LONGEST_NAME]}-{short_hash(uid)[:SHORT_UID]}"
         for uid, name in numbered.items()
     }
 
@@ -130,11 +130,5 @@ def _subjects(series: Sequence[SeriesFiles]) -> dict[str, str]:
     Some anonymized datasets have one patient ID for everybody; then a study counts as a person.
     """
     is_told_apart = len({one.patient for one in series}) > 1
-    return {
-        one.uid: _hash_of((one.patient if is_told_apart else "") or one.study or one.uid)
-        for one in series
-    }
-
-
-def _hash_of(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:SHORT_UID]
+    people = {one.uid: (one.patient if is_told_apart else "") or one.study for one in series}
+    return {uid: short_hash(person or uid)[:SHORT_UID] for uid, person in people.items()}

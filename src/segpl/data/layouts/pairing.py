@@ -192,7 +192,9 @@ class _Search:
             for rest, group in groups.items()
             for case, label in group.items()
             # a name like the others, but without an image of its own
-            if rest != usual and case not in groups[usual] and self.has_rest(label, usual)
+            if rest != usual
+            and case not in groups[usual]
+            and usual in [end for _, end in self.cut(label.stem)]
         ]
         if len(orphans) < len(groups.get(usual, ())):
             reject_orphans(
@@ -200,9 +202,6 @@ class _Search:
                 [self.root / image.path for image in self.images],
             )
         return {} if orphans else groups
-
-    def has_rest(self, file: FoundFile, wanted: str) -> bool:
-        return any(rest == wanted for _, rest in self.cut(file.stem))
 
     def patterns(self, rest: str, group: dict[CaseKey, FoundFile]) -> list[Patterns]:
         """The pattern of these labels with those of their images."""

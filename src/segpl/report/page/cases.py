@@ -210,19 +210,22 @@ def case_requests(found: RunCollection) -> tuple[list[CaseRequest], str]:
 
 def scored_requests(dataset: str, runs: Sequence[RunCases]) -> list[CaseRequest]:
     order = cases_by_score([cases.run for cases in runs])
-    by_case = {cases.run.name: cases.run.by_case("dice") for cases in runs}
-    ranks = typical_cases(
-        [
-            name
-            for name in order
-            if any(math.isfinite(each.get(name, math.nan)) for each in by_case.values())
-        ]
-    )
+    dice = {
+        (run.name, name): value
+        for run in (cases.run for cases in runs)
+        for name, value in run.by_case("dice").items()
+        if math.isfinite(value)
+    }
+    scored = {name for _, name in dice}
+    ranks = typical_cases([name for name in order if name in scored])
     requests = []
     for name in order:
         own = [cases for cases in runs if name in cases.names]
         title = f"{ranks[name]}: {name}" if name in ranks else name
-        masks = [(cases, score_caption(by_case[cases.run.name].get(name))) for cases in own]
+        masks = []
+        for cases in own:
+            value = dice.get((cases.run.name, name))
+            masks.append((cases, "" if value is None else f"Dice {value:.3f}"))
         requests.append(case_request(dataset, name, title, masks, is_featured=name in ranks))
     return requests
 
@@ -255,10 +258,6 @@ def case_request(
         ),
         is_featured,
     )
-
-
-def score_caption(dice: float | None) -> str:
-    return "" if dice is None or math.isnan(dice) else f"Dice {dice:.3f}"
 
 
 def summary_caption(summary: CaseSummary) -> str:

@@ -10,7 +10,6 @@ from segpl.errors import InputError
 from segpl.evaluate.statistics import BySeed, compare_with
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import comparison_table, describe, how_compared
-from segpl.report.sections.answer import Answer
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 
@@ -84,7 +83,7 @@ def answer_question(
             f"{label} was calibrated on the labels of these validation cases; its score is "
             "optimistic."
             for label in question.labels
-            if any(is_calibrated(run.settings) for run in found.of(label))
+            if any(r.settings.get("method.calibrate", "off") != "off" for r in found.of(label))
         ]
     return QuestionAnswer(
         question,
@@ -99,10 +98,6 @@ def dice_of(found: RunCollection, label: str, cases: Cases) -> BySeed:
     if cases == "test":
         return found.scores(label, "dice")
     return found.by_seed(label, lambda run: run.validation_by_case())
-
-
-def is_calibrated(settings: Mapping[str, object]) -> bool:
-    return settings.get("method.calibrate", "off") != "off"
 
 
 def question_section(given: Sequence[QuestionAnswer]) -> Section:
@@ -126,7 +121,3 @@ def question_section(given: Sequence[QuestionAnswer]) -> Section:
             for each in given
         ),
     )
-
-
-def page_answers(given: Sequence[QuestionAnswer]) -> list[Answer]:
-    return [Answer(each.title, each.sentences, each.note) for each in given]

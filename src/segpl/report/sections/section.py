@@ -17,7 +17,6 @@ class NamedTable:
     table: Table
     title: str = ""
     folded: bool = False  # collapsed until the reader opens it
-    text: str = ""  # below the title
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None 
         name_panel(axes, title, degradation)
         if index % across == 0:
             axes.set_ylabel("Dice", color=INK, fontsize=9)
-    grid.flat[0].set_ylim(dice_range(grid.flat[0]))  # the panels share it
+    low, high = grid.flat[0].get_ylim()  # the panels share it
+    grid.flat[0].set_ylim(max(0.0, low), min(1.0, high))
     handles = {  # of all panels: a run may be missing from some
         name: handle
         for axes in grid.flat
@@ -103,12 +104,6 @@ def draw_curve(
     )
     if degradation == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
-
-
-def dice_range(axes: Axes) -> tuple[float, float]:
-    """The range of the curves and bands with a margin, within that of Dice."""
-    low, high = axes.get_ylim()
-    return max(0.0, low), min(1.0, high)
 
 
 def name_panel(axes: Axes, title: str, degradation: str) -> None:
