@@ -120,7 +120,7 @@ def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxel
 def test_weak_scaling_is_measured_with_one_and_two_processes(tmp_path, monkeypatch, capsys):
     data = make_dataset(tmp_path / "data", dims=2)
     small = f"--data {data} --processes 1 2 --batch 1 --steps 4 --method supervised"
-    settings = "--set train.log_every=1 --set network.width=4 --set train.device=cpu"
+    settings = "--device cpu --set network.width=4"
     monkeypatch.setattr(sys, "argv", ["weak_scaling.py", *small.split(), *settings.split()])
     runpy.run_path(str(BENCHMARKS / "weak_scaling.py"), run_name="__main__")
     _, one, two = capsys.readouterr().out.splitlines()
