@@ -14,6 +14,7 @@ from segpl.data.plan import Plan
 from segpl.experiments import compare, estimate
 from segpl.experiments.paper import run
 from segpl.experiments.paper.run import FILES
+from segpl.files import read_toml
 from segpl.report.run_record import read_run
 from segpl.report.stress.rows import read_stress
 
@@ -136,6 +137,41 @@ def test_experiment_runs_from_the_unpacked_folder_to_the_table(segpl, tmp_path, 
     assert answer.code == 0, answer.err
     trained = {"supervised", "segpl-vi"} | ({"segpl"} if name == "carve" else set())  # figure 3
     check_results(name, out, trained)
+
+
+def test_another_dataset_takes_the_place_of_the_papers(segpl, tmp_path, monkeypatch):
+    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+    use_one_variant(tmp_path / "files", monkeypatch)
+    data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
+    source = data.rename(tmp_path / "Task99_Organ")
+    small = ("--set", "paper.data.labeled={slices-50=[9], slices-150=[99]}")
+    small += ("--set", "paper.data.test=1", "--set", "paper.data.unlabeled=1")
+    command = ("paper", "brats2018", "--data", source, "--out", out, *TOY, *small)
+    answer = segpl(*command)
+    assert answer.code == 0, answer.err
+    assert "Task99_Organ takes the place of the paper's dataset" in answer.err
+    assert "it has too few labels: slices-150, slices-300" in answer.err
+    with (out / "paper.csv").open() as file:
+        rows = {row.pop("method"): row for row in csv.DictReader(file)}
+    assert rows["fixmatch"]["paper on BRATS 2018"] == "67.35 ± 9.68"
+    assert rows["fixmatch"]["ours on Task99_Organ"] == "-"
+    runs = {one.method: one for one in map(read_run, out.glob("*/runs/*"))}
+    assert runs.keys() == {"supervised", "segpl-vi"}
+    for method, one in runs.items():
+        ours = f"{100 * fmean(one.by_case('iou').values()):.2f}"
+        assert rows[method] | {"paper on BRATS 2018": ""} == {
+            "test": "slices-50",
+            "ours on Task99_Organ": ours,
+            "paper on BRATS 2018": "",
+        }
+        assert one.split is not None
+        assert len(one.split.labeled) == 9
+        assert {case.split("-")[0] for case in one.split.validation} == {"validation"}
+    title = read_toml(out / "data" / "brats2018.toml")["title"]
+    assert title.endswith("table 4 of the paper, with Task99_Organ instead")
+    again = segpl(*command, "--only", "slices-150")
+    assert again.code == 1
+    assert "--only slices-150: Task99_Organ has too few labels" in again.err
 
 
 @pytest.mark.slow

@@ -4,22 +4,30 @@ Checks the unpacked dataset, prepares it as the paper describes, trains all
 methods of the paper's table, and prints our numbers next to the paper's.
 `segpl data get` downloads Task01 and Task05; CARVE and BRATS require
 registration. Settings, numbers and open points of the paper are in
-benchmarks/paper/NAME.toml. An interrupted command resumes where it stopped.
+benchmarks/paper/NAME.toml. With --data of any other dataset, the experiment
+uses it in place of the paper's, and the tables say so. An interrupted command
+resumes where it stopped.
 
 Examples:
   segpl data get task05 --out data
   segpl paper task05 --data data/Task05_Prostate --jobs 2 --out paper-task05
   segpl paper carve --data CARVE14 --only volumes-2 --seeds 0 --out carve
+  segpl paper carve --data DRIVE --set paper.data.unlabeled=12 --out drive
 """
 
 from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segpl.cli import compare
 from segpl.cli.options import add_overrides
+
+if TYPE_CHECKING:
+    from segpl.data.paper.other import OtherData
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,12 +81,16 @@ def run(args: argparse.Namespace) -> int:
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     reject_unknown(args.only, names, "--only: no dataset named")
-    plan = paper.prepare(args.data, out / "data").resolve()
+    only = args.only
+    if other := paper.prepare(args.data, out / "data"):
+        paper = paper.on(other, out / "data")
+        only = chosen_budgets(other, only, names)
+    plan = (out / "data" / PLAN).resolve()
     options = [str(paper.file), "--data", str(out / "data"), "--out", str(out)]
     options += ["--set", f"data.plan={plan}"]
     options += [part for one in paper.overrides for part in ("--set", one)]
     options += ["--seeds", *map(str, args.seeds)] if args.seeds else []
-    options += ["--only", *args.only] if args.only else []
+    options += ["--only", *only] if only else []
     options += ["--device", args.device] if args.device else []
     parser = argparse.ArgumentParser()
     compare.add_arguments(parser)
@@ -101,3 +113,18 @@ def run(args: argparse.Namespace) -> int:
         for command in commands:
             console.print(f"  {command}")
     return code
+
+
+def chosen_budgets(other: OtherData, only: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+    """The numbers of labels to train with, if another dataset takes the place of the paper's."""
+    from segpl.display import say
+    from segpl.errors import InputError
+
+    fewer = "Use fewer unlabeled cases with --set paper.data.unlabeled=N and another --out."
+    left_out = ", ".join(name for name in only or names if name not in other.budgets)
+    if only and left_out:
+        raise InputError(f"--only {left_out}: {other.name} has too few labels. {fewer}")
+    say(f"{other.name} takes the place of the paper's dataset.")
+    if left_out:
+        say(f"Left out, because it has too few labels: {left_out}. {fewer}")
+    return only or other.budgets

@@ -62,12 +62,13 @@ def preparation_memory(case: Case, plan: Plan) -> int:
 
 def prepare_label(label: Label, plan: Plan) -> NDArray[np.int8] | NDArray[np.int16]:
     """(*S) with the plan's orientation and spacing: class indices, or IGNORE."""
-    array = _class_indices(label.array, plan)
+    array = to_class_indices(label.array, plan)
     array = reorient(array[None], label.grid.affine, plan.orientation)[0]
     return np.ascontiguousarray(resize_label(array, _target_shape(label.grid, plan)))
 
 
-def _class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
+def to_class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
+    """Numbers of a label file as indices of the plan's classes, or IGNORE."""
     index_of = {number: index for index, number in enumerate(plan.classes.values())}
     if plan.ignore is not None:
         index_of[plan.ignore] = IGNORE

@@ -32,10 +32,18 @@ MODALITIES = ("flair", "t1", "t1ce", "t2")
 BRATS_CLASSES = {"background": 0, "necrosis": 1, "edema": 2, "enhancing": 4}  # there is no 3
 
 
+def is_brats(source: Path) -> bool:
+    return grade_folder(source) is not None
+
+
+def grade_folder(source: Path) -> Path | None:
+    grades = [source, *sorted(source.glob(f"**/{GRADE}"))]
+    return next((path for path in grades if path.name == GRADE), None)
+
+
 def find_brats(source: Path) -> dict[str, Path]:
     """Case -> its folder. Raises if files are missing."""
-    grades = [source, *sorted(source.glob(f"**/{GRADE}"))]
-    root = next((path for path in grades if path.name == GRADE), None)
+    root = grade_folder(source)
     cases = sorted(path for path in root.iterdir() if path.is_dir()) if root else []
     if not cases:
         raise MissingFileError(

@@ -33,6 +33,10 @@ UNKNOWN, IGNORED = -999, 255  # neither vessel nor background, in the files and 
 CARVE_CLASSES = {"background": 0, "vessel": 1, "ignore": IGNORED}
 
 
+def is_carve(source: Path) -> bool:
+    return any(source.rglob(f"*{ANNOTATIONS}"))
+
+
 def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
     """Case -> scan and full annotation. Raises if files are missing."""
     labels = sorted(path for path in source.rglob(f"*{ANNOTATIONS}") if path.name[0] != ".")
@@ -128,7 +132,7 @@ def write_slabs(
         slab = (slice(None), slice(None), slice(first, first + depth))
         target = None
         if role != "unlabeled":
-            if not (label[slab] == 1).any():
+            if not np.isin(label[slab], (0, IGNORED), invert=True).any():
                 continue
             target = folder / "labels" / name
             write_nifti(target, label[slab])

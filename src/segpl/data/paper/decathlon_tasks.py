@@ -27,6 +27,8 @@ from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import read_grid, read_image, read_label, stem_of
 from segpl.errors import MissingFileError
 
+TASK01, TASK05 = "Task01_BrainTumour", "Task05_Prostate"  # folders in the archives
+
 
 @dataclass(frozen=True, slots=True)
 class DecathlonFiles:
@@ -37,9 +39,31 @@ class DecathlonFiles:
     channels: tuple[str, ...]
 
 
+def is_task01(source: Path) -> bool:
+    return is_task(source, TASK01, "BRATS_")
+
+
+def is_task05(source: Path) -> bool:
+    return is_task(source, TASK05, "prostate_")
+
+
+def is_task(source: Path, folder: str, prefix: str) -> bool:
+    """Whether a folder is this task, judged by its name or the listed training cases."""
+    root = task_folder(source, folder)
+    entries = read_description(root / "dataset.json").training or []
+    listed = [entry if isinstance(entry, str) else entry.image for entry in entries]
+    return root.resolve().name == folder or any(
+        Path(name).name.startswith(prefix) for name in listed
+    )
+
+
+def task_folder(source: Path, folder: str) -> Path:
+    return next((path for path in (source / folder, source) if path.is_dir()), source)
+
+
 def find_decathlon(source: Path, folder: str, command: str) -> DecathlonFiles:
     """The files of a task. Raises if some are missing."""
-    root = next((path for path in (source / folder, source) if path.is_dir()), source)
+    root = task_folder(source, folder)
     if not (root / "dataset.json").is_file():
         raise MissingFileError(
             f"{source} contains neither dataset.json nor {folder}/dataset.json. Download the "
@@ -68,7 +92,7 @@ def prepare_task01(
     The original test images are unlabeled. All images are normalized by one mean and standard
     deviation of each channel, over the training images of the experiment.
     """
-    found = find_decathlon(source, "Task01_BrainTumour", "segpl data get task01 --out DIR")
+    found = find_decathlon(source, TASK01, "segpl data get task01 --out DIR")
     names = sorted(found.training)
     require_cases(len(names), data.labeled_cases + data.test)
     require_cases(len(found.test), data.unlabeled)
@@ -86,7 +110,7 @@ def prepare_task05(
     source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
 ) -> Plan:
     """All roles are drawn from the original training cases; each case is normalized."""
-    found = find_decathlon(source, "Task05_Prostate", "segpl data get task05 --out DIR")
+    found = find_decathlon(source, TASK05, "segpl data get task05 --out DIR")
     roles = draw_roles(list(found.training), data)
     samples = merge_cases(found, roles, root, advance)
     classes = {"background": 0, "prostate": 1}

@@ -77,7 +77,7 @@ def require_cases(found: int, needed: int) -> None:
     if found < needed:
         raise InputError(
             f"the folder has {found} cases, but the experiment needs {needed}. Unpack all of them, "
-            "or use fewer with --set paper.data.test=N."
+            "or use fewer with --set paper.data.test=N or paper.data.unlabeled=N."
         )
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from segpl.data.paper.brats import prepare_brats
-from segpl.data.paper.carve import prepare_carve
-from segpl.data.paper.decathlon_tasks import prepare_task01, prepare_task05
+from segpl.data.layouts import read_dataset
+from segpl.data.paper.brats import is_brats, prepare_brats
+from segpl.data.paper.carve import is_carve, prepare_carve
+from segpl.data.paper.decathlon_tasks import is_task01, is_task05, prepare_task01, prepare_task05
+from segpl.data.paper.other import OtherData, VolumeCut, prepare_other
 from segpl.data.paper.prepared import KEEP, PaperData, paper_plan
 from segpl.data.plan import Plan
-from segpl.display import bar
-from segpl.errors import InputError, MissingFileError, unknown
+from segpl.display import bar, stopwatch
+from segpl.errors import InputError, MissingFileError, UserError, unknown
 from segpl.evaluate.statistics import bland_altman, case_means, mann_whitney
 from segpl.experiments.experiment import Experiment, decode, make_experiment
 from segpl.experiments.jobs import run_path
@@ -45,11 +48,23 @@ from segpl.settings import with_overrides
 FILES = Path(__file__).parent / "files"
 PREPARED, PLAN = "prepared.json", "plan.json"
 WINDOWS, RESULTS, PAIR = "windows", "paper.csv", "figure-3.png"
-PREPARERS: dict[str, Callable[[Path, Path, PaperData, Callable[[], None]], Plan]] = {
-    "carve": prepare_carve,
-    "brats2018": prepare_brats,
-    "task01": prepare_task01,
-    "task05": prepare_task05,
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSource:
+    """The dataset of an experiment."""
+
+    name: str
+    is_in: Callable[[Path], bool]
+    prepare: Callable[[Path, Path, PaperData, Callable[[], None]], Plan]
+    cut: VolumeCut
+
+
+SOURCES = {
+    "carve": PaperSource("CARVE 2014", is_carve, prepare_carve, "slabs"),
+    "brats2018": PaperSource("BRATS 2018", is_brats, prepare_brats, "slices"),
+    "task01": PaperSource("Task01", is_task01, prepare_task01, "whole"),
+    "task05": PaperSource("Task05", is_task05, prepare_task05, "whole"),
 }
 
 
@@ -73,28 +88,50 @@ class PaperExperiment:
     data: PaperData
     numbers: PaperNumbers
     overrides: tuple[str, ...]  # of the runs
+    other: OtherData | None = None  # in place of the paper's dataset
 
-    def prepare(self, source: Path, root: Path, *, quiet: bool = False) -> Path:
-        """Write the datasets below `root` unless they exist; returns the path of their plan."""
+    def prepare(self, source: Path, root: Path, *, quiet: bool = False) -> OtherData | None:
+        """Write the datasets and their plan below `root` unless they exist.
+
+        Returns how another dataset takes the place of the paper's; None for the paper's own.
+        """
         if not source.is_dir():
             raise MissingFileError(f"--data {source} is not a folder. Pass the unpacked dataset.")
         wanted = PreparedRecord(self.name, str(source.resolve()), repr(asdict(self.data)))
-        record, plan = root / PREPARED, root / PLAN
+        record = root / PREPARED
         with one_process(root):
             if not record.exists():
-                data = self.data
-                # a patch that cannot be trained is an error before anything is written
-                paper_plan(data.patch, [""], {"background": 0, "foreground": 1}, [KEEP])
-                cases = data.labeled_cases + data.unlabeled + data.validation + data.test
-                with bar("preparing cases", cases, quiet=quiet) as advance:
-                    PREPARERS[self.name](source, root, data, advance).write(plan)
+                wanted = replace(wanted, other=self.write_data(source, root, quiet=quiet))
                 write_json(record, asdict(wanted))
-            elif read_record(record, PreparedRecord) != wanted:
-                raise InputError(
-                    f"{root} was prepared from another folder or with other settings. Choose "
-                    "another --out."
-                )
-        return plan
+            found = read_record(record, PreparedRecord)
+        if found != replace(wanted, other=found.other):
+            raise InputError(
+                f"{root} was prepared from another folder or with other settings. Choose "
+                "another --out."
+            )
+        return found.other
+
+    def write_data(self, source: Path, root: Path, *, quiet: bool) -> OtherData | None:
+        own, data = SOURCES[self.name], self.data
+        # a patch that cannot be trained is an error before anything is written
+        paper_plan(data.patch, [""], {"background": 0, "foreground": 1}, [KEEP])
+        if not own.is_in(source) and is_dataset(source):
+            with stopwatch(f"preparing {source.name}", quiet=quiet):
+                plan, other = prepare_other(source, root, data, own.cut)
+            plan.write(root / PLAN)
+            return other
+        cases = data.labeled_cases + data.unlabeled + data.validation + data.test
+        with bar("preparing cases", cases, quiet=quiet) as advance:
+            own.prepare(source, root, data, advance).write(root / PLAN)
+        return None
+
+    def on(self, other: OtherData, root: Path) -> PaperExperiment:
+        """The experiment with another dataset, as a file below `root`."""
+        file, title = root / self.file.name, read_toml(self.file)["title"]
+        line = f"title = {json.dumps(f'{title}, with {other.name} instead')}"
+        text = self.file.read_text(encoding="utf-8")
+        write_text(file, text.replace(f"title = {json.dumps(title)}", line))
+        return replace(self, file=file, overrides=(*other.split, *self.overrides), other=other)
 
     def experiment(self, plan: Path, seeds: Sequence[int]) -> Experiment:
         return make_experiment(
@@ -116,7 +153,8 @@ class PaperExperiment:
         }
         for labels in runs.values() if windows else ():
             scores |= window_scores(labels, windows, out / WINDOWS, device)
-        return PaperResults(self.numbers, experiment, runs, scores)
+        places = (self.other.name, SOURCES[self.name].name) if self.other else None
+        return PaperResults(self.numbers, experiment, runs, scores, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +164,16 @@ class PreparedRecord:
     experiment: str
     source: str
     settings: str
+    other: OtherData | None = None  # in place of the paper's dataset
+
+
+def is_dataset(source: Path) -> bool:
+    """Whether `source` has a layout that segpl reads."""
+    try:
+        read_dataset(source)
+    except UserError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +184,7 @@ class PaperResults:
     experiment: Experiment
     runs: Mapping[str, Mapping[str, Sequence[RunRecord]]]  # dataset -> method
     scores: Mapping[tuple[str, str], Sequence[float]]
+    datasets: tuple[str, str] | None = None  # ours and the paper's, if they differ
 
     def iou_table(self) -> Table:
         """One row per test and method; tests without a finished run are left out."""
@@ -154,7 +203,15 @@ class PaperResults:
             "IoU in %. Ours: mean over the test cases, then mean ± standard deviation over seeds. "
             f"Paper: {self.numbers.source}; it does not define its ±."
         )
-        return Table(["method", "test", "ours", "paper"], rows, note)
+        columns = ["ours", "paper"]
+        if self.datasets:
+            ours, theirs = self.datasets
+            columns = [f"ours on {ours}", f"paper on {theirs}"]
+            note += (
+                " The datasets differ: compare the order of the methods and their differences, "
+                "not the numbers."
+            )
+        return Table(["method", "test", *columns], rows, note)
 
     def cost_table(self) -> Table:
         """Seconds and parameters of a training run, averaged over all datasets and seeds."""
