@@ -81,8 +81,7 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
     note_shared_subjects(dataset, pool, notes)
-    held_out = {case.subject for case in (*test, *validation)}
-    unlabeled = [case for case in dataset.unlabeled if case.subject not in held_out]
+    unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
     count = labeled_count(dataset, settings, len(pool))
@@ -207,6 +206,11 @@ def check_folds(settings: SplitSettings, cases: int, subjects: int) -> None:
 
 def names(cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(sorted(case.name for case in cases))
+
+
+def outside_subjects(cases: Sequence[Case], held_out: Sequence[Case]) -> list[Case]:
+    subjects = {case.subject for case in held_out}
+    return [case for case in cases if case.subject not in subjects]
 
 
 def shuffled_by_subject(cases: Sequence[Case], seed: int | str) -> list[Case]:
