@@ -106,12 +106,17 @@ class Study:
         *,
         steps: int = 0,
         batch: int = 0,
+        member: int = 0,
         made: Sequence[Tensor] = (),
         is_soft: bool = False,
     ) -> Method:
-        """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's."""
+        """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's.
+
+        Members differ in weights and crops.
+        """
         settings = self.config.train
         settings = replace(settings, steps=steps or settings.steps, batch=batch or settings.batch)
+        settings = replace(settings, seed=settings.seed + 1000 * member)
         config = replace(resolve({"method": {"name": method}}), train=settings)
         config = replace(config, network=self.config.network, augment=self.config.augment)
         model = build_method(config, self.plan)
@@ -262,11 +267,17 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
                 scores[title] = study.dice(study.predict(models, study.validation, views=views))
                 print(f"{title}: {scores[title]:.4f}", flush=True)
 
-    if "default" in variants:
-        score("default", [study.train(study.given())])
+    if "default" in variants or "members" in variants:
+        default = study.train(study.given())
+        score("default", [default])
+    if "members" in variants:
+        more = [study.train(study.given(), member=number) for number in (1, 2)]
+        for number, model in enumerate(more, start=1):
+            score(f"member {number}", [model])
+        score("mean of 3 members", [default, *more])
     if "longer" in variants:
         score(f"{longer} steps", [study.train(study.given(), steps=longer)])
-    rounds = [name for name in variants if name not in ("default", "longer", "folds")]
+    rounds = [name for name in variants if name not in BEFORE]
     if not rounds and "folds" not in variants:
         return scores
     models, held_out = [], {}
@@ -329,7 +340,8 @@ def agreed(study: Study, held_out: Maps) -> Targets:
 
 
 MAKERS = {maker.__name__: maker for maker in (hard, soft, selected, weighted, agreed)}
-VARIANTS = ("default", "longer", "folds", "supervised", *MAKERS)
+BEFORE = ("default", "members", "longer", "folds")
+VARIANTS = (*BEFORE, "supervised", *MAKERS)
 
 
 def make_study(args: argparse.Namespace, seed: int) -> Study:

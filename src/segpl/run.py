@@ -109,9 +109,9 @@ class Run:
             samples: number of sampled predictions to average; also writes uncertainty maps.
             by: how to draw samples; by default networks if there are enough, otherwise views.
             seed: seed of the samples.
-            ensemble: other runs to average with; also writes uncertainty maps. By default the
-                folds of the run, if its cross-validation is complete; () for none.
-            fast: predict without folds and without mirrored views.
+            ensemble: other runs to average with; also writes uncertainty maps. By default, a run
+                that has only been cross-validated averages its folds.
+            fast: predict with a single run and without mirrored views.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
         """
@@ -175,12 +175,15 @@ class Run:
         """The runs to average with."""
         if fast and ensemble:
             raise InputError("--fast uses a single run. Omit --fast or --ensemble.")
-        return self.fold_runs() if ensemble is None and not fast else ensemble or ()
-
-    def fold_runs(self) -> list[Run]:
-        """The runs of a complete cross-validation, to average with."""
+        is_final = not self.config.split.folds  # on few labels, folds are worse than this run
+        if ensemble is not None or fast or is_final:
+            return ensemble or ()
         if self.folds and not self.quiet:
             say(f"Averaging {self.path} and {', '.join(path.name for path in self.folds)}.")
+        return self.fold_runs()
+
+    def fold_runs(self) -> list[Run]:
+        """The runs of a complete cross-validation."""
         return [
             load_run(path, device=str(self.device), checkpoint=self.checkpoint, quiet=self.quiet)
             for path in self.folds
@@ -212,8 +215,9 @@ class Run:
             samples: number of sampled predictions to average.
             by: how to draw samples; by default networks if there are enough, otherwise views.
             seed: seed of the samples.
-            ensemble: other runs to average with; by default the folds of the run, () for none.
-            fast: predict without folds and without mirrored views.
+            ensemble: other runs to average with. By default, a run that has only been
+                cross-validated averages its folds.
+            fast: predict with a single run and without mirrored views.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
             name: random samples are those for a file of this name.

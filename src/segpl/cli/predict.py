@@ -4,7 +4,7 @@ Examples:
   segpl predict runs/a --out masks                  # test cases of the run
   segpl predict runs/a new_scans --out masks        # all images in a folder
   segpl predict runs/a scan.nii.gz --out masks --probabilities
-  segpl predict runs/a --out masks --fast           # one view, no folds
+  segpl predict runs/a --out masks --fast           # one view
   segpl predict runs/a --out masks --samples 5      # with uncertainty maps
   segpl predict runs/a --out masks --ensemble runs/b runs/c
   segpl predict runs/a --out masks --largest liver  # its largest component
@@ -66,14 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN",
-        help="average the predictions of these runs as well (default: the folds of the run, if its "
-        "cross-validation is complete)",
+        help="average the predictions of these runs as well, such as other seeds of the same "
+        "training (default: none; the folds of a run without a final training)",
     )
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="use a single run and a single view (default: average the folds of the run, and "
-        "mirrored views if the run was trained with mirroring)",
+        help="use a single run and a single view (default: average mirrored views if the run was "
+        "trained with mirroring)",
     )
     parser.add_argument(
         "--largest",

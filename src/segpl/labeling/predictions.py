@@ -54,7 +54,7 @@ class Predictions:
         self.tried: set[tuple[str, str]] = set()  # cases and weights, in the background
         # an opened scan waits for one scan of the ranking, not for all of them
         self.network = FairLock()
-        self.runs: list[Run] = []  # the latest round and its folds
+        self.runs: list[Run] = []  # the latest round, and what it is averaged with
         self.loaded = ""  # stamp of their weights
 
     def file(self, name: str) -> Path:
@@ -84,7 +84,7 @@ class Predictions:
         if (known := self.stored(case.name, shape, weights)) is not None:
             return known
         with self.network:
-            run, *folds = self.load()
+            run, *others = self.load()
             # another thread may have predicted it meanwhile
             if (known := self.stored(case.name, shape, self.loaded)) is not None:
                 return known
@@ -94,7 +94,7 @@ class Predictions:
                 run.plan,
                 device=run.device,
                 name=case.name,
-                samplers=samplers_for([run, *folds], None, None, 0),
+                samplers=samplers_for([run, *others], None, None, 0),
                 largest=run.largest,
             )
             weights = self.loaded
@@ -110,14 +110,14 @@ class Predictions:
         return indices, uncertainty
 
     def load(self) -> list[Run]:
-        """The latest trained round and its folds; the caller holds `network`."""
+        """The latest trained round, and what it is averaged with; the caller holds `network`."""
         from segpl.run import load_run
 
         folder = self.rounds.trained[-1]
         weights = file_stamp(folder.last)
         if self.loaded != weights:
             run = load_run(folder.path, device=self.device, quiet=True)
-            self.runs, self.loaded = [run, *run.fold_runs()], weights
+            self.runs, self.loaded = [run, *run.other_runs(None, fast=False)], weights
         return self.runs
 
     def start(self, ahead: Sequence[Case], dims: int) -> None:
