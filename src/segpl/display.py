@@ -35,14 +35,8 @@ VALUE_NAMES = {
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
 # Okabe and Ito's palette, the colors of errors last; a ninth class starts over
 CLASS_COLORS = (
-    "#009E73",
-    "#E69F00",
-    "#CC79A7",
-    "#0072B2",
-    "#FFFFFF",
-    "#F0E442",
-    "#56B4E9",
-    "#D55E00",
+    *("#009E73", "#E69F00", "#CC79A7", "#0072B2"),
+    *("#FFFFFF", "#F0E442", "#56B4E9", "#D55E00"),
 )
 
 

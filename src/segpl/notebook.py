@@ -24,6 +24,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import UserError, count_noun
 from segpl.methods.base import Method
+from segpl.predict.window import pad_to_patch, window_box
 from segpl.report.run_scores import current_scores
 from segpl.settings import Config
 
@@ -163,24 +164,18 @@ def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
 
     plan = run.plan
     stored = read_image(files, plan.dims)
-    image = prepare_image(stored, plan)  # (C, *S)
-    padding = [
-        (max(0, wide - side) // 2, max(0, wide - side + 1) // 2)
-        for side, wide in zip(image.shape[1:], plan.patch, strict=True)
-    ]
-    image = np.pad(image, [(0, 0), *padding])
+    image, _ = pad_to_patch(torch.from_numpy(prepare_image(stored, plan)), plan.patch)  # (C, *S)
     starts = [(side - wide) // 2 for side, wide in zip(image.shape[1:], plan.patch, strict=True)]
-    box = tuple(slice(at, at + wide) for at, wide in zip(starts, plan.patch, strict=True))
-    crop = np.ascontiguousarray(image[(slice(None), *box)])
+    crop = image[:, *window_box(starts, plan.patch)].contiguous()
     with torch.no_grad():
-        output = run.method.predict(torch.from_numpy(crop)[None].to(run.device))
+        output = run.method.predict(crop[None].to(run.device))
     labels = class_index(output[0].float().cpu().numpy())
     _, turn, pixel = planes(crop_grid(plan, stored.grid))[0]
     stack = turn(labels)
     place = int(np.count_nonzero(stack, axis=(1, 2)).argmax())
     if not stack.any():
         place = len(stack) // 2
-    shown = turn(gray(crop[0]))[place : place + 1, ..., None]
+    shown = turn(gray(crop[0].numpy()))[place : place + 1, ..., None]
     numbers = range(1, len(plan.classes))
     return draw_mosaic(shown, stack[place : place + 1], pixel, numbers, side=PICTURE_WIDTH)
 

@@ -26,14 +26,8 @@ def write_generated_dataset(
     """Write cases in the layout of the paper's authors: PNG in 2D, NIfTI in 3D.
 
     A case depends on the seed, its group and its index only, so adding cases keeps the others.
-
-    Args:
-        root: folder of the dataset.
-        generate: function of a seed that returns an image (*S) and its mask.
-        counts: number of cases of each group; the group `unlabeled` gets no masks.
-        seed: seed of the dataset.
-        spacing: voxel size in mm, written to NIfTI files.
-        advance: called after each case.
+    `counts` are the numbers of cases by group; the group `unlabeled` gets no masks. The `spacing`
+    is in mm.
     """
     for number, (group, count) in enumerate(counts.items()):
         for index in range(count):

@@ -50,15 +50,11 @@ def inspect(
     advance: Callable[[], None] = lambda: None,
     known: KnownCases | None = None,
 ) -> Inspection:
-    """Read every case once and collect all problems.
+    """Read every case once, or those in `cases`, and collect all problems.
 
-    Args:
-        dataset: the dataset of the cases.
-        cases: the cases to read; all by default.
-        read_labels_of: names of the cases whose labels may be opened. No other label is opened, so
-            that labels of unlabeled, validation and test cases cannot influence training.
-        advance: called after each case.
-        known: fingerprints of earlier inspections; unchanged files are not read again.
+    Only the labels of `read_labels_of` are opened, so that labels of unlabeled, validation and test
+    cases cannot influence training. Files that are unchanged since they became `known` are not read
+    again.
     """
     cases = dataset.cases if cases is None else cases
     visible = frozenset(read_labels_of)

@@ -70,15 +70,9 @@ def run_experiment(
 ) -> ExperimentResult:
     """Train and score what the questions need; finished runs are kept.
 
-    Args:
-        experiment: runs and questions.
-        out: `out/DATASET/runs` gets one folder per method and seed, `out/comparison.csv` one row
-            per run, and `out/report.html` the answers.
-        engine: where the runs execute; by default here, one after another.
-        root: folder of the datasets.
-        only: train on these datasets only; finished runs on the others still count.
-        command: shown in the report.
-        quiet: no progress on the error stream.
+    `out/DATASET/runs` gets one folder per method and seed, `out/comparison.csv` one row per run,
+    and `out/report.html` the answers. `root` is the folder of the datasets. With `only`, finished
+    runs on other datasets still count.
     """
     engine = engine or LocalEngine(EngineOptions())
     if RunFolder(out).config.exists():

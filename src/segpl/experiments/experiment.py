@@ -122,14 +122,10 @@ def make_experiment(
     seeds: Sequence[int] = (),
     overrides: Mapping[str, Any] | None = None,
 ) -> Experiment:
-    """Decode and check an experiment.
+    """Decode and check the tables of a TOML file; `source` names it in messages.
 
-    Args:
-        content: tables of a TOML file.
-        source: where they come from, for messages.
-        methods: compare these with supervised training; only without [[questions]].
-        seeds: seeds of every dataset, instead of its own.
-        overrides: sections, and `methods`, that take precedence over all others.
+    `methods` are compared with supervised training, if there are no [[questions]]. `seeds` replace
+    those of every dataset. `overrides`, sections and `methods`, take precedence over all others.
     """
     given = dict(overrides or {})
     reject_unknown(content, (*KEYS, *SECTIONS), f"{source}: no setting")

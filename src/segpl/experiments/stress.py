@@ -44,16 +44,9 @@ def stress(
     checkpoint: str = "last",
     quiet: bool = False,
 ) -> list[StressRow]:
-    """Score runs on degraded images; rows that already exist in `out` are kept.
+    """Score runs of one dataset on degraded images of `data`, by default their test cases.
 
-    Args:
-        runs: folders of trained runs, all of one dataset.
-        out: folder for `stress.csv`, `stress.png` and `stress.svg`.
-        settings: which degradations, how severe.
-        data: dataset to score on; by default the test cases of the runs.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`.
-        checkpoint: `last` or `best`.
-        quiet: show no progress.
+    Writes `stress.csv`, `stress.png` and `stress.svg` to `out`; rows that already exist are kept.
     """
     tested = load_runs(runs, data, device=device, checkpoint=checkpoint)
     plans = [[plan_with_patch(one, sides) for sides in settings.patches] for one in tested]

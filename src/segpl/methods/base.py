@@ -19,6 +19,11 @@ from segpl.registry import Registry
 from segpl.threshold.base import Distribution
 from segpl.types import IGNORE, Batch, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
 
+THE_PAPER = (
+    "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
+    "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPrediction:

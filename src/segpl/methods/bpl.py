@@ -12,6 +12,7 @@ from torch import Tensor
 from segpl.errors import InputError, unknown
 from segpl.losses import targets_of
 from segpl.methods.base import (
+    THE_PAPER,
     Method,
     ThresholdPrediction,
     eval_logits,
@@ -43,10 +44,7 @@ class BPL(Method):
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
     use: ClassVar[str] = "to study the threshold: its family, rule, scope, prior and E-step"
-    reference: ClassVar[str] = (
-        "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
-        "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
-    )
+    reference: ClassVar[str] = THE_PAPER
     has_threshold: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 

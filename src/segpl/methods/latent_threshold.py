@@ -30,15 +30,8 @@ E_STEPS = ("variational", "exact")
 MIN_TEMPERATURE = 1e-6  # below, all mass is on one threshold and gradients overflow
 MIN_MASS = 1e-30  # of a grid cell under the prior, to keep its logarithm finite
 MONITORS = (
-    "energy",
-    "kl",
-    "free_energy",
-    "threshold",
-    "threshold_std",
-    "kept",
-    "share_foreground",
-    "share_background",
-    "share_left_out",
+    *("energy", "kl", "free_energy", "threshold", "threshold_std"),
+    *("kept", "share_foreground", "share_background", "share_left_out"),
 )
 
 
@@ -154,17 +147,10 @@ class LatentThreshold(Recordable, nn.Module):
         features: Tensor,
         generator: torch.Generator,
     ) -> PseudoLabels:
-        """Label unlabeled images.
+        """Label unlabeled images, given their logits (U, K, *S), without gradient, and features.
 
-        Args:
-            predictions: probabilities of labeled and unlabeled images.
-            logits: (U, K, *S) of the unlabeled images, without gradient.
-            features: (U, F, *S) of the unlabeled images.
-            generator: randomness of the step.
-
-        Returns:
-            Labels without gradient, the term that trains the head, and monitors. Voxels with
-            weight 0 in `predictions.weight` have weight 0.
+        Returns labels without gradient, the term that trains the head, and monitors. Voxels with
+        weight 0 in `predictions.weight` have weight 0.
         """
         with torch.autocast(logits.device.type, enabled=False):
             self.prior.update(predictions, generator)

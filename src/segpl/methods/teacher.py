@@ -19,12 +19,8 @@ from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
 
 DROPOUTS = (
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
 )
 TEACHER_OR_STUDENT = ("teacher", "student")
 

@@ -169,14 +169,8 @@ def convolve_and_normalize(
 ) -> Tensor:
     r"""$\phi(N(W x) + r)$ with $\phi$ a leaky ReLU and $N$ an instance normalization.
 
-    Args:
-        features: (B, C, *S) from `align` or another block.
-        weight: (F, I, *K) of a convolution without bias; I is C before alignment.
-        norm: an `InstanceNorm`.
-        stride: of the convolution.
-        padding: of the convolution.
-        slope: of $\phi$ for negative values; 1: no activation.
-        residual: (B, F, *S), if any.
+    Features (B, C, *S) come from `align` or another block; the weight is (F, I, *K), and I is C
+    before alignment. $\phi$ has the given slope for negative values; 1: no activation.
     """
     features = features.contiguous(memory_format=CHANNELS_LAST[features.dim()])
     result: Tensor = _ConvolveAndNormalize.apply(  # type: ignore[no-untyped-call]  # untyped in torch

@@ -190,17 +190,10 @@ def fused_convolutions(
 class UNet(nn.Module):
     """Encoder and decoder with skip connections [Ronneberger2015].
 
-    Args:
-        dims: 2 or 3.
-        channels: Input channels.
-        outputs: Output channels.
-        width: Channels of the first level. Each level doubles them, up to MAX_WIDTH.
-        strides: One row per downsampling, one number per axis. A stride of 1 keeps a thin axis.
-        norm: "instance" or "batch".
-        dropout: Probability of dropping a channel after the deepest block and before the last
-            layer, as in the V-Net of [Yu2019]. 0 adds no layer.
-        kernels: One row per level, finest first. Empty means 3 voxels per axis.
-        residual: Whether the encoder uses residual blocks.
+    Each level doubles the channels, from `width` up to MAX_WIDTH. `strides` have one row per
+    downsampling, and 1 keeps a thin axis. `kernels` have one row per level, finest first; empty
+    means 3 voxels per axis. A `dropout` above 0 drops channels after the deepest block and before
+    the last layer, as in the V-Net of [Yu2019]. With `residual`, the encoder has residual blocks.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ from segpl.engine.device import autocast, memory_format
 from segpl.errors import InputError, MissingFileError
 from segpl.files import read_record, write_json
 from segpl.networks.network import Network
-from segpl.predict.window import pad_to_patch
+from segpl.predict.window import pad_to_patch, window_box
 from segpl.types import NetOutput
 
 MOST_IMAGES = 64
@@ -190,10 +190,7 @@ def _some_windows(image: Tensor, patch: Sequence[int]) -> list[Tensor]:
     places = list(product(*starts))
     count = min(len(places), MOST_WINDOWS)
     chosen = [places[(2 * index + 1) * len(places) // (2 * count)] for index in range(count)]
-    return [
-        padded[:, *(slice(start, start + side) for start, side in zip(place, patch, strict=True))]
-        for place in chosen
-    ]
+    return [padded[:, *window_box(place, patch)] for place in chosen]
 
 
 def record_training_images(

@@ -36,7 +36,7 @@ PredictWhole = Callable[[Tensor, Predict, Plan, int], Maps]
 class Sampling:
     """How to draw samples, and how many."""
 
-    by: str  # a key of SAMPLERS
+    by: str  # a key of WAYS
     count: int
     seed: int = 0
 
@@ -62,15 +62,17 @@ class RunSampler:
 
     def samples(self, image: Tensor, case: str, whole: PredictWhole) -> Iterator[tuple[Maps, Maps]]:
         """Each sample (K, *S) of a prepared image, with the probabilities it was made from."""
-        if self.sampling is None:
-            predict = self.averaged(self.method.predict)
+        predictors = iter([self.averaged(self.method.predict)])
+        if self.sampling is not None:
+            way, count = self.sampling.by, range(self.sampling.count)
+            seeds = [sample_seed(self.sampling.seed, self.number, case, n) for n in count]
+            if way == "thresholds":
+                yield from sample_thresholds(self, seeds, image, whole)
+                return
+            predictors = SAMPLERS[way](self, seeds)
+        for predict in predictors:
             maps = whole(image, predict, self.plan, self.plan.outputs)
-            return iter([(maps, maps)])
-        seeds = [
-            sample_seed(self.sampling.seed, self.number, case, index)
-            for index in range(self.sampling.count)
-        ]
-        return SAMPLERS[self.sampling.by](self, seeds, image, whole)
+            yield maps, maps
 
     def averaged(self, predict: Predict) -> Predict:
         return average_views(predict, self.plan, mirrors=self.averages and self.mirrors)
@@ -128,19 +130,13 @@ def apply_threshold(probability: Maps, threshold: Maps, *, selects: bool) -> Map
     return np.where(is_certain, probability > 0.5, probability).astype(np.float32)
 
 
-def sample_networks(
-    sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
-) -> Iterator[tuple[Maps, Maps]]:
-    """Predictions of the networks whose mean is the plain prediction."""
+def sample_networks(sampler: RunSampler, seeds: Sequence[int]) -> Iterator[Predict]:
+    """The networks whose mean is the plain prediction."""
     for network in sampler.method.predictors()[: len(seeds)]:
-        predict = sampler.averaged(network_probability(network))
-        maps = whole(image, predict, sampler.plan, sampler.plan.outputs)
-        yield maps, maps
+        yield sampler.averaged(network_probability(network))
 
 
-def sample_dropout(
-    sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
-) -> Iterator[tuple[Maps, Maps]]:
+def sample_dropout(sampler: RunSampler, seeds: Sequence[int]) -> Iterator[Predict]:
     """Predictions with active dropout.
 
     The dropout mask is drawn once per image: each sample is one thinned network for all windows.
@@ -156,27 +152,16 @@ def sample_dropout(
                     stack.enter_context(with_dropout(network))
                 return sampler.method.predict(window)
 
-        averaged = sampler.averaged(one_by_one(predict))
-        maps = whole(image, averaged, sampler.plan, sampler.plan.outputs)
-        yield maps, maps
+        yield sampler.averaged(one_by_one(predict))
 
 
-def sample_views(
-    sampler: RunSampler, seeds: Sequence[int], image: Tensor, whole: PredictWhole
-) -> Iterator[tuple[Maps, Maps]]:
+def sample_views(sampler: RunSampler, seeds: Sequence[int]) -> Iterator[Predict]:
     """Predictions of mirrored and shifted windows, brought back. Nothing is random."""
     for view in plausible_views(sampler.plan, mirrors=sampler.mirrors)[: len(seeds)]:
-        predict = predict_view(sampler.method.predict, view)
-        maps = whole(image, predict, sampler.plan, sampler.plan.outputs)
-        yield maps, maps
+        yield predict_view(sampler.method.predict, view)
 
 
-SAMPLERS = {
-    "networks": sample_networks,
-    "views": sample_views,
-    "thresholds": sample_thresholds,
-    "dropout": sample_dropout,
-}
+SAMPLERS = {"networks": sample_networks, "views": sample_views, "dropout": sample_dropout}
 
 
 def predict_view(predict: Predict, view: ImageView) -> Predict:

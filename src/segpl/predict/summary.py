@@ -37,12 +37,7 @@ def expected_dice(size: int, inside: float, total: float, highest: float) -> flo
 
     The numerator and the denominator are the expected overlap and the expected sum of sizes, so the
     value drops both for doubtful voxels inside the mask and for probable ones outside. An empty
-    mask has the confidence $1 - \max_i p_i$.
-
-    Args:
-        size: number of voxels in the mask.
-        inside: sum of the probabilities in the mask.
-        total: sum of all probabilities.
-        highest: the highest of all probabilities.
+    mask has the confidence $1 - \max_i p_i$. The arguments are $|M|$, the sum of the probabilities
+    inside the mask and of all, and the highest one.
     """
     return 2 * inside / (size + total) if size else 1 - highest

@@ -39,14 +39,9 @@ def blend_windows(
     image smaller than the patch is zero-padded. Devices with bfloat16 use it. If the result
     does not fit on the GPU, finished rows are moved to the CPU. The result is differentiable.
 
-    Args:
-        image: (C, *S), on the device of the network or on the CPU.
-        predict: called with (b, C, *patch), where b is at most `window_batch`.
-        plan: its patch is the window.
-        overlap: smallest overlap of neighboring windows, as a fraction of the patch.
-        window_batch: maximum number of windows per call; 0: chosen for the device.
-        outputs: channels that `predict` returns; 0: those of the plan.
-        device: where `predict` computes; by default the device of the image.
+    Neighboring windows overlap by at least `overlap`, a fraction of the patch. `predict` gets up to
+    `window_batch` windows (b, C, *patch) at a time (0: chosen for the device), computes on
+    `device` (None: that of the image), and returns `outputs` channels (0: those of the plan).
     """
     fits = fits_on_device(image, outputs or plan.outputs, device or image.device)
     settings: Any = {"overlap": overlap, "window_batch": window_batch, "device": device}
@@ -97,19 +92,19 @@ def blend_rows(
         first, places = group[0], list(product(group, *starts[1:]))
         size = ceil(len(places) / ceil(len(places) / most))  # batches of about the same size
         for some in (places[at : at + size] for at in range(0, len(places), size)):
-            windows = torch.stack([padded[:, *_window_box(place, patch)] for place in some])
+            windows = torch.stack([padded[:, *window_box(place, patch)] for place in some])
             with autocast(device, "auto"):
                 answer = predict(windows.to(device, torch.float32).contiguous(memory_format=layout))
             weighted = answer.float() * weights  # (b, K, *patch)
             if not len(sums):
                 sums = torch.zeros(weighted.shape[1], rows, *sides[1:], device=device)
             for (row, *others), window in zip(some, weighted, strict=True):
-                sums[:, *_window_box((row - first, *others), patch)] += window
+                sums[:, *window_box((row - first, *others), patch)] += window
         done = following[0] - first
         finished = sums[:, :done]
         for axis, total in enumerate([totals[0][first : following[0]], *totals[1:]]):
             finished /= total.view(-1, *[1] * (plan.dims - 1 - axis))
-        yield finished[:, *_window_box(corner, image.shape[1:])]
+        yield finished[:, *window_box(corner, image.shape[1:])]
         for row in range(done, rows, done):  # in steps that do not overlap, without a copy
             later = sums[:, row : row + done]
             sums[:, row - done : row - done + later.shape[1]] = later
@@ -177,7 +172,7 @@ def _outer(profiles: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
+def window_box(place: Sequence[int], sides: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(start, start + side) for start, side in zip(place, sides, strict=True))
 
 

@@ -18,17 +18,9 @@ from segpl.report.tables import mean_of
 BASELINE = "supervised"
 MAX_NAMED = 3  # settings in the label of a variant
 # settings in which runs of one method may differ: where it ran, and what a seed draws
-SEED_SETTINGS = frozenset(
-    {
-        "train.seed",
-        "train.device",
-        "train.track",
-        "split.draw",
-        "split.seed",
-        "data.path",
-        "data.plan",
-        "data.layout",
-    }
+SEED_SETTINGS = (
+    *("train.seed", "train.device", "train.track", "split.draw", "split.seed"),
+    *("data.path", "data.plan", "data.layout"),
 )
 
 
@@ -105,10 +97,7 @@ def collect_runs(
 ) -> RunCollection:
     """Every readable run; the others by name, with the reason.
 
-    Args:
-        paths: run folders.
-        labels: method labels of the folders, by path; None derives them from the settings.
-        advance: called once per folder.
+    `labels` name the method of each folder; None derives them from the settings.
     """
     unique = list(dict.fromkeys(path.resolve() for path in paths))
     names = short_paths([str(path) for path in unique])

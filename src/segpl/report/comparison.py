@@ -90,11 +90,7 @@ def comparison_table(
 ) -> Table:
     """The reference, then every method with its difference from it.
 
-    Args:
-        reference: a key of `scores`.
-        scores: Dice by label, seed and case.
-        cases: "validation" or "test".
-        failed: runs that have no scores.
+    `scores` are Dice by label, seed and case, `cases` is "validation" or "test".
     """
     others = {label: values for label, values in scores.items() if label != reference}
     found = compare_with(scores[reference], others)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from segpl.data.manifest import PredictedCase
 from segpl.data.plan import Plan
@@ -170,29 +170,25 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Method:
+class _Method(TypedDict):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Data:
-    path: str = ""
+class _Data(TypedDict, total=False):
+    path: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Train:
-    seed: int = 0
-    steps: int = 0
+class _Train(TypedDict, total=False):
+    seed: int
+    steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Config:
+class _Config(TypedDict):
     """The settings that a report relies on."""
 
     method: _Method
-    data: _Data = field(default_factory=_Data)
-    train: _Train = field(default_factory=_Train)
+    data: NotRequired[_Data]
+    train: NotRequired[_Train]
 
 
 def read_settings(folder: RunFolder) -> dict[str, Any]:

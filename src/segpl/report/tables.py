@@ -34,15 +34,7 @@ def summary_table(scores: list[Score]) -> Table:
     cases = len({score.case for score in scores})
     return Table(
         columns=["class", "metric", "mean", "std", "median", "min", "max", "cases"],
-        rows=[
-            [
-                row.class_name,
-                metric_title(row.metric, row.unit),
-                *(number(n) for n in (row.mean, row.std, row.median, row.min, row.max)),
-                str(row.cases),
-            ]
-            for row in summarize(scores)
-        ],
+        rows=summary_rows(scores, digits=3),
         note=f"{count_noun(cases, 'case')} scored. {empty_note(scores)}",
     )
 
@@ -108,19 +100,23 @@ def calibration_summary(scores: list[Score]) -> Table:
         )
     return Table(
         columns=["class", "measure", "mean", "std", "median", "min", "max", "cases"],
-        rows=[
-            [
-                row.class_name,
-                f"{TITLES[row.metric]} ({row.unit})" if row.unit else TITLES[row.metric],
-                *(number(n, 4) for n in (row.mean, row.std, row.median, row.min, row.max)),
-                str(row.cases),
-            ]
-            for row in summarize(known)
-        ],
+        rows=summary_rows(known, digits=4),
         note=f"Probabilities of {count_noun(cases, 'case')}; lower is better. Brier: mean squared "
         "error. ECE, ACE: calibration error with bins of equal width and of equal size. NLL: "
         f"negative log-likelihood.{left_out}",
     )
+
+
+def summary_rows(scores: list[Score], *, digits: int) -> list[list[str]]:
+    return [
+        [
+            row.class_name,
+            metric_title(row.metric, row.unit),
+            *(number(n, digits) for n in (row.mean, row.std, row.median, row.min, row.max)),
+            str(row.cases),
+        ]
+        for row in summarize(scores)
+    ]
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -150,7 +146,7 @@ def render_table(table: Table) -> RenderableType:
 
 def metric_title(metric: str, unit: str = "") -> str:
     """A metric as people write it: 'HD95 (mm)', 'surface Dice at 1 mm'."""
-    name = METRICS[metric].title if metric in METRICS else metric
+    name = METRICS[metric].title if metric in METRICS else TITLES.get(metric, metric)
     if not unit:
         return name
     return f"{name} {unit}" if unit.startswith("at ") else f"{name} ({unit})"

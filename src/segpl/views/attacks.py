@@ -43,14 +43,8 @@ def pgd(
       \quad t = 0, \dots, n - 1$$
 
     Differs from the source: it starts at the image, not at a random point of the box, and returns
-    the point of highest loss on its path, so it never helps the model.
-
-    Args:
-        image: (C, *S).
-        objective: Evaluated once per point; the last evaluation needs only the loss.
-        epsilon: Largest change of a voxel.
-        steps: $n$.
-        start: Loss and gradient at the image, to share between several `epsilon`.
+    the point of highest loss on its path, so it never helps the model. `start` is the loss and
+    gradient at the image, to share between several `epsilon`.
     """
     if steps < 1:
         raise InputError(f"PGD with {steps} steps: it needs at least 1, for example 10.")

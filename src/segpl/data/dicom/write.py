@@ -21,15 +21,8 @@ SERIES_NUMBER = 9000  # far from those of scanners
 LONGEST_LABEL = 64  # characters of a segment name
 # highdicom copies these, and files may lack them
 COPIED = (
-    "AccessionNumber",
-    "PatientBirthDate",
-    "PatientID",
-    "PatientName",
-    "PatientSex",
-    "SliceThickness",
-    "StudyDate",
-    "StudyID",
-    "StudyTime",
+    *("AccessionNumber", "PatientBirthDate", "PatientID", "PatientName", "PatientSex"),
+    *("SliceThickness", "StudyDate", "StudyID", "StudyTime"),
 )
 
 

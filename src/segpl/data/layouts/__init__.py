@@ -16,13 +16,12 @@ from segpl.data.layouts.base import (
     class_numbers,
     default_subject,
     image_files,
+    labels_by_stem,
     read_description,
-    same_name_error,
 )
 from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
-from segpl.data.readers import stem_of
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, name_some
 from segpl.files import read_toml
@@ -213,11 +212,7 @@ def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
     """The cases, with labels from `folder` in place of their own."""
     if not folder.is_dir():
         raise MissingFileError(f"{folder} does not exist. Pass a folder of labels.")
-    files = image_files(folder)
-    found = {stem_of(path): path for path in files}
-    if len(found) < len(files):
-        twin = next(path for path in files if found[stem_of(path)] != path)
-        raise same_name_error(twin, found[stem_of(twin)])
+    found = labels_by_stem(image_files(folder))
     strange = sorted(found.keys() - {case.name for case in cases})
     if strange:
         raise InputError(

@@ -106,10 +106,7 @@ def bare_stem(stem: str) -> str:
 
 def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool) -> list[Case]:
     """Pair images and labels with equal stems, ignoring words such as '_mask' if necessary."""
-    remaining = {stem_of(path): path for path in labels}
-    if len(remaining) < len(labels):
-        twin = next(path for path in labels if remaining[stem_of(path)] != path)
-        raise same_name_error(twin, remaining[stem_of(twin)])
+    remaining = labels_by_stem(labels)
     matches = {path: remaining.pop(stem_of(path)) for path in images if stem_of(path) in remaining}
     by_bare_stem: dict[str, list[Path]] = {}
     for path in images:
@@ -131,6 +128,14 @@ def pair_files(images: Sequence[Path], labels: Sequence[Path], *, is_test: bool)
             orphans.append(label)
     reject_orphans(orphans, images)
     return [Case(stem_of(path), (path,), matches.get(path), is_test) for path in images]
+
+
+def labels_by_stem(labels: Sequence[Path]) -> dict[str, Path]:
+    found = {stem_of(path): path for path in labels}
+    for path in labels:
+        if found[stem_of(path)] != path:
+            raise same_name_error(path, found[stem_of(path)])
+    return found
 
 
 def same_name_error(first: Path, second: Path) -> InputError:

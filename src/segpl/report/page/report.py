@@ -53,17 +53,11 @@ def write_report(
     command: str = "",
     quiet: bool = False,
 ) -> RunCollection:
-    """Write one HTML page about these runs.
+    """Write one HTML page about these runs, with `command` at its end.
 
-    Args:
-        runs: run folders. Runs that differ only in their seed are one method.
-        out: the HTML file.
-        preface: title, text, answers and sections that come first.
-        labels: method labels by run folder; by default derived from the settings.
-        stress: table that `segpl stress` wrote about these runs.
-        assets: folder for every table as CSV and LaTeX and every figure as PNG and SVG.
-        command: the command that writes this page, shown at its end.
-        quiet: no progress bars.
+    Runs that differ only in their seed are one method. `labels` name the methods by run folder; by
+    default they are derived from the settings. `stress` is a table of `segpl stress`, `assets` the
+    folder for all tables and figures as files.
     """
     require_own_page(out)  # fails before anything slow
     rows = read_stress(stress) if stress else None

@@ -63,13 +63,9 @@ class QuestionAnswer:
 def answer_question(
     question: Question, found: RunCollection, *, dataset: str = "", failed: Sequence[str] = ()
 ) -> QuestionAnswer:
-    """Compare the variants with the reference on the runs of one dataset.
+    """Compare the variants with the reference on the finished runs of one dataset.
 
-    Args:
-        question: what is compared.
-        found: all finished runs on this dataset.
-        dataset: its name.
-        failed: titles of runs that failed or have not been trained yet.
+    `failed` are titles of runs that failed or have not been trained yet.
     """
     scores = {label: dice_of(found, label, question.cases) for label in question.labels}
     others = {label: scores[label] for label in question.variants}

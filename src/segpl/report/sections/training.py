@@ -13,13 +13,8 @@ from segpl.report.tables import Table, mean_and_std, mean_of, number
 
 VALIDATION_DICE = "validation Dice"
 PSEUDO_LABELS = (
-    "labeled_foreground",
-    "pseudo_foreground",
-    "predicted_foreground",
-    "hidden_dice",
-    "hidden_kept",
-    "kept",
-    "agreement",
+    *("labeled_foreground", "pseudo_foreground", "predicted_foreground"),
+    *("hidden_dice", "hidden_kept", "kept", "agreement"),
 )
 CLASS_PREFIX = "pseudo_foreground_"  # followed by the index of a class
 THRESHOLD = ("threshold", "threshold_std", "threshold_drawn")
