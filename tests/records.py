@@ -8,7 +8,7 @@ from typing import Any
 
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score
-from segpl.evaluate.validation_file import ValidationRow
+from segpl.evaluate.validation import ValidationRow
 from segpl.report.collection import RunCollection, group_runs
 from segpl.report.run_record import RunRecord
 

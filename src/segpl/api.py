@@ -16,7 +16,7 @@ from segpl.experiments.compare import ExperimentResult, run_experiment
 from segpl.experiments.engines.base import EngineOptions
 from segpl.experiments.engines.choice import make_engine
 from segpl.experiments.experiment import Experiment, make_experiment
-from segpl.experiments.report import fill_all, predict_missing
+from segpl.experiments.scoring import fill_all, predict_missing
 from segpl.files import read_toml
 from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
 from segpl.report.collection import without_scores

@@ -159,7 +159,7 @@ def draw_cases(run: ShownRun) -> str:
 def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     """The slice of the central crop with the most foreground, and its outlines: (Y, X, 3)."""
     from segpl.report.page.preview import draw_mosaic
-    from segpl.report.page.slices import planes
+    from segpl.report.page.slices import busiest_slice, planes
     from segpl.report.pictures import gray
 
     plan = run.plan
@@ -172,9 +172,7 @@ def predicted_slice(run: ShownRun, files: tuple[Path, ...]) -> np.ndarray:
     labels = class_index(output[0].float().cpu().numpy())
     _, turn, pixel = planes(crop_grid(plan, stored.grid))[0]
     stack = turn(labels)
-    place = int(np.count_nonzero(stack, axis=(1, 2)).argmax())
-    if not stack.any():
-        place = len(stack) // 2
+    place = busiest_slice(stack)
     shown = turn(gray(crop[0].numpy()))[place : place + 1, ..., None]
     numbers = range(1, len(plan.classes))
     return draw_mosaic(shown, stack[place : place + 1], pixel, numbers, side=PICTURE_WIDTH)

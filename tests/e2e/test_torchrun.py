@@ -21,7 +21,7 @@ from segpl.display import TrainingDisplay
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
-from segpl.evaluate.validation_file import read_validation
+from segpl.evaluate.validation import read_validation
 from segpl.methods.base import METHODS
 from segpl.settings import read_config
 

@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     require_own_page(args.out)
     failed: list[Path] = []
     if args.fill:
-        from segpl.experiments.report import fill_all
+        from segpl.experiments.scoring import fill_all
 
         failed = fill_all(args.runs, device=args.device)
     elif missing := without_scores(args.runs):
-        from segpl.experiments.report import predict_missing
+        from segpl.experiments.scoring import predict_missing
 
         predict_missing(missing, device=args.device)
     options = [

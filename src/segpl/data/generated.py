@@ -21,7 +21,7 @@ def write_generated_dataset(
     counts: Mapping[str, int],
     seed: int,
     spacing: float = 1.0,
-    advance: Callable[[], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> None:
     """Write cases in the layout of the paper's authors: PNG in 2D, NIfTI in 3D.
 
@@ -37,8 +37,7 @@ def write_generated_dataset(
             _write(root / group / "imgs", name, image, spacing)
             if group != "unlabeled":
                 _write(root / group / "lbls", name, mask if mask.ndim == 3 else 255 * mask, spacing)
-            if advance is not None:
-                advance()
+            advance()
 
 
 def _write(folder: Path, name: str, array: NDArray[Any], spacing: float) -> None:

@@ -117,7 +117,7 @@ def write_pelvis_dataset(
     test: int,
     seed: int = 0,
     side: int = SIDE,
-    advance: Callable[[], object] | None = None,  # called after each case
+    advance: Callable[[], object] = lambda: None,  # called after each case
 ) -> None:
     """Write generated slices as PNG files, in the layout of the paper's authors."""
     write_generated_dataset(

@@ -84,7 +84,7 @@ def write_phantom_dataset(
     test: int = 8,
     seed: int = 0,
     settings: PhantomSettings | None = None,
-    advance: Callable[[], object] | None = None,  # called after each case
+    advance: Callable[[], object] = lambda: None,  # called after each case
 ) -> None:
     """Write generated volumes as NIfTI files, in the layout of the paper's authors."""
     settings = settings or PhantomSettings()

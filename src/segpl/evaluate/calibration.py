@@ -82,7 +82,7 @@ def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
 
 
 def score_probabilities(
-    pairing: Pairing, *, advance: Callable[[], object] | None = None
+    pairing: Pairing, *, advance: Callable[[], object] = lambda: None
 ) -> list[Score]:
     """All measures for each labeled case and foreground class, paired by `pair_probabilities`.
 
@@ -99,8 +99,7 @@ def score_probabilities(
         if mask := pairing.regions.get(case):
             index[~read_region(mask, truth.grid, case)] = IGNORE
         scores += case_scores(image.array, index, list(pairing.classes), case=case)
-        if advance is not None:
-            advance()
+        advance()
     return scores
 
 

@@ -41,7 +41,7 @@ def evaluate_folders(
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
     layout: str | None = None,
-    advance: Callable[[], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
@@ -64,7 +64,7 @@ def score_pairs(
     *,
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
-    advance: Callable[[], object] | None = None,
+    advance: Callable[[], object] = lambda: None,
 ) -> list[Score]:
     metrics = known_metrics(metrics)
     if not (math.isfinite(tolerance) and tolerance >= 0):
@@ -91,8 +91,7 @@ def score_pairs(
             tolerance=tolerance,
             region=read_region(mask, truth.grid, case) if mask else None,
         )
-        if advance is not None:
-            advance()
+        advance()
     return scores
 
 

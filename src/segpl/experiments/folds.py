@@ -26,7 +26,7 @@ from segpl.errors import InputError, count_noun
 from segpl.evaluate.postprocessing_file import read_postprocessing
 from segpl.evaluate.scores import read_scores
 from segpl.evaluate.statistics import mean_by_key
-from segpl.evaluate.validation_file import read_validation
+from segpl.evaluate.validation import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
 from segpl.files import csv_text, write_text
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore

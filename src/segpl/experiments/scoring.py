@@ -1,15 +1,25 @@
-"""Score a trained run on its test cases."""
+"""Predict and score what a comparison or a report needs. This loads models."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from segpl.display import bar, say
+from segpl.errors import UserError, count_noun
 from segpl.evaluate.folders import evaluate_folders
-from segpl.evaluate.metrics import DEFAULT_METRICS
+from segpl.evaluate.metrics import DEFAULT_METRICS, METRICS
 from segpl.evaluate.scores import Score, write_scores
 from segpl.predict.outputs import OtherWeightsError, reject_corrected
-from segpl.run import Run
+from segpl.report.page.slices import evenly_spaced
+from segpl.report.run_record import RunRecord, read_run
+from segpl.report.run_scores import MASK_FOLDERS
+from segpl.run import Run, load_run
+
+SAMPLES = 5
+SHOWN_SCANS = 6  # predicted for the pictures of a run without test cases
 
 
 def predict_again(run: Run, out: Path, **options: Any) -> list[Path]:
@@ -37,3 +47,77 @@ def score_masks(
     scores = evaluate_folders(predictions, labels, metrics=metrics, layout=layout)
     write_scores(out, scores)
     return scores
+
+
+def predict_missing(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> None:
+    """Score the test cases of runs without scores, or else predict a few unlabeled scans.
+
+    Nothing is replaced: runs that have predictions are only scored.
+    """
+    for path in paths:
+        try:
+            predict_for_report(read_run(path), device=device, quiet=quiet)
+        except UserError as error:
+            say(f"note: nothing was predicted with {path}: {error}", style="yellow")
+
+
+def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
+    path, split = record.path, record.split
+    if split is None:
+        return  # the report says why
+    is_new = not any((path / name).exists() for name in MASK_FOLDERS)
+    unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
+    if set(record.predicted) & set(split.test):
+        score_masks(
+            path / "predictions",
+            record.dataset,
+            path / "scores.csv",
+            layout=record.settings.get("data.layout"),
+        )
+    elif is_new and split.test:
+        if not quiet:
+            say(f"Predicting and scoring the {count_noun(len(split.test), 'test case')} of {path}")
+        score_run(load_run(path, device=device, quiet=quiet))
+    elif is_new and unlabeled:
+        names = tuple(unlabeled[place] for place in evenly_spaced(len(unlabeled), SHOWN_SCANS))
+        if not quiet:
+            say(f"Predicting {count_noun(len(names), 'unlabeled scan')} with {path}")
+        run = load_run(path, device=device, quiet=quiet)
+        # a run predicts its test cases by default
+        run = replace(run, split=replace(run.split, test=names))
+        run.predict(out=path / "samples", samples=SAMPLES)
+
+
+def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
+    """Predict the test cases with probabilities and samples, and score them by every metric."""
+    run = load_run(path, device=device, quiet=quiet)
+    predictions = path / "predictions"
+    predict_again(run, predictions, probabilities=True)
+    predict_again(run, path / "samples", samples=SAMPLES)
+    with bar("scoring", len(run.split.test), quiet=quiet) as advance:
+        scores = evaluate_folders(
+            predictions,
+            run.config.data.path,
+            metrics=tuple(METRICS),
+            layout=run.config.data.layout,
+            advance=advance,
+        )
+    write_scores(path / "scores.csv", scores)
+
+
+def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> list[Path]:
+    """Fill in every run that can be loaded; returns the others, whose scores may be old."""
+    failed = []
+    for number, path in enumerate(paths, 1):
+        if not quiet:
+            say(f"Predicting and scoring {path}, {number} of {len(paths)}")
+        try:
+            fill(path, device=device, quiet=quiet)
+        except UserError as error:
+            failed.append(path)
+            say(
+                f"{path} could not be filled in: {error} The report shows its earlier scores, if "
+                "there are any.",
+                style="yellow",
+            )
+    return failed

@@ -13,7 +13,7 @@ from segpl.errors import InputError, unknown
 from segpl.losses import squared_error
 from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.settings import SigmoidRampSettings
-from segpl.networks.branch import Branch
+from segpl.networks.heads import Branch
 from segpl.networks.network import Network
 from segpl.types import Batch, PseudoLabels, StepOutput
 from segpl.views.features import PERTURBATIONS

@@ -14,9 +14,9 @@ from segpl.errors import InputError, unknown
 from segpl.losses import dice_loss
 from segpl.methods.base import ThresholdPrediction
 from segpl.networks.graphs import Function, Recordable
+from segpl.networks.heads import ThresholdMap
 from segpl.networks.network import Network
 from segpl.networks.pool import POOLED_SIDE, average_pool
-from segpl.networks.threshold_map import ThresholdMap
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior

@@ -20,7 +20,7 @@ from segpl.methods.base import (
 )
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.graphs import Function, Recordable
-from segpl.networks.head import ThresholdHead
+from segpl.networks.heads import ThresholdHead
 from segpl.networks.network import Network
 from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.threshold.normal import NormalFamily

@@ -17,7 +17,7 @@ from segpl.errors import require_range
 from segpl.losses import voxelwise_entropy
 from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
-from segpl.networks.jigsaw_head import JigsawHead
+from segpl.networks.heads import JigsawHead
 from segpl.networks.network import Network
 from segpl.types import Batch, PseudoLabels, StepOutput, Term
 from segpl.views.jigsaw import Jigsaw

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from segpl.data.appearance import Appearance, appearance_of
 from segpl.data.cache import load_volumes
 from segpl.data.case import Case
+from segpl.data.geometry import reorient_axes
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid
 from segpl.engine.device import autocast, memory_format
@@ -33,7 +33,38 @@ FALSE_ALARMS = 0.002  # nominal rate of each criterion; real distances have long
 # smallest standard deviation and lowest limit; lengths are logarithms, so 0.1 is about 10 %
 LENGTH, INTENSITY, FEATURE = (0.1, 3.0), (0.05, 1.0), (0.02, 1.0)
 
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+MOST_VOXELS = 200_000  # per channel, for the quantiles
+
 Measures = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """What an image looks like, in a few numbers."""
+
+    spacing: tuple[float, ...] | None  # mm, along the axes of the plan; None if not stored
+    extent: tuple[float, ...]  # field of view in mm; in pixels if no spacing is stored
+    intensities: tuple[float, ...]  # quantiles of each channel after normalization
+    features: tuple[float, ...] = ()  # of the network; empty if not measured
+
+
+def appearance_of(
+    prepared: NDArray[np.float32], grid: Grid, plan: Plan, features: tuple[float, ...] = ()
+) -> Appearance:
+    """The appearance of an image (C, *S) prepared for the plan, whose file has this grid."""
+    spacing = reorient_axes(grid.spacing, grid.affine, plan.orientation)
+    shape = reorient_axes(grid.shape, grid.affine, plan.orientation)
+    quantiles = [
+        np.quantile(channel.reshape(-1)[:: max(1, channel.size // MOST_VOXELS)], QUANTILES)
+        for channel in prepared
+    ]
+    return Appearance(
+        None if grid.stored_spacing is None else tuple(map(float, spacing)),
+        tuple(float(n * side) for n, side in zip(shape, spacing, strict=True)),
+        tuple(np.concatenate(quantiles).tolist()),
+        features,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,8 @@ from segpl.engine.device import free_memory, second_stream
 from segpl.errors import DivergedError
 from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.familiarity import ScanJudge
-from segpl.predict.labeling import Segmentation, label_rows
+from segpl.predict.labeling import Segmentation, label_rows, summarize_case
 from segpl.predict.samples import Maps, Predict, RunSampler
-from segpl.predict.summary import summarize_case
 from segpl.predict.window import fits_on_device, predict_rows, predict_windows
 
 MOST_AHEAD = 4  # scans to read ahead, and as many to write meanwhile

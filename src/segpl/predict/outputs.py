@@ -27,8 +27,8 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.files import one_process, require_below, storage_errors, write_text
 from segpl.predict.inputs import Job
+from segpl.predict.labeling import summarize_case
 from segpl.predict.sampling_choice import VIEWS_NOTE
-from segpl.predict.summary import summarize_case
 from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"

@@ -19,7 +19,7 @@ from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
 from segpl.evaluate.scores import Score
 from segpl.evaluate.statistics import mean_by_key
-from segpl.evaluate.validation_file import ValidationRow, read_validation
+from segpl.evaluate.validation import ValidationRow, read_validation
 from segpl.files import RESTORE, convert_record, flat_items, read_record, read_table, read_toml
 from segpl.report.run_scores import current_predictions, current_scores
 

@@ -25,7 +25,7 @@ from segpl.evaluate.postprocessing_file import (
     PostProcessing,
     read_postprocessing,
 )
-from segpl.evaluate.validation_file import read_validation
+from segpl.evaluate.validation import read_validation
 from segpl.files import write_json
 
 SPECKS = 0.01  # largest fraction of a label outside its largest component

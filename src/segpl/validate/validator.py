@@ -18,8 +18,7 @@ from torch import Tensor
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
-from segpl.evaluate.validation import dice_by_class
-from segpl.evaluate.validation_file import ValidationRow, append_validation
+from segpl.evaluate.validation import ValidationRow, append_validation, dice_by_class
 from segpl.predict.window import predict_windows
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from segpl.errors import InputError
-from segpl.evaluate.validation_file import (
+from segpl.evaluate.validation import (
     VALIDATION_COLUMNS,
     ValidationRow,
     append_validation,

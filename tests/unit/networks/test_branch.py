@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import SIDE, make_batch, shape_for
 
-from segpl.networks.branch import Branch
 from segpl.networks.build import build_network
+from segpl.networks.heads import Branch
 from segpl.networks.network import Network, NetworkSettings
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])

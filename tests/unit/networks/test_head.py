@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.networks.head import ThresholdHead
+from segpl.networks.heads import ThresholdHead
 
 both_dims = pytest.mark.parametrize("dims", [2, 3])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from mutations import Mutation
 
-from segpl.networks.jigsaw_head import JigsawHead
+from segpl.networks.heads import JigsawHead
 from segpl.views.jigsaw import Jigsaw
 
 
@@ -43,7 +43,7 @@ MUTATIONS = [
         "side = 1",
         "test_scores_depend_on_the_order_of_the_tiles",
         {"dims": 2},
-        file="networks/jigsaw_head.py",
+        file="networks/heads.py",
     ),
 ]
 

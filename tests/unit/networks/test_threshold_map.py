@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import trainable
 
-from segpl.networks.threshold_map import ThresholdMap
+from segpl.networks.heads import ThresholdMap
 
 
 def features(dims: int, images: int = 2) -> torch.Tensor:

@@ -11,15 +11,16 @@ import pytest
 import torch
 from tiny import PICTURES, build
 
-from segpl.data.appearance import Appearance, appearance_of
 from segpl.data.case import Case
 from segpl.data.readers import Grid
 from segpl.errors import InputError
 from segpl.files import write_json
 from segpl.predict.familiarity import (
+    Appearance,
     Familiarity,
     ScanJudge,
     TrainingImages,
+    appearance_of,
     network_features,
     read_training_images,
     record_training_images,

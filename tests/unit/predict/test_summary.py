@@ -14,8 +14,8 @@ from segpl.data.manifest import read_manifest
 from segpl.data.readers import Grid
 from segpl.data.summary import CaseSummary, ClassSummary, review_order
 from segpl.predict.inputs import find_inputs
+from segpl.predict.labeling import expected_dice, summarize_case
 from segpl.predict.predictor import IncompleteError, predict_jobs
-from segpl.predict.summary import expected_dice, summarize_case
 
 NAMES = ("a", "b", "c")
 

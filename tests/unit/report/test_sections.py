@@ -19,7 +19,7 @@ from segpl.evaluate.postprocessing_file import (
     PostProcessing,
 )
 from segpl.evaluate.scores import Score
-from segpl.evaluate.validation_file import ValidationRow
+from segpl.evaluate.validation import ValidationRow
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
 from segpl.report.comparison import comparison_table
 from segpl.report.curves import curve_figure, thin_out

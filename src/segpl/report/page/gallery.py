@@ -7,8 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from segpl.data.readers import Grid
 from segpl.errors import UserError
-from segpl.report.page.slices import LAYERS, CaseArrays, MaskArrays, Resolution, View, draw_case
-from segpl.report.page.tiles import tile_url
+from segpl.report.page.slices import (
+    LAYERS,
+    CaseArrays,
+    MaskArrays,
+    Resolution,
+    View,
+    draw_case,
+    tile_url,
+)
 
 READ_ERRORS = (UserError, OSError, ValueError)
 # the first resolution at which all cases fit is used

@@ -26,6 +26,9 @@ JPEG_QUALITY = 60
 PICTURE_SCALE = 4  # a 2D image has a single slice, which may have so many times longer sides
 SHADES = 8  # of uncertainty
 UNCERTAIN = "#FF5FD2"
+TILE_SIDE = 288  # pixels of the longer side
+TILE_QUALITY = 80
+STRENGTH = 0.5  # of the overlay of a tile
 LAYERS = {
     "errors": "errors",
     "truth": "ground truth",
@@ -97,8 +100,7 @@ def draw_case(
     layers: list[list[dict[str, str]]] = [[] for _ in masks]
     for name, turn, (height, width) in planes(case.grid):
         turned = turn(reference)  # (slices, H, W)
-        counts = np.count_nonzero(turned, axis=(1, 2))
-        busiest = int(counts.argmax()) if counts.any() else len(turned) // 2
+        busiest = busiest_slice(turned)
         places = evenly_spaced(len(turned), resolution.slices)
         size = resolution.size(turned.shape[1:], is_volume=len(case.grid.shape) == 3)
         across = math.ceil(math.sqrt(len(places)))
@@ -162,6 +164,12 @@ def planes(grid: Grid) -> list[tuple[str, Callable[[AnyArray], AnyArray], tuple[
         (names[1], lambda array: upright(array).transpose(1, 2, 0)[::forward], (z, x)),
         (names[2], lambda array: upright(array).transpose(0, 2, 1)[::forward], (z, y)),
     ]
+
+
+def busiest_slice(stack: AnyArray) -> int:
+    """The slice of (slices, H, W) with the most foreground; the middle one without any."""
+    counts = np.count_nonzero(stack, axis=(1, 2))
+    return int(counts.argmax()) if counts.any() else len(stack) // 2
 
 
 def evenly_spaced(count: int, most: int) -> list[int]:
@@ -245,3 +253,28 @@ def palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -
         bits=next(size for size in (1, 2, 4, 8) if size >= bits),
     )
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def tile_url(case: CaseArrays, mask: MaskArrays, reference: MaskArrays) -> str:
+    """The slice with the most foreground and its overlay as one picture.
+
+    Without a label, `reference` decides which slice.
+    """
+    _, turn, (height, width) = planes(case.grid)[0]
+    _, values, colors = next(layers_of(case, mask))  # errors, or the prediction
+    wanted = turn(reference.prediction if case.truth is None else case.truth)
+    place = busiest_slice(wanted)
+    picture, shown = turn(gray(case.image))[place], turn(values)[place]
+    sides = np.array([picture.shape[0] * height, picture.shape[1] * width])
+    down, across = (max(1, round(side)) for side in TILE_SIDE * sides / sides.max())
+    rgb = np.repeat(resized(picture, down, across)[..., None], 3, axis=-1)
+    for index, (color, _) in enumerate(colors, 1):
+        # resized masks are smooth, so edges blend into the image
+        cover = STRENGTH / 255 * resized(255 * (shown == index), down, across)[..., None]
+        rgb = (1 - cover) * rgb + cover * np.array(ImageColor.getrgb(color))
+    return jpeg_url(np.rint(rgb).astype(np.uint8), TILE_QUALITY)
+
+
+def resized(slice_: AnyArray, down: int, across: int) -> NDArray[np.float64]:
+    picture = Image.fromarray(np.ascontiguousarray(slice_).astype(np.uint8))
+    return np.asarray(picture.resize((across, down), Image.Resampling.BICUBIC), np.float64)
