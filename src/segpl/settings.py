@@ -21,7 +21,7 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, did_you_mean
 from segpl.files import read_toml
-from segpl.methods.base import METHODS, Method
+from segpl.methods.base import METHODS
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
 
@@ -111,7 +111,10 @@ def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:
     method = dict(content.get("method", {}))
     name = parse_value(method.pop("name", DEFAULT_METHOD), str, "method.name", source)
     kind = METHODS.get(name)
-    given = {**content, "network": with_network_defaults(content.get("network", {}), kind)}
+    network = content.get("network", {})
+    if network.get("name", "unet") == "unet":  # MONAI networks have their own arguments
+        network = {**kind.network_defaults, **network}
+    given = {**content, "network": network}
     sections = {
         section: parse_table(settings, given.get(section, {}), section, source)
         for section, settings in SECTIONS.items()
@@ -123,12 +126,6 @@ def resolve(content: Mapping[str, Any], source: str = "settings") -> Config:
         )
     settings = parse_table(kind.Settings, method, "method", source)
     return Config(method=name, settings=settings, **sections)
-
-
-def with_network_defaults(network: Mapping[str, Any], kind: type[Method]) -> Mapping[str, Any]:
-    # MONAI networks have their own arguments
-    is_unet = network.get("name", "unet") == "unet"
-    return {**kind.network_defaults, **network} if is_unet else network
 
 
 def check_sections(content: Mapping[str, Any], source: str) -> None:

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
     from segpl.display import plain_console
     from segpl.experiments.demo import DemoSettings, run_demo
     from segpl.methods.base import METHODS

@@ -45,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
     from segpl.display import plain_console
     from segpl.errors import InputError
     from segpl.report.collection import without_scores

@@ -71,11 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-
     from segpl.display import plain_console
     from segpl.experiments.stress import FIGURE, TABLE, stress
-    from segpl.experiments.stress_inputs import parse_patch
-    from segpl.experiments.stress_settings import StressSettings
+    from segpl.experiments.stress_inputs import StressSettings, parse_patch
     from segpl.report.stress.rows import stress_table
     from segpl.report.tables import print_table
 

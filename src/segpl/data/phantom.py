@@ -57,7 +57,11 @@ def vessel_phantom(
 ) -> tuple[Floats, NDArray[np.uint8]]:
     """A scan (*S) in Hounsfield units and its vessel mask (*S), determined by the seed."""
     settings = settings or PhantomSettings()
-    _check(settings)
+    if len(settings.shape) not in (2, 3) or min(settings.shape) < 16:
+        raise InputError(
+            f"PhantomSettings.shape is {settings.shape}, but must have two or three axes of at "
+            "least 16 voxels."
+        )
     rng = np.random.default_rng(seed)
     wall = _wall(rng, settings)
     vessels = _trees(rng, settings, inside=wall < 0.02)
@@ -96,14 +100,6 @@ def write_phantom_dataset(
         spacing=settings.spacing,
         advance=advance,
     )
-
-
-def _check(settings: PhantomSettings) -> None:
-    if len(settings.shape) not in (2, 3) or min(settings.shape) < 16:
-        raise InputError(
-            f"PhantomSettings.shape is {settings.shape}, but must have two or three axes of at "
-            "least 16 voxels."
-        )
 
 
 def _trees(

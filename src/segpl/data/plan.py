@@ -99,7 +99,9 @@ class Plan:
     def _problems(self) -> Iterator[str]:
         if self.dims not in (2, 3):
             yield f"dims is {self.dims}. Images have 2 or 3 axes."
-        if self.orientation is not None and not is_orientation(self.orientation):
+        letters = set(self.orientation or "")
+        is_known = all(len(letters & set(ends)) == 1 for ends in BODY_AXES)
+        if self.orientation is not None and not (is_known and len(self.orientation) == 3):
             yield (
                 f"orientation is {self.orientation!r}. Use one letter each of L/R, P/A and I/S, "
                 "for example 'RAS', or null to keep the stored axes."
@@ -172,8 +174,3 @@ class Plan:
                     f"kernel {row} is smaller than its stride {stride}, so it would skip voxels. "
                     "Use 3 where the stride is 2."
                 )
-
-
-def is_orientation(code: str) -> bool:
-    """Whether `code` names each axis of the body once, for example 'RAS'."""
-    return len(code) == 3 and all(len(set(code) & set(ends)) == 1 for ends in BODY_AXES)

@@ -88,7 +88,6 @@ class Reliability:
 def reliability(probability: FloatArray, truth: Answers, *, bins: int = BINS) -> Reliability:
     """Reliability diagram with bins of equal width."""
     p, y = _validated(probability, truth)
-    _require_bins(bins)
     index = (p * bins).astype(np.intp).clip(0, bins - 1)
     count, first, second = (
         np.bincount(index, weights, bins) for weights in (None, p, y.astype(np.float64))
@@ -124,7 +123,6 @@ def adaptive_calibration_error(
     between both bins in proportion, with their mean answer, so that their order does not matter.
     """
     p, y = _validated(probability, truth)
-    _require_bins(bins)
     if not p.size:
         return float("nan")
     mass, excess = _cumulate(p, p - y)
@@ -156,12 +154,6 @@ def error_retention(
     limit: the error of the least uncertain voxels. Ties are dropped in proportion. An uninformative
     uncertainty gives a flat curve.
     """
-    if uncertainty.shape != error.shape:
-        raise InputError(
-            f"uncertainty {uncertainty.shape} and error {error.shape} differ in shape. Give one "
-            "value of each per voxel."
-        )
-    _require_bins(points)
     share = np.linspace(0, 1, points + 1)
     if not error.size:
         return Retention(share, np.full(points + 1, np.nan))
@@ -184,11 +176,6 @@ def _validated(probability: FloatArray, truth: Answers) -> tuple[NDArray[np.floa
             "If these are logits, apply a sigmoid."
         )
     return p, truth.ravel().astype(bool)
-
-
-def _require_bins(bins: int) -> None:
-    if bins < 1:
-        raise InputError(f"bins is {bins}, but must be at least 1. Try {BINS}.")
 
 
 def _cumulate(

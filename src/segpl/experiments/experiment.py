@@ -146,7 +146,10 @@ def make_experiment(
     if not datasets:
         raise InputError(f"{source} has no dataset. Add [datasets.NAME] with a path.")
     if seeds:
-        datasets = [decode_seeds(dataset, seeds) for dataset in datasets]
+        try:
+            datasets = [replace(dataset, seeds=tuple(seeds)) for dataset in datasets]
+        except InputError as error:
+            raise InputError(f"--seeds: {error}.") from error
     asked = content.get("questions", [])
     if methods and (asked or chosen):
         own = "[[questions]]" if asked else "[axes] for methods"
@@ -206,13 +209,6 @@ def decode_dataset(
     check_sections(own, where)
     sections = merge_settings(merge_settings(shared, own), overrides)
     return decode(ExperimentDataset, {**rest, "name": name, "sections": sections}, where)
-
-
-def decode_seeds(dataset: ExperimentDataset, seeds: Sequence[int]) -> ExperimentDataset:
-    try:
-        return replace(dataset, seeds=tuple(seeds))
-    except InputError as error:
-        raise InputError(f"--seeds: {error}.") from error
 
 
 def decode(kind: type[Entry], table: Any, where: str) -> Entry:

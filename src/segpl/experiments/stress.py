@@ -12,9 +12,14 @@ from segpl.data.masks import largest_note
 from segpl.display import bar, say
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.experiments.stress_inputs import StressedRun, load_runs, plan_with_patch
+from segpl.experiments.stress_inputs import (
+    ATTACKS,
+    StressedRun,
+    StressSettings,
+    load_runs,
+    plan_with_patch,
+)
 from segpl.experiments.stress_scores import StressScorer
-from segpl.experiments.stress_settings import ATTACKS, StressSettings
 from segpl.files import read_record, write_atomically, write_json
 from segpl.report.stress.figures import stress_figure
 from segpl.report.stress.rows import StressRow, read_stress

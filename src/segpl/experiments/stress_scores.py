@@ -17,8 +17,7 @@ from segpl.errors import DivergedError
 from segpl.evaluate.metrics import dice, iou
 from segpl.evaluate.validation import masks_by_class
 from segpl.experiments.attacked_loss import PredictionLoss
-from segpl.experiments.stress_inputs import StressedRun
-from segpl.experiments.stress_settings import ATTACKS, StressSettings
+from segpl.experiments.stress_inputs import ATTACKS, StressedRun, StressSettings
 from segpl.predict.window import predict_windows
 from segpl.report.stress.rows import CLEAN, PATCH_SIZE, StressRow, write_stress
 from segpl.views.artifacts import ARTIFACTS, degrade

@@ -106,9 +106,6 @@ class Block(nn.Sequential):
             nn.LeakyReLU(SLOPE, inplace=True),
         )
 
-    def forward_fused(self, features: Tensor) -> Tensor:
-        return fused_convolutions(self, features)
-
 
 class ResidualBlock(nn.Module):
     r"""A block that adds its input before the last leaky ReLU [He2016].
@@ -145,9 +142,6 @@ class ResidualBlock(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         output: Tensor = self.activation(self.block(features) + self.shortcut(features))
         return output
-
-    def forward_fused(self, features: Tensor) -> Tensor:
-        return fused_convolutions(self.block, features, self.fused_shortcut(features))
 
     def fused_shortcut(self, features: Tensor) -> Tensor:
         layers: list[Any] = list(self.shortcut)
@@ -278,8 +272,10 @@ def run_plain(block: nn.Module, features: Tensor) -> Tensor:
 
 
 def run_fused(block: nn.Module, features: Tensor) -> Tensor:
-    assert isinstance(block, Block | ResidualBlock)
-    return block.forward_fused(features)
+    if isinstance(block, ResidualBlock):
+        return fused_convolutions(block.block, features, block.fused_shortcut(features))
+    assert isinstance(block, Block)
+    return fused_convolutions(block, features)
 
 
 def pool_channels_last(features: Tensor, stride: Sequence[int]) -> Tensor:

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
-from segpl.errors import InputError
-
 # Okabe and Ito's palette for color-blind readers; these three also differ in lightness
 TRUE_POSITIVE = "#F0E442"
 FALSE_POSITIVE = "#D55E00"
@@ -26,11 +24,6 @@ def overlay(
     image: NDArray[Any], prediction: NDArray[Any], truth: NDArray[Any], *, strength: float = 0.7
 ) -> NDArray[np.uint8]:
     """The image in gray, with true and false foreground in three colors: (H, W, 3)."""
-    if not image.shape == prediction.shape == truth.shape or image.ndim != 2:
-        raise InputError(
-            f"an overlay needs three slices (H, W) of one shape, not image {image.shape}, "
-            f"prediction {prediction.shape} and truth {truth.shape}."
-        )
     rgb = np.repeat(gray(image)[..., None].astype(np.float64), 3, axis=-1)
     predicted, true = prediction != 0, truth != 0
     for mask, color in (

@@ -23,10 +23,6 @@ def kumaraswamy_with_median(logit: Tensor, log_a: Tensor) -> Kumaraswamy:
     return Kumaraswamy(log_a, math.log(math.log(2)) - complement(log_a + loglog))
 
 
-def _moments_from_median(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
-    return kumaraswamy_moments(kumaraswamy_with_median(logit, log_a))
-
-
 class BetaFamily(Family):
     r"""Offsets shift the median, in standard deviations of the prior's logit, and $-\log a$.
 
@@ -45,8 +41,11 @@ class BetaFamily(Family):
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         mean, std = prior.mean, prior.std
         unit = std / (mean * (1 - mean))  # standard deviation of the logit, for a narrow prior
-        logit, log_a = solve_moments(_moments_from_median, (mean.logit(), -unit.log()), mean, std)
-        return logit, log_a, unit
+
+        def moments(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
+            return kumaraswamy_moments(kumaraswamy_with_median(logit, log_a))
+
+        return *solve_moments(moments, (mean.logit(), -unit.log()), mean, std), unit
 
     def shifted(self, anchor: tuple[Tensor, ...], offsets: Tensor) -> Kumaraswamy:
         logit, log_a, unit = anchor

@@ -90,11 +90,6 @@ def _mass_at_end(exponent: Tensor, other: Tensor) -> Tensor:
     return power + (other - 1) * math.log(1 - 0.5 / GRID_POINTS)
 
 
-def _histogram_moments(logit: Tensor, log_strength: Tensor) -> tuple[Tensor, Tensor]:
-    distribution = _beta_shaped(logit, log_strength)
-    return distribution.mean, distribution.std
-
-
 class CategoricalFamily(Family):
     """Priors are Betas on the grid with the given moments, within the limits of `clip_moments`.
 
@@ -110,9 +105,8 @@ class CategoricalFamily(Family):
         mean, std = clip_moments(mean, std, min_std=1 / GRID_POINTS)
         start = beta_from_moments(mean, std)
         strength = start.alpha + start.beta
-        return _beta_shaped(
-            *solve_moments(_histogram_moments, (mean.logit(), strength.log()), mean, std)
-        )
+        guess = mean.logit(), strength.log()
+        return _beta_shaped(*solve_moments(lambda *p: _beta_shaped(*p).moments, guess, mean, std))
 
     def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
         assert isinstance(prior, Categorical), "of this family"

@@ -10,8 +10,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from segpl.errors import InputError
-
 
 class Objective(Protocol):
     """The loss of an image (C, *S), which an attack maximizes."""
@@ -46,8 +44,6 @@ def pgd(
     the point of highest loss on its path, so it never helps the model. `start` is the loss and
     gradient at the image, to share between several `epsilon`.
     """
-    if steps < 1:
-        raise InputError(f"PGD with {steps} steps: it needs at least 1, for example 10.")
     size = 2.5 * epsilon / steps
     change = image.new_zeros(image.shape)
     highest, gradient = start or objective.loss_and_gradient(image)

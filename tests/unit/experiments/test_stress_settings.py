@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from segpl.errors import InputError
-from segpl.experiments.stress_inputs import parse_patch
-from segpl.experiments.stress_settings import DEGRADATIONS, StressSettings
+from segpl.experiments.stress_inputs import DEGRADATIONS, StressSettings, parse_patch
 from segpl.report.stress.figures import DEGRADATION_TITLES
 from segpl.views.artifacts import ARTIFACTS
 

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError
 from segpl.views.attacks import fgsm, pgd
 
 
@@ -72,8 +71,3 @@ def test_pgd_with_a_known_start_saves_one_evaluation(steps):
     found = pgd(image, objective, 1.0, steps=steps, start=start)
     assert torch.equal(found, expected)
     assert [point.item() for point in objective.points] == points[1:]
-
-
-def test_pgd_without_steps_is_rejected():
-    with pytest.raises(InputError, match="PGD with 0 steps: it needs at least 1"):
-        pgd(torch.zeros((1, 1)), Bowl(torch.zeros((1, 1))), 0.1, steps=0)

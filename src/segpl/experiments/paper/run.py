@@ -25,8 +25,7 @@ from segpl.evaluate.statistics import bland_altman, case_means, mann_whitney
 from segpl.experiments.experiment import Experiment, decode, make_experiment
 from segpl.experiments.jobs import run_path
 from segpl.experiments.stress import stress
-from segpl.experiments.stress_inputs import parse_patch
-from segpl.experiments.stress_settings import StressSettings
+from segpl.experiments.stress_inputs import StressSettings, parse_patch
 from segpl.files import (
     csv_text,
     one_process,

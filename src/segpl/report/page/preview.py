@@ -138,19 +138,15 @@ def _picture_url(folder: Path, case: str, manifest: Manifest) -> str:
     entry = manifest.files[case]
     path, labels = folder / PREVIEWS / f"{case}.png", folder / entry.labels
     if not path.exists() or path.stat().st_mtime_ns < labels.stat().st_mtime_ns:
-        picture = Image.fromarray(_mosaic(entry, folder, list(manifest.classes.values())[1:]))
+        numbers = list(manifest.classes.values())[1:]
+        is_large = math.prod(read_grid(labels)[0].shape) > LARGE_VOXELS
+        with LARGE_SCAN if is_large else nullcontext():
+            picture = Image.fromarray(_mosaic(entry, labels, numbers))
         write_atomically(path, _with_palette(picture).save)
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
 
 
-def _mosaic(entry: PredictedCase, folder: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
-    labels = folder / entry.labels
-    voxels = math.prod(read_grid(labels)[0].shape)
-    with LARGE_SCAN if voxels > LARGE_VOXELS else nullcontext():
-        return _drawn(entry, labels, numbers)
-
-
-def _drawn(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
+def _mosaic(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
     label = read_label(mask)
     dims = label.array.ndim
     _, turn, pixel = planes(label.grid)[0]

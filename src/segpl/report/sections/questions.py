@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from segpl.errors import InputError
-from segpl.evaluate.statistics import BySeed, compare_with
+from segpl.evaluate.statistics import compare_with
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import comparison_table, describe, how_compared
+from segpl.report.run_record import RunRecord
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 
@@ -67,7 +68,8 @@ def answer_question(
 
     `failed` are titles of runs that failed or have not been trained yet.
     """
-    scores = {label: dice_of(found, label, question.cases) for label in question.labels}
+    values = {"test": lambda run: run.by_case("dice"), "validation": RunRecord.validation_by_case}
+    scores = {label: found.by_seed(label, values[question.cases]) for label in question.labels}
     others = {label: scores[label] for label in question.variants}
     differences = compare_with(scores[question.reference], others)
     sentences = [
@@ -88,12 +90,6 @@ def answer_question(
         tuple(sentences),
         how_compared(list(differences.values())),
     )
-
-
-def dice_of(found: RunCollection, label: str, cases: Cases) -> BySeed:
-    if cases == "test":
-        return found.scores(label, "dice")
-    return found.by_seed(label, lambda run: run.validation_by_case())
 
 
 def question_section(given: Sequence[QuestionAnswer]) -> Section:
