@@ -80,8 +80,11 @@ class PseudoLabels:
     outputs: tuple[NetOutput, ...] = ()
 
 
+LabelSets = tuple[PseudoLabels, ...]  # one for each network that labels
+
+
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     terms: dict[str, Term]
     monitors: dict[str, Tensor] = field(default_factory=dict)  # () each, without gradient
-    pseudo: tuple[PseudoLabels, ...] = ()  # the labels behind the `pseudo` term, for monitoring
+    pseudo: LabelSets = ()  # the labels behind the `pseudo` term, for monitoring

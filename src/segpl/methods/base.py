@@ -17,7 +17,16 @@ from segpl.networks.graphs import Function, Recordable
 from segpl.networks.network import Network
 from segpl.registry import Registry
 from segpl.threshold.base import Distribution
-from segpl.types import IGNORE, Batch, NetOutput, PseudoLabels, StepOutput, Term, Unlabeled
+from segpl.types import (
+    IGNORE,
+    Batch,
+    LabelSets,
+    NetOutput,
+    PseudoLabels,
+    StepOutput,
+    Term,
+    Unlabeled,
+)
 
 THE_PAPER = (
     "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
@@ -82,7 +91,7 @@ class Method(nn.Module, ABC):
             self.unlabeled(batch)
         return self.objective(batch, self.label(batch, progress), progress)
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: label the unlabeled images.
 
         Returns:
@@ -91,9 +100,7 @@ class Method(nn.Module, ABC):
         return ()
 
     @abstractmethod
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the terms to minimize, given the labels of the E-step.
 
         `supervised` is the loss on given labels, `pseudo` the loss on pseudo-labels. A method

@@ -24,7 +24,7 @@ from segpl.methods.settings import LinearRampSettings
 from segpl.networks.network import Network
 from segpl.threshold.calibration import Temperature, batch_calibration_error
 from segpl.threshold.priors import StepPredictions
-from segpl.types import Batch, Labeled, NetOutput, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, Labeled, LabelSets, NetOutput, PseudoLabels, StepOutput, Term
 
 CALIBRATIONS = ("off", "all", "class")
 
@@ -74,7 +74,7 @@ class BPL(Method):
     def needs_validation(self) -> bool:
         return self.temperature is not None
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: infer the threshold from calibrated probabilities, and label with it."""
         unlabeled = self.unlabeled(batch)
         fitted = self.fit_temperature(batch.validation)
@@ -92,9 +92,7 @@ class BPL(Method):
         terms, monitors = {**made.terms, **fitted.terms}, {**made.monitors, **fitted.monitors}
         return (replace(made, terms=terms, monitors=monitors, outputs=outputs),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels."""
         (made,) = pseudo
         on_labeled, on_unlabeled = made.outputs

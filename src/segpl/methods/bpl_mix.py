@@ -21,7 +21,7 @@ from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.networks.network import Network
 from segpl.threshold.priors import StepPredictions
 from segpl.threshold.rules import SOFT_RULES
-from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput
 from segpl.views.mixing import TrainingCrops, draw_box
 
 
@@ -76,7 +76,7 @@ class BPLMix(TeacherMethod):
         super().__init__(build, settings)
         self.latent = LatentThreshold(settings.threshold, self.network)
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the teacher predicts, and the threshold inferred from that labels the crops."""
         labeled, unlabeled = batch.labeled, self.unlabeled(batch)
         # most priors ignore labeled images: save the teacher's pass over them
@@ -95,9 +95,7 @@ class BPLMix(TeacherMethod):
         made: PseudoLabels = self.latent(predictions, logits, on_unlabeled.to_pool, batch.generator)
         return (made,)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the student learns given labels, and both kinds of labels on mixed crops."""
         (made,) = pseudo
         labeled = batch.labeled

@@ -15,7 +15,7 @@ from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.settings import SigmoidRampSettings
 from segpl.networks.heads import Branch
 from segpl.networks.network import Network
-from segpl.types import Batch, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
 from segpl.views.features import PERTURBATIONS
 
 
@@ -81,7 +81,7 @@ class CCT(Method):
         self.perturbations = [PERTURBATIONS[kind] for kind in decoder_kinds(settings.decoders)]
         self.branches = nn.ModuleList(Branch(self.network) for _ in self.perturbations)
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the labels are the probabilities of the main decoder."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
@@ -89,9 +89,7 @@ class CCT(Method):
         weight = mask_padding(unlabeled, torch.ones_like(target))
         return (PseudoLabels(target, weight, outputs=outputs),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the main decoder learns given labels, the auxiliary ones learn to agree."""
         (made,) = pseudo
         on_labeled, on_unlabeled = made.outputs

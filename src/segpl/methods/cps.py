@@ -14,7 +14,7 @@ from segpl.methods.base import Method, foreground_monitors, forward_together, ma
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.network import Network
 from segpl.threshold.rules import binarize
-from segpl.types import Batch, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput, Term
 
 FIRST_OR_BOTH = ("first", "both")
 
@@ -60,7 +60,7 @@ class CPS(Method):
         super().__init__(build, settings)
         self.twin = build()  # new initial weights: identical twins would teach each other nothing
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: each network labels all images, labeled ones first, for the other to learn."""
         unlabeled = self.unlabeled(batch)
         # padding of labeled crops is ignored like any voxel without a given label
@@ -74,9 +74,7 @@ class CPS(Method):
             made.append(PseudoLabels(target, torch.cat([known, inside]), outputs=outputs))
         return tuple(made)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: each network learns the given labels, and the labels of the other network."""
         by_first, by_second = pseudo
         supervised, cross = [], []

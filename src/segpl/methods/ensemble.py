@@ -14,7 +14,7 @@ from segpl.errors import require_range
 from segpl.methods.base import Method, labeled_foreground
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import Network
-from segpl.types import Batch, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, LabelSets, StepOutput, Term
 
 
 class Ensemble(Method):
@@ -53,9 +53,7 @@ class Ensemble(Method):
         super().__init__(build, settings)
         self.others = nn.ModuleList(build() for _ in range(settings.members - 1))
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         losses = [
             self.supervised(member(batch.labeled.image), batch).value for member in self.networks()
         ]

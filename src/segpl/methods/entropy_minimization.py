@@ -11,7 +11,7 @@ from segpl.losses import entropy_loss, foreground_fraction
 from segpl.methods.base import Method, forward_together, labeled_foreground, mask_padding
 from segpl.methods.settings import LinearRampSettings
 from segpl.threshold.rules import binarize
-from segpl.types import Batch, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, LabelSets, StepOutput, Term
 
 
 class EntropyMinimization(Method):
@@ -41,9 +41,7 @@ class EntropyMinimization(Method):
 
     settings: Settings
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the loss on given labels, and the entropy of the unlabeled images."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)

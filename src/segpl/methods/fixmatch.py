@@ -14,7 +14,7 @@ from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import harden, make_strong_view
 from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.threshold.rules import binarize
-from segpl.types import Batch, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
 from segpl.views.noise import add_noise
 
 LONGEST_EMA = 0.1  # EMA horizon, as a fraction of the steps taken so far
@@ -71,16 +71,14 @@ class FixMatch(TeacherMethod):
     settings: Settings
 
     @torch.no_grad()
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the prediction for the weak view, where it is confident."""
         weak = add_noise(self.unlabeled(batch).image, self.settings.noise, batch.generator)
         probability = eval_logits(self.network, weak).sigmoid()
         confident = torch.maximum(probability, 1 - probability) >= self.settings.confidence
         return (PseudoLabels(binarize(probability, 0.5).target, confident.to(probability.dtype)),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: learn given labels, and the weak view's labels on the strong view."""
         view, made, shown = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
         made = harden(made)

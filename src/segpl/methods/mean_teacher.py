@@ -13,7 +13,7 @@ from segpl.losses import squared_error
 from segpl.methods.base import forward_together, mask_padding
 from segpl.methods.settings import SigmoidRampSettings
 from segpl.methods.teacher import TeacherMethod, TeacherSettings
-from segpl.types import Batch, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
 from segpl.views.noise import add_clipped_noise
 
 
@@ -54,16 +54,14 @@ class MeanTeacher(TeacherMethod):
     settings: Settings
 
     @torch.no_grad()
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the teacher's probabilities on its own noisy view."""
         unlabeled = self.unlabeled(batch)
         view = add_clipped_noise(unlabeled.image, self.settings.noise, batch.generator)
         target = self.teacher(view).logits.sigmoid()  # (B, K, *S)
         return (PseudoLabels(target, mask_padding(unlabeled, torch.ones_like(target))),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the student learns given labels, and the teacher's on another noisy view."""
         (made,) = pseudo
         view = add_clipped_noise(self.unlabeled(batch).image, self.settings.noise, batch.generator)

@@ -11,7 +11,7 @@ from segpl.errors import require_range
 from segpl.methods.base import THE_PAPER, Method, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
 from segpl.threshold.rules import binarize
-from segpl.types import Batch, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
 
 
 class SegPL(Method):
@@ -43,7 +43,7 @@ class SegPL(Method):
 
     settings: Settings
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: a voxel is foreground where its probability exceeds the threshold."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
@@ -53,9 +53,7 @@ class SegPL(Method):
         weight = mask_padding(unlabeled, made.weight)
         return (PseudoLabels(made.target, weight, monitors=monitors, outputs=outputs),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels."""
         (made,) = pseudo
         on_labeled, on_unlabeled = made.outputs

@@ -25,7 +25,7 @@ from segpl.networks.network import Network
 from segpl.networks.pool import POOLED_SIDE, average_pool
 from segpl.threshold.normal import NormalFamily
 from segpl.threshold.rules import binarize
-from segpl.types import Batch, NetOutput, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput, Term
 
 
 class SegPLVI(Recordable, Method):
@@ -80,7 +80,7 @@ class SegPLVI(Recordable, Method):
         mean, std = torch.tensor([settings.prior_mean, settings.prior_std], dtype=torch.float64)
         self.prior = NormalFamily().prior(mean, std)
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: one draw of the threshold labels all unlabeled images of the batch."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
@@ -107,9 +107,7 @@ class SegPLVI(Recordable, Method):
     def recordable(self) -> nn.Module:
         return Function(self.infer, self.head)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels, and the KL."""
         (made,) = pseudo
         on_labeled, on_unlabeled = made.outputs

@@ -19,7 +19,7 @@ from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.heads import JigsawHead
 from segpl.networks.network import Network
-from segpl.types import Batch, PseudoLabels, StepOutput, Term
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput, Term
 from segpl.views.jigsaw import Jigsaw
 
 
@@ -75,7 +75,7 @@ class SelfLoop(Method):
         self.puzzle = Jigsaw(dims, tiles=tiles, count=orders)
         self.head = JigsawHead(dims, features, tiles=tiles, orders=orders)
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the mean prediction over the loop, weighted by its certainty.
 
         Solving the first puzzle with the current weights is a term of the objective.
@@ -98,9 +98,7 @@ class SelfLoop(Method):
         terms = {"jigsaw": Term(cross_entropy(scores, first), self.settings.jigsaw_weight)}
         return (PseudoLabels(target, certainty * inside, terms, monitors),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: learn given labels, pseudo-labels, and the first puzzle."""
         (made,) = pseudo
         on_labeled, on_unlabeled = forward_together(

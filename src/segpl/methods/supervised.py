@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from segpl.methods.base import Method, labeled_foreground
-from segpl.types import Batch, PseudoLabels, StepOutput
+from segpl.types import Batch, LabelSets, StepOutput
 
 
 class Supervised(Method):
@@ -25,9 +25,7 @@ class Supervised(Method):
     )
     needs_unlabeled: ClassVar[bool] = False
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         terms = {"supervised": self.supervised(self.network(batch.labeled.image), batch)}
         share = labeled_foreground(batch.labeled.label)
         return StepOutput(terms, {"labeled_foreground": share})

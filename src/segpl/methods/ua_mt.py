@@ -15,7 +15,7 @@ from segpl.losses import voxelwise_entropy
 from segpl.methods.mean_teacher import MeanTeacher
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
-from segpl.types import Batch, PseudoLabels
+from segpl.types import Batch, LabelSets
 from segpl.views.noise import add_clipped_noise
 
 DRAWS_PER_PASS = 2  # as in the authors' code; more would need more memory
@@ -63,7 +63,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     settings: Settings
 
     @torch.no_grad()
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
+    def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the teacher's probabilities, where its draws leave little uncertainty."""
         (made,) = super().label(batch, progress)
         start = self.settings.entropy_share

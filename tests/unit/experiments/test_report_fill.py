@@ -11,7 +11,7 @@ import torch
 from tiny import PICTURES
 
 from segpl.errors import InputError
-from segpl.experiments import report
+from segpl.experiments import scoring
 from segpl.predict.inputs import Job
 from segpl.predict.predictor import predict_jobs
 
@@ -44,13 +44,13 @@ def fill(tmp_path, monkeypatch):
     """Fill a run that is built with these options; returns the run."""
     for name in CASES:
         np.save(tmp_path / f"{name}.npy", np.arange(16, dtype=np.float32).reshape(4, 4))
-    monkeypatch.setattr(report, "evaluate_folders", lambda *_, **__: [])
-    monkeypatch.setattr(report, "write_scores", lambda *_: None)
+    monkeypatch.setattr(scoring, "evaluate_folders", lambda *_, **__: [])
+    monkeypatch.setattr(scoring, "write_scores", lambda *_: None)
 
     def fill(**options: object) -> Run:
         run = Run(tmp_path, **options)
-        monkeypatch.setattr(report, "load_run", lambda *_, **__: run)
-        report.fill(tmp_path, quiet=True)
+        monkeypatch.setattr(scoring, "load_run", lambda *_, **__: run)
+        scoring.fill(tmp_path, quiet=True)
         return run
 
     return fill
@@ -96,5 +96,5 @@ def test_an_unreadable_image_keeps_its_mask(fill, tmp_path):
 
 
 def test_runs_that_could_not_be_filled_are_returned(fill, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "load_run", lambda *_, **__: Run(tmp_path, fail_at=2))
-    assert report.fill_all([tmp_path], quiet=True) == [tmp_path]
+    monkeypatch.setattr(scoring, "load_run", lambda *_, **__: Run(tmp_path, fail_at=2))
+    assert scoring.fill_all([tmp_path], quiet=True) == [tmp_path]
