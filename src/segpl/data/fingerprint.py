@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.masks import bounding_box
 from segpl.data.readers import Image, Label, orientation_of
 
 SAMPLE = 2000  # foreground intensities kept per case and channel
@@ -111,13 +112,9 @@ def mean_chords(label: NDArray[np.int32]) -> dict[int, tuple[float, ...]]:
     with $n_k$ the voxels of number $k$ and $r_{ka}$ its runs along axis $a$. A class is lost on a
     grid that is coarser than its chords.
     """
-    sides = [
-        np.flatnonzero(label.any(axis=tuple(other for other in range(label.ndim) if other != axis)))
-        for axis in range(label.ndim)
-    ]
-    if not len(sides[0]):
+    box = label[bounding_box(label)]
+    if not box.size:
         return {}
-    box = label[tuple(slice(side[0], side[-1] + 1) for side in sides)]
     runs = [_count_runs(np.moveaxis(box, axis, 0)) for axis in range(box.ndim)]
     return {
         number: tuple(count / along[number] for along in runs)

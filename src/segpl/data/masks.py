@@ -54,6 +54,16 @@ def volume_unit(dims: int, spacing: Sequence[float] | None) -> str:
     return "ml" if dims == 3 else "mm²"
 
 
+def bounding_box(mask: NDArray[Any]) -> tuple[slice, ...]:
+    """Bounding box of the nonzero voxels of a mask; empty if there are none."""
+    box: list[slice] = []
+    for axis in range(mask.ndim):
+        others = tuple(other for other in range(mask.ndim) if other != axis)
+        used = np.flatnonzero(mask.any(axis=others))
+        box.append(slice(used[0], used[-1] + 1) if used.size else slice(0))
+    return tuple(box)
+
+
 def largest_component(mask: Mask) -> Mask:
     """The largest connected component of a mask (*S); ties go to the first one.
 

@@ -204,7 +204,7 @@ class Trainer:
             self.events = EventLog(self.folder.events, after=self.step)
         if settings.precision == "auto" and lacks_bfloat16(self.device) and processes.is_first:
             self.fall_back("the GPU does not support bfloat16, so training uses float32.")
-        clock = StepClock(self.step, self.times.last("seconds"))
+        start, spent = time.perf_counter(), self.times.last("seconds")
         waited = self.times.last("waiting_seconds")
         number = 0  # of a signal to stop
         while self.step < settings.steps:
@@ -222,9 +222,15 @@ class Trainer:
             self.log.add({"step": self.step, **row})
             if self.events:
                 self.events.add(self.step, row)
-            spent = {"waiting_seconds": waited + self.batches.waited}
-            peak = {"peak_bytes": peak_memory(self.device)}
-            self.times.add(clock.row(self.step) | spent | peak)
+            seconds = time.perf_counter() - start
+            times = {
+                "step": self.step,
+                "seconds": spent + seconds,
+                "steps_per_second": (self.step - begin) / seconds,
+                "waiting_seconds": waited + self.batches.waited,
+                "peak_bytes": peak_memory(self.device),
+            }
+            self.times.add(times)
             self.observer.on_log(self.step, row)
             if warning := collapse.check(self.step, row):
                 self.observer.on_warning(warning)
@@ -302,20 +308,6 @@ def stop_without_acceleration(message: str) -> None:
         f"{message} This is not possible with several processes. Restart with --set "
         "train.compile=off, or with a smaller batch if memory is full."
     )
-
-
-class StepClock:
-    """Measures the time of the steps after `first`; earlier steps took `spent` seconds."""
-
-    def __init__(self, first: int, spent: float) -> None:
-        self.first = first
-        self.spent = spent
-        self.start = time.perf_counter()
-
-    def row(self, step: int) -> dict[str, float]:
-        seconds = time.perf_counter() - self.start
-        speed = (step - self.first) / seconds
-        return {"step": step, "seconds": self.spent + seconds, "steps_per_second": speed}
 
 
 def with_layout(batch: Batch, layout: torch.memory_format) -> Batch:

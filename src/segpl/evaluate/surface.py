@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.masks import Mask
+from segpl.data.masks import Mask, bounding_box
 
 SLACK = 1e-6  # for rounding: 3 voxels of 0.1 mm are 0.30000000000000004 mm but within 0.3 mm
 
@@ -39,7 +39,7 @@ def surface_distances(prediction: Mask, truth: Mask, spacing: Sequence[float]) -
     farthest = diagonal(truth.shape, spacing)
     flat = tuple(axis for axis, size in enumerate(truth.shape) if size == 1)
     sizes = np.delete(np.asarray(spacing, float), flat)
-    box = _box(np.squeeze(prediction | truth, flat))
+    box = bounding_box(np.squeeze(prediction | truth, flat))
     found = [surface(np.squeeze(mask, flat)[box]) for mask in (prediction, truth)]
     ours, theirs = found
     return SurfaceDistances(
@@ -119,13 +119,3 @@ def _distances(
         tree = KDTree(np.argwhere(end) * sizes)
         distances[apart], _ = tree.query(np.argwhere(start)[apart] * sizes)
     return distances
-
-
-def _box(mask: Mask) -> tuple[slice, ...]:
-    """Bounding box of a mask; empty for an empty mask."""
-    box: list[slice] = []
-    for axis in range(mask.ndim):
-        others = tuple(other for other in range(mask.ndim) if other != axis)
-        used = np.flatnonzero(mask.any(axis=others))
-        box.append(slice(used[0], used[-1] + 1) if used.size else slice(0))
-    return tuple(box)

@@ -33,14 +33,8 @@ def make_phantom(
     # a separate folder: leftover scans of another split would become training cases
     suffix = f"-validation-{validation}" if validation else ""
     data, plan = folder / f"data{suffix}", folder / f"plan{suffix}.json"
-    labeled = LABELED + validation
-
-    def write(advance: Callable[[], None]) -> None:
-        write_phantom_dataset(
-            data, labeled=labeled, unlabeled=UNLABELED, test=TEST, seed=seed, advance=advance
-        )
-
-    generate_once(data, write, labeled + UNLABELED + TEST, quiet=quiet)
+    counts = {"labeled": LABELED + validation, "unlabeled": UNLABELED, "test": TEST}
+    generate_once(data, write_phantom_dataset, counts, seed, quiet=quiet)
     write_small_plan(
         plan,
         {"data": {"path": str(data)}, "split": {"validation": validation}},
@@ -54,31 +48,20 @@ def make_phantom(
 def make_pelvis(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, Path]:
     """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
     data, plan = folder / "data", folder / "plan.json"
-
-    def write(advance: Callable[[], None]) -> None:
-        write_pelvis_dataset(
-            data,
-            labeled=PELVIS_LABELED,
-            unlabeled=PELVIS_UNLABELED,
-            test=PELVIS_TEST,
-            seed=seed,
-            advance=advance,
-        )
-
-    cases = PELVIS_LABELED + PELVIS_UNLABELED + PELVIS_TEST
-    generate_once(data, write, cases, quiet=quiet)
+    counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
+    generate_once(data, write_pelvis_dataset, counts, seed, quiet=quiet)
     sections = {"data": {"path": str(data)}}
     write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)
     return data, plan
 
 
 def generate_once(
-    data: Path, write: Callable[[Callable[[], None]], None], cases: int, *, quiet: bool
+    data: Path, write: Callable[..., None], counts: dict[str, int], seed: int, *, quiet: bool
 ) -> None:
-    """Call `write` with a progress bar, unless it finished before."""
+    """Write this many cases of each group with a progress bar, unless it was done before."""
     if not (data / "complete").exists():
-        with bar("generating scans", cases, quiet=quiet) as advance:
-            write(advance)
+        with bar("generating scans", sum(counts.values()), quiet=quiet) as advance:
+            write(data, **counts, seed=seed, advance=advance)
         (data / "complete").touch()
 
 

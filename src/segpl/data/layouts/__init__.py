@@ -39,15 +39,12 @@ def read_dataset(
     accept: bool = False,
     labels: Path | None = None,
 ) -> Dataset:
-    """Find the cases of a dataset.
+    """Find the cases of the dataset in a folder.
 
-    Args:
-        root: folder of the dataset.
-        layout: name or patterns of its layout; by default read from its segpl.toml or detected.
-        subject: regular expression with one group that extracts the subject from a case name, so
-            that scans of one person stay together; by default common endings are removed.
-        accept: use detected patterns without confirmation.
-        labels: folder with more labels, named after the cases; they replace those of the dataset.
+    The `layout`, a name or patterns, is by default read from its segpl.toml or detected; `accept`
+    uses detected patterns without confirmation. The group of the regular expression `subject` is
+    the subject in a case name, so that scans of one person stay together; by default common endings
+    are removed. Files in the folder `labels`, named after the cases, replace their labels.
     """
     if not root.exists():
         raise MissingFileError(f"{root} does not exist. Pass the dataset folder.")
