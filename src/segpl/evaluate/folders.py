@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from segpl.data.fingerprint import count_numbers
 from segpl.data.manifest import MANIFEST
 from segpl.data.masks import Mask
 from segpl.data.readers import read_label
-from segpl.errors import InputError
+from segpl.errors import InputError, name_some
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
     METRICS,
@@ -27,7 +28,6 @@ from segpl.evaluate.pairing import (
     pair_cases,
     require_same_grid,
     unknown_number,
-    warn_without_label,
 )
 from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
@@ -55,7 +55,12 @@ def evaluate_folders(
         advance: called once per case.
     """
     pairing = pair_cases(Path(predictions), Path(labels), region=region, layout=layout)
-    warn_without_label(pairing, labels)
+    if pairing.without_label:
+        warnings.warn(
+            f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
+            f"scored: {name_some(pairing.without_label, 3)}.",
+            stacklevel=2,
+        )
     return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
 
 

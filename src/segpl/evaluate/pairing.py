@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,15 +90,6 @@ def pair_cases(
         seen=seen,
         cases={case.name: case for case in dataset.cases if case.label} if dataset else {},
     )
-
-
-def warn_without_label(pairing: Pairing, labels: str | Path) -> None:
-    if pairing.without_label:
-        warnings.warn(
-            f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
-            f"scored: {name_some(pairing.without_label, 3)}.",
-            stacklevel=3,
-        )
 
 
 def require_same_grid(case: str, prediction: tuple[Path, Grid], label: tuple[Path, Grid]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,8 +47,11 @@ class PredictionLoss:
     def loss_and_gradient(self, image: Tensor) -> tuple[float, Tensor]:
         """The loss of an image (C, *S) and its gradient (C, *S)."""
         leaf = image.detach().float().requires_grad_()
+        recomputed = partial(
+            checkpoint, self.predict, use_reentrant=False, preserve_rng_state=False
+        )
         with torch.enable_grad():
-            prediction = blend_windows(leaf, self._recomputed, self.plan, overlap=self.overlap)
+            prediction = blend_windows(leaf, recomputed, self.plan, overlap=self.overlap)
             loss = self._loss(prediction.to(image.device))
             (gradient,) = torch.autograd.grad(loss, leaf)
         return loss.item(), gradient
@@ -55,9 +59,3 @@ class PredictionLoss:
     def _loss(self, prediction: Tensor) -> Tensor:
         logits = torch.logit(prediction.unsqueeze(0), eps=CERTAIN)
         return supervised_loss(logits, self.label.unsqueeze(0), dice_cross_entropy)
-
-    def _recomputed(self, windows: Tensor) -> Tensor:
-        prediction: Tensor = checkpoint(
-            self.predict, windows, use_reentrant=False, preserve_rng_state=False
-        )
-        return prediction

@@ -1,12 +1,5 @@
 """Axes of an experiment: every combination of their values is a run.
 
-    [axes]
-    method = ["segpl", "cps"]
-    seed = [0, 1]
-    labels = [4, 8]                # repeats the comparison with 4 and with 8 labels
-    alpha = [0.1, 1.0]             # variants of the methods that have this setting
-    threshold.family = ["beta", "logit-normal"]
-
 An axis over a setting of methods makes variants of them, which are compared with each other. Any
 other axis repeats the comparison for each value, like a dataset of its own.
 """

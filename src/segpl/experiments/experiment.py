@@ -1,32 +1,7 @@
 """An experiment: training runs (datasets x methods x seeds) and questions about them.
 
-    title = "Does a learned threshold help?"
-
-    [train]                        # settings of every run
-    steps = 500
-
-    [datasets.hippocampus]
-    path = "Task04_Hippocampus"    # below --data; or phantom = true for generated scans
-    seeds = [0, 1, 2]
-    [datasets.hippocampus.split]   # settings of every run on this dataset
-    labeled = 8
-    validation = 20
-    [datasets.hippocampus.method]  # for every method that has these settings
-    alpha = 0.1
-
-    [methods.narrow]               # a variant: a name, its method, and its own settings
-    method = "segpl"
-    network = { width = 8 }
-
-    [[questions]]
-    id = "width"
-    text = "Is a narrow network enough?"
-    reference = "segpl"
-    variants = ["narrow"]
-    cases = "validation"           # or "test"
-
-Without [[questions]], every method is compared with supervised training on the test cases. [axes]
-takes lists of values; see axes.py.
+docs/how-to/compare.md describes the TOML file. Without [[questions]], every method is compared with
+supervised training on the test cases.
 """
 
 from __future__ import annotations

@@ -91,20 +91,9 @@ def two_convolutions(
 class Block(nn.Sequential):
     """Two convolutions, each followed by normalization and leaky ReLU; the first may stride."""
 
-    def __init__(
-        self,
-        dims: int,
-        channels: int,
-        width: int,
-        *,
-        norm: str,
-        stride: Sequence[int] = (),
-        kernel: Sequence[int] = (),
-    ) -> None:
-        super().__init__(
-            *two_convolutions(dims, channels, width, norm=norm, stride=stride, kernel=kernel),
-            nn.LeakyReLU(SLOPE, inplace=True),
-        )
+    def __init__(self, dims: int, channels: int, width: int, **options: Any) -> None:
+        layers = two_convolutions(dims, channels, width, **options)
+        super().__init__(*layers, nn.LeakyReLU(SLOPE, inplace=True))
 
 
 class ResidualBlock(nn.Module):

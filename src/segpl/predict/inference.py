@@ -19,10 +19,9 @@ from segpl.data.readers import Grid, Image
 from segpl.data.summary import CaseSummary
 from segpl.engine.device import free_memory, second_stream
 from segpl.errors import DivergedError
-from segpl.predict.averaging import Prediction, average_samples
 from segpl.predict.familiarity import ScanJudge
 from segpl.predict.labeling import Segmentation, label_rows, summarize_case
-from segpl.predict.samples import Maps, Predict, RunSampler
+from segpl.predict.samples import Maps, Predict, Prediction, RunSampler, average_samples
 from segpl.predict.window import fits_on_device, predict_rows, predict_windows
 
 MOST_AHEAD = 4  # scans to read ahead, and as many to write meanwhile
@@ -130,7 +129,8 @@ class Inference:
 
     def label(self, image: Tensor, grid: Grid) -> Callable[[], Segmentation]:
         """Labels without the maps of the whole scan in main memory."""
-        fits = _fits_on_gpu(image, self.plan, self.device)
+        is_gpu = self.device.type == "cuda"
+        fits = is_gpu and fits_on_device(image, self.plan.outputs, self.device)
         parts = predict_rows(
             image, self.predict, self.plan, overlap=self.overlap, device=self.device, at_once=fits
         )
@@ -169,10 +169,6 @@ class Inference:
                 image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
             )
         )
-
-
-def _fits_on_gpu(image: Tensor, plan: Plan, device: torch.device) -> bool:
-    return device.type == "cuda" and fits_on_device(image, plan.outputs, device)
 
 
 def _split_rows(part: Tensor) -> tuple[Tensor, ...]:

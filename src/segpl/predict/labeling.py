@@ -14,8 +14,7 @@ from segpl.data.masks import class_index, keep_largest, volume, volume_unit
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid
 from segpl.data.summary import CaseSummary, ClassSummary
-from segpl.predict.averaging import Prediction
-from segpl.predict.samples import Maps
+from segpl.predict.samples import Maps, Prediction
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -76,7 +76,7 @@ def blend_rows(
     most = window_batch or windows_per_batch(plan, device)
     layout = memory_format(device, plan.dims)
     profiles = [profile.to(device) for profile in window_profiles(patch)]
-    weights = _outer(profiles)  # (*patch)
+    weights = outer_product(profiles)  # (*patch)
     padded, corner = pad_to_patch(image.to(device) if at_once else image, patch)
     sides = padded.shape[1:]
     totals = [torch.zeros(side, device=device) for side in sides]
@@ -165,7 +165,7 @@ def pad_to_patch(image: Tensor, patch: Sequence[int]) -> tuple[Tensor, list[int]
     return F.pad(image, [pad for low, both in ends for pad in (low, both - low)]), before
 
 
-def _outer(profiles: Sequence[Tensor]) -> Tensor:
+def outer_product(profiles: Sequence[Tensor]) -> Tensor:
     result = torch.ones((), device=profiles[0].device)
     for profile in profiles:
         result = result[..., None] * profile

@@ -82,7 +82,10 @@ def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> 
             continue
         steps, mean, std = mean_curve(shown[label], column)
         color = run_color(index)
-        low, high = valid_band(column, mean, std)
+        # without impossible values such as a Dice above 1
+        least = 0.0 if (mean >= 0).all() else -np.inf
+        most = 1.0 if column.startswith(FRACTIONS) and (mean <= 1).all() else np.inf
+        low, high = np.maximum(mean - std, least), np.minimum(mean + std, most)
         axes.fill_between(steps, low, high, color=color, alpha=0.13, linewidth=0)
         axes.plot(
             *(steps, mean),
@@ -97,13 +100,6 @@ def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, integer=True))
     legend_below(axes)
     return figure
-
-
-def valid_band(column: str, mean: Curve, std: Curve) -> tuple[Curve, Curve]:
-    """One deviation around the mean, without impossible values such as a Dice above 1."""
-    least = 0.0 if (mean >= 0).all() else -np.inf
-    most = 1.0 if column.startswith(FRACTIONS) and (mean <= 1).all() else np.inf
-    return np.maximum(mean - std, least), np.minimum(mean + std, most)
 
 
 def thin_out(log: Log, most: int = MAX_POINTS) -> Log:

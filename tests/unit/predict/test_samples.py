@@ -14,14 +14,15 @@ from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
-from segpl.predict.averaging import SampleMaps, average_samples
 from segpl.predict.inputs import Job
 from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import (
     THRESHOLDS_PER_PASS,
     RunSampler,
+    SampleMaps,
     Sampling,
     apply_threshold,
+    average_samples,
     average_views,
     mirrored_axes,
     plausible_views,

@@ -25,7 +25,7 @@ from segpl.experiments.bench.steps import Stopwatch, measuring, start_trial
 from segpl.experiments.bench.tables import Figures, spread
 from segpl.experiments.bench.trial import TrainingTrial
 from segpl.experiments.bench.workload import Workload, generate_volumes
-from segpl.predict.window import predict_windows, window_profiles
+from segpl.predict.window import outer_product, predict_windows, window_profiles
 from segpl.settings import Config
 
 FACTORS = (0.5, 2.0)  # voxels of a crop, and number of crops
@@ -162,10 +162,8 @@ def measure_prediction(config: Config, workload: Workload, stopwatch: Stopwatch)
             method.eval()
         (volume,) = generate_volumes(plan, 1, sides)
         image = torch.from_numpy(np.asarray(volume.image)).to(device)
-        weights = torch.ones(())  # ours: MONAI's Gaussian has a lower bound
-        for profile in window_profiles(plan.patch):
-            weights = weights[..., None] * profile
-        weights = weights.to(device)
+        # ours: MONAI's Gaussian has a lower bound
+        weights = outer_product(window_profiles(plan.patch)).to(device)
 
         def segpl() -> Tensor:
             return predict_windows(image, ours.method.predict, plan, overlap=OVERLAP)
