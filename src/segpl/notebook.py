@@ -23,7 +23,7 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import UserError, count_noun
-from segpl.methods.base import Method
+from segpl.predict.sampling_choice import TrainedRun
 from segpl.predict.window import pad_to_patch, window_box
 from segpl.report.run_scores import current_scores
 from segpl.settings import Config
@@ -34,19 +34,13 @@ PICTURE_WIDTH = 240  # pixels
 CURVE = (420, 160)  # pixels
 
 
-class ShownRun(Protocol):
+class ShownRun(TrainedRun, Protocol):
     @property
     def folder(self) -> RunFolder: ...
     @property
     def config(self) -> Config: ...
     @property
-    def plan(self) -> Plan: ...
-    @property
     def split(self) -> Split: ...
-    @property
-    def method(self) -> Method: ...
-    @property
-    def device(self) -> torch.device: ...
     @property
     def checkpoint(self) -> str: ...
     @property

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.manifest import MANIFEST, Manifest
+from segpl.data.manifest import MANIFEST
 from segpl.data.readers import read_image
 from segpl.errors import InputError, name_some
 from segpl.evaluate.pairing import (
@@ -62,11 +62,6 @@ def pair_probabilities(
             f"no {MANIFEST} next to {folder} says which channel is which class. Write it with "
             "`segpl predict RUN --probabilities --out DIR`, and evaluate DIR."
         )
-    _reject_stale(pairing, manifest, folder)
-    return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
-
-
-def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
     files = manifest.files
     stale = [
         case
@@ -79,6 +74,7 @@ def _reject_stale(pairing: Pairing, manifest: Manifest, folder: Path) -> None:
             f"the masks: {MANIFEST} does not list them. Write both with `segpl predict RUN --out "
             f"{folder.parent} --probabilities --overwrite`."
         )
+    return replace(pairing, classes=manifest.classes, ignore=manifest.ignore)
 
 
 def score_probabilities(

@@ -14,7 +14,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.experiments.engines.base import Engine, EngineOptions, Task
 from segpl.experiments.engines.local import LocalEngine
-from segpl.experiments.experiment import Experiment, reject_unknown
+from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
     TrainingJob,
     finished_jobs,
@@ -98,8 +98,7 @@ def gather_jobs(
     quiet: bool,
 ) -> list[TrainingJob]:
     """All runs of an experiment; those that are already finished keep their settings and cases."""
-    names = [dataset.name for dataset in experiment.datasets]
-    reject_unknown(only, names, "--only: no dataset named")
+    experiment.require_datasets(only)
     jobs: list[TrainingJob] = []
     for dataset in experiment.datasets:
         folder = out / dataset.name

@@ -16,7 +16,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.experiments.engines.base import Engine, Task
 from segpl.experiments.engines.slurm import SlurmEngine
-from segpl.experiments.experiment import Experiment, reject_unknown
+from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
 from segpl.settings import resolve
@@ -52,8 +52,7 @@ def remaining_tasks(
     experiment: Experiment, out: Path, only: Sequence[str] = ()
 ) -> tuple[list[TrainingJob], list[Task]]:
     """All runs, and tasks like those of the runs that are not done. Writes nothing."""
-    names = [dataset.name for dataset in experiment.datasets]
-    reject_unknown(only, names, "--only: no dataset named")
+    experiment.require_datasets(only)
     jobs = [
         job
         for dataset in experiment.datasets

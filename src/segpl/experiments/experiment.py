@@ -57,6 +57,10 @@ class Experiment:
     def questions_on(self, dataset: ExperimentDataset) -> list[Question]:
         return [question for question in self.questions if question.is_asked_on(dataset.name)]
 
+    def require_datasets(self, names: Iterable[str]) -> None:
+        known = [dataset.name for dataset in self.datasets]
+        reject_unknown(names, known, "--only: no dataset named")
+
     def labels_on(self, dataset: ExperimentDataset) -> list[str]:
         """The methods and variants to train on a dataset."""
         asked = [label for question in self.questions_on(dataset) for label in question.labels]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+import torch
+
 from segpl.data.plan import Plan
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
@@ -30,6 +32,8 @@ class TrainedRun(Protocol):
     def method(self) -> Method: ...
     @property
     def plan(self) -> Plan: ...
+    @property
+    def device(self) -> torch.device: ...
     @property
     def mirrors(self) -> bool: ...  # whether the run was trained with mirroring
 

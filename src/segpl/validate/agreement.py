@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,24 +23,15 @@ from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement, read_agreement
 from segpl.evaluate.metrics import dice
 from segpl.files import write_json
-from segpl.methods.base import Method
 from segpl.predict.samples import network_probability
+from segpl.predict.sampling_choice import TrainedRun
 from segpl.predict.window import predict_windows
 
 PASSES = 15  # windows per requested case, over all networks: seconds, not minutes
 
 
-class MeasuredRun(Protocol):
-    @property
-    def method(self) -> Method: ...
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def device(self) -> torch.device: ...
-
-
 def network_agreement(
-    folder: RunFolder, volumes: Mapping[str, Resident], run: MeasuredRun, *, limit: int
+    folder: RunFolder, volumes: Mapping[str, Resident], run: TrainedRun, *, limit: int
 ) -> NetworkAgreement:
     """Agreement on up to `limit` unlabeled `volumes`, saved as `agreement.json`.
 
@@ -71,7 +61,7 @@ def final_threshold(folder: RunFolder) -> tuple[float, float] | tuple[None, None
 
 
 def measure_agreement(
-    volumes: Mapping[str, Resident], run: MeasuredRun, *, limit: int
+    volumes: Mapping[str, Resident], run: TrainedRun, *, limit: int
 ) -> NetworkAgreement:
     """Predict up to `limit` volumes with every network, and compare the masks."""
     method, plan = run.method, run.plan
@@ -122,7 +112,7 @@ def on_device(volume: Resident, device: torch.device) -> Tensor:
 
 
 def predict_with_each(
-    image: Tensor, run: MeasuredRun
+    image: Tensor, run: TrainedRun
 ) -> tuple[NDArray[np.float32], list[NDArray[np.intp]]]:
     """Probabilities (K, *S) of the prediction, and class indices (*S) of every network."""
     predictors = run.method.predictors()
