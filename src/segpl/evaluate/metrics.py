@@ -101,16 +101,6 @@ class Metric:
     best: Literal["high", "low", "zero", "none"]  # none: not a score
     score: Callable[[Masks], float]
 
-    def __call__(
-        self,
-        prediction: Mask,
-        truth: Mask,
-        *,
-        spacing: Sequence[float] | None = None,
-        tolerance: float = TOLERANCE,
-    ) -> float:
-        return self.score(Masks(prediction, truth, spacing, tolerance))
-
 
 def _overlap(function: Callable[[Mask, Mask], float]) -> Callable[[Masks], float]:
     return lambda masks: function(masks.prediction, masks.truth)

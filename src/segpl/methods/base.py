@@ -92,11 +92,7 @@ class Method(nn.Module, ABC):
         return self.objective(batch, self.label(batch, progress), progress)
 
     def label(self, batch: Batch, progress: float) -> LabelSets:
-        """E-step: label the unlabeled images.
-
-        Returns:
-            One set of labels per network that labels; none if the method makes no labels.
-        """
+        """E-step: label the unlabeled images; no sets if the method makes no labels."""
         return ()
 
     @abstractmethod

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.metrics import METRICS, Masks
 from segpl.evaluate.surface import (
     assd,
     diagonal,
@@ -22,6 +22,10 @@ every_distance = pytest.mark.parametrize("name", ["hd95", "assd"])
 every_surface_metric = pytest.mark.parametrize("name", ["hd95", "assd", "surface_dice"])
 
 
+def score(name, prediction, truth, **options):
+    return METRICS[name].score(Masks(prediction, truth, **options))
+
+
 def masks(dims: int, seed: int = 0) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     rng = np.random.default_rng(seed)
     shape = (9, 12, 10)[:dims]
@@ -33,8 +37,8 @@ def masks(dims: int, seed: int = 0) -> tuple[NDArray[np.bool_], NDArray[np.bool_
 @pytest.mark.parametrize("seed", range(3))
 def test_order_of_the_masks_does_not_matter(name, dims, seed):
     one, other = masks(dims, seed)
-    there = METRICS[name](one, other, spacing=SPACINGS[dims])
-    assert METRICS[name](other, one, spacing=SPACINGS[dims]) == pytest.approx(there)
+    there = score(name, one, other, spacing=SPACINGS[dims])
+    assert score(name, other, one, spacing=SPACINGS[dims]) == pytest.approx(there)
 
 
 @both_dims
@@ -58,16 +62,16 @@ def test_distance_of_a_shifted_voxel_is_the_shift(dims, axis):
 def test_shifting_both_masks_changes_nothing(name, dims):
     one, other = (np.pad(mask, 5) for mask in masks(dims))
     moved = [np.roll(mask, (3, -4, 2)[:dims], tuple(range(dims))) for mask in (one, other)]
-    still = METRICS[name](one, other, spacing=SPACINGS[dims])
-    assert METRICS[name](*moved, spacing=SPACINGS[dims]) == pytest.approx(still)
+    still = score(name, one, other, spacing=SPACINGS[dims])
+    assert score(name, *moved, spacing=SPACINGS[dims]) == pytest.approx(still)
 
 
 @every_distance
 @both_dims
 def test_distances_scale_with_the_spacing(name, dims):
     once, twice = SPACINGS[dims], tuple(2 * size for size in SPACINGS[dims])
-    value = METRICS[name](*masks(dims), spacing=once)
-    assert METRICS[name](*masks(dims), spacing=twice) == pytest.approx(2 * value)
+    value = score(name, *masks(dims), spacing=once)
+    assert score(name, *masks(dims), spacing=twice) == pytest.approx(2 * value)
 
 
 @both_dims

@@ -6,7 +6,7 @@ from tiny import SIDE, WIDTH, build
 from torch import Tensor
 
 from segpl.data.plan import Normalization, Plan
-from segpl.experiments.attacked_loss import PredictionLoss
+from segpl.experiments.stress_scores import PredictionLoss
 from segpl.losses import dice_cross_entropy, supervised_loss
 from segpl.methods.base import Method
 from segpl.predict.window import predict_windows

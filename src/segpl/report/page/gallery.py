@@ -102,7 +102,7 @@ def make_gallery(
     if sum(len(requests[place].masks) for place in featured) > MAX_TILES:
         in_row = featured[(len(featured) - 1) // 2 :][:1]  # one case by all methods
     shown: dict[int, ShownCase] = {}
-    tiles: list[tuple[Tile, int]] = []
+    tiles: list[Tile] = []
     sheets: dict[str, str] = {}
     missing: list[str] = []
     used, left_out = 0, 0
@@ -122,18 +122,14 @@ def make_gallery(
                 continue
             arrays = list(masks.values())
             views, layers, made = draw_case(one.key, case, arrays, resolution)
-            row = []
-            if place in in_row:
-                row = [
-                    (
-                        Tile(
-                            tile_url(case, mask, arrays[0]), wanted.label, wanted.caption, one.title
-                        ),
-                        place,
-                    )
-                    for wanted, mask in masks.items()
-                ][: MAX_TILES - len(tiles)]
-            size = sum(map(len, made.values())) + sum(len(tile.url) for tile, _ in row)
+            row = [
+                Tile(
+                    tile_url(case, mask, arrays[0]), wanted.label, wanted.caption, one.title, place
+                )
+                for wanted, mask in masks.items()
+                if place in in_row
+            ][: MAX_TILES - len(tiles)]
+            size = sum(map(len, made.values())) + sum(len(tile.url) for tile in row)
             if used + size > budget:
                 left_out += 1
                 continue
@@ -154,7 +150,7 @@ def make_gallery(
     order = sorted(shown)
     return Gallery(
         tuple(shown[place] for place in order),
-        tuple(replace(tile, case=order.index(place)) for tile, place in tiles),
+        tuple(replace(tile, case=order.index(tile.case)) for tile in tiles),
         sheets,
         shortened(missing),
         resolution_note(notes, left_out, len(requests)),

@@ -132,7 +132,7 @@ class Page:
                 cases=[asdict(case) for case in gallery.cases],
                 legends=legends,
                 tile_colors=dict(legends[0][1]) if legends else {},
-                cases_text=cases_text(found, gallery),
+                cases_text=cases_text(found),
                 layer_names=LAYERS,
                 command=self.command,
                 version=segpl.__version__,
@@ -178,12 +178,10 @@ def dataset_name(path: str) -> str:
 
 def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
     """Colors of the classes; datasets may have different classes."""
-    known: dict[tuple[str, ...], list[str]] = {}
+    known: dict[tuple[str, ...], dict[str, None]] = {}  # classes -> names of datasets
     for run in found.runs:
         if run.plan:
-            names = known.setdefault(tuple(run.plan.classes)[1:], [])
-            if (name := dataset_name(run.dataset)) not in names:
-                names.append(name)
+            known.setdefault(tuple(run.plan.classes)[1:], {})[dataset_name(run.dataset)] = None
     return [
         (
             "ground truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
@@ -203,7 +201,7 @@ def legends_of(found: RunCollection, gallery: Gallery) -> list[tuple[str, dict[s
     return legends
 
 
-def cases_text(found: RunCollection, gallery: Gallery) -> str:
+def cases_text(found: RunCollection) -> str:
     if any(run.scores for run in found.runs):
         several = ", averaged over the methods" if len(found.labels) > 1 else ""
         return f"All scored cases, from the lowest to the highest Dice{several}."
