@@ -10,7 +10,7 @@ from segpl.data.check import inspect_all, render
 from segpl.data.inspect import Problem
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.content import list_content, unused_files
-from segpl.display import bar
+from segpl.display import bar, plain_console
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment
 from segpl.experiments.engines.base import EngineOptions
@@ -43,8 +43,6 @@ def check(
         yes: accept the layout that is proposed for other file names.
         quiet: print nothing.
     """
-    from segpl.display import plain_console
-
     root = Path(data)
     dataset = read_dataset(root, layout, subject=subject, accept=yes)
     content = list_content(root)

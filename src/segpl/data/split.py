@@ -80,7 +80,12 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     validation, pool = take_subjects(pool, settings.validation)
     if settings.draw:
         pool = shuffled_by_subject(pool, f"{settings.seed}/{settings.draw}")
-    note_shared_subjects(dataset, pool, notes)
+    training = {case.subject for case in (*pool, *dataset.unlabeled)}
+    if shared := {case.subject for case in dataset.test} & training:
+        notes.append(
+            f"{len(shared)} subjects appear in the dataset's own test cases and in the training "
+            f"cases, for example '{min(shared)}': scores on them say little about new patients."
+        )
     unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
     if left_out := len(dataset.unlabeled) - len(unlabeled):
         notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
@@ -117,16 +122,6 @@ def check_counts(dataset: Dataset, settings: SplitSettings) -> None:
             f"{dataset.root} has no labeled training case ({len(dataset.unlabeled)} images without "
             f"a label). Add at least one label where the layout '{dataset.layout}' expects it; "
             "`segpl check` shows what was found."
-        )
-
-
-def note_shared_subjects(dataset: Dataset, pool: Sequence[Case], notes: list[str]) -> None:
-    training = {case.subject for case in (*pool, *dataset.unlabeled)}
-    shared = {case.subject for case in dataset.test} & training
-    if shared:
-        notes.append(
-            f"{len(shared)} subjects appear in the dataset's own test cases and in the training "
-            f"cases, for example '{min(shared)}': scores on them say little about new patients."
         )
 
 

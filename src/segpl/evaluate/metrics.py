@@ -28,18 +28,14 @@ POLICIES: dict[Kind, str] = {
 
 def dice(prediction: Mask, truth: Mask) -> float:
     r"""Overlap relative to the mean size, $2|P \cap T| / (|P| + |T|)$; two empty masks give 1."""
-    total = np.count_nonzero(prediction) + np.count_nonzero(truth)
-    if total == 0:
-        return 1.0
-    return 2 * int(np.count_nonzero(prediction & truth)) / int(total)
+    total = int(np.count_nonzero(prediction) + np.count_nonzero(truth))
+    return 2 * int(np.count_nonzero(prediction & truth)) / total if total else 1.0
 
 
 def iou(prediction: Mask, truth: Mask) -> float:
     r"""Overlap relative to the union, $|P \cap T| / |P \cup T|$; two empty masks give 1."""
-    union = np.count_nonzero(prediction | truth)
-    if union == 0:
-        return 1.0
-    return int(np.count_nonzero(prediction & truth)) / int(union)
+    union = int(np.count_nonzero(prediction | truth))
+    return int(np.count_nonzero(prediction & truth)) / union if union else 1.0
 
 
 def precision(prediction: Mask, truth: Mask) -> float:
@@ -67,9 +63,7 @@ def volume_error(prediction: Mask, truth: Mask) -> float:
     Two empty masks give 0; an empty truth alone gives +1, and an empty prediction alone -1.
     """
     predicted, true = int(np.count_nonzero(prediction)), int(np.count_nonzero(truth))
-    if true == 0:
-        return float(predicted > 0)
-    return (predicted - true) / true
+    return (predicted - true) / true if true else float(predicted > 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,10 +51,6 @@ class Axes:
     seeds: tuple[int, ...] = ()
     settings: tuple[Axis, ...] = ()
 
-    @property
-    def has_methods(self) -> bool:
-        return bool(self.methods) or any(axis.is_of_method for axis in self.settings)
-
     def datasets(self, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
         """Each dataset once for every combination of the settings that are not of methods."""
         result: dict[str, Mapping[str, Any]] = {}
@@ -68,18 +64,14 @@ class Axes:
                 result[full] = merge_settings({**table, **seeds}, given)
         return result
 
-    def names_of(self, dataset: str) -> list[str]:
-        """The datasets that a dataset of the file has become."""
-        return list(self.datasets({dataset: {}}))
-
     def variants(
         self, tables: Mapping[str, Mapping[str, Any]]
     ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """All variants, with those of the axes, and the names of the ones to compare."""
-        if not self.has_methods:
+        own = [axis for axis in self.settings if axis.is_of_method]
+        if not (self.methods or own):
             return dict(tables), []
         result, chosen = dict(tables), list[str]()
-        own = [axis for axis in self.settings if axis.is_of_method]
         used: set[str] = set()
         for label in self.methods or (DEFAULT_METHOD,):
             method = str(tables.get(label, {}).get("method", label))

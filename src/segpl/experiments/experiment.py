@@ -55,7 +55,7 @@ class Experiment:
     questions: tuple[Question, ...]
 
     def questions_on(self, dataset: ExperimentDataset) -> list[Question]:
-        return [question for question in self.questions if question.is_asked_on(dataset.name)]
+        return [one for one in self.questions if not one.only or dataset.name in one.only]
 
     def require_datasets(self, names: Iterable[str]) -> None:
         known = [dataset.name for dataset in self.datasets]
@@ -144,7 +144,8 @@ def make_experiment(
         decode(Question, table, f"{source}: question {n}") for n, table in enumerate(asked, 1)
     ]
     questions = [
-        replace(one, only=tuple(name for each in one.only for name in axes.names_of(each)))
+        # each dataset of the file may have become several
+        replace(one, only=tuple(name for each in one.only for name in axes.datasets({each: {}})))
         for one in questions
     ]
     experiment = Experiment(

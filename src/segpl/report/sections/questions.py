@@ -42,9 +42,6 @@ class Question:
         variants = tuple(labels[variant] for variant in self.variants)
         return replace(self, reference=labels[self.reference], variants=variants)
 
-    def is_asked_on(self, dataset: str) -> bool:
-        return not self.only or dataset in self.only
-
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer:
