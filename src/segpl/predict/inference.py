@@ -129,8 +129,7 @@ class Inference:
 
     def label(self, image: Tensor, grid: Grid) -> Callable[[], Segmentation]:
         """Labels without the maps of the whole scan in main memory."""
-        is_gpu = self.device.type == "cuda"
-        fits = is_gpu and fits_on_device(image, self.plan.outputs, self.device)
+        fits = _fits_on_gpu(image, self.plan, self.device)
         parts = predict_rows(
             image, self.predict, self.plan, overlap=self.overlap, device=self.device, at_once=fits
         )
@@ -169,6 +168,10 @@ class Inference:
                 image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
             )
         )
+
+
+def _fits_on_gpu(image: Tensor, plan: Plan, device: torch.device) -> bool:
+    return device.type == "cuda" and fits_on_device(image, plan.outputs, device)
 
 
 def _split_rows(part: Tensor) -> tuple[Tensor, ...]:
