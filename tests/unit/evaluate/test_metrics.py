@@ -55,10 +55,9 @@ def test_one_empty_mask_has_the_image_diagonal_as_distance(name):
 
 
 def test_volume_error_of_empty_masks():
-    error = METRICS["volume_error"]
-    assert error(EMPTY, EMPTY) == 0.0
-    assert error(CORNER, EMPTY) == 1.0
-    assert error(EMPTY, CORNER) == -1.0
+    assert score("volume_error", EMPTY, EMPTY) == 0.0
+    assert score("volume_error", CORNER, EMPTY) == 1.0
+    assert score("volume_error", EMPTY, CORNER) == -1.0
 
 
 def test_volume_error_is_positive_for_over_segmentation():
