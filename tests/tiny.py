@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,11 @@ from segpl.data.stored import StoredArray
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
+from segpl.predict import predictor
+from segpl.predict.familiarity import ScanJudge
+from segpl.predict.inference import Inference
+from segpl.predict.inputs import Job
+from segpl.predict.samples import Predict
 from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 
 SIDE = 16
@@ -52,6 +57,27 @@ ORGAN_PLAN = Plan(
     reasons={},
 )
 WIDTH = 4
+
+
+def predict_jobs(
+    jobs: Sequence[Job],
+    network: Predict,
+    plan: Plan,
+    out: Path,
+    *,
+    probabilities: bool = False,
+    overlap: float = 0.5,
+    samplers: Sequence[Any] = (),
+    largest: Sequence[str] = (),
+    judge: ScanJudge | None = None,
+    **options: Any,
+) -> list[Path]:
+    """Predict files with any function as the network, on the CPU."""
+    device = torch.device("cpu")
+    infer = Inference(
+        network, plan, tuple(samplers), device, overlap, judge, tuple(largest), probabilities
+    )
+    return predictor.predict_jobs(jobs, infer, out, **options)
 
 
 def plain_crops(**changes: float) -> AugmentSettings:

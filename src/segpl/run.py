@@ -26,9 +26,9 @@ from segpl.errors import InputError, MissingFileError
 from segpl.methods.base import Method
 from segpl.notebook import describe_run, show_run
 from segpl.predict.familiarity import FEWEST_IMAGES, ScanJudge, read_training_images
-from segpl.predict.inference import PredictedImage, predict_image
+from segpl.predict.inference import Inference, PredictedImage, predict_image
 from segpl.predict.inputs import Job, find_inputs
-from segpl.predict.predictor import predict_jobs
+from segpl.predict.predictor import Distribute, predict_jobs
 from segpl.predict.samples import average_views
 from segpl.predict.sampling_choice import samplers_for, sampling_note, views_note
 from segpl.settings import Config, read_config, resolve
@@ -115,46 +115,48 @@ class Run:
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
         """
-        runs = [self, *self.other_runs(ensemble, fast=fast)]
+        prepared = self.prepare(
+            probabilities=probabilities,
+            overlap=overlap,
+            samples=samples,
+            by=by,
+            seed=seed,
+            ensemble=ensemble,
+            fast=fast,
+            largest=largest,
+        )
+        return prepared.predict(self.jobs(inputs), Path(out), overwrite=overwrite)
+
+    def prepare(
+        self,
+        *,
+        probabilities: bool,
+        overlap: float,
+        samples: int | None,
+        by: str | None,
+        seed: int,
+        ensemble: Sequence[Run] | None,
+        fast: bool,
+        largest: str | Sequence[str] | None,
+    ) -> PreparedRun:
+        """Get ready to predict files; for the arguments, see `predict`."""
+        runs = (self, *self.other_runs(ensemble, fast=fast))
         samplers = samplers_for(runs, samples, by, seed, fast=fast)
         kept = self.one_component_classes(largest)
-        paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-        jobs = self.find_jobs(paths) if paths else self.test_jobs()
-        roles = {name: "validation" for run in runs for name in run.split.validation}
-        roles |= {name: "training" for run in runs for name in run.split.labeled}
-        seen = {job.name: roles[job.name] for job in jobs if job.name in roles}
-        trained_on = list(seen.values()).count("training")
-        if trained_on and not self.quiet:
-            say(
-                f"note: {trained_on} of {len(jobs)} inputs share their name with a labeled "
-                "training case. Their scores do not measure performance on new scans.",
-                style="yellow",
-            )
         for run in runs:
             run.method.to(self.device).eval()
-        judge = self.scan_judge()
-        with ExitStack() as stack:
-            if judge and not self.quiet:
-                stack.callback(warn_of_unfamiliar, judge)
-            advance = stack.enter_context(bar("predicting", len(jobs), quiet=self.quiet))
-            return predict_jobs(
-                jobs,
-                average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
-                self.plan,
-                Path(out),
-                device=self.device,
-                run=" + ".join(run.identity for run in runs)
-                + views_note(runs, samplers, fast=fast)
-                + sampling_note(samplers),
-                probabilities=probabilities,
-                overwrite=overwrite,
-                overlap=overlap,
-                samplers=samplers,
-                largest=kept,
-                seen=seen,
-                judge=judge,
-                advance=advance,
-            )
+        infer = Inference(
+            average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
+            self.plan,
+            tuple(samplers),
+            self.device,
+            overlap,
+            self.scan_judge(),
+            kept,
+            needs_maps=probabilities,
+        )
+        notes = views_note(runs, samplers, fast=fast) + sampling_note(samplers)
+        return PreparedRun(runs, infer, " + ".join(run.identity for run in runs) + notes)
 
     def scan_judge(self) -> ScanJudge | None:
         """Detects scans unlike the training images; None if too little is known about those."""
@@ -259,6 +261,11 @@ class Run:
             say(note)
         return self.largest
 
+    def jobs(self, inputs: str | Path | Sequence[str | Path]) -> list[Job]:
+        """The images to predict: those of the inputs, or the test cases if there are none."""
+        paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
+        return self.find_jobs(paths) if paths else self.test_jobs()
+
     def find_jobs(self, paths: Sequence[Path]) -> list[Job]:
         def tell(note: str) -> None:
             if not self.quiet:
@@ -274,6 +281,49 @@ class Run:
             )
         dataset = open_dataset(self.config)
         return [Job(name, dataset.case(name).images) for name in self.split.test]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run, and those to average with, ready to predict files."""
+
+    runs: tuple[Run, ...]
+    infer: Inference
+    identity: str  # of the runs, and how they predict
+
+    def predict(
+        self,
+        jobs: Sequence[Job],
+        out: Path,
+        *,
+        overwrite: bool = False,
+        distribute: Distribute | None = None,
+    ) -> list[Path]:
+        """Write a mask for every job and return the files written."""
+        quiet, judge = self.runs[0].quiet, self.infer.judge
+        roles = {name: "validation" for run in self.runs for name in run.split.validation}
+        roles |= {name: "training" for run in self.runs for name in run.split.labeled}
+        seen = {job.name: roles[job.name] for job in jobs if job.name in roles}
+        trained_on = list(seen.values()).count("training")
+        if trained_on and not quiet:
+            say(
+                f"note: {trained_on} of {len(jobs)} inputs share their name with a labeled "
+                "training case. Their scores do not measure performance on new scans.",
+                style="yellow",
+            )
+        with ExitStack() as stack:
+            if judge and not quiet:
+                stack.callback(warn_of_unfamiliar, judge)
+            return predict_jobs(
+                jobs,
+                self.infer,
+                out,
+                run=self.identity,
+                overwrite=overwrite,
+                seen=seen,
+                advance=stack.enter_context(bar("predicting", len(jobs), quiet=quiet)),
+                distribute=distribute,
+            )
 
 
 def warn_of_unfamiliar(judge: ScanJudge) -> None:

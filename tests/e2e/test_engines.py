@@ -1,4 +1,4 @@
-"""`segpl compare --on ray` and `--on slurm`, on real clusters of one machine."""
+"""`segpl compare` and `segpl predict` on real clusters of one machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import slurm
-from conftest import SHORT, make_dataset
+from conftest import SHORT, make_dataset, scan, train_runs, write_picture
+from PIL import Image
 
+from segpl.data.manifest import read_manifest
 from segpl.experiments import compare
 from segpl.experiments.engines.base import EngineOptions, Task
 from segpl.experiments.engines.ray import RayEngine
+from segpl.predict.shards import read_shards
 
 EXPERIMENT = """
 [train]
@@ -129,7 +133,7 @@ def test_ray_gives_the_scores_of_this_process_and_refuses_what_no_node_has(
     on_ray = ("--on", "ray", "--address", ray_address, "--out", tmp_path / "ray")
     answer = segpl(*given, *on_ray, "--gpus", 1)
     assert answer.code == 1
-    assert "no node of the Ray cluster has 1 CPU, 1 GPU for a run" in answer.err
+    assert "no node of the Ray cluster has 1 CPU, 1 GPU for a task" in answer.err
     for more in (on_ray, ("--out", tmp_path / "here")):
         answer = segpl(*given, *more)
         assert answer.code == 0, answer.err + answer.out
@@ -159,9 +163,9 @@ def local_scores(tmp_path_factory) -> tuple[Path, dict[tuple[str, ...], float]]:
     return root / "experiment.toml", scores(root / "out")
 
 
-def start(*arguments: object) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "segpl", "compare", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+def start(*arguments: object, command: str = "compare") -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "segpl", command, *map(str, arguments)]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
@@ -171,14 +175,14 @@ def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
         time.sleep(0.1)
 
 
-def processes_with(folder: Path) -> list[int]:
-    """Processes that have opened a folder."""
+def processes_with(place: Path) -> list[int]:
+    """Processes that have opened a file or folder."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or it is protected
             for link in os.scandir(process / "fd"):
                 with suppress(OSError):  # it was closed
-                    if os.readlink(link.path) == str(folder):
+                    if os.readlink(link.path) == str(place):
                         found.add(int(process.name))
     return sorted(found)
 
@@ -244,6 +248,82 @@ def test_preempted_slurm_job_is_requeued_and_resumes(slurm_config, monkeypatch, 
     assert [row["error"] for row in rows_of(out)] == [""] * 4
 
 
+@pytest.fixture(scope="module")
+def predictions(tmp_path_factory) -> tuple[tuple[object, ...], Path]:
+    """The arguments of a prediction of 12 scans that takes seconds, and its masks."""
+    root = tmp_path_factory.mktemp("predictions")
+    train_runs(root, make_dataset(root / "data", dims=2), {"run": ("--method", "supervised")})
+    for number in range(12):
+        picture = np.tile(scan(2, 9000 + number)[0], (3, 3))
+        write_picture(root / "scans" / f"s{number:02}.png", picture)
+    given = (root / "run", root / "scans", "--overlap", 0.9, "--no-preview")
+    assert start(*given, "--out", root / "masks", command="predict").wait(300) == 0
+    return given, root / "masks"
+
+
+def check_masks(out: Path, expected: Path) -> None:
+    """Other processes may round differently, so a few voxels may differ."""
+    masks = sorted(expected.glob("*.png"))
+    assert len(masks) == 12
+    assert sorted(path.name for path in out.glob("*.png")) == [path.name for path in masks]
+    for mask in masks:
+        both = [np.asarray(Image.open(folder / mask.name)) for folder in (out, expected)]
+        assert (both[0] != both[1]).mean() < 0.01
+    found, wanted = (read_manifest(folder) for folder in (out, expected))
+    assert found.run == wanted.run
+    assert found.failed == {}
+    assert found.summaries.keys() == wanted.summaries.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["local", "ray", "slurm"], indirect=True)
+def test_predictions_are_those_of_this_process(segpl, options, predictions, tmp_path):
+    given, masks = predictions
+    answer = segpl("predict", *given, *options, "--out", tmp_path / "out")
+    assert answer.code == 0, answer.err
+    assert "Wrote 12 masks" in answer.out
+    check_masks(tmp_path / "out", masks)
+    found, wanted = (read_manifest(folder).summaries for folder in (tmp_path / "out", masks))
+    for case, summary in wanted.items():
+        assert found[case].confidence == pytest.approx(summary.confidence, abs=1e-2)
+    assert not (tmp_path / "out" / "shards").exists()
+
+
+def finished_scans(out: Path) -> dict[str, int]:
+    """The scans that shards have recorded, and when their masks were written."""
+    return {
+        case: (out / f"{case}.png").stat().st_mtime_ns
+        for shard in read_shards(out).values()
+        for case in shard.results.done
+    }
+
+
+@pytest.mark.slow
+@on_clusters
+def test_lost_worker_and_driver_do_not_repeat_a_finished_scan(options, predictions, tmp_path):
+    (*given, masks), out = (*predictions[0], predictions[1]), tmp_path / "out"
+    command = (*given, *options, "--jobs", 1, "--out", out)
+    driver = start(*command, command="predict")
+    try:
+        wait_for(lambda: len(finished_scans(out)) > 1)
+        locks = list(out.glob("shards/*/.lock"))
+        workers = {worker for lock in locks for worker in processes_with(lock)} - {driver.pid}
+        assert workers
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        before = finished_scans(out)
+        assert len(before) < 10
+        wait_for(lambda: len(finished_scans(out)) > len(before))  # a new worker continues
+        assert driver.poll() is None
+    finally:
+        driver.kill()
+        driver.wait(60)
+    assert start(*command, command="predict").wait(300) == 0
+    assert before == {case: (out / f"{case}.png").stat().st_mtime_ns for case in before}
+    check_masks(out, masks)
+    assert not (out / "shards").exists()
+
+
 def wait_for_release(folder: Path, name: str) -> str:
     """Record the node of this attempt; once the test allows it, return the number of attempts."""
     import ray
@@ -286,31 +366,25 @@ def test_task_of_a_lost_node_starts_again_on_another(ray_cluster, tmp_path):
     assert ended == {**dict.fromkeys(names, "1"), lost: "2"}
 
 
-def test_print_shows_the_batch_script(segpl, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command", ["compare", "predict"])
+def test_print_shows_the_batch_script(segpl, trained_once, tmp_path, monkeypatch, command):
     """Without submitting it: these programs cannot."""
     pytest.importorskip("submitit")
-    data = make_dataset(tmp_path / "data", dims=2)
     for name in ("sbatch", "srun", "squeue"):
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text("#!/bin/sh\nexit 1\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    given = ("--jobs", 2, "--gpus", 1, "--partition", "gpu", "--time-limit", "90m", "--print")
-    answer = segpl(
-        "compare",
-        data,
-        *SHORT,
-        "--methods",
-        "segpl",
-        "--on",
-        "slurm",
-        *given,
-        "--out",
-        tmp_path / "o",
-    )
+    given = {
+        "compare": (trained_once / "data", *SHORT, "--methods", "segpl"),  # 2 methods, 3 seeds
+        "predict": (trained_once / "run", trained_once / "data" / "labeled" / "imgs"),  # 3 scans
+    }
+    options = ("--jobs", 2, "--gpus", 1, "--partition", "gpu", "--time-limit", "90m", "--print")
+    answer = segpl(command, *given[command], "--on", "slurm", *options, "--out", tmp_path / "o")
     assert answer.code == 0, answer.err
-    for words in ("--array=0-5%2", "--gpus-per-node=1", "--partition=gpu", "--time=90"):
+    array = {"compare": "0-5%2", "predict": "0-1%2"}[command]
+    for words in (f"--array={array}", "--gpus-per-node=1", "--partition=gpu", "--time=90"):
         assert f"#SBATCH {words}\n" in answer.out
     assert not (tmp_path / "o").exists()
 

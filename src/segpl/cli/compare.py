@@ -27,13 +27,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from segpl.cli.options import add_overrides
+from segpl.cli.options import add_engine, add_overrides, engine_options, require_script
 
 EXPERIMENT_OPTIONS = ("phantom", "methods", "seeds", "steps", "labeled", "test", "device")
-ENGINE_OPTIONS = (
-    *("jobs", "address", "cpus", "gpus", "memory", "retries"),
-    *("partition", "account", "time_limit"),
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,51 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the number of runs and the expected time, without training",
     )
-    add_engine_arguments(parser)
-
-
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_argument_group("where the runs execute")
-    where.add_argument(
-        "--on",
-        default="local",
-        choices=("local", "ray", "slurm"),
-        help="this machine (default), a Ray cluster, or Slurm",
-    )
-    where.add_argument(
-        "--jobs",
-        type=int,
-        metavar="N",
-        help="runs to train in parallel (default: 1; on a cluster, as many as fit)",
-    )
-    where.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="Ray cluster (default: the one that this machine is part of)",
-    )
-    where.add_argument("--cpus", type=int, metavar="N", help="CPU cores per run (default 1)")
-    where.add_argument(
-        "--gpus", type=float, metavar="N", help="GPUs per run (default: 1 with --device cuda)"
-    )
-    where.add_argument("--memory", type=float, metavar="GB", help="main memory per run")
-    where.add_argument(
-        "--retries",
-        type=int,
-        metavar="N",
-        help="retries of a run whose process or machine is lost (default 3)",
-    )
-    where.add_argument(
-        "--print",
-        action="store_true",
-        help="print the batch script of --on slurm, without submitting it",
-    )
-    where.add_argument("--partition", help="Slurm partition")
-    where.add_argument("--account", help="Slurm account")
-    where.add_argument(
-        "--time-limit",
-        metavar="TIME",
-        help="time limit of a Slurm job, such as 12h (default: 4h); longer runs are requeued",
-    )
+    add_engine(parser, "run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -147,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
     described = {name: getattr(args, name) for name in EXPERIMENT_OPTIONS}
     described |= {"source": args.source or "", "overrides": args.set}
-    options = {name: getattr(args, name) for name in ENGINE_OPTIONS}
+    options = engine_options(args)
     if args.dry_run or args.print:
         show_plan(args, described, options)
         return 0
@@ -178,19 +130,16 @@ def show_plan(args: argparse.Namespace, described: dict[str, Any], options: dict
     """Print the batch script of Slurm, or the number of runs and their expected time."""
     from segpl.api import read_comparison
     from segpl.display import plain_console
-    from segpl.errors import InputError
     from segpl.experiments.engines.base import EngineOptions
     from segpl.experiments.engines.choice import make_engine
-    from segpl.experiments.engines.slurm import SlurmEngine
     from segpl.experiments.estimate import batch_script, estimate_comparison
 
     console = plain_console()
     experiment = read_comparison(**described)
     engine = make_engine(args.on, EngineOptions(**options), args.out)
     if args.print:
-        if not isinstance(engine, SlurmEngine):
-            raise InputError("--print needs --on slurm: other engines have no batch script.")
-        console.print(batch_script(experiment, args.out, engine, args.only))
+        script = batch_script(experiment, args.out, require_script(engine), args.only)
+        console.print(script)
     if args.dry_run:
         estimate = estimate_comparison(experiment, args.out, engine, root=args.data, only=args.only)
         for sentence in estimate.sentences:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segpl.cli import compare
-from segpl.cli.options import add_overrides
+from segpl.cli.options import ENGINE_OPTIONS, add_engine, add_overrides, engine_options
 
 if TYPE_CHECKING:
     from segpl.data.paper.other import OtherData
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prepare the data and print the number of runs and their time, without training",
     )
-    compare.add_engine_arguments(parser)
+    add_engine(parser, "run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,11 +73,7 @@ def run(args: argparse.Namespace) -> int:
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
     # the preparation may take long: wrong options are errors before it
-    make_engine(
-        args.on,
-        EngineOptions(**{name: getattr(args, name) for name in compare.ENGINE_OPTIONS}),
-        out,
-    )
+    make_engine(args.on, EngineOptions(**engine_options(args)), out)
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     reject_unknown(args.only, names, "--only: no dataset named")
@@ -94,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     options += ["--device", args.device] if args.device else []
     parser = argparse.ArgumentParser()
     compare.add_arguments(parser)
-    shared = (*compare.ENGINE_OPTIONS, "on", "print", "dry_run")
+    shared = (*ENGINE_OPTIONS, "on", "print", "dry_run")
     given = argparse.Namespace(**{name: getattr(args, name) for name in shared})
     code = compare.run(parser.parse_args(options, given))
     if args.dry_run or args.print:

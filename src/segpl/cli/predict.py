@@ -8,6 +8,7 @@ Examples:
   segpl predict runs/a --out masks --samples 5      # with uncertainty maps
   segpl predict runs/a --out masks --ensemble runs/b runs/c
   segpl predict runs/a --out masks --largest liver  # its largest component
+  segpl predict runs/a scans --on slurm --gpus 1 --jobs 8 --out masks
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segpl.cli.options import add_checkpoint
+from segpl.cli.options import add_checkpoint, add_engine, engine_options, require_script
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_PREVIEWS = 50  # by default
 MOST_ROWS = 20  # of the table in the terminal
+PREDICT_OPTIONS = ("probabilities", "overlap", "samples", "by", "seed", "fast", "largest")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,33 +90,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write pictures of all masks and OUT/index.html (default: for up to "
         f"{MOST_PREVIEWS} scans)",
     )
+    add_engine(parser, "shard", "A shard is a part of the scans, predicted by one process.")
 
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.errors import count_noun
+    from segpl.experiments.engines.base import EngineOptions
+    from segpl.experiments.engines.choice import make_engine
+    from segpl.experiments.prediction import PredictionRequest, predict_on, script_of_shards
     from segpl.predict.predictor import IncompleteError
-    from segpl.run import load_run
 
     console = plain_console()
-    trained, *others = (
-        load_run(path, device=args.device, checkpoint=args.checkpoint)
-        for path in (args.run, *args.ensemble)
+    engine = make_engine(args.on, EngineOptions(**engine_options(args)), args.out)
+    request = PredictionRequest(
+        args.run,
+        tuple(args.ensemble),
+        args.checkpoint,
+        args.device,
+        {name: getattr(args, name) for name in PREDICT_OPTIONS},
     )
+    if args.print:
+        submitted = require_script(engine), request, args.inputs, args.out
+        console.print(script_of_shards(*submitted, overwrite=args.overwrite))
+        return 0
     try:
-        written = trained.predict(
-            args.inputs,
-            out=args.out,
-            probabilities=args.probabilities,
-            overwrite=args.overwrite,
-            overlap=args.overlap,
-            samples=args.samples,
-            by=args.by,
-            seed=args.seed,
-            ensemble=others or None,
-            fast=args.fast,
-            largest=args.largest,
-        )
+        written = predict_on(engine, request, args.inputs, args.out, overwrite=args.overwrite)
     except IncompleteError:
         show_cases(args.out, console, preview=args.preview)
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from pathlib import Path
 
 from segpl.display import say
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, UserError
-from segpl.experiments.engines.base import Engine, EngineOptions, Task
+from segpl.errors import InputError
+from segpl.experiments.engines.base import Engine, EngineOptions, Task, error_of
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
@@ -44,7 +43,6 @@ ROW_HEADER = (
     *("dataset", "method", "seed", "validation_dice", "test_dice", "test_iou"),
     *("seconds", "parameters", "error"),
 )
-ERROR_FILE = "error.txt"
 UNSHARED = (
     "the run has ended, but {} has no scores. Choose an --out on a file system that all machines "
     "share."
@@ -175,26 +173,18 @@ def status_of(
 
 
 def run_job(job: TrainingJob, *, quiet: bool) -> str:
-    """Train and score one run; returns its error, so that a failure does not stop the others."""
+    """Train and score one run; returns its error."""
     with one_process(job.folder):  # a lost process may still be training
         if job.is_scored:
             return ""
-        problem = job.folder / ERROR_FILE
-        # of an earlier call: training refuses a folder with files that are not its own
-        problem.unlink(missing_ok=True)
-        try:
-            write_missing_plan(job, quiet=quiet)
-            # compared runs take equally many steps, not equally much time
-            steps = resolve(job.content).train.steps
-            score_run(
-                train(out=job.folder, settings=job.content, steps=steps, resume=True, quiet=quiet)
-            )
-        except UserError as error:
-            return str(error)
-        except Exception as error:
-            write_text(problem, traceback.format_exc())
-            return f"{error!r}; see {problem}"
-    return ""
+        return error_of(partial(train_job, job, quiet=quiet), job.folder)
+
+
+def train_job(job: TrainingJob, *, quiet: bool) -> None:
+    write_missing_plan(job, quiet=quiet)
+    # compared runs take equally many steps, not equally much time
+    steps = resolve(job.content).train.steps
+    score_run(train(out=job.folder, settings=job.content, steps=steps, resume=True, quiet=quiet))
 
 
 def run_row(job: TrainingJob, error: str = "") -> list[object]:

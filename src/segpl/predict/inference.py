@@ -83,9 +83,9 @@ class Inference:
 
     predict: Predict
     plan: Plan
-    samplers: tuple[RunSampler, ...]
+    samplers: tuple[RunSampler, ...]  # average their samples instead of calling `predict`
     device: torch.device
-    overlap: float
+    overlap: float = 0.5
     judge: ScanJudge | None = None
     largest: tuple[str, ...] = ()  # classes that keep only their largest component
     needs_maps: bool = False  # without them, only a few rows of the maps are in memory

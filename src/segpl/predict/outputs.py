@@ -5,9 +5,10 @@ A folder holds the masks of one run, because one manifest says what their number
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.data.manifest import (
@@ -29,6 +30,7 @@ from segpl.files import one_process, require_below, storage_errors, write_text
 from segpl.predict.inputs import Job
 from segpl.predict.labeling import summarize_case
 from segpl.predict.sampling_choice import VIEWS_NOTE
+from segpl.predict.shards import Results, read_shards
 from segpl.predict.writers import output_name, probabilities_name
 
 PROBABILITIES, ENTROPY, STD = "probabilities", "entropy", "std"
@@ -61,16 +63,6 @@ class OutputFiles:
     @property
     def paths(self) -> list[Path]:
         return [self.labels, *self.maps.values()]
-
-
-@dataclass(slots=True)
-class Results:
-    """What is known about the jobs of one command so far, by case."""
-
-    summaries: dict[str, CaseSummary] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)  # of the masks written
-    failed: dict[str, str] = field(default_factory=dict)
-    seen: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +99,33 @@ class OutputFolder:
         Raises if files that are not from these weights would be skipped or lost. Files to replace
         stay until the new ones are complete; the manifest marks them as outdated until then.
         """
+        self._check_paths(jobs, kinds)
+        with one_process(self.path) if self.path.exists() else nullcontext():
+            self._collect_shards()
+            manifest, missing = self._examine(jobs, kinds, overwrite=overwrite)
+            if manifest is not None and manifest.files:
+                write_manifest(self.path, manifest)
+            return missing
+
+    def missing(
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+    ) -> dict[str, set[Path]]:
+        """What `claim` would return now; writes nothing."""
+        self._check_paths(jobs, kinds)
+        return self._examine(jobs, kinds, overwrite=overwrite)[1]
+
+    def _check_paths(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
         self._protect_inputs(jobs, kinds)
-        with one_process(self.path) if self.path.exists() else nullcontext():
-            return self._claim(jobs, kinds, overwrite=overwrite)
-
-    def _claim(
-        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
-    ) -> dict[str, set[Path]]:
         if RunFolder(self.path.parent).config.exists():  # a run that somebody sent may have links
             require_below(self.path.parent, [self.path / MANIFEST])
         require_below(self.path, [path for job in jobs for path in self.files(job, kinds).paths])
+
+    def _examine(
+        self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool
+    ) -> tuple[Manifest | None, dict[str, set[Path]]]:
+        """The manifest with outdated files marked, and the files to write for each job."""
         manifest = self.manifest()
         if manifest is None and (self.path / CASES).exists():
             raise InputError(
@@ -151,9 +158,9 @@ class OutputFolder:
                         f"{self.path} holds predictions {other}, for example of {name}. "
                         "Choose another --out, or replace them with --overwrite."
                     )
-            write_manifest(self.path, replace(manifest, run=self.run, files=files))
+            manifest = replace(manifest, run=self.run, files=files)
         missing = {job.name: self._to_write(job, kinds, files.get(job.name)) for job in jobs}
-        return {name: paths for name, paths in missing.items() if paths}
+        return manifest, {name: paths for name, paths in missing.items() if paths}
 
     def _with_outdated(
         self, manifest: Manifest, jobs: Sequence[Job], *, overwrite: bool
@@ -183,6 +190,32 @@ class OutputFolder:
             unlisted = {path for kind, path in wanted.maps.items() if kind not in known.maps}
             return unlisted | {path for path in wanted.paths if not path.exists()}
         return set(wanted.paths)
+
+    def collect_shards(self) -> None:
+        """Record the masks of shards that are not recorded yet."""
+        with one_process(self.path):
+            self._collect_shards()
+
+    def _collect_shards(self) -> None:
+        shards = read_shards(self.path).values()
+        manifest = self.manifest() if shards else None
+        if manifest is None or not same_weights(manifest.run, self.run):
+            return
+        found: dict[tuple[str, ...], Results] = defaultdict(Results)  # by the kinds of maps
+        for shard in shards:
+            known = shard.results.digests if same_weights(manifest.run, shard.run) else {}
+            for case, digest in known.items():
+                entry = manifest.files.get(case)
+                if entry is None or (entry.digest == digest and not entry.outdated):
+                    continue
+                # not if it was corrected or replaced since
+                if not is_changed(self.path / entry.labels, replace(entry, digest=digest)):
+                    found[shard.kinds].add(shard.results, [case])
+        for kinds, results in found.items():
+            results.seen = {case: manifest.files[case].seen for case in results.digests}
+            images = {case: manifest.files[case].images for case in results.digests}
+            jobs = [Job(case, tuple(map(Path, paths))) for case, paths in images.items()]
+            self._record(jobs, kinds, results)
 
     def record(self, jobs: Sequence[Job], kinds: Sequence[str], results: Results) -> None:
         """Write the manifest and `cases.csv`: these jobs, and what the folder held before.

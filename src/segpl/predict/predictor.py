@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-
-import torch
+from typing import Any, Protocol
 
 from segpl.data.dicom.write import write_segmentation
 from segpl.data.manifest import mask_digest
 from segpl.data.masks import largest_note
-from segpl.data.plan import Plan
 from segpl.data.readers import Grid, read_image, read_label
+from segpl.data.summary import CASES
 from segpl.engine.device import is_out_of_memory
-from segpl.errors import DivergedError, InputError, StorageError, UserError
-from segpl.predict.familiarity import ScanJudge
+from segpl.errors import DivergedError, InputError, StorageError, UserError, name_some
 from segpl.predict.inference import MOST_AHEAD, Inference, PreparedScan, entropy_of
 from segpl.predict.inputs import Job
 from segpl.predict.labeling import Segmentation
@@ -30,34 +28,42 @@ from segpl.predict.outputs import (
     UNCERTAINTY,
     OutputFiles,
     OutputFolder,
-    Results,
 )
-from segpl.predict.samples import Predict, RunSampler
+from segpl.predict.shards import Results
 from segpl.predict.writers import write_labels, write_probabilities
 
 SECONDS_BETWEEN_RECORDS = 2.0
+SHOWN_CASES, SHOWN_REASONS = 3, 10  # in the message about failed cases
 
 
 class IncompleteError(InputError):
     """Some images could not be predicted; the others were."""
 
 
+class Distribute(Protocol):
+    """Predicts scans elsewhere; adds what is known about them to `results`."""
+
+    def __call__(
+        self,
+        folder: OutputFolder,
+        kinds: Sequence[str],
+        todo: Mapping[Job, set[Path]],
+        results: Results,
+        after_job: Callable[[], None],
+    ) -> None:
+        """Predict the jobs `todo`, given with the files to write."""
+
+
 def predict_jobs(
     jobs: Sequence[Job],
-    predict: Predict,
-    plan: Plan,
+    infer: Inference,
     out: Path,
     *,
-    device: torch.device,
     run: str = "",
-    probabilities: bool = False,
     overwrite: bool = False,
-    overlap: float = 0.5,
-    samplers: Sequence[RunSampler] = (),
-    largest: Sequence[str] = (),
     seen: Mapping[str, str] | None = None,
-    judge: ScanJudge | None = None,
     advance: Callable[[], None] = lambda: None,
+    distribute: Distribute | None = None,
 ) -> list[Path]:
     """Write a mask for each job into `out`; returns the masks written.
 
@@ -67,35 +73,24 @@ def predict_jobs(
 
     Args:
         jobs: images to predict.
-        predict: network windows (B, C, *patch) to probabilities (B, K, *patch).
-        plan: plan of the run.
+        infer: the network and how to apply it. With `needs_maps`, probabilities are also written,
+            into `out/probabilities`; with samplers, maps of entropy and standard deviation, into
+            `out/uncertainty`.
         out: output folder.
-        device: device of the network.
         run: identity of the run; masks of other runs are never skipped.
-        probabilities: also write probabilities, into `out/probabilities`.
         overwrite: replace existing outputs.
-        overlap: overlap of neighboring windows, as a fraction of their size.
-        samplers: average their samples instead of calling `predict`, and write maps of entropy and
-            standard deviation into `out/uncertainty`.
-        largest: classes that keep only their largest component.
         seen: cases that the run has seen the label of, and in which role.
-        judge: tells which scans are unlike the training images.
         advance: called once per finished job.
+        distribute: predicts the scans; by default, this process does.
     """
-    folder = OutputFolder(out, plan, run + largest_note(largest))
-    kinds = ((PROBABILITIES,) if probabilities else ()) + (UNCERTAINTY if samplers else ())
+    folder, kinds = output_folder(infer, out, run), map_kinds(infer)
     missing = folder.claim(jobs, kinds, overwrite=overwrite)
-    outputs = {job.name: folder.files(job, kinds) for job in jobs}
-    todo = [job for job in jobs if job.name in missing]
+    todo = {job: missing[job.name] for job in jobs if job.name in missing}
     for _ in range(len(jobs) - len(todo)):
         advance()
     # before the first prediction, so that an interrupted command leaves no unlisted files
     results = Results(seen=seen or {})
     folder.record(jobs, kinds, results)
-
-    infer = Inference(
-        predict, plan, tuple(samplers), device, overlap, judge, tuple(largest), probabilities
-    )
     record = _Regularly(lambda: folder.record(jobs, kinds, results))
 
     def after_job() -> None:
@@ -103,40 +98,70 @@ def predict_jobs(
         record()
 
     try:
-        _pipeline(todo, outputs, missing, infer, results, after_job)
+        if distribute:
+            distribute(folder, kinds, todo, results, after_job)
+        else:
+            predict_scans(folder, kinds, todo, infer, results, after_job)
     finally:
         folder.record(jobs, kinds, results)
     if failed := results.failed:
         others = f"; the other predictions are in {out}" if len(failed) < len(jobs) else ""
-        reasons = " ".join(f"[{name}] {reason}" for name, reason in failed.items())
         raise IncompleteError(
-            f"{len(failed)} of {len(jobs)} image(s) could not be predicted{others}: {reasons}"
+            f"{len(failed)} of {len(jobs)} image(s) could not be predicted{others}: "
+            f"{failure_reasons(failed)}"
         )
-    return [outputs[job.name].labels for job in todo]
+    return [folder.files(job, kinds).labels for job in todo]
+
+
+def output_folder(infer: Inference, out: Path, run: str) -> OutputFolder:
+    return OutputFolder(out, infer.plan, run + largest_note(infer.largest))
+
+
+def map_kinds(infer: Inference) -> tuple[str, ...]:
+    """The kinds of maps to write beside the labels."""
+    return ((PROBABILITIES,) if infer.needs_maps else ()) + (UNCERTAINTY if infer.samplers else ())
+
+
+def failure_reasons(failed: Mapping[str, str]) -> str:
+    """Why cases could not be predicted; those with the same reason together."""
+    cases: dict[str, list[str]] = {}
+    for name, reason in failed.items():
+        cases.setdefault(reason, []).append(name)
+    shown = [f"[{name_some(names, SHOWN_CASES)}] {reason}" for reason, names in cases.items()]
+    more = f" For the others, see {CASES}." if len(shown) > SHOWN_REASONS else ""
+    return " ".join(shown[:SHOWN_REASONS]) + more
 
 
 class _Regularly:
-    """Calls `action` at most every few seconds: for small images it takes longer than the rest."""
+    """Calls `action` every few seconds at most, and for a tenth of the time at most."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.action = action
-        self.last = time.monotonic()
+        self.next = time.monotonic() + SECONDS_BETWEEN_RECORDS
 
     def __call__(self) -> None:
-        if time.monotonic() - self.last > SECONDS_BETWEEN_RECORDS:
+        start = time.monotonic()
+        if start > self.next:
             self.action()
-            self.last = time.monotonic()
+            end = time.monotonic()
+            self.next = end + max(SECONDS_BETWEEN_RECORDS, 9 * (end - start))
 
 
-def _pipeline(
-    jobs: Sequence[Job],
-    outputs: dict[str, OutputFiles],
-    missing: dict[str, set[Path]],
+def predict_scans(
+    folder: OutputFolder,
+    kinds: Sequence[str],
+    todo: Mapping[Job, set[Path]],
     infer: Inference,
     results: Results,
-    advance: Callable[[], None],
+    advance: Callable[[], None] = lambda: None,
+    on_written: Callable[[], None] = lambda: None,
 ) -> None:
-    """Predict each job while other scans are read and written, as far as memory allows."""
+    """Predict each job while other scans are read and written, as far as memory allows.
+
+    `todo` has the files to write for each job. `advance` is called when a job ends, `on_written`
+    earlier, by the thread that has written its files.
+    """
+    jobs = list(todo)
 
     @contextmanager
     def collecting_errors(job: Job) -> Iterator[None]:
@@ -158,6 +183,10 @@ def _pipeline(
     with ThreadPoolExecutor(MOST_AHEAD) as reader, ThreadPoolExecutor(MOST_AHEAD) as writer:
         reading: deque[Future[PreparedScan]] = deque()
         writing: deque[tuple[Job, Future[None]]] = deque()
+
+        def write(*arguments: Any) -> None:
+            _write_job(*arguments)
+            on_written()
 
         def finish_writing(*, but: int = 0) -> None:
             while len(writing) > but:
@@ -183,8 +212,8 @@ def _pipeline(
             finish_writing(but=max(0, most - 1))
             if predict is None:
                 continue
-            files, paths = outputs[job.name], missing[job.name]
-            future = writer.submit(_write_job, job, files, paths, predict, infer, grid, results)
+            files, paths = folder.files(job, kinds), todo[job]
+            future = writer.submit(write, job, files, paths, predict, infer, grid, results)
             writing.append((job, future))
             finish_writing(but=most)
         finish_writing()
@@ -225,3 +254,4 @@ def _write_job(
         write_segmentation(segmentation, mask, job.images, plan.classes)
     if files.labels in missing:  # last: it marks the files of the job as complete
         results.digests[job.name] = mask_digest(files.labels)
+    results.done.append(job.name)

@@ -115,7 +115,7 @@ def test_ray_slots_are_limited_by_the_scarcest_resource_of_each_node(monkeypatch
     monkeypatch.setattr(RayEngine, "nodes", lambda self: nodes)
     assert RayEngine(EngineOptions(cpus=2, gpus=1)).slots(TASKS) == 2 + 1
     assert RayEngine(EngineOptions(cpus=2, gpus=1, jobs=2)).slots(TASKS) == 2
-    with pytest.raises(InputError, match=r"has 9 CPU, 1 GPU for a run. The most on any node: 64"):
+    with pytest.raises(InputError, match=r"has 9 CPU, 1 GPU for a task. The most on any node: 64"):
         RayEngine(EngineOptions(cpus=9, gpus=1)).check(TASKS)
 
 

@@ -8,12 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import PICTURES
+from tiny import PICTURES, predict_jobs
 
 from segpl.errors import InputError
 from segpl.experiments import scoring
 from segpl.predict.inputs import Job
-from segpl.predict.predictor import predict_jobs
 
 CASES = ("a", "b")
 
@@ -35,8 +34,7 @@ class Run:
 
     def predict(self, *, out: Path, overwrite: bool = False, **_: object) -> None:
         jobs = [Job(name, (self.path / f"{name}.npy",)) for name in CASES]
-        options = {"device": torch.device("cpu"), "run": self.weights, "overwrite": overwrite}
-        predict_jobs(jobs, self.network, PICTURES, out, **options)
+        predict_jobs(jobs, self.network, PICTURES, out, run=self.weights, overwrite=overwrite)
 
 
 @pytest.fixture

@@ -10,14 +10,15 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from test_predictor import CPU, FLAT_PLAN, bright_is_organ
+from test_predictor import FLAT_PLAN, bright_is_organ
+from tiny import predict_jobs
 
 from segpl.data.manifest import Manifest
 from segpl.errors import InputError
 from segpl.evaluate.pairing import pair_cases
 from segpl.predict.inputs import find_inputs
-from segpl.predict.outputs import OtherWeightsError, OutputFolder, Results, reject_corrected
-from segpl.predict.predictor import predict_jobs
+from segpl.predict.outputs import OtherWeightsError, OutputFolder, reject_corrected
+from segpl.predict.shards import Results
 
 NAMES = ("a", "b", "c")
 
@@ -41,7 +42,7 @@ def predict(
 ) -> list[str]:
     """Names of the masks that were written."""
     jobs = find_inputs(sources, plan, layout="folders")
-    written = predict_jobs(jobs, network, plan, out, device=CPU, **options)
+    written = predict_jobs(jobs, network, plan, out, **options)
     return [path.stem for path in written]
 
 

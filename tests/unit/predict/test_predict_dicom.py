@@ -12,7 +12,7 @@ import pydicom
 import pytest
 import torch
 from generated_dicom import SAGITTAL, make_series, oblique, save
-from tiny import ORGAN_PLAN
+from tiny import ORGAN_PLAN, predict_jobs
 
 from segpl.data.dicom.label import SegmentNumbers, read_segments
 from segpl.data.dicom.series import open_series
@@ -20,7 +20,6 @@ from segpl.data.manifest import read_manifest
 from segpl.data.readers import read_image
 from segpl.errors import InputError
 from segpl.predict.inputs import find_inputs
-from segpl.predict.predictor import predict_jobs
 
 PLAN = replace(ORGAN_PLAN, channels=("MR",))
 CUBES = (1.0, 1.0, 1.0)  # mm, so that nothing is resampled
@@ -40,7 +39,6 @@ def predict(paths: list[Path], out: Path, **options) -> list[Path]:
         lambda windows: torch.sigmoid(windows[:, :1]),
         PLAN,
         out,
-        device=torch.device("cpu"),
         **options,
     )
 

@@ -13,13 +13,13 @@ import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 import torch
 from PIL import Image
 from tiny import ORGAN_PLAN as PLAN
+from tiny import predict_jobs
 
 from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
 from segpl.predict import inference, predictor
 from segpl.predict.inputs import find_inputs
-from segpl.predict.predictor import predict_jobs
 
 CPU = torch.device("cpu")
 FLAT_PLAN = replace(PLAN, dims=2, orientation=None, spacing=(1.0, 1.0), patch=(8, 8))
@@ -46,7 +46,7 @@ def write_nifti(path: Path, array: np.ndarray, affine=None) -> Path:
 
 def predict(paths: list[Path], plan: Plan, out: Path, network=bright_is_organ, **options):
     jobs = find_inputs(paths, plan, layout="folders")
-    return predict_jobs(jobs, network, plan, out, device=CPU, **options)
+    return predict_jobs(jobs, network, plan, out, **options)
 
 
 AFFINES = {

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import build, build_with
+from tiny import build, build_with, predict_jobs
 
 from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
 from segpl.predict.inputs import Job
-from segpl.predict.predictor import predict_jobs
 from segpl.predict.samples import (
     THRESHOLDS_PER_PASS,
     RunSampler,
@@ -240,7 +239,6 @@ class TestThresholds:
             torch.sigmoid,
             THREE,
             tmp_path / "out",
-            device=torch.device("cpu"),
             samplers=[Voter()],
         )
         assert np.array_equal(np.load(written), 2 * np.eye(16))

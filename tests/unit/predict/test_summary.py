@@ -8,14 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_predictor import CPU, FLAT_PLAN, PLAN, blob, bright_is_organ, write_nifti
+from test_predictor import FLAT_PLAN, PLAN, blob, bright_is_organ, write_nifti
+from tiny import predict_jobs
 
 from segpl.data.manifest import read_manifest
 from segpl.data.readers import Grid
 from segpl.data.summary import CaseSummary, ClassSummary, review_order
 from segpl.predict.inputs import find_inputs
 from segpl.predict.labeling import expected_dice, summarize_case
-from segpl.predict.predictor import IncompleteError, predict_jobs
+from segpl.predict.predictor import IncompleteError
 
 NAMES = ("a", "b", "c")
 
@@ -28,7 +29,7 @@ def sources(tmp_path) -> list[Path]:
 
 def predict(sources: list[Path], out: Path, network=bright_is_organ, **options) -> None:
     jobs = find_inputs(sources, PLAN, layout="folders")
-    predict_jobs(jobs, network, PLAN, out, device=CPU, **options)
+    predict_jobs(jobs, network, PLAN, out, **options)
 
 
 def rows(out: Path) -> dict[str, dict[str, str]]:
@@ -173,5 +174,5 @@ def test_the_manifest_says_which_cases_were_trained_on(sources, tmp_path):
 def test_pictures_have_areas_in_pixels(tmp_path):
     np.save(tmp_path / "a.npy", blob((9, 12)))
     jobs = find_inputs([tmp_path / "a.npy"], FLAT_PLAN, layout="folders")
-    predict_jobs(jobs, bright_is_organ, FLAT_PLAN, tmp_path / "out", device=CPU)
+    predict_jobs(jobs, bright_is_organ, FLAT_PLAN, tmp_path / "out")
     assert rows(tmp_path / "out")["a"]["unit"] == "px"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from segpl.errors import InputError, Spelling
+from segpl.errors import InputError, Spelling, UserError
+from segpl.files import write_text
 
 ENGINES = ("local", "ray", "slurm")
+ERROR_FILE = "error.txt"
 # options that only these engines have
 OPTION_ENGINES = {
     "address": ("ray",),
@@ -113,3 +117,20 @@ def perform(call: Callable[[], str], is_command_line: bool) -> str:
     """Run a task in another process, with messages as in the process that sent it."""
     Spelling.is_command_line = is_command_line
     return call()
+
+
+def error_of(work: Callable[[], object], folder: Path) -> str:
+    """Do the work of a task; returns its error, so that a failure does not stop other tasks.
+
+    The traceback of an error that is not the user's goes to `folder/error.txt`.
+    """
+    problem = folder / ERROR_FILE
+    problem.unlink(missing_ok=True)  # of an earlier call
+    try:
+        work()
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        write_text(problem, traceback.format_exc())
+        return f"{error!r}; see {problem}"
+    return ""

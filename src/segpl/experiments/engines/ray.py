@@ -42,7 +42,7 @@ class RayEngine(Engine):
                 amount(name, max(node.get(name, 0) for node in nodes)) for name in wanted
             )
             raise InputError(
-                f"no node of the Ray cluster has {words} for a run. The most on any node: {most}. "
+                f"no node of the Ray cluster has {words} for a task. The most on any node: {most}. "
                 "Lower --cpus, --gpus or --memory, or add a node."
             )
 
@@ -90,7 +90,7 @@ class RayEngine(Engine):
                 try:
                     error = ray.get(next(stream))
                 except ray.exceptions.RayError as lost:
-                    error = f"Ray lost the run: {' '.join(str(lost).split())}"
+                    error = f"Ray lost the task: {' '.join(str(lost).split())}"
                 yield Update(running[stream], error)
                 if error is not None:
                     del running[stream]

@@ -130,7 +130,7 @@ class SlurmEngine(Engine):
         except KeyboardInterrupt:
             jobs = " ".join(sorted({job.partition("_")[0] for job in self.submitted.values()}))
             say(
-                f"{count_noun(len(self.submitted), 'run')} stay in the Slurm queue. Repeat the "
+                f"{count_noun(len(self.submitted), 'job')} stay in the Slurm queue. Repeat the "
                 f"command to follow them; `scancel {jobs}` stops them."
             )
             raise
@@ -185,7 +185,7 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
     if done.returncode:
         words = " ".join(done.stderr.split()).replace(f"{command[0]}: error: ", "")
         raise InputError(
-            f"Slurm rejects the runs: {words}. Check --partition, --account, --time-limit, --cpus, "
+            f"Slurm rejects the jobs: {words}. Check --partition, --account, --time-limit, --cpus, "
             "--gpus and --memory, and `sinfo`."
         )
     return done.stdout
