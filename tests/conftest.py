@@ -1,5 +1,6 @@
 """Set before torch is loaded; this file also makes `tests/tiny.py` importable by every test."""
 
+import gc
 import os
 
 import pytest
@@ -13,6 +14,16 @@ from segpl.errors import Spelling
 
 # most tests match messages as the command line prints them
 Spelling.is_command_line = True
+
+
+def pytest_collection() -> None:
+    """Imported modules and collected tests are never garbage; searching them takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -140,10 +141,13 @@ def check_sections(content: Mapping[str, Any], source: str) -> None:
             )
 
 
+type_hints = cache(get_type_hints)  # evaluates the source of every annotation
+
+
 def parse_table(kind: Any, values: Mapping[str, Any], section: str, source: str) -> Any:
     """Parse a section, or a table inside one such as `method.threshold`, into its dataclass."""
     known = {entry.name for entry in fields(kind)}
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in values.items():
         if key not in known:
@@ -173,7 +177,7 @@ def select_known(kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     Methods may share a setting name that is a number in one and a table in another, so the type
     must match as well.
     """
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     is_table = {entry.name: hints[entry.name] not in TYPE_NAMES for entry in fields(kind)}
     return {
         key: value

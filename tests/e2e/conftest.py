@@ -20,7 +20,7 @@ from PIL import Image
 from segpl.cli.main import main
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 
-SIDES = {2: (32, 32), 3: (24, 24, 24)}
+SIDES = {2: (16, 16), 3: (16, 16, 16)}
 AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # axes point left and posterior, as in most clinical files
 SHORT = (
     *("--steps", "6", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),

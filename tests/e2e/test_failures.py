@@ -127,7 +127,7 @@ class TestFullDisk:
         assert logs[0] == logs[1]
 
     def test_cache_leaves_no_run_behind(self, segpl, train, volumes, tmp_path):
-        with no_file_larger_than(20_000):
+        with no_file_larger_than(8_000):
             answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "no space left .*cache", "SEGPL_CACHE")
         assert not (tmp_path / "run").exists()

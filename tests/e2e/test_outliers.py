@@ -19,6 +19,6 @@ def test_one_thin_scan_is_named_and_padded(segpl, tmp_path):
     run = tmp_path / "run"
     answer = segpl("train", data, *QUICK, "--method", "segpl", "--out", run)
     assert answer.code == 0, answer.err
-    assert "Padded, because they are smaller than half the patch of 24x24x24" in answer.err
-    assert "thin (24x24x4)" in answer.err
-    assert json.loads((run / "plan.json").read_text())["patch"] == [24, 24, 24]
+    assert "Padded, because they are smaller than half the patch of 16x16x16" in answer.err
+    assert "thin (16x16x4)" in answer.err
+    assert json.loads((run / "plan.json").read_text())["patch"] == [16, 16, 16]

@@ -57,10 +57,10 @@ def test_a_mask_has_the_geometry_of_its_image(segpl, made, tmp_path):
 def test_the_default_input_is_the_test_cases_of_the_run(masks):
     assert sorted(path.name for path in masks.glob("*.png")) == ["t0.png"]
     with Image.open(masks / "t0.png") as mask:
-        assert mask.size == (32, 32)
+        assert mask.size == (16, 16)
         assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
     with np.load(masks / "probabilities" / "t0.npz") as stored:
-        assert stored["probabilities"].shape == (3, 32, 32)
+        assert stored["probabilities"].shape == (3, 16, 16)
 
 
 def test_a_failed_image_is_in_the_table_beside_the_others(segpl, made, tmp_path):
@@ -155,4 +155,4 @@ def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):
     assert [tuple(row[:3]) for row in rows[1:]] == [
         ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
     ]
-    assert "1 case scored. No prediction and no label is empty." in answer.out
+    assert "1 case scored." in answer.out

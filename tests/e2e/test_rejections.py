@@ -64,7 +64,7 @@ def duplicate(data: Path) -> None:
 BROKEN_FILES = {
     "label of another shape": (
         lambda data: rewrite(data / LABEL, lambda a: a[:-2]),
-        ["case a0", r"different grids: shape \(24, 24, 24\) and \(22, 24, 24\)\. Resample"],
+        ["case a0", r"different grids: shape \(16, 16, 16\) and \(14, 16, 16\)\. Resample"],
     ),
     "label value not named": (
         rename_class,
@@ -106,7 +106,7 @@ def test_check_shows_every_problem_and_fails(segpl, volumes):
 def test_volume_among_pictures_is_rejected(segpl, pictures, tmp_path):
     write_volume(pictures / "unlabeled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
-    check_words(answer, "case extra", "has 24 channels", "other cases have 1")
+    check_words(answer, "case extra", "has 16 channels", "other cases have 1")
 
 
 OPTIONS = {

@@ -177,10 +177,10 @@ def test_validation_does_not_change_the_training(train, pictures, tmp_path):
 
 def test_monai_network_is_chosen_by_name(train, pictures, tmp_path):
     run = tmp_path / "run"
-    options = ("--set", "network.name=BasicUNet", "--set", "network.options.features=[4,4,4,4,4,4]")
+    options = ("--set", "network.name=SegResNet", "--set", "network.options.init_filters=8")
     train(pictures, *ANY, "--out", run, *options)
     with safe_open(run / "checkpoints" / "last.safetensors", "pt") as weights:
-        assert any(".network.upcat_1." in key for key in weights.keys())  # noqa: SIM118 -- not a mapping
+        assert any(".network.convInit." in key for key in weights.keys())  # noqa: SIM118 -- not a mapping
 
 
 def test_hidden_and_held_out_labels_are_never_read(train, tmp_path):

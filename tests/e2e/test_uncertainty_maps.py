@@ -91,7 +91,7 @@ def test_several_classes_have_maps_of_several_channels(segpl, made, tmp_path):
     assert "(9 samples by views)" in manifest(out)["run"]
     with np.load(out / "uncertainty" / "t0_std.npz") as stored:
         (name,) = stored.files
-        assert stored[name].shape == (3, 32, 32)
+        assert stored[name].shape == (3, 16, 16)
     scores = score_probabilities(pair_probabilities(out, made / "flat"))
     assert {score.class_name for score in scores} == {"class-1", "class-2"}
     assert all(np.isfinite(score.value) for score in scores)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def record_fallback(path: Path, message: str) -> None:
     write_json(path, content | {"fallbacks": list(dict.fromkeys(fallbacks))})
 
 
+@cache
 def installed_version(package: str) -> str | None:
     try:
         return version(package)
@@ -43,6 +45,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+@cache  # the code that runs is the code that was imported, whatever changes later
 def git_state(folder: Path) -> dict[str, Any] | None:
     """The commit of the checkout that segpl runs from; None for an installed package."""
 
