@@ -26,6 +26,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # Triton reports what remains at the exit
+
+
 @pytest.fixture(autouse=True, scope="session")
 def any_cpu():
     """On every CPU, training and prediction compute in float32 unless a test says otherwise."""

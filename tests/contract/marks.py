@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import pytest
 import torch
 from method_case import MethodCase, case_of
 from tiny import build, make_batch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from segpl.methods.base import METHODS, Method
@@ -101,6 +102,12 @@ def take_first_step(name: str, dims: int, classes: int) -> TinyStep:
     return TinyStep(case_of(name), method, batch, output, counter.found, draws_globally)
 
 
+@cache
+def synchronizes(operation: OpOverload) -> bool:
+    words = ("_local_scalar_dense", "nonzero", "unique", "bincount", "masked_select")
+    return any(word in str(operation) for word in words)
+
+
 class SynchronizationCounter(TorchDispatchMode):
     """Records operations that make the host wait for a device."""
 
@@ -109,6 +116,6 @@ class SynchronizationCounter(TorchDispatchMode):
         self.found: list[str] = []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        words = ("_local_scalar_dense", "nonzero", "unique", "bincount", "masked_select")
-        self.found += [str(func) for word in words if word in str(func)]
+        if synchronizes(func):
+            self.found.append(str(func))
         return func(*args, **(kwargs or {}))

@@ -20,7 +20,7 @@ from PIL import Image
 from segpl.cli.main import main
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 
-SIDES = {2: (16, 16), 3: (16, 16, 16)}
+SIDE = 16
 AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # axes point left and posterior, as in most clinical files
 SHORT = (
     *("--steps", "6", "--set", "train.log_every=2", "--set", "train.checkpoint_every=4"),
@@ -108,9 +108,9 @@ def process() -> Command:
 
 
 @cache
-def scan(dims: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def scan(dims: int, seed: int, side: int = SIDE) -> tuple[np.ndarray, np.ndarray]:
     """A generated scan, and a label with vessels (1) and other bright voxels (2)."""
-    image, vessels = vessel_phantom(seed, PhantomSettings(shape=SIDES[dims]))
+    image, vessels = vessel_phantom(seed, PhantomSettings(shape=(side,) * dims))
     bright = image > np.quantile(image, 0.85)
     return image, np.where(vessels == 1, 1, np.where(bright, 2, 0)).astype(np.uint8)
 
@@ -139,6 +139,7 @@ def make_dataset(
     root: Path,
     *,
     dims: int = 3,
+    side: int = SIDE,
     classes: int = 2,
     labeled: int = 3,
     unlabeled: int = 2,
@@ -149,7 +150,7 @@ def make_dataset(
     groups = (("labeled", "a", labeled), ("unlabeled", "u", unlabeled), ("test", "t", test))
     for group, letter, count in groups:
         for index in range(count):
-            image, label = scan(dims, 100 * ord(letter) + index)
+            image, label = scan(dims, 100 * ord(letter) + index, side)
             if classes == 2:
                 label = (label == 1).astype(np.uint8)
             write_array(root / group / "imgs" / f"{letter}{index}{suffix}", image)
@@ -166,7 +167,7 @@ def make_nnunet_dataset(root: Path, *, labeled: int = 2, unlabeled: int = 1) -> 
         write_volume(root / "imagesTr" / f"c{index}_0000.nii.gz", image)
         if index < labeled:
             label = (label == 1).astype(np.uint8)
-            label[12:] = labels["ignore"]
+            label[SIDE // 2 :] = labels["ignore"]
             write_volume(root / "labelsTr" / f"c{index}.nii.gz", label)
     description = {"channel_names": {"0": "CT"}, "labels": labels, "file_ending": ".nii.gz"}
     (root / "dataset.json").write_text(json.dumps(description))

@@ -1,4 +1,4 @@
-"""One of two processes that train together: pair.py FOLDER RANK. See `test_torchrun.py`."""
+"""Two processes that train together: pair.py FOLDER. See `test_torchrun.py`."""
 
 from __future__ import annotations
 
@@ -69,18 +69,15 @@ def curve(name: str, processes: Processes, settings: dict[str, Any]) -> list[tor
     return found
 
 
-def differences(processes: Processes) -> dict[str, float]:
-    """Largest difference between one and two processes, by method."""
-    variants: dict[str, tuple[str, dict[str, Any]]] = {
-        name: (name, SETTINGS.get(name, {})) for name in METHODS.names
-    }
-    variants["bpl, calibrated"] = "bpl", {"calibrate": "all"}
-    found = {}
-    for label, (name, settings) in variants.items():
-        alone, together = (curve(name, one, settings) for one in (ALONE, processes))
-        pairs = zip(alone, together, strict=True)
-        found[label] = max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
-    return found
+def curves(processes: Processes) -> dict[str, list[torch.Tensor]]:
+    """The curve of every method, and of one with another setting."""
+    found = {name: curve(name, processes, SETTINGS.get(name, {})) for name in METHODS.names}
+    return found | {"bpl, calibrated": curve("bpl", processes, {"calibrate": "all"})}
+
+
+def difference(alone: list[torch.Tensor], together: list[torch.Tensor]) -> float:
+    pairs = zip(alone, together, strict=True)
+    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
 
 
 def batch_statistics(processes: Processes) -> list[float]:
@@ -102,18 +99,18 @@ def stop_at(step: int) -> None:
     TrainingDisplay.on_step = on_step  # type: ignore[method-assign]
 
 
-def run_all(folder: Path, rank: int) -> int:
+def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> int:
     shared = {"TORCHELASTIC_RUN_ID": "pair", "MASTER_ADDR": "127.0.0.1"}
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     os.environ.update(shared, **{name: str(value) for name, value in ranks.items()})
     ports, commands = json.loads((folder / "commands.json").read_text())
     found: dict[str, Any] = {}
-    segpl.engine.device.has_amx = lambda: False  # as in the tests
     segpl.training.affordable_steps = lambda *_: TIMED_STEPS
     os.environ["MASTER_PORT"] = str(ports.pop())
     processes = join_processes()
     processes.connect(torch.device("cpu"))
-    found["differences"] = differences(processes)
+    together = curves(processes)
+    found["differences"] = {name: difference(alone[name], together[name]) for name in alone}
     found["statistics"] = batch_statistics(processes)
     for name, arguments in commands.items():
         if dist.is_initialized():  # the run before was interrupted
@@ -127,4 +124,18 @@ def run_all(folder: Path, rank: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_all(Path(sys.argv[1]), int(sys.argv[2])))
+    folder = Path(sys.argv[1])
+    segpl.engine.device.has_amx = lambda: False  # as in the tests
+    alone = curves(ALONE)
+    children = []
+    for rank in (0, 1):
+        if (child := os.fork()) == 0:
+            output = os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, sys.stdout.fileno())
+            os.dup2(output, sys.stderr.fileno())
+            code = run_all(folder, rank, alone)
+            sys.stdout.flush()
+            os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(codes != [1, 1])  # of the last command

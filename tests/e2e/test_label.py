@@ -144,7 +144,7 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
 @IN_BROWSER
 @pytest.mark.slow
 def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
-    data, labels = make_dataset(tmp_path / "data", dims=2), tmp_path / "labels"
+    data, labels = make_dataset(tmp_path / "data", dims=2, side=32), tmp_path / "labels"
     monkeypatch.chdir(tmp_path)
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path) as page:
         page.open(address, width=1400)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -44,9 +44,6 @@ def test_every_console_is_a_plain_one():
     found = [
         path.name
         for path in root.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id == "Console"
+        if re.search(r"\bConsole\(", path.read_text(encoding="utf-8"))
     ]
     assert found == ["display.py"]

@@ -169,28 +169,11 @@ def _defined(node: ast.stmt) -> list[str]:
     return []
 
 
-def loaded(*stages: tuple[list[str], list[str]]) -> list[str]:
-    """For modules imported one after another in a new process: which of the names are loaded."""
-    code = "import sys\n" + "".join(
-        f"import {', '.join(modules)}\nprint(*[n for n in {names} if n in sys.modules])\n"
-        for modules, names in stages
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    return result.stdout.split()
-
-
 def test_command_line_loads_nothing_heavy():
     """Help is printed after importing the modules of cli/ alone."""
     commands = [module for module in imports() if module.startswith("segpl.cli.")]
-    assert loaded((commands, HEAVY)) == []
-
-
-def test_packages_are_loaded_only_where_they_are_used():
-    """Importing one takes longer than preparing or predicting a small scan."""
-    prepare = ["segpl.data.cache"], ["torch", "monai"]
-    unused = ["monai", "scipy", "nibabel", "pydicom", "matplotlib", "torch._dynamo"]
-    train = ["segpl.training"], unused
-    predict = ["segpl.run", "segpl.report.page.preview"], ["scipy.stats", "matplotlib"]
-    assert loaded(prepare, train, predict) == []
+    code = f"import sys, {', '.join(commands)}; print(*{{*sys.modules}} & {{*{HEAVY}}})"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == []

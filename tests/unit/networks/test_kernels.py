@@ -76,7 +76,7 @@ def test_normalization_and_its_gradients(monkeypatch, channels, has_residual):
 
 @pytest.mark.parametrize(
     ("channels", "outputs", "sides", "cells"),
-    [(8, 1, (8, 4, 12), 4), (24, 3, (4, 8), 4), (16, 2, (3, 5, 7), 1)],
+    [(8, 1, (8, 10, 14), 2), (24, 3, (4, 8), 4), (16, 2, (3, 5, 7), 1)],
 )
 def test_last_layer_with_pooling_and_its_gradients(monkeypatch, channels, outputs, sides, cells):
     monkeypatch.setattr(projection, "ROWS", 128)  # several programs for a cell
