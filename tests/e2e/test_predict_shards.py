@@ -226,7 +226,8 @@ def test_run_that_changes_meanwhile_is_an_error(scans, request_of, tmp_path, mon
     class Changing(InThisProcess):
         def run(self, tasks):
             weights = other / "checkpoints" / "last.safetensors"
-            shutil.copy(other / "checkpoints" / "best.safetensors", weights)
+            *others, last = weights.read_bytes()
+            weights.write_bytes(bytes([*others, last ^ 1]))
             yield from super().run(tasks)
 
     with pytest.raises(IncompleteError, match="has changed since the command started"):
