@@ -12,7 +12,7 @@ from torch import nn
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.types import Batch, Labeled, Unlabeled
-from segpl.views.noise import add_clipped_noise
+from segpl.views.intensity import add_clipped_noise
 
 CASE = MethodCase(
     curve={

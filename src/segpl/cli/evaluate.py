@@ -58,8 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
-    from segpl.evaluate.pairing import pair_cases
-    from segpl.evaluate.region import regions_beside
+    from segpl.evaluate.pairing import pair_cases, regions_beside
     from segpl.evaluate.scores import write_scores
     from segpl.report.tables import (
         calibration_summary,

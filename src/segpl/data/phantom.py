@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from segpl.data.generated import write_generated_dataset
+from segpl.data.masks import Mask
 from segpl.errors import InputError
 
 Floats = NDArray[np.float32]
@@ -102,9 +103,7 @@ def write_phantom_dataset(
     )
 
 
-def _trees(
-    rng: np.random.Generator, settings: PhantomSettings, inside: NDArray[np.bool_]
-) -> Floats:
+def _trees(rng: np.random.Generator, settings: PhantomSettings, inside: Mask) -> Floats:
     """Vessel fraction of each voxel, in [0, 1]; one half or more is foreground."""
     occupancy = np.zeros(settings.shape, np.float32)
     target = rng.uniform(*settings.foreground)
@@ -116,10 +115,7 @@ def _trees(
 
 
 def _grow(
-    rng: np.random.Generator,
-    settings: PhantomSettings,
-    occupancy: Floats,
-    inside: NDArray[np.bool_],
+    rng: np.random.Generator, settings: PhantomSettings, occupancy: Floats, inside: Mask
 ) -> None:
     """Draw one tree that enters through a face of the volume, widest branches first.
 
@@ -141,9 +137,7 @@ def _grow(
             branches.append(_Branch(tip.start, direction, radius))
 
 
-def _root(
-    rng: np.random.Generator, settings: PhantomSettings, inside: NDArray[np.bool_]
-) -> _Branch:
+def _root(rng: np.random.Generator, settings: PhantomSettings, inside: Mask) -> _Branch:
     size = np.array(settings.shape)
     radius = rng.uniform(*settings.root_radius) * min(1.0, float(size.min()) / 48)
     for _ in range(50):
@@ -157,7 +151,7 @@ def _root(
 
 
 def _draw_branch(
-    rng: np.random.Generator, occupancy: Floats, inside: NDArray[np.bool_], branch: _Branch
+    rng: np.random.Generator, occupancy: Floats, inside: Mask, branch: _Branch
 ) -> _Branch | None:
     """Draw a curved, slightly tapering tube; returns its tip, or None if it left the lung."""
     size = np.array(occupancy.shape)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from segpl.errors import InputError, UserError
 from segpl.methods.base import Method
-from segpl.networks.pool import POOLED_SIDE, average_pool
+from segpl.resize import POOLED_SIDE, average_pool
 from segpl.types import NetOutput
 
 WAITING_LIMIT = timedelta(days=1)  # for the others while the first process prepares or validates

@@ -16,10 +16,10 @@ from segpl.evaluate.pairing import (
     Pairing,
     pair_cases,
     read_class_numbers,
+    read_region,
     require_same_grid,
     unknown_number,
 )
-from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
     Answers,

@@ -26,10 +26,10 @@ from segpl.evaluate.metrics import (
 from segpl.evaluate.pairing import (
     Pairing,
     pair_cases,
+    read_region,
     require_same_grid,
     unknown_number,
 )
-from segpl.evaluate.region import read_region
 from segpl.evaluate.scores import Score
 
 

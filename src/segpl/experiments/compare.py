@@ -29,11 +29,7 @@ from segpl.report.collection import collect_runs
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run
 from segpl.report.sections.answer import Answer
-from segpl.report.sections.questions import (
-    QuestionAnswer,
-    answer_question,
-    question_section,
-)
+from segpl.report.sections.questions import QuestionAnswer, answer_question, question_section
 from segpl.report.tables import Table, mean_of
 from segpl.settings import resolve
 from segpl.training import train

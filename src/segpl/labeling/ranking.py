@@ -11,13 +11,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from segpl.errors import InputError, count_noun, unknown
-from segpl.labeling.measures import (
-    NO_LOCK,
-    ScanMeasures,
-    ScanPool,
-    find_candidates,
-    measure_pool,
-)
+from segpl.labeling.measures import NO_LOCK, ScanMeasures, ScanPool, find_candidates, measure_pool
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 

@@ -15,7 +15,7 @@ from segpl.methods.strong_view import harden, make_strong_view
 from segpl.methods.teacher import TeacherMethod, TeacherSettings, growing_decay
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
-from segpl.views.noise import add_noise
+from segpl.views.intensity import add_noise
 
 LONGEST_EMA = 0.1  # EMA horizon, as a fraction of the steps taken so far
 

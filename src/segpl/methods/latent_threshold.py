@@ -16,7 +16,7 @@ from segpl.methods.base import ThresholdPrediction
 from segpl.networks.graphs import Function, Recordable
 from segpl.networks.heads import ThresholdMap
 from segpl.networks.network import Network
-from segpl.networks.pool import POOLED_SIDE, average_pool
+from segpl.resize import POOLED_SIDE, average_pool
 from segpl.threshold.base import FAMILIES, Distribution
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior

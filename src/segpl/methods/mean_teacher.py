@@ -14,7 +14,7 @@ from segpl.methods.base import forward_together, mask_padding
 from segpl.methods.settings import SigmoidRampSettings
 from segpl.methods.teacher import TeacherMethod, TeacherSettings
 from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
-from segpl.views.noise import add_clipped_noise
+from segpl.views.intensity import add_clipped_noise
 
 
 class MeanTeacher(TeacherMethod):

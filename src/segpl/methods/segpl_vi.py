@@ -22,7 +22,7 @@ from segpl.methods.settings import LinearRampSettings
 from segpl.networks.graphs import Function, Recordable
 from segpl.networks.heads import ThresholdHead
 from segpl.networks.network import Network
-from segpl.networks.pool import POOLED_SIDE, average_pool
+from segpl.resize import POOLED_SIDE, average_pool
 from segpl.threshold.normal import NormalFamily
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput, Term

@@ -16,7 +16,7 @@ from segpl.methods.mean_teacher import MeanTeacher
 from segpl.methods.teacher import with_dropout
 from segpl.schedules import sigmoid_ramp
 from segpl.types import Batch, LabelSets
-from segpl.views.noise import add_clipped_noise
+from segpl.views.intensity import add_clipped_noise
 
 DRAWS_PER_PASS = 2  # as in the authors' code; more would need more memory
 

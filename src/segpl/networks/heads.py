@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from segpl.networks.convolution import CONVOLUTIONS
 from segpl.networks.network import Network
-from segpl.networks.pool import average_pool
 from segpl.networks.unet import Block
-from segpl.resize import resize_linear
+from segpl.resize import average_pool, resize_linear
 from segpl.threshold.normal import Normal
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from segpl.errors import InputError, require_range
 from segpl.networks.fused import predict_or_fall_back
 from segpl.networks.graphs import Function, Recordable
-from segpl.networks.pool import POOLED_SIDE, average_pool
+from segpl.resize import POOLED_SIDE, average_pool
 from segpl.types import NetOutput
 
 MOST_CHANNELS = 4096  # of the first level

@@ -19,7 +19,7 @@ from segpl.networks.fused import (
     project,
     upsample_and_concatenate,
 )
-from segpl.networks.pool import POOLED_SIDE
+from segpl.resize import POOLED_SIDE
 
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}

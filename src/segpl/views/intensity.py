@@ -16,7 +16,6 @@ from torch import Tensor
 
 from segpl.resize import resize_linear
 from segpl.views.geometry import wide_axes
-from segpl.views.noise import add_noise, draw_noise
 from segpl.views.separable import (
     AxisMatrix,
     coarse_matrix,
@@ -122,3 +121,18 @@ def along_wide_axes(image: Tensor, amount: Amount, matrix: AxisMatrix) -> Tensor
         return image
     amounts = np.atleast_1d(amount).tolist()
     return transform_axes(image, wide_axes(image.shape[1:]), amounts, matrix)
+
+
+def draw_noise(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Independent standard normal numbers of this shape."""
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def add_noise(image: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Add independent noise of standard deviation `std` to every voxel."""
+    return torch.add(image, draw_noise(image, generator), alpha=std)
+
+
+def add_clipped_noise(image: Tensor, std: float, generator: torch.Generator) -> Tensor:
+    """Add noise clipped at two standard deviations, as in the code of [Yu2019]."""
+    return torch.add(image, draw_noise(image, generator).clamp_(-2, 2), alpha=std)

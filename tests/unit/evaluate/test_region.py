@@ -12,8 +12,7 @@ from PIL import Image
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import METRICS
-from segpl.evaluate.pairing import pair_cases
-from segpl.evaluate.region import regions_beside
+from segpl.evaluate.pairing import pair_cases, regions_beside
 
 BINARY = {"background": 0, "vessel": 1}
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton", reason="Triton exists for Linux only")
 
 from segpl.networks.kernels import convolution, normalization, projection, upsampling
-from segpl.networks.pool import average_pool
+from segpl.resize import average_pool
 
 CLOSE = 1e-5  # relative error in float32
 

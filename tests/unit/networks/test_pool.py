@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from segpl.networks.pool import average_pool
+from segpl.resize import average_pool
 
 
 @pytest.mark.parametrize("sides", [(16, 8), (3, 9)])

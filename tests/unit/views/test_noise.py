@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from segpl.views.noise import add_noise
+from segpl.views.intensity import add_noise
 
 
 def test_noise_has_the_given_standard_deviation():
