@@ -27,7 +27,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from segpl.cli.options import add_engine, add_overrides, engine_options, require_script
+from segpl.cli.options import (
+    add_engine,
+    add_overrides,
+    chosen_engine,
+    engine_options,
+    require_script,
+)
 
 EXPERIMENT_OPTIONS = ("phantom", "methods", "seeds", "steps", "labeled", "test", "device")
 
@@ -99,9 +105,8 @@ def run(args: argparse.Namespace) -> int:
 
     described = {name: getattr(args, name) for name in EXPERIMENT_OPTIONS}
     described |= {"source": args.source or "", "overrides": args.set}
-    options = engine_options(args)
     if args.dry_run or args.print:
-        show_plan(args, described, options)
+        show_plan(args, described)
         return 0
     result = compare(
         out=args.out,
@@ -110,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         only=args.only,
         command=shlex.join(["segpl", *sys.argv[1:]]),
         **described,
-        **options,
+        **engine_options(args),
     )
     console = plain_console()
     for answer in result.answers:
@@ -126,17 +131,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
-def show_plan(args: argparse.Namespace, described: dict[str, Any], options: dict[str, Any]) -> None:
+def show_plan(args: argparse.Namespace, described: dict[str, Any]) -> None:
     """Print the batch script of Slurm, or the number of runs and their expected time."""
     from segpl.api import read_comparison
     from segpl.display import plain_console
-    from segpl.experiments.engines.base import EngineOptions
-    from segpl.experiments.engines.choice import make_engine
     from segpl.experiments.estimate import batch_script, estimate_comparison
 
     console = plain_console()
     experiment = read_comparison(**described)
-    engine = make_engine(args.on, EngineOptions(**options), args.out)
+    engine = chosen_engine(args, args.out)
     if args.print:
         script = batch_script(experiment, args.out, require_script(engine), args.only)
         console.print(script)

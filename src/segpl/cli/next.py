@@ -23,8 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from segpl.cli.options import add_checkpoint
-from segpl.cli.suggestion import next_command
+from segpl.cli.options import add_checkpoint, next_command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,18 +1,18 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the next command to run with those already given."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segpl.experiments.engines.base import Engine
     from segpl.experiments.engines.slurm import SlurmEngine
-
-ENGINE_OPTIONS = (
-    *("jobs", "address", "cpus", "gpus", "memory", "retries"),
-    *("partition", "account", "time_limit"),
-)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,16 @@ def add_engine(parser: argparse.ArgumentParser, task: str, description: str = ""
 
 def engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The arguments of `EngineOptions`."""
-    return {name: getattr(args, name) for name in ENGINE_OPTIONS}
+    from segpl.experiments.engines.base import EngineOptions
+
+    return {entry.name: getattr(args, entry.name) for entry in fields(EngineOptions)}
+
+
+def chosen_engine(args: argparse.Namespace, out: Path) -> Engine:
+    from segpl.experiments.engines.base import EngineOptions
+    from segpl.experiments.engines.choice import make_engine
+
+    return make_engine(args.on, EngineOptions(**engine_options(args)), out)
 
 
 def require_script(engine: Engine) -> SlurmEngine:
@@ -89,3 +98,27 @@ def require_script(engine: Engine) -> SlurmEngine:
     if not isinstance(engine, SlurmEngine):
         raise InputError("--print needs --on slurm: other engines have no batch script.")
     return engine
+
+
+def next_command(command: str, given: Mapping[str, Any]) -> str:
+    """`segpl COMMAND` with the `given` values of its arguments, by name; others are ignored."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
+    words = [word for action in parser._actions for word in words_of(action, given)]
+    return shlex.join(["segpl", command, *words])
+
+
+def words_of(action: argparse.Action, given: Mapping[str, Any]) -> Iterator[str]:
+    """The words of one argument; none if it has its default value."""
+    value = given.get(action.dest)
+    if value is None or value == action.default:
+        return
+    option = action.option_strings[-1:]
+    values = [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
+    if action.nargs == 0:
+        yield action.option_strings[0 if value else -1]  # --preview or --no-preview
+    elif isinstance(action, argparse._AppendAction):
+        for one in values:
+            yield from (*option, one)
+    else:
+        yield from (*option, *values)

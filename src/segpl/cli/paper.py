@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segpl.cli import compare
-from segpl.cli.options import ENGINE_OPTIONS, add_engine, add_overrides, engine_options
+from segpl.cli.options import add_engine, add_overrides, chosen_engine, engine_options
 
 if TYPE_CHECKING:
     from segpl.data.paper.other import OtherData
@@ -64,8 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.engines.base import EngineOptions
-    from segpl.experiments.engines.choice import make_engine
     from segpl.experiments.experiment import reject_unknown
     from segpl.experiments.paper.run import PAIR, PLAN, RESULTS, read_paper
     from segpl.report.tables import print_table
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
     # the preparation may take long: wrong options are errors before it
-    make_engine(args.on, EngineOptions(**engine_options(args)), out)
+    chosen_engine(args, out)
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     reject_unknown(args.only, names, "--only: no dataset named")
@@ -90,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     options += ["--device", args.device] if args.device else []
     parser = argparse.ArgumentParser()
     compare.add_arguments(parser)
-    shared = (*ENGINE_OPTIONS, "on", "print", "dry_run")
+    shared = (*engine_options(args), "on", "print", "dry_run")
     given = argparse.Namespace(**{name: getattr(args, name) for name in shared})
     code = compare.run(parser.parse_args(options, given))
     if args.dry_run or args.print:

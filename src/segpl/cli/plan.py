@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from segpl.cli.suggestion import next_command
+from segpl.cli.options import next_command
 from segpl.cli.train import add_data_arguments, settings_from
 
 

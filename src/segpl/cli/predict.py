@@ -18,7 +18,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segpl.cli.options import add_checkpoint, add_engine, engine_options, require_script
+from segpl.cli.options import add_checkpoint, add_engine, chosen_engine, require_script
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,13 +96,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.errors import count_noun
-    from segpl.experiments.engines.base import EngineOptions
-    from segpl.experiments.engines.choice import make_engine
     from segpl.experiments.prediction import PredictionRequest, predict_on, script_of_shards
     from segpl.predict.predictor import IncompleteError
 
     console = plain_console()
-    engine = make_engine(args.on, EngineOptions(**engine_options(args)), args.out)
+    engine = chosen_engine(args, args.out)
     request = PredictionRequest(
         args.run,
         tuple(args.ensemble),

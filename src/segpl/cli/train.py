@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segpl.cli.check import add_yes
-from segpl.cli.options import add_overrides
-from segpl.cli.suggestion import next_command
+from segpl.cli.options import add_overrides, next_command
 
 if TYPE_CHECKING:
     from segpl.experiments.folds import FoldEstimate

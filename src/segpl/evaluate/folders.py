@@ -41,7 +41,7 @@ def evaluate_folders(
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
     layout: str | None = None,
-    advance: Callable[[], object] = lambda: None,
+    advance: Callable[[], object] | None = None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
@@ -61,6 +61,7 @@ def evaluate_folders(
             f"scored: {name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )
+    advance = advance or (lambda: None)
     return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
 
 

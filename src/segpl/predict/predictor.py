@@ -68,20 +68,13 @@ def predict_jobs(
     """Write a mask for each job into `out`; returns the masks written.
 
     Existing outputs are skipped, or with `overwrite` replaced one by one. A broken input does not
-    stop the others; it is reported at the end. `predictions.json` records the `run` and the
-    classes; `cases.csv` has the volumes of all masks in the folder.
+    stop the others; it is reported at the end. `predictions.json` records the `run`, whose masks
+    alone are skipped, and the classes; `cases.csv` has the volumes of all masks in the folder.
 
-    Args:
-        jobs: images to predict.
-        infer: the network and how to apply it. With `needs_maps`, probabilities are also written,
-            into `out/probabilities`; with samplers, maps of entropy and standard deviation, into
-            `out/uncertainty`.
-        out: output folder.
-        run: identity of the run; masks of other runs are never skipped.
-        overwrite: replace existing outputs.
-        seen: cases that the run has seen the label of, and in which role.
-        advance: called once per finished job.
-        distribute: predicts the scans; by default, this process does.
+    If `infer` has `needs_maps`, probabilities are written into `out/probabilities`; if it has
+    samplers, maps of entropy and standard deviation into `out/uncertainty`. `seen` are the cases
+    that the run has seen the label of, and in which role. Without `distribute`, this process
+    predicts the scans.
     """
     folder, kinds = output_folder(infer, out, run), map_kinds(infer)
     missing = folder.claim(jobs, kinds, overwrite=overwrite)

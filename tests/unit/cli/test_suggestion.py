@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from segpl.cli.main import COMMANDS
-from segpl.cli.suggestion import next_command
+from segpl.cli.options import next_command
 
 
 def parse(command: str, *words: str) -> argparse.Namespace:
