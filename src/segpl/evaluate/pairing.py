@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.case import Case, Dataset
+from segpl.data.case import Case
 from segpl.data.layouts import read_dataset, stated_layout
 from segpl.data.layouts.base import bare_stem, image_files, subfolder
 from segpl.data.layouts.pairing import find_patterns
@@ -61,7 +61,9 @@ def pair_cases(
             f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
             "--out DIR`."
         )
-    dataset = _as_dataset(labels, layout)
+    dataset = None  # nothing but label files
+    if not image_files(labels) or layout or stated_layout(labels) or find_patterns(labels):
+        dataset = read_dataset(labels, layout, accept=True)
     known = (
         {case.name: case.label for case in dataset.cases if case.label}
         if dataset
@@ -132,13 +134,6 @@ def _files_by_case(folder: Path) -> dict[str, Path]:
             )
         found[case] = path
     return found
-
-
-def _as_dataset(folder: Path, layout: str | None) -> Dataset | None:
-    """The dataset in a folder; None if the folder contains nothing but label files."""
-    if image_files(folder) and not (layout or stated_layout(folder) or find_patterns(folder)):
-        return None
-    return read_dataset(folder, layout, accept=True)
 
 
 def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Path]:

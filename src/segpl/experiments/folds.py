@@ -221,7 +221,11 @@ def prepare_folds(
     """Write the run that the folds belong to; its number of steps fits into `budget`."""
     device = choose_device(config.train.device)
     run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
-    require_no_calibration(run)
+    if run.method.needs_validation:  # the held-out cases could not be scored
+        raise InputError(
+            f"method '{run.method.name}' calibrates on validation cases, but --folds needs those "
+            "of each fold for scoring. Turn the calibration off, or leave out --folds."
+        )
     if budget is not None:
         first = fold_config(run.config, len(splits), 0)
         run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))
@@ -267,15 +271,6 @@ def fold_splits(config: Config, folds: int, chosen: Sequence[int] = ()) -> list[
     dataset = open_dataset(config)
     settings = [fold_config(config, folds, number).split for number in range(folds)]
     return [make_split(dataset, one) for one in settings]
-
-
-def require_no_calibration(run: Run) -> None:
-    """A method that calibrates on the held-out cases could not be scored on them."""
-    if run.method.needs_validation:
-        raise InputError(
-            f"method '{run.method.name}' calibrates on validation cases, but --folds needs those "
-            "of each fold for scoring. Turn the calibration off, or leave out --folds."
-        )
 
 
 def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[Split]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
@@ -63,10 +61,13 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
             f"scores of {count_noun(len(seen), 'case')} labeled in training are left out: "
             f"{', '.join(sorted(seen)[:3])}{', ...' if len(seen) > 3 else ''}."
         )
-    if newer := newer_files(folder, max(path.stat().st_mtime for path in found)):
+    latest = max(path.stat().st_mtime for path in found) + OUTDATED_AFTER
+    files = [folder.last] if folder.last.exists() else []
+    files += image_files(folder.path / "predictions")
+    if newer := [path for path in files if path.stat().st_mtime > latest]:
         notes.append(
-            f"scores may be outdated: {newer[0]} is newer. Score again with `segpl report --fill` "
-            "or `segpl evaluate`."
+            f"scores may be outdated: {newer[0].relative_to(folder.path).as_posix()} is newer. "
+            "Score again with `segpl report --fill` or `segpl evaluate`."
         )
     return scores, notes
 
@@ -85,14 +86,3 @@ def require_own_weights(folder: RunFolder, manifest: Manifest, name: str) -> Non
         f"the masks in {name} were predicted with other weights than those of the run. Predict and "
         "score again with `segpl report --fill`."
     )
-
-
-def newer_files(folder: RunFolder, scored: float) -> list[str]:
-    """Weights and masks that were written after the scores."""
-    files: list[Path] = [folder.last] if folder.last.exists() else []
-    files += image_files(folder.path / "predictions")
-    return [
-        path.relative_to(folder.path).as_posix()
-        for path in files
-        if path.stat().st_mtime > scored + OUTDATED_AFTER
-    ]

@@ -42,22 +42,12 @@ def network_agreement(
         record = read_agreement(folder.agreement)
         if (record.weights, record.limit) == (weights, limit):
             return record
-    mean, std = final_threshold(folder)
-    record = replace(
-        measure_agreement(volumes, run, limit=limit),
-        weights=weights,
-        threshold=mean,
-        threshold_std=std,
-    )
+    record = replace(measure_agreement(volumes, run, limit=limit), weights=weights)
+    log = read_log(folder.log)
+    if (std := log.get("threshold_std", [0.0])[-1]) > 0:  # learned
+        record = replace(record, threshold=log["threshold"][-1], threshold_std=std)
     write_json(folder.agreement, asdict(record))
     return record
-
-
-def final_threshold(folder: RunFolder) -> tuple[float, float] | tuple[None, None]:
-    """Mean and standard deviation of a learned threshold at the end of the log."""
-    log = read_log(folder.log)
-    std = log.get("threshold_std", [0.0])[-1]
-    return (log["threshold"][-1], std) if std > 0 else (None, None)
 
 
 def measure_agreement(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +29,6 @@ from segpl.report.tables import Table, mean_and_std, mean_of
 MAX_VOXELS = 500_000  # per case; more are thinned out evenly
 CURVE_POINTS = 50
 MIN_BIN = 20  # voxels in a bin that is drawn
-COLUMNS = {
-    "Brier": "brier",
-    "ECE": "ece",
-    "ACE": "ace",
-    "NLL": "nll",
-    "retained error": "retained_error",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +41,14 @@ class CaseCalibration:
     reliability: Reliability
     retention: Retention
 
-    @property
-    def ece(self) -> float:
-        return self.reliability.error
 
-    @property
-    def retained_error(self) -> float:
-        return self.retention.area
-
-
+COLUMNS: dict[str, Callable[[CaseCalibration], float]] = {
+    "Brier": lambda one: one.brier,
+    "ECE": lambda one: one.reliability.error,
+    "ACE": lambda one: one.ace,
+    "NLL": lambda one: one.nll,
+    "retained error": lambda one: one.retention.area,
+}
 Calibrations = Mapping[str, Mapping[int, Mapping[Any, CaseCalibration]]]  # label -> seed -> case
 
 
@@ -117,10 +109,10 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
 def calibration_table(found: Calibrations) -> Table:
     labels = list(found)
     rows, bold = [[label] for label in labels], set()
-    for column, name in enumerate(COLUMNS.values(), 1):
+    for column, measure in enumerate(COLUMNS.values(), 1):
         values = {
             label: {
-                seed: {case: float(getattr(one, name)) for case, one in cases.items()}
+                seed: {case: measure(one) for case, one in cases.items()}
                 for seed, cases in seeds.items()
             }
             for label, seeds in found.items()
