@@ -227,14 +227,14 @@ MUTATIONS = [
         ".clamp_(-2, 2)",
         ".zero_()",
         "test_student_and_teacher_see_different_noise",
-        file="views/noise.py",
+        file="views/intensity.py",
     ),
     Mutation(
         "does not clip the noise",
         ".clamp_(-2, 2)",
         "",
         "test_noise_is_clipped_at_two_standard_deviations",
-        file="views/noise.py",
+        file="views/intensity.py",
     ),
     Mutation(
         "uses the student as its teacher",
