@@ -187,6 +187,20 @@ def test_subject_with_all_labels_is_not_divided(tmp_path):
         prepare_other(source, tmp_path, FLAT, "slabs")
 
 
+def test_other_cases_of_a_test_subject_are_not_used(tmp_path):
+    source = make_pictures(tmp_path / "data")
+    for kind in ("images", "labels"):
+        for part, old, new in (("test", "test0", 0), ("training", "training0", 1)):
+            folder = source / part / kind
+            (folder / f"{old}.npy").rename(folder / f"patient1_frame{new}.npy")
+    data = replace(FLAT, unlabeled=4, labeled={"all": (3,)})
+    prepare_other(source, tmp_path, data, "slabs")
+    names = {case.name.split("-")[1] for case in read_dataset(tmp_path / "all").cases}
+    assert "patient1_frame0" in names
+    assert "patient1_frame1" not in names
+    assert len(names) == 3 + 1 + 4 + 3
+
+
 def test_pictures_cannot_replace_volumes(tmp_path):
     with pytest.raises(InputError, match=r"needs volumes, but .* has 2D images"):
         prepare_other(make_pictures(tmp_path / "data"), tmp_path, FLAT, "whole")
