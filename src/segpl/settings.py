@@ -29,6 +29,7 @@ from segpl.networks.network import NetworkSettings
 DEFAULT_METHOD = "bpl-mix"
 # a resumed run may change these: they do not affect the steps it has already taken
 RESUMABLE = ("train.steps", "train.device", "train.track", "train.agreement")
+MOVABLE = ("data.path", "data.labels", "data.plan", "train.start")  # paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +341,18 @@ def changed_settings(folder: RunFolder, wanted: Config, *, ignore: Collection[st
             wanted = wanted.with_planned_rate(Plan.read(place))
             break
     saved = resolve(read_config(folder.config), str(folder.config))
-    return [text for text in setting_changes(saved, wanted) if text.split(" ")[0] not in ignore]
+    moved = [name for name in MOVABLE if is_moved(name, saved, wanted, folder)]
+    changes = setting_changes(saved, wanted)
+    return [text for text in changes if text.split(" ")[0] not in (*ignore, *moved)]
+
+
+def is_moved(name: str, saved: Config, wanted: Config, folder: RunFolder) -> bool:
+    """Whether a file or folder of a run has a new path: a plan of equal content, or a lost one."""
+    before, after = (Path(config.leaves()[name]) for config in (saved, wanted))
+    if name == "data.plan" and after.is_file() and folder.plan.is_file():
+        plan, own = Plan.read(after), Plan.read(folder.plan)
+        return own == (replace(plan, batch=own.batch) if wanted.train.batch else plan)
+    return not before.exists()
 
 
 def setting_changes(saved: Config, given: Config) -> list[str]:

@@ -23,6 +23,8 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
 from segpl.experiments import compare, estimate, phantom_data
+from segpl.experiments.experiment import ExperimentDataset, make_experiment
+from segpl.experiments.jobs import run_path
 from segpl.methods.segpl import SegPL
 from segpl.report.collection import collect_runs
 
@@ -246,20 +248,39 @@ def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
     assert not (tmp_path / "out/runs").exists()
 
 
-def test_a_named_plan_may_be_repeated_but_not_edited(segpl, pictures, tmp_path):
-    plans = [tmp_path / "a.json", tmp_path / "b.json"]
-    assert segpl("plan", pictures, "--out", plans[0]).code == 0
-    content = json.loads(plans[0].read_text())
-    plans[1].write_text(json.dumps({**content, "width": content["width"] + 1}))
-    options = (*BASIC, "--set", "train.batch=2", "--out", tmp_path / "out")
-    for _ in range(2):
-        answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[0]}")
+def test_runs_depend_on_the_content_of_a_named_plan_not_on_its_path(segpl, pictures, tmp_path):
+    """A moved comparison keeps its runs, and also those of versions that hashed the path."""
+    plan, out, moved = tmp_path / "a.json", tmp_path / "out", tmp_path / "moved"
+    assert segpl("plan", pictures, "--out", plan).code == 0
+
+    def runs_of(out: Path, plan: Path) -> set[str]:
+        options = (*BASIC, "--set", "train.batch=2", "--set", f"data.plan={plan}")
+        answer = segpl("compare", pictures, *options, "--out", out)
         assert answer.code == 0, answer.err
-    assert len(list((tmp_path / "out/runs").iterdir())) == 2
-    plans[0].write_bytes(plans[1].read_bytes())
-    answer = segpl("compare", pictures, *options, "--set", f"data.plan={plans[0]}")
-    assert answer.code == 1
-    assert f"differs from {plans[0]}" in answer.err
+        return {path.name for path in (out / "runs").iterdir()}
+
+    first = runs_of(out, plan)
+    assert len(first) == 2
+    weights = {path: path.read_bytes() for path in out.glob("runs/*/checkpoints/last.*")}
+    out.rename(moved)
+    assert runs_of(moved, plan.rename(tmp_path / "b.json")) == first
+    for path, content in weights.items():
+        assert (moved / path.relative_to(out)).read_bytes() == content
+    plan = tmp_path / "b.json"
+    content = json.loads(plan.read_text())
+    plan.write_text(json.dumps({**content, "width": content["width"] + 1}))
+    assert len(runs_of(moved, plan) - first) == 2
+
+
+def test_runs_named_after_the_path_of_a_plan_are_found(tmp_path):
+    dataset = ExperimentDataset(path="data", sections={"data": {"plan": str(tmp_path / "a.json")}})
+    experiment = make_experiment({"datasets": {"d": {"path": "data"}}}, "test")
+    before = run_path(experiment, dataset, "segpl", 0, tmp_path)  # without a file: of its path
+    (tmp_path / "a.json").write_text("{}")
+    after = run_path(experiment, dataset, "segpl", 0, tmp_path)
+    assert after != before
+    before.mkdir(parents=True)
+    assert run_path(experiment, dataset, "segpl", 0, tmp_path) == before
 
 
 def test_dry_run_counts_runs_and_estimates_their_time(segpl, pictures, tmp_path, monkeypatch):
@@ -327,7 +348,7 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
         (("DATA", "--seeds", 1, 1), "give one or more different numbers"),
         (("DATA", "--jobs", 0), "must be at least 1"),
         (("absent.toml",), "absent.toml does not exist"),
-        (("absent",), "absent is not a folder"),
+        (("absent",), "absent is not a folder. Pass a dataset, or a TOML file."),
         (("DATA", "--set", "train.stepz=4"), "'train.stepz'"),
         (("DATA", "--set", "method.alpha=1"), "no setting 'method'. Did you mean 'methods'?"),
         (("DATA", "--set", "methods.sgpl.alpha=1"), "'sgpl' is not a method"),

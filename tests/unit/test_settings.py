@@ -7,12 +7,20 @@ import pytest
 from tiny import plain_crops
 
 from segpl.data.augment import AugmentSettings
+from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, MissingFileError, UnknownNameError
 from segpl.methods.base import METHODS
 from segpl.methods.segpl import SegPL
 from segpl.networks.network import NetworkSettings
-from segpl.settings import DEFAULT_METHOD, read_config, resolve, setting_changes, with_overrides
+from segpl.settings import (
+    DEFAULT_METHOD,
+    changed_settings,
+    read_config,
+    resolve,
+    setting_changes,
+    with_overrides,
+)
 
 
 class TestResolve:
@@ -189,3 +197,17 @@ def test_value_cannot_replace_a_table():
 @pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), ("true", True)])
 def test_booleans_are_read_as_printed(text, value):
     assert with_overrides({}, [f"train.watch_hidden={text}"])["train"]["watch_hidden"] is value
+
+
+def test_a_moved_dataset_is_no_change_but_another_dataset_is(tmp_path):
+    """A dataset that has left its place was moved."""
+    folder, old, new = RunFolder(tmp_path), tmp_path / "old", tmp_path / "new"
+    folder.config.write_text(resolve({"data": {"path": str(old)}}).as_toml())
+    wanted = resolve({"data": {"path": str(new)}})
+    for place in (old, new):
+        place.mkdir()
+    assert changed_settings(folder, wanted, ignore=("train.lr",)) == [
+        f"data.path ({str(old)!r} -> {str(new)!r})"
+    ]
+    old.rmdir()
+    assert changed_settings(folder, wanted, ignore=("train.lr",)) == []

@@ -9,8 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import named_plan, open_dataset, plan_for
-from segpl.data.plan import Plan
+from segpl.assembly import open_dataset, plan_for
 from segpl.data.split import Split, make_split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError
@@ -135,7 +134,10 @@ def run_path(
     content = merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}})
     leaves = resolve(content).leaves()
     named = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
-    return folder / "runs" / f"{label}-{seed}-{hash_of(named)}"
+    earlier = folder / "runs" / f"{label}-{seed}-{hash_of(named)}"  # with the path of the plan
+    if earlier.exists():
+        return earlier
+    return folder / "runs" / f"{label}-{seed}-{hash_of(with_plan_content(named))}"
 
 
 def plan_path(folder: Path, config: Config) -> Path:
@@ -146,7 +148,13 @@ def plan_path(folder: Path, config: Config) -> Path:
         for name, value in leaves.items()
         if name in PLANNED_FROM or (name.startswith("split.") and name not in NOT_HASHED)
     }
-    return folder / "plans" / f"seed-{config.train.seed}-{hash_of(used)}.json"
+    return folder / "plans" / f"seed-{config.train.seed}-{hash_of(with_plan_content(used))}.json"
+
+
+def with_plan_content(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the content of the plan instead of its path, which may change."""
+    plan = Path(settings["data.plan"])
+    return {**settings, "data.plan": plan.read_text()} if plan.is_file() else dict(settings)
 
 
 def hash_of(settings: Mapping[str, Any]) -> str:
@@ -178,10 +186,13 @@ def reject_repeated_runs(jobs: Sequence[TrainingJob]) -> None:
 def data_folder(dataset: ExperimentDataset, root: Path) -> Path:
     place = root / dataset.path
     if not place.is_dir():
-        name = f"dataset '{dataset.name}': " if dataset.name else ""
+        if not dataset.name:
+            raise MissingFileError(
+                f"{place} is not a folder. Pass a dataset folder, or a TOML file."
+            )
         raise MissingFileError(
-            f"{name}{place} is not a folder. Set the folder of the datasets with --data, or skip "
-            "this one with --only."
+            f"dataset '{dataset.name}': {place} is not a folder. Set the folder of the datasets "
+            "with --data, or skip this one with --only."
         )
     return place
 
@@ -203,11 +214,6 @@ def write_plan(path: Path, config: Config, *, quiet: bool) -> None:
     """One plan for all runs of a seed: a later one could differ, as free memory changes."""
     if not path.exists():
         plan_for(config, quiet=quiet).write(path)
-    elif config.data.plan and named_plan(config) != Plan.read(path):
-        raise InputError(
-            f"{path} differs from {config.data.plan} with these settings. Choose another --out, or "
-            "use the plan and batch of the first call."
-        )
 
 
 def write_missing_plan(job: TrainingJob, *, quiet: bool) -> None:
