@@ -84,6 +84,27 @@ LAYOUTS_BY_NAME = {
         "derivatives/labels/{subject}/{folder}/anat/{case}_T1w_seg.nii.gz",
         ["sub-1_ses-b"],
     ),
+    "BIDS with sessions of some subjects": (
+        [
+            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
+            *each("sub-9{n}/anat/sub-9{n}_T1w.nii.gz"),
+            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
+            "derivatives/labels/sub-91/anat/sub-91_T1w_seg.nii.gz",
+        ],
+        "{subject}/{folder?}/anat/{case}_T1w.nii.gz -> "
+        "derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii.gz",
+        ["sub-1_ses-b", "sub-91"],
+    ),
+    "BIDS with labels of sessions only": (
+        [
+            *each("sub-{n}/ses-{s}/anat/sub-{n}_ses-{s}_T1w.nii.gz", s=("a", "b")),
+            *each("sub-9{n}/anat/sub-9{n}_T1w.nii.gz"),
+            "derivatives/labels/sub-1/ses-b/anat/sub-1_ses-b_T1w_seg.nii.gz",
+        ],
+        "{subject}/{folder?}/anat/{case}_T1w.nii.gz -> "
+        "derivatives/labels/{subject}/{folder?}/anat/{case}_T1w_seg.nii.gz",
+        ["sub-1_ses-b"],
+    ),
     "parts inside": (
         [*each("images/{p}/{p}{n}.jpg", "annotations/{p}/{p}{n}.png", p=("training",))],
         "images/{part}/{case}.jpg -> annotations/{part}/{case}.png",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,8 +62,23 @@ def find_patterns(root: Path) -> list[Patterns]:
         labels = [file for file in files if is_label(file)]
         images = [file for file in files if not is_label(file)]
         if labels and images and (found := _fits(root, labels, images)):
-            return found
+            return _with_optional_folder(root, found, len(labels))
     return []
+
+
+def _with_optional_folder(root: Path, found: list[Patterns], labels: int) -> list[Patterns]:
+    """One pattern for all labels if a folder is missing in some cases, as sessions in BIDS."""
+    is_bids = any("anat/" in patterns.text for patterns in found)
+    if len(found) == 1 and not is_bids:
+        return found
+    known = max(len(patterns.read(root).cases) for patterns in found)
+    for patterns in found:
+        for wider in patterns.with_optional_folders():
+            with suppress(UserError):
+                cases = wider.read(root).cases
+                if len(cases) > known and sum(case.label is not None for case in cases) == labels:
+                    return [wider]
+    return found
 
 
 def _label_tests(root: Path, files: Sequence[FoundFile]) -> Iterator[Callable[[FoundFile], bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from segpl.errors import InputError, MissingFileError
 ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+OPTIONAL = re.compile(r"\{([a-z][a-z0-9_]*)\?\}/")  # a folder that some cases do not have
+EITHER = re.compile(f"{PLACEHOLDER.pattern}|{OPTIONAL.pattern}")
 IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
 Values = tuple[tuple[str, str], ...]  # of the placeholders
 
@@ -28,22 +30,29 @@ class FilePattern:
 
     @property
     def fields(self) -> set[str]:
-        return set(PLACEHOLDER.findall(self.text))
+        return {*PLACEHOLDER.findall(self.text), *OPTIONAL.findall(self.text)}
 
     @property
     def literal_length(self) -> int:
-        return len(PLACEHOLDER.sub("", self.text))
+        return len(PLACEHOLDER.sub("", OPTIONAL.sub("", self.text)))
 
     def compile(self) -> re.Pattern[str]:
         seen: set[str] = set()
         parts = PLACEHOLDER.split(self.text)
         for place in range(0, len(parts), 2):
-            parts[place] = re.escape(parts[place])
+            fixed = OPTIONAL.split(parts[place])
+            fixed[::2] = map(re.escape, fixed[::2])
+            fixed[1::2] = [f"(?:(?P<{name}>[^/]+)/)?" for name in fixed[1::2]]
+            parts[place] = "".join(fixed)
         for place in range(1, len(parts), 2):
             name = parts[place]
             parts[place] = f"(?P={name})" if name in seen else f"(?P<{name}>[^/]+)"
             seen.add(name)
         return re.compile("".join(parts))
+
+    def with_optional(self, field: str) -> FilePattern:
+        """The pattern in which the folder `field` may be missing."""
+        return FilePattern(self.text.replace(f"{{{field}}}/", f"{{{field}?}}/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +102,15 @@ class Patterns:
     def text(self) -> str:
         return AND.join(pattern.text for pattern in self.images) + ARROW + self.label.text
 
+    def with_optional_folders(self) -> Iterator[Patterns]:
+        """The patterns in which one folder, the innermost first, may be missing."""
+        for field in reversed(PLACEHOLDER.findall(self.images[0].text)):
+            if all(one.text.count(f"{{{field}}}") == 1 for one in (*self.images, self.label)):
+                yield Patterns(
+                    tuple(pattern.with_optional(field) for pattern in self.images),
+                    self.label.with_optional(field),
+                )
+
     def without_folders(self) -> Patterns:
         """The same file names, directly in one folder."""
         return Patterns(
@@ -104,13 +122,13 @@ class Patterns:
         # the most specific pattern first: {case}_seg before {case}
         patterns = sorted((*self.images, self.label), key=lambda one: -one.literal_length)
         compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
-        order = PLACEHOLDER.findall(self.images[0].text)
+        order = [name for pair in EITHER.findall(self.images[0].text) for name in pair if name]
         found = []
         for file in list_content(root).files:
             bare = "/".join((*file.folders, file.stem))
             for pattern, expression, has_suffix in compiled:
                 if match := expression.fullmatch(file.path if has_suffix else bare):
-                    values = tuple((name, match[name]) for name in dict.fromkeys(order))
+                    values = tuple((name, match[name] or "") for name in dict.fromkeys(order))
                     found.append((root / file.path, pattern, values))
                     break
         return found
@@ -120,6 +138,7 @@ class Patterns:
         names = []
         for pattern in self.images:
             *folders, file = pattern.text.split("/")
+            folders = [folder for folder in folders if not OPTIONAL.fullmatch(f"{folder}/")]
             words = [PLACEHOLDER.sub("", word).strip("_-. ") for word in (*folders, stem_of(file))]
             names.append(next(filter(None, reversed(words)), ""))
         is_named = all(names) and len(set(names)) == len(names)
