@@ -33,7 +33,7 @@ from segpl.engine.distributed import ALONE, Processes
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError, MissingFileError, count_noun
+from segpl.errors import InputError, MissingFileError, count_noun, in_voxels
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
@@ -110,8 +110,8 @@ def prepare_inputs(
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
         names = ", ".join(f"{case} ({shape})" for case, shape in padded.items())
-        patch = "x".join(map(str, plan.patch))
-        say(f"Padded, because they are smaller than half the patch of {patch} voxels: {names}.")
+        patch = in_voxels(by_sides(plan.patch), plan.dims)
+        say(f"Padded, because they are smaller than half the patch of {patch}: {names}.")
     return TrainingInputs(dataset, split, plan)
 
 
@@ -166,8 +166,8 @@ def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
     found = {len(p.channels) for p in inspection.fingerprints.values()}
     if found != {len(plan.channels)}:
         raise InputError(
-            f"the plan has {len(plan.channels)} channel(s) {plan.channels}, but the images have "
-            f"{sorted(found)}. Use a plan made for this dataset."
+            f"the plan has {count_noun(len(plan.channels), 'channel')} {plan.channels}, but the "
+            f"images have {sorted(found)}. Use a plan made for this dataset."
         )
     return plan
 
@@ -237,6 +237,7 @@ def require_batch_fits(
     fitting = crops_in_memory(plan.patch, width, free, per_labeled=1 + ratio)
     fitting -= fitting % processes
     patch = fitting_patch(plan, width, free, per_labeled=processes * (1 + ratio))
+    patch_size = in_voxels(by_sides(plan.patch), plan.dims)
     remedy = "Lower network.width."
     if fitting:
         remedy = f"Use at most {count_noun(fitting, 'labeled crop')}: --set train.batch={fitting}."
@@ -244,7 +245,7 @@ def require_batch_fits(
         least = f"--set train.batch={processes}"
         remedy = f"Use a patch of at most {by_sides(patch)} in the plan, and {least}."
     raise InputError(
-        f"a step with {crops} crops of {by_sides(plan.patch)} voxels at width {width} needs more "
+        f"a step with {crops} crops of {patch_size} at width {width} needs more "
         f"than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {place}. {remedy}"
     )
 

@@ -141,6 +141,11 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def in_voxels(count: object, dims: int) -> str:
+    """'32x32x16 voxels'; in 2D, '32x32 pixels'."""
+    return f"{count} {'pixels' if dims == 2 else 'voxels'}"
+
+
 def name_some(names: Iterable[str], most: int) -> str:
     """The first few names, and how many more there are."""
     known = list(names)
@@ -169,6 +174,8 @@ def require_range(
         value = getattr(settings, name)
         if not low <= value <= high or value == math.inf:
             allowed = (
-                f"{low:g} or more, and finite" if high == math.inf else f"from {low:g} to {high:g}"
+                f"{low:g} or more, and finite"
+                if high == math.inf
+                else f"from {low:g} to {high:,.10g}"
             )
             raise InputError(f"{section}.{name} is {value}: it must be {allowed}.")

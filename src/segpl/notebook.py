@@ -22,7 +22,7 @@ from segpl.data.readers import Grid, read_image
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
-from segpl.errors import UserError, count_noun
+from segpl.errors import UserError, count_noun, in_voxels
 from segpl.predict.sampling_choice import TrainedRun
 from segpl.predict.window import pad_to_patch, window_box
 from segpl.report.run_scores import current_scores
@@ -60,7 +60,7 @@ def describe_run(run: ShownRun) -> str:
         "classes": classes,
         "cases": f"{len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
         f"{len(split.validation)} validation, {len(split.test)} test",
-        "patch": f"{patch} voxels of {spacing}",
+        "patch": f"{in_voxels(patch, plan.dims)} of {spacing}",
         "training": training_line(run),
         "test Dice": score_line(run),
         "device": str(run.device),

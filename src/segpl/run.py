@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ class Run:
     checkpoint: str = "last"
     quiet: bool = False
     folds: tuple[Path, ...] = ()  # runs of its cross-validation, if all have been trained
+    is_finished: bool = True
 
     def __repr__(self) -> str:
         return describe_run(self)
@@ -115,6 +117,7 @@ class Run:
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
         """
+        jobs = self.jobs(inputs)
         prepared = self.prepare(
             probabilities=probabilities,
             overlap=overlap,
@@ -125,7 +128,7 @@ class Run:
             fast=fast,
             largest=largest,
         )
-        return prepared.predict(self.jobs(inputs), Path(out), overwrite=overwrite)
+        return prepared.predict(jobs, Path(out), overwrite=overwrite)
 
     def prepare(
         self,
@@ -161,7 +164,7 @@ class Run:
     def scan_judge(self) -> ScanJudge | None:
         """Detects scans unlike the training images; None if too little is known about those."""
         if not self.folder.familiarity.exists():
-            if not self.quiet:
+            if self.is_finished and not self.quiet:
                 say(
                     f"note: {self.path} has no {self.folder.familiarity.name}, so unfamiliar scans "
                     "are not detected."
@@ -363,17 +366,24 @@ def load_run(
         )
     stored = read_checkpoint(source)
     load_weights(method, stored, source)
-    if checkpoint == "last" and stored.step < config.train.steps and not quiet:
+    is_finished = checkpoint != "last" or stored.step >= config.train.steps
+    if not is_finished and not quiet:
         say(
             f"note: {path} is not fully trained: its checkpoint is of step {stored.step:,} of "
-            f"{config.train.steps:,}. Continue its training with --resume."
+            f"{config.train.steps:,}. Continue with `segpl train --resume --out "
+            f"{shlex.quote(str(path))}`."
         )
     target = choose_device(device)
     limit_threads()
     method.to(target).to(memory_format=memory_format(target, plan.dims)).eval()  # type: ignore[call-overload]  # missing in torch's stubs
     fuse_networks(method, target)
     split = Split.read(folder.split)
-    return Run(folder, config, plan, split, method, target, checkpoint, quiet=quiet, folds=folds)
+    return Run(
+        *(folder, config, plan, split, method, target, checkpoint),
+        quiet=quiet,
+        folds=folds,
+        is_finished=is_finished,
+    )
 
 
 def trained_folds(folder: RunFolder) -> tuple[Path, ...]:

@@ -31,7 +31,7 @@ from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError
+from segpl.errors import InputError, in_voxels
 from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_json, write_text
 from segpl.predict.familiarity import record_training_images
@@ -370,10 +370,10 @@ def memory_advice(run: Run, trainer: Trainer) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        patch = "x".join(map(str, run.plan.patch))
+        patch = in_voxels("x".join(map(str, run.plan.patch)), run.plan.dims)
         raise InputError(
             f"out of memory on {run.device} at step {trainer.step} with {run.plan.batch} "
-            f"labeled crops of {patch} voxels and {run.config.train.ratio} unlabeled crops "
+            f"labeled crops of {patch} and {run.config.train.ratio} unlabeled crops "
             "for each. Lower train.batch, train.ratio or the patch in plan.json."
         ) from error
 

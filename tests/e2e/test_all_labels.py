@@ -35,6 +35,7 @@ def test_fully_labeled_dataset_trains_on_all_labels(segpl, labeled, tmp_path, op
     assert method_of(run) == "bpl-mix"
     assert "the labeled images also serve as unlabeled ones" in answer.err
     assert "--labeled N" in answer.err
+    assert f"Next: segpl predict {run} {labeled} --out {run}/predictions\n" in answer.err
     assert segpl("train", *QUICK, labeled, *options, "--out", run, "--resume").code == 0
 
 

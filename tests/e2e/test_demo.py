@@ -31,7 +31,9 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
     assert answer.code == 0, answer.err
     scores = printed_scores(answer.out)
     assert set(scores) == {"supervised", "bpl-mix"}
-    out = tmp_path / "segpl-demo-3"  # another seed must not reuse the scans of the default one
+    out = (
+        tmp_path / "segpl-demo-3-5-steps"
+    )  # another seed has other scans; a longer run is not resumed
     page = (out / "demo.html").read_text()
     for name, value in scores.items():
         assert name in page

@@ -106,6 +106,7 @@ def test_unknown_option_is_rejected(segpl):
         ),
         (("predict", "a", "--out", "b", "--PROBABILITIES"), "Did you mean --probabilities?"),
         (("plan", "data", "--out", "a", "--qqq"), "no option --qqq. See --help"),
+        (("train", "data", "--otu", "a"), "no option --otu. Did you mean --out?"),
         (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
     ],
 )

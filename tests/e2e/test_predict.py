@@ -104,9 +104,16 @@ def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):
     config = (run / "config.toml").read_text()
     steps = read_checkpoint(run / "checkpoints" / "last.safetensors").step
     (run / "config.toml").write_text(config.replace(f"\nsteps = {steps}\n", "\nsteps = 9000\n"))
+    (run / "familiarity.json").unlink()  # is written at the end of training
     answer = segpl("predict", run, "--out", tmp_path / "stopped")
     assert answer.code == 0
     assert f"its checkpoint is of step {steps} of 9,000" in answer.err
+    assert f"Continue with `segpl train --resume --out {run}`." in answer.err
+    assert "familiarity" not in answer.err
+    shutil.rmtree(run / "checkpoints")
+    answer = segpl("predict", run, "--out", tmp_path / "none")
+    assert answer.code == 1
+    assert f"Continue it with `segpl train --resume --out {run}`." in answer.err
 
 
 def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):
@@ -145,6 +152,8 @@ def test_a_folder_that_is_not_a_run_is_an_error(segpl, made, tmp_path):
     answer = segpl("predict", made / "volumes", "--out", tmp_path / "masks")
     assert answer.code == 1
     assert "is not a segpl run" in answer.err
+    answer = segpl("predict", made, "--out", tmp_path / "masks")
+    assert f"Did you mean {made / 'flat'}?" in answer.err
 
 
 def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):

@@ -68,7 +68,7 @@ BROKEN_FILES = {
     ),
     "label value not named": (
         rename_class,
-        ["case a0", r"without a class: 1 \(\d+ voxels\)", "0 background, 5 vessel", "dataset.json"],
+        ["case a0", r"without a class: 1 \(\d+ times\)", "0 background, 5 vessel", "dataset.json"],
     ),
     "truncated file": (truncate, [r"a0.nii.gz is corrupt or truncated", "download it again"]),
     "infinity in an unlabeled image": (

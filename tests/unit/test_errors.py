@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from segpl import errors
-from segpl.errors import UserError, did_you_mean, unknown
+from segpl.errors import UserError, did_you_mean, in_voxels, unknown
 
 
 def test_similar_name_is_suggested():
@@ -42,3 +42,8 @@ def test_error_derives_from_the_matching_builtin(name, builtin):
     assert issubclass(kind, UserError)
     assert issubclass(kind, builtin)
     assert str(kind("a sentence.")) == "a sentence."
+
+
+def test_sizes_are_in_voxels_or_pixels():
+    assert in_voxels("8x8x8", 3) == "8x8x8 voxels"
+    assert in_voxels("8x8", 2) == "8x8 pixels"

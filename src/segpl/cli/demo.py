@@ -14,16 +14,20 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+STEPS = 400
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="default: segpl-demo, or segpl-demo-SEED")
+    parser.add_argument(
+        "--out", type=Path, help="default: segpl-demo; another one for each --seed and --steps"
+    )
     parser.add_argument(
         "--methods",
         nargs="+",
         metavar="METHOD",
         help="methods to train (default: supervised bpl-mix)",
     )
-    parser.add_argument("--steps", type=int, default=400, help="steps per method (default: 400)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"per method (default: {STEPS})")
     parser.add_argument("--seed", type=int, default=0, help="seed of scans and weights (default 0)")
 
 
@@ -35,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.report.sections.scores import methods_table
     from segpl.report.tables import print_table
 
-    out = args.out or Path(f"segpl-demo-{args.seed}" if args.seed else "segpl-demo")
+    out = args.out or default_folder(args.steps, args.seed)
     methods = tuple(dict.fromkeys(args.methods or DemoSettings().methods))
     for method in methods:
         METHODS.get(method)  # reject unknown names before anything slow
@@ -48,3 +52,9 @@ def run(args: argparse.Namespace) -> int:
         f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans."
     )
     return 0
+
+
+def default_folder(steps: int, seed: int) -> Path:
+    """A folder for each length and seed: a longer run would resume a shorter one."""
+    parts = ("segpl-demo", str(seed or ""), f"{steps}-steps" if steps != STEPS else "")
+    return Path("-".join(part for part in parts if part))

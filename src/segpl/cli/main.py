@@ -93,6 +93,11 @@ def import_torch() -> None:
         gc.enable()
 
 
+def is_known(option: str, known: Sequence[str]) -> bool:
+    """Whether an option is one of `known`, or the beginning of one."""
+    return any(one.startswith(option.partition("=")[0]) for one in known)
+
+
 def unknown_arguments(unknown: Sequence[str], known: Sequence[str]) -> str:
     option = next((word for word in unknown if word.startswith("-")), "")
     if not option:
@@ -109,11 +114,15 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
+    known = [option for action in parser._actions for option in action.option_strings]
     try:
-        # allows options between positional arguments
-        args, unknown = parser.parse_known_intermixed_args(arguments)
+        # first: a misspelled --out is not a missing one
+        options = [word for word in arguments if word.startswith("--")]
+        unknown = [word for word in options if not is_known(word, known)]
+        if not unknown:
+            # allows options between positional arguments
+            args, unknown = parser.parse_known_intermixed_args(arguments)
         if unknown:
-            known = [option for action in parser._actions for option in action.option_strings]
             parser.exit(2, f"segpl {name}: {unknown_arguments(unknown, known)}\n")
         if name in TORCH_COMMANDS:
             import_torch()

@@ -135,7 +135,7 @@ def show_cases(out: Path, console: Console, *, preview: bool | None) -> None:
     from segpl.report.tables import print_table
 
     manifest, reviews = reviews_of(out)
-    print_table(review_table(manifest, reviews, MOST_ROWS), console)
+    print_table(review_table(manifest, reviews, MOST_ROWS, width=console.width), console)
     console.print(f"All cases: {shlex.quote(str(out / CASES))}")
     if preview or (preview is None and len(reviews) <= MOST_PREVIEWS):
         with bar("drawing", len(reviews)) as advance:

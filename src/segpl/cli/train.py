@@ -191,10 +191,14 @@ def run(args: argparse.Namespace) -> int:
 def prediction_command(args: argparse.Namespace) -> str:
     from segpl.data.split import Split
     from segpl.engine.folder import RunFolder
+    from segpl.settings import read_config
 
+    folder = RunFolder(args.out)
+    is_dataset = args.data is not None and args.data.is_dir()
+    data = args.data if is_dataset else read_config(folder.config)["data"]["path"]
     given = {
         "run": args.out,
-        "inputs": [] if Split.read(RunFolder(args.out).split).test else ["IMAGES"],
+        "inputs": [] if Split.read(folder.split).test else [data],
         "out": args.out / "predictions",
         "device": args.device,
     }

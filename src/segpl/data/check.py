@@ -19,7 +19,7 @@ from segpl.data.fingerprint import ChannelStatistics, Fingerprint
 from segpl.data.inspect import Inspection, Problem, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
-from segpl.errors import UserError, count_noun, name_some
+from segpl.errors import UserError, count_noun, in_voxels, name_some
 
 MOST_CASES = 20  # maximum number of cases whose problems are listed
 # a plan for a GPU is finer; which one there is would be known only with torch
@@ -94,10 +94,10 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
         padded = padded_cases(plan, list(prints.values()))
     except UserError as error:
         return [*problems, Problem("", str(error).rstrip("."), "")]
-    what = "voxels after resampling is much smaller than the others"
+    what = "after resampling is much smaller than the others"
     remedy = "It will be padded. Leave it out if it shows too little."
     return problems + [
-        Problem(case, f"the image of {shape} {what}", remedy, fatal=False)
+        Problem(case, f"the image of {in_voxels(shape, plan.dims)} {what}", remedy, fatal=False)
         for case, shape in padded.items()
     ]
 

@@ -154,7 +154,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     if label and (difference := grid_difference(image.grid, label.grid)):
         remedy = "Resample the label to the image with nearest neighbors"
         if image.grid.shape == label.grid.shape:
-            remedy += " or, if the voxels match, copy the image's header into the label"
+            remedy += " or, if only the headers differ, copy the image's header into the label"
         what = f"image and label have different grids: {difference}"
         problems.append(Problem(case.name, what, f"{remedy}."))
     return _CaseReport(case.name, found, found.voxels, problems)
@@ -169,11 +169,11 @@ def _unreadable(case: Case, error: UserError) -> Problem:
 def _constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iterator[Problem]:
     constant = [n for n, channel in enumerate(channels) if channel.minimum == channel.maximum]
     if len(constant) == len(channels):
-        what = f"the image is constant: every voxel is {channels[0].minimum:g}"
+        what = f"the image is constant: every value is {channels[0].minimum:g}"
         yield Problem(case.name, what, "Replace the file, or remove the case.")
         return
     for number in constant:
-        what = f"channel {number} is constant: every voxel is {channels[number].minimum:g}"
+        what = f"channel {number} is constant: every value is {channels[number].minimum:g}"
         yield Problem(case.name, what, "Check whether it is the right file.", fatal=False)
 
 
@@ -251,7 +251,7 @@ def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Probl
             yield _not_classes(case, strange)
         elif strange:
             shown, rest = strange[:SHOWN_NUMBERS], strange[SHOWN_NUMBERS:]
-            some = ", ".join(f"{number} ({counts[number]} voxels)" for number in shown)
+            some = ", ".join(f"{number} ({counts[number]:,} times)" for number in shown)
             more = f" and {len(rest)} more" if rest else ""
             yield Problem(
                 case,

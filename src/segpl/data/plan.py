@@ -150,12 +150,12 @@ class Plan:
             factor = math.prod(row[axis] for row in self.strides)
             if side % factor:
                 yield (
-                    f"patch {self.patch} does not fit the strides: axis {axis} has {side} voxels, "
+                    f"patch {self.patch} does not fit the strides: axis {axis} has {side}, "
                     f"which is not a multiple of {factor}. Use {math.ceil(side / factor) * factor}."
                 )
         if math.prod(self.patch) == math.prod(number for row in self.strides for number in row):
             yield (
-                f"downsampling reduces patch {self.patch} to a single voxel, which cannot be "
+                f"downsampling reduces patch {self.patch} to a single value, which cannot be "
                 "normalized. Use a larger patch or fewer rows of strides."
             )
 
@@ -171,6 +171,6 @@ class Plan:
         for stride, row in zip(self.strides, self.kernels[1:], strict=True):
             if any(step > side for step, side in zip(stride, row, strict=True)):
                 yield (
-                    f"kernel {row} is smaller than its stride {stride}, so it would skip voxels. "
+                    f"kernel {row} is smaller than its stride {stride}, so it would skip some. "
                     "Use 3 where the stride is 2."
                 )

@@ -22,7 +22,7 @@ from segpl.data.spacing import (
     median_spacing,
     reorient_fingerprint,
 )
-from segpl.errors import InputError
+from segpl.errors import InputError, in_voxels
 
 SMALLEST_SIDE = 4  # voxels that the deepest level keeps along a downsampled axis
 DEEPEST = 4  # maximum number of downsampling steps
@@ -129,9 +129,9 @@ def explain(
     if stored != tuple(spacing):
         why_spacing += (
             f" ({' x '.join(f'{step:g}' for step in stored)}), coarsened because {unit} of "
-            f"{by_sides(median_shape(prints, stored))} voxels exceeds {PATCHES_PER_IMAGE:g} "
-            f"patches; at most {MOST_COARSENING:g} times, and the thinnest class keeps "
-            f"{SMALLEST_CHORD:g} voxels along each axis"
+            f"{in_voxels(by_sides(median_shape(prints, stored)), dims)} exceeds "
+            f"{PATCHES_PER_IMAGE:g} patches; at most {MOST_COARSENING:g} times, and the thinnest "
+            f"class keeps {in_voxels(f'{SMALLEST_CHORD:g}', dims)} along each axis"
         )
     hours = f" in {resources.seconds / 3600:.3g} h" if resources.allow_large_patches else ""
     return {
@@ -140,10 +140,10 @@ def explain(
         f"({by_sides(median_shape(prints, spacing))}), limited by memory, time{hours} and twice "
         f"the smallest image ({by_sides(smallest)}, without outliers, which are padded); "
         "each side is a multiple of its strides",
-        "strides": f"an axis is downsampled while {SMALLEST_SIDE} voxels remain and it is at most "
-        f"{COARSE:g} times as coarse as the finest axis",
+        "strides": f"an axis is downsampled while {in_voxels(SMALLEST_SIDE, dims)} remain and it "
+        f"is at most {COARSE:g} times as coarse as the finest axis",
         "kernels": f"1 along an axis more than {COARSE:g} times as coarse as the finest, or with "
-        "one voxel in the patch; otherwise 3",
+        "a side of 1 in the patch; otherwise 3",
         "width": f"{WIDTH} with an accelerator, otherwise the paper's {PAPER_WIDTH[3]} (3D) or "
         f"{PAPER_WIDTH[2]} (2D)",
         "lr": f"the paper's {PAPER_LR:g} at width {PAPER_WIDTH[dims]}, lower for wider networks",
@@ -365,7 +365,7 @@ def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
         smallest = [min(sizes) for sizes in zip(*found.values(), strict=True)]
         limit = [min(2 * size, side) for size, side in zip(smallest, plan.patch, strict=True)]
         raise InputError(
-            f"case {case}: the image is smaller than half the patch: {by_sides(shape)} voxels "
+            f"case {case}: the image is smaller than half the patch: {by_sides(shape)} "
             f"after resampling, but the patch has {by_sides(plan.patch)}. Use a patch of at most "
             f"{by_sides(limit)} in the plan, or leave the case out."
         )

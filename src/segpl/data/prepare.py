@@ -22,7 +22,7 @@ from segpl.data.geometry import (
 from segpl.data.limits import require_resampled
 from segpl.data.plan import Normalization, Plan
 from segpl.data.readers import Grid, Image, Label, read_grid
-from segpl.errors import InputError, UserError, unknown
+from segpl.errors import InputError, UserError, count_noun, unknown
 from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
@@ -34,8 +34,9 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
     channels = len(image.array)
     if channels != len(plan.channels):
         raise InputError(
-            f"the image has {channels} channel(s), but the plan has {len(plan.channels)}: "
-            f"{', '.join(plan.channels)}. Give one file with all channels, or one file per channel."
+            f"the image has {count_noun(channels, 'channel')}, but the plan has "
+            f"{len(plan.channels)}: {', '.join(plan.channels)}. Give one file with all channels, "
+            "or one file per channel."
         )
     array = reorient(image.array, image.grid.affine, plan.orientation)
     target = _target_shape(image.grid, plan)
@@ -170,6 +171,6 @@ def _mean_and_std(
 
 def _constant_channel(name: str, value: float) -> InputError:
     return InputError(
-        f"channel '{name}' is constant: every voxel is {value:g}. Replace the file, or leave the "
+        f"channel '{name}' is constant: every value is {value:g}. Replace the file, or leave the "
         "case out."
     )

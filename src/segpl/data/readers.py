@@ -114,9 +114,8 @@ def read_label(path: Path, dims: int | None = None) -> Label:
         grid, channels = _grid(path, opened, dims)
         if channels != 1:
             raise UnusableFileError(
-                f"{path} has {channels} channels {opened.shape}, but a label needs one number per "
-                "voxel",
-                "Store class numbers in one volume. If each channel is a class, take the argmax.",
+                f"{path} has {channels} channels {opened.shape}, but a label needs a single one",
+                "Store class numbers in one channel. If each channel is a class, take the argmax.",
             )
         return Label(_integers(path, opened.values().reshape(grid.shape)), grid)
 
@@ -252,7 +251,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in _slices(array))
     if count:
         raise UnusableFileError(
-            f"{path} contains {count} voxels that are NaN or infinite",
+            f"{path} contains {count} values that are NaN or infinite",
             "Replace them, for example with numpy.nan_to_num, or remove the case.",
         )
     return array
@@ -288,7 +287,7 @@ def _integers(path: Path, values: NDArray[Any]) -> NDArray[np.int32]:
 def _reject_non_numeric(path: Path, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "buif":
         raise UnusableFileError(
-            f"{path} contains values of type {values.dtype}, but each voxel needs one real number",
+            f"{path} contains values of type {values.dtype}, but real numbers are needed",
             "Save it as floats or integers, with channels on their own axis.",
         )
 

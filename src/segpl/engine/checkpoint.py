@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -105,7 +106,8 @@ def host_copy(value: Tensor) -> Tensor:
 def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise MissingFileError(
-            f"{path} does not exist: the run has not written a checkpoint yet. Train it first."
+            f"{path} does not exist: training stopped before its first checkpoint. Continue it "
+            f"with `segpl train --resume --out {shlex.quote(str(path.parents[1]))}`."
         )
     import msgspec
 

@@ -125,7 +125,7 @@ class CollapseWatch:
             return None
         self.has_warned = True
         return (
-            f"step {step}: the pseudo-labels leave out nearly all voxels ({kept:.2%} are used), so "
+            f"step {step}: the pseudo-labels leave out nearly everything ({kept:.2%} is used), so "
             "the network learns nothing from the unlabeled images. Lower the confidence, or the "
             "mean of the threshold prior."
         )

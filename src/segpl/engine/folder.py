@@ -157,7 +157,10 @@ class RunFolder:
     def require_run(self) -> None:
         missing = [f.name for f in (self.config, self.plan, self.split) if not f.is_file()]
         if missing:
+            places = (*self.path.glob("*/config.toml"), *self.path.glob("*/*/config.toml"))
+            inside = min(places, default=None)
             raise MissingFileError(
-                f"{self.path} is not a segpl run: {', '.join(missing)} missing. Give the folder "
-                "that `segpl train --out` wrote, or restore the file."
+                f"{self.path} is not a segpl run: {', '.join(missing)} missing. "
+                + (f"Did you mean {inside.parent}? " if inside and len(missing) > 1 else "")
+                + "Give the folder that `segpl train --out` wrote, or restore the file."
             )

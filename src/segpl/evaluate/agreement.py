@@ -57,7 +57,7 @@ def agreement_summary(record: NetworkAgreement) -> str:
     findings = [
         _agreement(record),
         _lowest_and_mean(
-            "voxels predicted as {name} have a mean probability of {value:.2f}",
+            "{name} is predicted with a mean probability of {value:.2f}",
             {name: one.confidence for name, one in record.classes.items()},
         ),
         *(

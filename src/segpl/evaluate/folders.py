@@ -57,8 +57,8 @@ def evaluate_folders(
     pairing = pair_cases(Path(predictions), Path(labels), region=region, layout=layout)
     if pairing.without_label:
         warnings.warn(
-            f"{len(pairing.without_label)} prediction(s) have no label in {labels} and are not "
-            f"scored: {name_some(pairing.without_label, 3)}.",
+            f"not scored, because {labels} has no label for them: "
+            f"{name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )
     advance = advance or (lambda: None)

@@ -57,9 +57,10 @@ def pair_cases(
     files = _files_by_case(predictions)
     predicted = {case: path for case, path in files.items() if case not in outdated}
     if not predicted:
+        is_run = (predictions / "config.toml").exists()
         raise InputError(
-            f"{predictions} contains no predictions. Write some with `segpl predict RUN FILES "
-            "--out DIR`."
+            f"{predictions} contains no masks{': it is a run' if is_run else ''}. Evaluate the "
+            "folder that `segpl predict` wrote with --out."
         )
     dataset = None  # nothing but label files
     if not image_files(labels) or layout or stated_layout(labels) or find_patterns(labels):

@@ -15,6 +15,7 @@ from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.experiments.engines.base import Engine, Task
+from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.engines.slurm import SlurmEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
@@ -23,6 +24,9 @@ from segpl.settings import resolve
 from segpl.training import measure_speed, prepare_run
 
 MEASURED_BUDGET = 100.0  # seconds; measuring a method takes a few percent of it
+LONG = 2 * 3600.0  # seconds; longer comparisons get advice
+SHORTEN = "To shorten it, compare fewer --methods or --seeds, or take fewer --steps."
+MOVE = " A GPU, --jobs N, and a cluster (--on ray or --on slurm) also help."
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class ComparisonEstimate:
     seconds: tuple[float, ...]  # training time of each run that is not done
     is_measured: bool  # with steps on this machine; otherwise from finished runs
     slots: int | None  # runs at the same time; None: unknown
+    is_local: bool = True
 
     @property
     def sentences(self) -> list[str]:
@@ -39,13 +44,16 @@ class ComparisonEstimate:
         if not self.seconds:
             return [counts]
         source = "measured on this machine" if self.is_measured else "from the finished runs"
-        work = f"Training takes about {format_rounded(sum(self.seconds))} in total ({source})"
-        if self.slots is None:
-            return [counts, f"{work}, divided by the number of runs at the same time."]
+        total_seconds = sum(self.seconds)
+        work = f"Training takes about {format_rounded(total_seconds)} in total ({source})"
         # the longest run is a lower bound
-        wall = max(sum(self.seconds) / min(self.slots, len(self.seconds)), max(self.seconds))
+        wall = max(total_seconds / min(self.slots or 1, len(self.seconds)), max(self.seconds))
+        advice = [SHORTEN + (MOVE if self.is_local else "")] if wall > LONG else []
+        if self.slots is None:
+            return [counts, f"{work}, divided by the number of runs at the same time.", *advice]
         shared = f", {format_rounded(wall)} with {self.slots} at the same time"
-        return [counts, f"{work}{shared if self.slots > 1 else ''}. Scoring is not included."]
+        work += shared if self.slots > 1 else ""
+        return [counts, f"{work}. Scoring is not included.", *advice]
 
 
 def remaining_tasks(
@@ -107,7 +115,8 @@ def estimate_comparison(
                     advance()
     seconds = tuple(known[job.dataset, job.label] for job in waiting)
     slots = engine.slots(tasks) if tasks else None
-    return ComparisonEstimate(len(jobs) - len(waiting), seconds, bool(unknown), slots)
+    is_local = engine.name == LocalEngine.name
+    return ComparisonEstimate(len(jobs) - len(waiting), seconds, bool(unknown), slots, is_local)
 
 
 def measured_seconds(job: TrainingJob) -> float:

@@ -50,7 +50,7 @@ class StressSettings:
         if len(set(sides)) < len(sides):
             twice = max(sides, key=sides.count)
             raise InputError(
-                f"--patches: two windows have the same longest side of {twice} voxels, which is "
+                f"--patches: two windows have the same longest side of {twice}, which is "
                 "how the table identifies them. Measure them with two commands."
             )
         if not 0 < self.epsilon < math.inf:
@@ -137,7 +137,7 @@ def parse_patch(text: str) -> tuple[int, ...]:
     sides = text.split("x")
     if not all(side.isdecimal() and int(side) for side in sides):
         raise InputError(
-            f"--patches {text} is not a window size. Give a number of voxels (32), or one per axis "
+            f"--patches {text} is not a window size. Give a number (32), or one per axis "
             "(192x192x8)."
         )
     return tuple(map(int, sides))
@@ -164,6 +164,6 @@ def plan_with_patch(tested: StressedRun, sides: tuple[int, ...]) -> Plan:
     except (RuntimeError, ValueError, AssertionError) as error:
         raise InputError(
             f"{source}: the network {run.config.network.name} only takes windows of "
-            f"{'x'.join(map(str, plan.patch))} voxels. Leave out --patches."
+            f"{'x'.join(map(str, plan.patch))}. Leave out --patches."
         ) from error
     return changed

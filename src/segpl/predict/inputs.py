@@ -17,7 +17,14 @@ from segpl.data.layouts.pairing import find_patterns, has_label_word, looks_like
 from segpl.data.layouts.patterns import is_patterns, parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
-from segpl.errors import InputError, MissingFileError, UserError, name_some, require_utf8
+from segpl.errors import (
+    InputError,
+    MissingFileError,
+    UserError,
+    count_noun,
+    name_some,
+    require_utf8,
+)
 
 CHANNEL_LAYOUT = "nnunet"  # its image names always end in the channel number
 
@@ -172,9 +179,9 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
             return alone  # these number slices or frames, not channels
         found = ", ".join(path.name for path in group.values())
         raise InputError(
-            f"case {name} has {len(group)} channel file(s) ({found}), but the run was trained on "
-            f"{channels}: {', '.join(plan.channels)}. Give one file per channel, from {name}_0000 "
-            f"to {name}_{channels - 1:04d}."
+            f"case {name} has {count_noun(len(group), 'channel file')} ({found}), but the run was "
+            f"trained on {channels}: {', '.join(plan.channels)}. Give one file per channel, from "
+            f"{name}_0000 to {name}_{channels - 1:04d}."
         )
     return [
         Job(name, tuple(group[channel] for channel in sorted(group)))

@@ -16,7 +16,14 @@ from segpl.data.masks import largest_note
 from segpl.data.readers import Grid, read_image, read_label
 from segpl.data.summary import CASES
 from segpl.engine.device import is_out_of_memory
-from segpl.errors import DivergedError, InputError, StorageError, UserError, name_some
+from segpl.errors import (
+    DivergedError,
+    InputError,
+    StorageError,
+    UserError,
+    count_noun,
+    name_some,
+)
 from segpl.predict.inference import MOST_AHEAD, Inference, PreparedScan, entropy_of
 from segpl.predict.inputs import Job
 from segpl.predict.labeling import Segmentation
@@ -100,7 +107,7 @@ def predict_jobs(
     if failed := results.failed:
         others = f"; the other predictions are in {out}" if len(failed) < len(jobs) else ""
         raise IncompleteError(
-            f"{len(failed)} of {len(jobs)} image(s) could not be predicted{others}: "
+            f"{len(failed)} of {count_noun(len(jobs), 'image')} could not be predicted{others}: "
             f"{failure_reasons(failed)}"
         )
     return [folder.files(job, kinds).labels for job in todo]

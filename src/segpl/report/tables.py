@@ -61,7 +61,7 @@ def scores_by_class(scores: list[Score]) -> Table:
             row += [f"{100 * mean_of(errors):+.1f}%", f"{100 * mean_of(sizes):.1f}%"]
         rows.append(row)
     columns = ["class", metric_title(main, units[main]), "95% interval", "worst", "worst case"]
-    columns += ["volume error", "absolute"] if has_volumes else []
+    columns += ["volume\nerror", "absolute\nerror"] if has_volumes else []
     note = "The interval of the mean is a bootstrap over cases. " if cases > 1 else ""
     return Table(columns, rows, f"{count_noun(cases, 'case')} scored. {note}{empty_note(scores)}")
 

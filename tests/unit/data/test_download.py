@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from segpl.cli.main import main
 from segpl.data.download import DOWNLOADS, get_dataset
 from segpl.errors import InputError, UnknownNameError
 
@@ -146,3 +147,17 @@ def test_unknown_dataset_is_an_error(tmp_path):
 def test_dataset_with_registration_says_where(tmp_path):
     with pytest.raises(InputError, match=r"carve requires registration: https://arteryvein\."):
         get_dataset("carve", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (["task04"], "use `segpl data get task04`."),
+        (["task04", "--out", "my data"], "use `segpl data get task04 --out 'my data'`."),
+        (["get"], "such as `segpl data get task04`. Known: task01"),
+        (["list"], "such as `segpl data get task04`. Known: task01"),
+    ],
+)
+def test_incomplete_command_says_what_to_write(capsys, words, advice):
+    assert main(["data", *words]) == 1
+    assert advice in capsys.readouterr().err

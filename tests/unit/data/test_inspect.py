@@ -191,7 +191,7 @@ class TestClasses:
     def test_unknown_number_is_an_error_with_its_count(self, folder):
         folder.add("odd", label=mask(1, 3))
         found = problems(folder.inspect(classes=NAMED), "odd", fatal=True)
-        assert "numbers without a class: 3 (90 voxels); the classes are 0 background" in found
+        assert "numbers without a class: 3 (90 times); the classes are 0 background" in found
 
     def test_class_in_no_label_is_a_warning(self, folder):
         found = problems(folder.inspect(classes=NAMED | {"cyst": 2}), "", fatal=False)
@@ -217,7 +217,7 @@ class TestFiles:
         empty.add("flat", np.full((*SHAPE, 2), 7, np.float32))
         inspection = empty.inspect()
         assert "channel 1 is constant" in problems(inspection, "a", fatal=False)
-        assert "constant: every voxel is 7" in problems(inspection, "flat", fatal=True)
+        assert "constant: every value is 7" in problems(inspection, "flat", fatal=True)
 
     def test_another_number_of_channels_is_an_error(self, folder):
         folder.add("other")
@@ -249,7 +249,7 @@ class TestFiles:
         folder.cases.append(Case("gone", (folder.root / "gone.nii",)))
         inspection = folder.inspect(classes=NAMED)
         own = problems(inspection, "broken", fatal=True)
-        assert "contains 1 voxels that are NaN or infinite" in own
+        assert "contains 1 values that are NaN or infinite" in own
         assert "numbers without a class: 3" in own
         assert "constant" in problems(inspection, "flat", fatal=True)
         assert "a 3D image is expected" in problems(inspection, "picture", fatal=True)

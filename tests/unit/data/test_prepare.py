@@ -83,7 +83,7 @@ def test_ct_rule_without_a_range_is_rejected():
 
 
 def test_wrong_number_of_channels_is_rejected():
-    with pytest.raises(InputError, match=r"2 channel\(s\), but the plan has 1: T1"):
+    with pytest.raises(InputError, match=r"2 channels, but the plan has 1: T1"):
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
 
 

@@ -112,7 +112,7 @@ def test_pseudo_labels_without_voxels_are_not_a_collapse(kept):
     watch = CollapseWatch(0, guard="pause")
     rows = [watch.check(step, {**COLLAPSED, "kept": kept}) for step in range(10)]
     (words,) = [row for row in rows if row]
-    assert "leave out nearly all voxels" in words
+    assert "leave out nearly everything" in words
     assert rows.index(words) == 4
     assert not watch.is_paused
 

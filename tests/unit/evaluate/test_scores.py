@@ -100,7 +100,7 @@ def test_a_damaged_predictions_json_is_an_error(folders, content):
 def test_a_prediction_without_a_label_is_reported_and_the_others_are_scored(folders):
     predictions, labels = folders
     picture(predictions / "stray.png", [[0, 0], [0, 0]])
-    with pytest.warns(UserWarning, match=r"1 prediction\(s\) have no label .* stray"):
+    with pytest.warns(UserWarning, match=r"not scored, because .* has no label for them: stray"):
         scores = evaluate_folders(predictions, labels)
     assert {s.case for s in scores} == {"a", "b"}
 
@@ -122,7 +122,7 @@ def test_folders_without_a_common_case_are_an_error_that_names_both(folders, tmp
 
 def test_a_folder_without_predictions_is_an_error(folders, tmp_path):
     (tmp_path / "nothing").mkdir()
-    with pytest.raises(InputError, match="contains no predictions"):
+    with pytest.raises(InputError, match=r"contains no masks\. Evaluate the folder"):
         evaluate_folders(tmp_path / "nothing", folders[1])
 
 

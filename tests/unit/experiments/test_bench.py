@@ -400,7 +400,7 @@ def test_out_of_memory_error_says_what_to_reduce(monkeypatch):
 @pytest.mark.parametrize(
     ("patch", "words"),
     [
-        ((30, 32, 32), "--patch: patch .* axis 0 has 30 .* Use 32"),
+        ((30, 32, 32), "--patch: patch .* axis 0 has 30, .* Use 32"),
         ((32,), "--patch needs 2 or 3 numbers"),
         ((0, 32), "must be positive"),
     ],

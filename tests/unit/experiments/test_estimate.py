@@ -15,3 +15,16 @@ def test_runs_share_the_slots_but_the_longest_is_a_lower_bound():
 def test_unknown_number_of_slots_is_said():
     words = ComparisonEstimate(0, (600.0, 600.0), True, None).sentences[1]
     assert words.endswith("divided by the number of runs at the same time.")
+
+
+def test_a_long_comparison_comes_with_advice():
+    """51 hours are worth a thought, an hour is not; a cluster is advice for one machine only."""
+    long = (4.5 * 3600.0,) * 12
+    *_, advice = ComparisonEstimate(0, long, True, 1).sentences
+    for option in ("--methods", "--seeds", "--steps", "GPU", "--jobs N", "--on ray"):
+        assert option in advice
+    *_, advice = ComparisonEstimate(0, long, True, None, is_local=False).sentences
+    assert "--steps" in advice
+    assert "--on" not in advice
+    assert len(ComparisonEstimate(0, (3600.0,), True, 1).sentences) == 2
+    assert len(ComparisonEstimate(0, (3600.0,) * 4, True, 4).sentences) == 2

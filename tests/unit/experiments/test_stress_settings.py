@@ -25,7 +25,7 @@ def test_every_degradation_has_a_panel_title():
         ({"severities": (1.5,)}, r"severity 1.5 is outside \[0, 1\]"),
         ({"severities": (0.0,)}, "needs a value above 0"),
         ({"only": ("patch",)}, "Add --patches"),
-        ({"patches": ((32, 32, 8), (32,))}, "the same longest side of 32 voxels"),
+        ({"patches": ((32, 32, 8), (32,))}, "the same longest side of 32"),
         ({"epsilon": 0.0}, "--epsilon is 0.0, but must be above 0"),
         ({"epsilon": float("nan")}, "--epsilon is nan"),
         ({"steps": 0}, "--pgd-steps is 0, but must be at least 1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,11 @@ from rich.console import Console
 
 from segpl.cli import predict
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest, write_manifest
-from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.data.summary import CaseSummary, ClassSummary, Review
 from segpl.display import CLASS_COLORS
 from segpl.errors import InputError, MissingFileError
 from segpl.report.page.preview import draw_mosaic, outline, review_table, reviews_of, write_preview
+from segpl.report.tables import print_table
 
 CLASSES = {"background": 0, "<i>left</i>": 1, "right": 2}
 
@@ -143,9 +145,9 @@ def test_the_out_of_distribution_score_has_a_column_if_it_reaches_the_limit(fold
         write_manifest(folder, replace(manifest, files=manifest.files | {"c": scored}))
         return review_table(*reviews_of(folder))
 
-    assert "out of distribution" not in table_with(0.99).columns
+    assert "out of\ndistribution" not in table_with(0.99).columns
     table = table_with(3.25)
-    column = table.columns.index("out of distribution")
+    column = table.columns.index("out of\ndistribution")
     assert {row[0]: row[column] for row in table.rows} == {"broken": "-", "a & b": "-", "c": "3.25"}
 
 
@@ -153,6 +155,31 @@ def test_the_table_gives_the_first_reason_and_counts_the_others(folder):
     manifest, reviews = reviews_of(folder)
     reviews = [replace(reviews[0], reasons=("voxel spacing", "intensities", "low confidence"))]
     assert review_table(manifest, reviews).rows[0][-1] == "voxel spacing; 2 more"
+
+
+def test_the_table_fits_into_the_terminal(folder):
+    """Reasons are shortened, and classes left out; without a limit they would take three lines."""
+    manifest, reviews = reviews_of(folder)
+    names = ("left atrium", "right atrium", "left ventricle", "right ventricle")
+    numbers = {name: number for number, name in enumerate(("background", *names))}
+    volumes = {name: ClassSummary(12345.0, 0.5) for name in names}
+    manifest = replace(manifest, classes=numbers)
+    reasons = ("not predicted: the image has 3 channels, but the plan has 1", "other")
+    summary = CaseSummary("mm²", volumes, out_of_distribution=2.0)
+    reviews = [Review(f"patient_{number:03d}", summary, reasons) for number in range(3)]
+    wide = review_table(manifest, reviews, width=200)
+    assert wide.rows[0][1:5] == ["12,345 mm²"] * 4
+    assert wide.rows[0][-1] == f"{reasons[0]}; 1 more"
+    table = review_table(manifest, reviews, width=80)
+    assert table.columns == ["case", *names[:1], "confidence", "out of\ndistribution", "review"]
+    assert table.rows[0][-1] == "not predicted: the…"
+    assert "cases.csv has the classes right atrium, left ventricle, right ventricle." in table.note
+    console = Console(width=80, file=StringIO())
+    print_table(replace(table, note=""), console)
+    shown = console.file.getvalue().split("\n")
+    assert sum("patient" in line for line in shown) == sum("12,345" in line for line in shown) == 3
+    # columns in two lines, a rule and three cases
+    assert len([line for line in shown if line.strip()]) == 6
 
 
 @pytest.mark.parametrize(

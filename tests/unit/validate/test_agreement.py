@@ -251,8 +251,8 @@ class TestSummary:
     def test_says_that_agreement_is_not_accuracy(self):
         liver = ClassAgreement(2, 0.93, 0.9, 0.95)
         assert agreement_summary(self.record("student", "teacher", liver=liver)) == (
-            "On 2 unlabeled cases: student and teacher agree on liver with Dice 0.93; voxels "
-            "predicted as liver have a mean probability of 0.95. Agreement is not accuracy: "
+            "On 2 unlabeled cases: student and teacher agree on liver with Dice 0.93; liver "
+            "is predicted with a mean probability of 0.95. Agreement is not accuracy: "
             "networks can agree, be confident, and still be wrong."
         )
 

@@ -140,6 +140,12 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
 
 def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
     content = list_content(root)
+    simplest = (
+        "The simplest layout is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: a label has "
+        "the name of its image, and an image without a label is used as unlabeled."
+    )
+    if not any(root.iterdir()):
+        return InputError(f"{root} is empty. {simplest}")
     odd = "".join(
         f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
     )
@@ -148,9 +154,7 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
     needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
-        f"{_suggestion(content)}The simplest layout is images/a.nii.gz, images/b.nii.gz and "
-        "labels/a.nii.gz: a label has the name of its image, and an image without a label is used "
-        f"as unlabeled. Other layouts need: {needs}."
+        f"{_suggestion(content)}{simplest} Other layouts need: {needs}."
     )
 
 

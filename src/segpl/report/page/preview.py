@@ -22,7 +22,7 @@ from segpl.data.masks import Mask
 from segpl.data.readers import read_grid, read_image, read_label
 from segpl.data.summary import CASES, Review, quantity, review_order
 from segpl.display import CLASS_COLORS
-from segpl.errors import MissingFileError, UserError
+from segpl.errors import MissingFileError, UserError, count_noun
 from segpl.files import require_below, write_atomically, write_text
 from segpl.report.page.html import require_own_page, templates
 from segpl.report.page.slices import AnyArray, evenly_spaced, planes
@@ -35,6 +35,9 @@ SHOWN_SLICES = 12
 SLICE_SIDE, PICTURE_SIDE = 260, 900  # pixels
 LINE = 2  # width of an outline in pixels
 SHOWN_CLASSES = 6  # columns of a table
+SHOWN_REASON = 16  # characters of a reason for which classes make room
+SHORTEST_REASON = 12
+SEPARATOR = 3  # characters between two columns
 DRAWING_THREADS = 4
 LARGE_VOXELS = 2**25  # larger scans are drawn one at a time
 LARGE_SCAN = threading.Lock()
@@ -61,8 +64,13 @@ def reviews_of(folder: Path) -> tuple[Manifest, list[Review]]:
     return manifest, review_order(manifest.summaries, manifest.failed)
 
 
-def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None = None) -> Table:
-    """One row per case, at most `most`; every case and every reason is in `cases.csv`."""
+def review_table(
+    manifest: Manifest, reviews: Sequence[Review], most: int | None = None, *, width: int = 100
+) -> Table:
+    """One row per case, at most `most`; every case, class and reason is in `cases.csv`.
+
+    Classes that would not fit into `width` are left out, and reasons are shortened.
+    """
     classes = list(manifest.classes)[1:]
     shown = classes[:SHOWN_CLASSES]
     rows = []
@@ -72,23 +80,42 @@ def review_table(manifest: Manifest, reviews: Sequence[Review], most: int | None
             found = [summary.classes[name] for name in shown]
             cells = [quantity(one.volume, summary.unit) for one in found]
             cells += [_score(summary.confidence), _score(summary.out_of_distribution)]
-        first, *others = review.reasons or ("",)
-        rows.append([review.case, *cells, first + (f"; {len(others)} more" if others else "")])
-    columns = ["case", *shown, "confidence", "out of distribution", "review"]
+        rows.append([review.case, *cells])
+    columns = ["case", *shown, "confidence", "out of\ndistribution"]
     # below the limit it says little, and reasons need the width
     if not any(one.summary and (one.summary.out_of_distribution or 0) >= 1 for one in reviews):
-        columns.pop(-2)
-        for row in rows:
-            row.pop(-2)
+        columns.pop()
+        rows = [row[:-1] for row in rows]
+    while (room := width - _width(columns, rows)) < SHOWN_REASON and len(shown) > 1:
+        place = len(shown)
+        shown, columns = shown[:-1], columns[:place] + columns[place + 1 :]
+        rows = [row[:place] + row[place + 1 :] for row in rows]
+    for row, review in zip(rows, reviews, strict=False):
+        row.append(_first_reason(review.reasons, max(room, SHORTEST_REASON)))
+    columns.append("review")
     left_out = []
     if len(rows) < len(reviews):
-        left_out.append(f"{len(reviews) - len(rows)} more cases")
+        left_out.append(count_noun(len(reviews) - len(rows), "more case"))
     if len(shown) < len(classes):
-        left_out.append(f"{len(classes) - len(shown)} more classes")
+        left_out.append(f"the classes {', '.join(classes[len(shown) :])}")
     more = f" {CASES} has {' and '.join(left_out)}." if left_out else ""
     return Table(
         columns, rows, note=f"Cases to review first are at the top.{more} {CONFIDENCE_NOTE}"
     )
+
+
+def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Characters of a table with one more column, except those of its cells."""
+    lines = [max(column.split("\n"), key=len) for column in columns]
+    widths = [max(map(len, cells)) for cells in zip(lines, *rows, strict=True)]
+    return 1 + SEPARATOR + sum(width + SEPARATOR for width in widths)
+
+
+def _first_reason(reasons: Sequence[str], room: int) -> str:
+    """The first reason and how many more there are, in at most `room` characters."""
+    first, *others = reasons or ("",)
+    text = first + (f"; {len(others)} more" if others else "")
+    return text if len(text) <= room else f"{text[: room - 1].rstrip()}…"
 
 
 def _score(value: float | None) -> str:
