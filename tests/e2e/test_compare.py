@@ -348,7 +348,7 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
         (("DATA", "--seeds", 1, 1), "give one or more different numbers"),
         (("DATA", "--jobs", 0), "must be at least 1"),
         (("absent.toml",), "absent.toml does not exist"),
-        (("absent",), "absent is not a folder. Pass a dataset, or a TOML file."),
+        (("absent",), "absent is not a folder. Pass a dataset folder, or a TOML file."),
         (("DATA", "--set", "train.stepz=4"), "'train.stepz'"),
         (("DATA", "--set", "method.alpha=1"), "no setting 'method'. Did you mean 'methods'?"),
         (("DATA", "--set", "methods.sgpl.alpha=1"), "'sgpl' is not a method"),

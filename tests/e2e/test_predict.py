@@ -153,7 +153,7 @@ def test_a_folder_that_is_not_a_run_is_an_error(segpl, made, tmp_path):
     assert answer.code == 1
     assert "is not a segpl run" in answer.err
     answer = segpl("predict", made, "--out", tmp_path / "masks")
-    assert f"Did you mean {made / 'flat'}?" in answer.err
+    assert f"Did you mean {made / 'deep'}?" in answer.err
 
 
 def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):

@@ -124,7 +124,7 @@ OPTIONS = {
         ["no setting 'method.alhpa'. Did you mean 'alpha'"],
     ),
     "wrong type": (["--set", "train.lr=fast"], ["train.lr is 'fast', but it must be a number"]),
-    "no steps": (["--steps", "0"], ["train.steps is 0: it must be from 1 to 1e"]),
+    "no steps": (["--steps", "0"], ["train.steps is 0: it must be from 1 to 1,000,000,000"]),
     "huge seed": (["--seed", str(10**20)], ["train.seed is 1000.* it must be from 0 to"]),
     "probability above one": (
         ["--set", "augment.mirror=7"],

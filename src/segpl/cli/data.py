@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.cli.suggestion import next_command
-    from segpl.data.download import DOWNLOADS, get_dataset
+    from segpl.data.download import DOWNLOADS, get_dataset, require_download
     from segpl.display import download_bar, plain_console
     from segpl.errors import InputError
 
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
             "name a dataset to download, such as `segpl data get task04`. Known: "
             f"{', '.join(DOWNLOADS)}."
         )
+    require_download(args.name)  # before the bar
     with download_bar() as advance:
         folder = get_dataset(args.name, args.out, advance)
     plain_console().print(f"{shlex.quote(str(folder))} is complete.")

@@ -26,13 +26,8 @@ BLOCK = 2**20  # bytes read at once
 TIMEOUT = 60.0  # seconds without an answer
 
 
-def get_dataset(
-    name: str, out: Path, advance: Callable[[int, int], None] = lambda done, total: None
-) -> Path:
-    """Download, verify and unpack a task; returns its folder. Partial downloads resume.
-
-    `advance` receives the bytes that have arrived, and the total or 0 if it is unknown.
-    """
+def require_download(name: str) -> None:
+    """Raise if a dataset cannot be downloaded."""
     if name in REGISTRATION:
         raise InputError(
             f"{name} requires registration: {REGISTRATION[name]}. Download it there, and pass the "
@@ -40,6 +35,16 @@ def get_dataset(
         )
     if name not in DOWNLOADS:
         raise unknown("dataset to download", name, DOWNLOADS)
+
+
+def get_dataset(
+    name: str, out: Path, advance: Callable[[int, int], None] = lambda done, total: None
+) -> Path:
+    """Download, verify and unpack a task; returns its folder. Partial downloads resume.
+
+    `advance` receives the bytes that have arrived, and the total or 0 if it is unknown.
+    """
+    require_download(name)
     from monai.apps.datasets import DecathlonDataset
     from monai.apps.utils import check_hash
 

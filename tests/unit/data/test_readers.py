@@ -299,9 +299,9 @@ def with_values(*values: float) -> np.ndarray:
         (
             lambda d: nifti(d / "a.nii", with_values(np.nan, np.nan)),
             3,
-            "contains 2 voxels that are",
+            "contains 2 values that are",
         ),
-        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 voxels that are NaN or"),
+        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 values that are NaN or"),
         (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes \(4, 5\), but a 3D image is"),
         (lambda d: picture(d / "a.png", np.zeros((4, 5, 3), np.uint8)), 3, "but a 3D image is"),
         (lambda d: nifti(d / "a.nii", volume(4, 5, 6, 2)), 2, "has 4 axes .* but a 2D image is"),
