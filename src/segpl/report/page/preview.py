@@ -37,7 +37,7 @@ LINE = 2  # width of an outline in pixels
 SHOWN_CLASSES = 6  # columns of a table
 SHOWN_REASON = 16  # characters of a reason for which classes make room
 SHORTEST_REASON = 12
-SEPARATOR = 3  # characters between two columns
+COLUMN_GAP = 3  # characters between two columns
 DRAWING_THREADS = 4
 LARGE_VOXELS = 2**25  # larger scans are drawn one at a time
 LARGE_SCAN = threading.Lock()
@@ -108,7 +108,7 @@ def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Characters of a table with one more column, except those of its cells."""
     lines = [max(column.split("\n"), key=len) for column in columns]
     widths = [max(map(len, cells)) for cells in zip(lines, *rows, strict=True)]
-    return 1 + SEPARATOR + sum(width + SEPARATOR for width in widths)
+    return 1 + COLUMN_GAP + sum(width + COLUMN_GAP for width in widths)
 
 
 def _first_reason(reasons: Sequence[str], room: int) -> str:
