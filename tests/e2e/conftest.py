@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import pytest
 from PIL import Image
 
 from segpl.cli.main import main
+from segpl.data.pelvis import write_pelvis_dataset
 from segpl.data.phantom import PhantomSettings, vessel_phantom
+from segpl.experiments import phantom_data
 
 SIDE = 16
 AFFINE = np.diag([-0.7, -0.7, 0.7, 1.0])  # axes point left and posterior, as in most clinical files
@@ -89,6 +91,15 @@ def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> N
         for name, options in runs.items():
             arguments = ["train", data, *QUICK, *options, "--out", root / name]
             assert main([str(argument) for argument in arguments]) == 0
+
+
+@pytest.fixture
+def small_demo(monkeypatch) -> None:
+    """`segpl demo` on fewer and smaller scans."""
+    write = partial(write_pelvis_dataset, side=SIDE)
+    monkeypatch.setattr(phantom_data, "write_pelvis_dataset", write)
+    for name, value in (("SIDE", SIDE), ("PELVIS_UNLABELED", 2), ("PELVIS_TEST", 2)):
+        monkeypatch.setattr(phantom_data, name, value)
 
 
 @pytest.fixture

@@ -328,7 +328,7 @@ def test_parallel_runs_give_the_results_of_sequential_ones(segpl, pictures, tmp_
 
 
 def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
-    small = partial(write_phantom_dataset, settings=PhantomSettings(shape=(32, 32, 32)))
+    small = partial(write_phantom_dataset, settings=PhantomSettings(shape=(16, 16, 16)))
     monkeypatch.setattr(phantom_data, "write_phantom_dataset", small)
     monkeypatch.setattr(phantom_data, "UNLABELED", 2)
     monkeypatch.setattr(phantom_data, "TEST", 1)

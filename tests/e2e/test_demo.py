@@ -1,23 +1,10 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 import pytest
 
-from segpl.data.pelvis import write_pelvis_dataset
-from segpl.experiments import phantom_data
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch) -> None:
-    """The same demo on fewer and smaller scans."""
-    monkeypatch.setattr(
-        phantom_data, "write_pelvis_dataset", partial(write_pelvis_dataset, side=32)
-    )
-    monkeypatch.setattr(phantom_data, "SIDE", 32)
-    monkeypatch.setattr(phantom_data, "PELVIS_UNLABELED", 3)
-    monkeypatch.setattr(phantom_data, "PELVIS_TEST", 2)
+pytestmark = pytest.mark.usefixtures("small_demo")
 
 
 def printed_scores(text: str) -> dict[str, str]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import ANY, SHORT, Command, make_dataset
 
 from segpl.cli.main import RESUME_ADVICE
-from segpl.data.pelvis import write_pelvis_dataset
-from segpl.experiments import phantom_data
 from segpl.methods.segpl import SegPL
 from segpl.predict import inference
 
@@ -69,15 +66,6 @@ COMMANDS: dict[str, Callable[[Command, Path], Interrupted]] = {
     "predict": predicting,
     "report": filling,
 }
-
-
-@pytest.fixture
-def small_demo(monkeypatch) -> None:
-    monkeypatch.setattr(
-        phantom_data, "write_pelvis_dataset", partial(write_pelvis_dataset, side=32)
-    )
-    for name, value in (("SIDE", 32), ("PELVIS_UNLABELED", 3), ("PELVIS_TEST", 2)):
-        monkeypatch.setattr(phantom_data, name, value)
 
 
 def times(folder: Path, pattern: str) -> dict[Path, int]:

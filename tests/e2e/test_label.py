@@ -241,7 +241,10 @@ def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, argu
 @pytest.mark.slow
 def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
     """On a slow or broken connection, strokes are stored before another scan is shown."""
-    data, labels = make_dataset(tmp_path / "data", dims=2, unlabeled=3), tmp_path / "labels"
+    data, labels = (
+        make_dataset(tmp_path / "data", dims=2, side=32, unlabeled=3),
+        tmp_path / "labels",
+    )
     monkeypatch.chdir(tmp_path)
 
     def connection(*, latency: int = 0, offline: bool = False) -> None:

@@ -22,6 +22,7 @@ from segpl.cli.main import main
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.experiments.scoring import score_run
+from segpl.report.page import assets as page_assets
 from segpl.report.stress.rows import StressRow, write_stress
 from segpl.run import load_run
 
@@ -106,7 +107,8 @@ def filled(runs_by_dims, tmp_path_factory) -> Filled:
     write_stress(stress, rows)
     options = ["--fill", "--stress", stress, "--assets", assets, "--out", out]
     err = io.StringIO()
-    with redirect_stderr(err):
+    with redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_assets, "PRINT_DPI", 40)
         assert main(["report", *map(str, [*copies, *options])]) == 0, err.getvalue()
     return Filled(out.read_text(), assets, err.getvalue())
 
