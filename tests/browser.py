@@ -50,9 +50,11 @@ class Page:
         line, self.rest = self.rest.split(b"\0", 1)
         return json.loads(line)
 
-    def open(self, path: Path | str, *, width: int = 1280, height: int = 900) -> None:
-        """Open a file or a URL in a new tab instead of the current one."""
-        self.session, earlier = "", self.tab
+    def open(
+        self, path: Path | str, *, width: int = 1280, height: int = 900, keep: bool = False
+    ) -> None:
+        """Open a file or a URL in a new tab; `keep` leaves the current one open."""
+        self.session, earlier = "", "" if keep else self.tab
         self.tab = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=self.tab, flatten=True)
         if earlier:
@@ -66,6 +68,11 @@ class Page:
         until = time.monotonic() + PATIENCE
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self.receive(until))
+
+    def turn_to(self, session: str) -> None:
+        """Use the tab that had this `session`."""
+        self.session = session
+        self.send("Page.bringToFront")
 
     def resize(self, width: int, height: int, *, dark: bool = False) -> None:
         self.send(

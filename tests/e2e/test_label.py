@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -11,13 +12,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
 from browser import CHROMIUM, Page, chromium
-from conftest import make_dataset
+from conftest import QUICK, make_dataset
 from PIL import Image
+
+from segpl.labeling.rounds import Rounds
 
 IN_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 OBLIQUE = np.array(
@@ -288,3 +292,172 @@ def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
         click(page, "#skip")
         page.wait("document.body.dataset.ready && document.body.dataset.ready !== 'u2'")
         assert drawn_rows("u2") == 3
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
+    data, labels = make_dataset(tmp_path / "data", dims=2), tmp_path / "labels"
+    monkeypatch.chdir(tmp_path)
+
+    def draw(row: float) -> None:
+        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        y = box["y"] + row * box["height"]
+        page.drag((box["x"] + 0.3 * box["width"], y), (box["x"] + 0.7 * box["width"], y))
+
+    def wait_for(message: str) -> None:
+        page.wait(f"document.getElementById('banner-text').textContent.includes('{message}')")
+
+    def offline(value: bool) -> None:
+        options = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        page.send("Network.emulateNetworkConditions", offline=value, **options)
+
+    def drawn_rows(mask: np.ndarray) -> list[float]:
+        """The middle of each stroke, from 0 to 1."""
+        marked = np.flatnonzero(mask.any(1))
+        strokes = np.split(marked, np.flatnonzero(np.diff(marked) > 1) + 1)
+        return [round((stroke.mean() + 0.5) / len(mask), 1) for stroke in strokes]
+
+    with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, _):
+        page.open(address)
+        page.wait("document.body.dataset.ready === 'u0'")
+        first = page.session
+        page.open(address, keep=True)
+        page.wait("document.body.dataset.ready === 'u0'")
+        second = page.session
+        wait_for("also open in another window")
+        page.turn_to(first)
+        wait_for("also open in another window")
+        shoot(page, "two-windows")
+        offline(True)
+        draw(0.3)
+        page.wait("document.getElementById('status').textContent.startsWith('Not stored')")
+        page.turn_to(second)
+        draw(0.6)
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        page.turn_to(first)
+        offline(False)
+        wait_for("another window has drawn on this scan since you opened it. Your mask is stored")
+        assert page.run("document.getElementById('stage').inert")
+        (kept,) = (labels / ".segpl" / "versions" / "u0").iterdir()
+        assert drawn_rows(np.asarray(Image.open(kept))) == [0.3]
+        shoot(page, "overtaken")
+        click(page, "#banner-button")
+        page.wait("document.getElementById('start').textContent.startsWith('unsaved strokes')")
+        page.wait("!document.getElementById('stage').inert")
+        draw(0.8)
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        page.turn_to(second)
+        wait_for("Another window has drawn on this scan.")
+        click(page, "#banner-button")
+        page.wait("!document.getElementById('stage').inert")
+        page.press("Enter")
+        page.wait("document.body.dataset.ready === 'u1'")
+    assert drawn_rows(np.asarray(Image.open(labels / "u0.png"))) == [0.6, 0.8]
+
+
+def write_ct(root: Path) -> Path:
+    """Two labeled and two unlabeled scans with two channels: half air, half tissue."""
+    half = np.zeros((24, 24, 24), bool)
+    half[:12] = True
+    noise = np.random.default_rng(0).integers(-3, 4, half.shape)
+    for folder in ("imagesTr", "labelsTr"):
+        (root / folder).mkdir(parents=True)
+    for name in ("c0", "c1", "c2", "c3"):
+        channels = (np.where(half, -1000, 60 + noise), np.where(half, 0, 400 + noise))
+        for number, values in enumerate(channels):
+            path = root / "imagesTr" / f"{name}_{number:04d}.nii.gz"
+            nibabel.Nifti1Image(values.astype(np.int16), np.eye(4)).to_filename(path)
+    for name in ("c0", "c1"):
+        write_mask(root, name)
+    content = {"channel_names": {"0": "CT", "1": "MR"}, "file_ending": ".nii.gz"}
+    content["labels"] = {"background": 0, "organ": 1}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def write_mask(root: Path, name: str) -> None:
+    mask = np.zeros((24, 24, 24), np.uint8)
+    mask[14:20, 6:18, 6:18] = 1
+    nibabel.Nifti1Image(mask, np.eye(4)).to_filename(root / "labelsTr" / f"{name}.nii.gz")
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypatch):
+    """Presets, channels, a mask of another program, and the Dice by number of labels."""
+    data, run = write_ct(tmp_path / "data"), tmp_path / "runs" / "ct"
+    monkeypatch.chdir(tmp_path)
+    tiny = ("--method", "supervised", *QUICK, "--set", "network.width=4")
+    answer = segpl("train", data, *tiny, "--folds", 2, "--out", run)
+    assert answer.code == 0, answer.err
+
+    def shades() -> tuple[int, int]:
+        """The gray values of air and tissue in the axial plane."""
+        page.screenshot(tmp_path / "shades.png")
+        box = page.run("document.getElementById('stage').getBoundingClientRect().toJSON()")
+        side = min(box["width"], box["height"])
+        middle, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + side / 6
+        picture = Image.open(tmp_path / "shades.png").convert("L")
+        # in the radiological convention, the left of the patient is on the right
+        left, right = (int(picture.getpixel((middle + by * side, y))) for by in (0.25, -0.25))
+        return left, right
+
+    def windowed(low: float, high: float, values: tuple[float, float]) -> list[Any]:
+        scaled = [min(1, max(0, (value - low) / (high - low))) for value in values]
+        return [pytest.approx(255 * one, abs=4) for one in scaled]
+
+    def options(part: str) -> list[str]:
+        return page.run(f"[...document.getElementById('{part}').options].map(one => one.text)")
+
+    with chromium(tmp_path, webgl=True) as page, served(data, "--run", run) as (address, _):
+        page.open(address, width=1400)
+        page.wait("document.body.dataset.ready")
+        name = text(page, "name")
+        assert text(page, "start") == "from the prediction"
+        page.press("a")
+        page.press("h")
+        assert options("preset") == ["full", "brain", "soft tissue", "lung", "bone", "liver"]
+        assert options("channel") == ["CT", "MR"]
+        for preset, low, high in (("lung", -1350, 150), ("bone", -200, 800)):
+            while page.run("document.getElementById('preset').value") != preset:
+                page.press("w")
+            assert list(shades()) == windowed(low, high, (-1000, 60))
+        shoot(page, "ct-1400")
+        page.press("h")
+        stroke(page, "volume", 0.6, 0.6)
+        page.press("g")
+        page.press("h")
+        assert options("preset") == ["full"]
+        assert list(shades()) == windowed(0, 403, (0, 400))
+        # strokes and their undo do not depend on the channel
+        page.run("document.getElementById('status').textContent = ''")
+        page.press("z")
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        work = data / ".segpl"
+        with (
+            np.load(work / "drafts" / f"{name}.npz") as draft,
+            np.load(work / "predictions" / f"{name}.npz") as prediction,
+        ):
+            np.testing.assert_array_equal(draft["indices"], prediction["indices"])
+        # another program
+        write_mask(data, name)
+        page.wait("document.getElementById('banner-text').textContent.includes('saved a label')")
+        page.run("window.confirm = () => true")
+        click(page, "#banner-button")
+        page.wait("document.getElementById('start').textContent === 'from the label'")
+        assert states(page)[name] == "labeled"
+        assert text(page, "count") == "3 of 4 labeled"
+        page.run("document.getElementById('steps').value = 2")
+        page.press("x")
+        click(page, "#train")
+        page.wait("document.getElementById('training-state').textContent.includes('on 3 labels')")
+        assert ", expected Dice 0." in text(page, "training-state")
+        assert page.run("document.querySelectorAll('#dice circle').length") == 2
+        advice = Rounds(run, data, None, tmp_path).advice()
+        assert advice.startswith("1 more label changed the expected Dice by ")
+        assert text(page, "advice") == advice
+        shoot(page, "folds-1400")
+        page.resize(900, 900)
+        shoot(page, "folds-900")
+        assert page.complaints() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def test_next_round_repeats_the_settings_and_starts_from_the_weights(tmp_path):
     command = ["train", str(last / "config.toml"), *out]
     assert rounds.command() == [*command, "--set", f"train.start={last}"]
     # a fold must not start from weights that have seen its held-out cases
-    assert rounds.command(folds=3, steps=5) == [*command, "--folds", "3", "--steps", "5"]
+    chosen = [*command, "--folds", "3", "--steps", "5", "--set", "train.start="]
+    assert rounds.command(folds=3, steps=5) == chosen
     assert rounds.curve() == [(1, 0.9), (20, 0.5)]
     assert rounds.steps == 20
 
@@ -139,8 +141,49 @@ def test_next_round_repeats_the_settings_and_starts_from_the_weights(tmp_path):
 def test_incomplete_round_is_resumed(tmp_path):
     fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
     fake_run(tmp_path / "runs" / "x-2", steps=20, taken=10)
+    rounds = rounds_in(tmp_path)
     expected = ["train", "--out", str(tmp_path / "runs" / "x-2"), "--resume"]
-    assert rounds_in(tmp_path).command(steps=7) == expected
+    assert rounds.command(steps=7) == expected
+    assert rounds.command(["case0"], folds=2) == [*expected, "--folds", "2"]
+
+
+def test_incomplete_round_without_the_new_labels_is_not_resumed(tmp_path):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=10)
+    last = RunFolder(tmp_path / "runs" / "x-2")
+    rounds = rounds_in(tmp_path)
+    following = ["train", str(last.config), "--out", str(tmp_path / "runs" / "x-3")]
+    start = ["--set", f"train.start={last.path}"]
+    assert rounds.command(["case0", "case1"]) == [*following, *start]
+    last.last.unlink()  # it has no weights yet
+    start = ["--set", f"train.start={tmp_path / 'runs' / 'x'}"]
+    assert rounds.command(["case0", "case1"]) == [*following, *start]
+    assert "--resume" in rounds.command(["case0"])
+
+
+def test_folds_do_not_start_from_weights_that_have_seen_their_cases(tmp_path):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=10)
+    config = RunFolder(tmp_path / "runs" / "x-2").config
+    write_text(config, f'[train]\nsteps = 20\nstart = "{tmp_path / "runs" / "x"}"\n')
+    rounds = rounds_in(tmp_path)
+    assert "--resume" in rounds.command()
+    out = ["--out", str(tmp_path / "runs" / "x-3")]
+    expected = ["train", str(config), *out, "--folds", "2", "--set", "train.start="]
+    assert rounds.command(folds=2) == expected
+
+
+def test_curve_is_that_of_the_fold_in_training(tmp_path, monkeypatch):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    rounds = rounds_in(tmp_path)
+    for number, loss in enumerate((0.8, 0.7)):
+        log = tmp_path / "runs" / "x" / f"fold-{number}" / "log.csv"
+        write_text(log, f"step,supervised\n1,{loss}\n")
+        os.utime(log, ns=(0, 2**62 + number))
+    assert rounds.curve() == [(1, 0.7)]
+    assert rounds.fold is None
+    monkeypatch.setattr(Rounds, "is_training", True)
+    assert rounds.fold == 2
 
 
 @pytest.mark.parametrize(("gain", "is_worth_it"), [(0.2, True), (0.001, False), (-0.1, False)])

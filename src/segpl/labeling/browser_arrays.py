@@ -24,27 +24,27 @@ def view_spacing(grid: Grid) -> tuple[float, ...]:
     return reorient_axes(grid.spacing, grid.affine, VIEW)
 
 
-def image_bytes(image: Image, channel: int) -> bytes:
-    """One channel of a volume as NIfTI; all channels of a picture as float32 rows."""
+def image_bytes(image: Image) -> bytes:
+    """A volume as NIfTI, with four axes if it has several channels; a picture as float32 rows."""
     array = image.array
     if not is_volume(image.grid):
         return array.astype("<f4").tobytes()
-    values = array[channel % len(array)]
-    low, high = float(values.min()), float(values.max())
-    is_short = low >= -32768 and high <= 32767 and bool((values == np.rint(values)).all())
-    return volume_bytes(image.grid, values.astype(np.int16) if is_short else values)
+    low, high = float(array.min()), float(array.max())
+    is_short = low >= -32768 and high <= 32767 and bool((array == np.rint(array)).all())
+    return volume_bytes(image.grid, array.astype(np.int16) if is_short else array)
 
 
 def overlay_bytes(grid: Grid, values: Indices) -> bytes:
     """A volume as NIfTI; a picture as one byte per pixel."""
-    return volume_bytes(grid, values) if is_volume(grid) else mask_bytes(grid, values)
+    return volume_bytes(grid, values[None]) if is_volume(grid) else mask_bytes(grid, values)
 
 
 def volume_bytes(grid: Grid, values: NDArray[Any]) -> bytes:
-    """A volume (*S) as NIfTI with RAS axes and without rotation."""
+    """A volume (C, *S) as NIfTI with RAS axes and without rotation."""
     from nibabel import Nifti1Image
 
-    turned = reorient(values[None], grid.affine, VIEW)[0]
+    turned = np.moveaxis(reorient(values, grid.affine, VIEW), 0, -1)
+    turned = turned[..., 0] if len(values) == 1 else turned
     content: bytes = Nifti1Image(turned, np.diag([*view_spacing(grid), 1])).to_bytes()
     return content
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,10 +29,11 @@ from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfold
 from segpl.data.layouts.folders import IMAGE_FOLDERS, LABEL_FOLDERS
 from segpl.data.readers import Grid, Label, read_case_label, stem_of, suffix_of
 from segpl.errors import InputError, UserError, count_noun
-from segpl.files import one_process, read_record, write_atomically, write_json
+from segpl.files import one_process, read_record, require_below, write_atomically, write_json
 from segpl.predict.writers import NIFTI, output_name, write_labels
 
 WORK = ".segpl"
+LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix
 DAMAGED = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error)  # of `np.load`
 LABELED, CORRECTED, SKIPPED, PREDICTED, UNLABELED_STATE = (
     *("labeled", "corrected", "skipped"),
@@ -149,6 +151,10 @@ class LabelFiles:
                 f"{count_noun(len(homeless), 'scan')}, such as '{homeless[0]}'. Name a folder for "
                 "the labels: --labels FOLDER. The dataset stays unchanged, and training reads both."
             )
+        parts = ("versions", "drafts", "predictions")
+        require_below(self.work.parent, [self.work / part / "file" for part in parts])
+        if self.folder is not None:  # names of DICOM cases come from the files
+            require_below(self.folder, [place for place in places.values() if place])
         for place in {place.parent for place in places.values() if place} | {self.work}:
             parent = next(one for one in (place, *place.parents) if one.exists())
             if not os.access(parent, os.W_OK | os.X_OK):
@@ -268,4 +274,7 @@ def damaged_draft(path: Path) -> UserError:
 
 def as_file_name(name: str) -> str:
     """A case name as the name of one file, whatever it contains."""
-    return quote(name, safe=" ()+,=@")
+    quoted = quote(name, safe=" ()+,=@").replace(".", "%2E", 1 if name.startswith(".") else 0)
+    if len(quoted) <= LONGEST_NAME:
+        return quoted
+    return f"{quoted[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:16]}"

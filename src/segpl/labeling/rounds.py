@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,12 +66,14 @@ class Rounds:
     def is_training(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def start(self, *, steps: int | None = None, folds: int | None = None) -> None:
+    def start(
+        self, labeled: Collection[str] = (), *, steps: int | None = None, folds: int | None = None
+    ) -> None:
         """Train the next round, or resume the last one if it is incomplete."""
         with self.lock:
             if self.is_training:
                 raise InputError("training is already in progress. Wait for it, or stop it.")
-            arguments = self.command(steps=steps, folds=folds)
+            arguments = self.command(labeled, steps=steps, folds=folds)
             self.current = Path(arguments[arguments.index("--out") + 1])
             command = [sys.executable, "-m", "segpl", *arguments]
             self.output.parent.mkdir(parents=True, exist_ok=True)
@@ -84,22 +86,29 @@ class Rounds:
                     start_new_session=True,  # Ctrl-C stops the server, which then stops this
                 )
 
-    def command(self, *, steps: int | None = None, folds: int | None = None) -> list[str]:
-        """The arguments of `segpl` for the next round."""
+    def command(
+        self, labeled: Collection[str] = (), *, steps: int | None = None, folds: int | None = None
+    ) -> list[str]:
+        """The arguments of `segpl` for the next round; `labeled` are the cases that have a label.
+
+        An incomplete round is resumed, unless there are new labels, or folds that would start from
+        weights that have seen their held-out cases.
+        """
         started = self.started
         chosen = ["--folds", str(folds)] if folds else []
-        if started and not is_complete(started[-1]):
-            return ["train", "--out", str(started[-1].path), "--resume", *chosen]
+        if started and not is_complete(last := started[-1]) and not has_new(last, labeled):
+            start = resolve(read_config(last.config), str(last.config)).train.start
+            if not (folds and start):
+                return ["train", "--out", str(last.path), "--resume", *chosen]
         out = ["--out", str(self.folder(len(started) + 1).path)]
         chosen += ["--steps", str(steps)] if steps else []
         if self.labels:
             chosen += ["--set", f"data.labels={self.labels.resolve()}"]
         if not started:
             return ["train", str(self.data), *out, *self.options, *chosen]
-        last = started[-1]
-        if not folds:  # a fold must not start from weights that have seen its held-out cases
-            chosen += ["--set", f"train.start={last.path}"]
-        return ["train", str(last.config), *out, *chosen]
+        trained = [folder for folder in started if folder.last.exists()]
+        weights = trained[-1].path if trained and not folds else ""
+        return ["train", str(started[-1].config), *out, *chosen, "--set", f"train.start={weights}"]
 
     def stop(self) -> None:
         """Stop training; it saves its current step."""
@@ -124,12 +133,25 @@ class Rounds:
                 found.append(Round(folder.path.name, labels, cross_validated_dice(folder)))
         return found
 
+    @property
+    def log(self) -> Path | None:
+        """The log that was written last: of the latest run, or of one of its folds."""
+        if not self.started:
+            return None
+        run = self.started[-1]
+        logs = [path for path in (run.log, *run.path.glob("fold-*/log.csv")) if path.exists()]
+        return max(logs, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+    @property
+    def fold(self) -> int | None:
+        """The fold in training, from 1; None in the final training."""
+        name = self.log.parent.name if self.is_training and self.log else ""
+        return int(name.removeprefix("fold-")) + 1 if name.startswith("fold-") else None
+
     def curve(self) -> list[tuple[int, float]]:
-        """Step and labeled loss of the latest run."""
-        if not self.started or not self.started[-1].log.exists():
-            return []
+        """Step and labeled loss of the latest training."""
         with suppress(UserError, ValueError, IndexError):
-            header, *rows = read_csv(self.started[-1].log)
+            header, *rows = read_csv(self.log) if self.log else [[]]
             column = header.index("supervised")
             points = [(int(row[0]), float(row[column])) for row in rows if len(row) == len(header)]
             return points[:: max(1, -(-len(points) // MOST_POINTS))]
@@ -154,6 +176,14 @@ class Rounds:
         text = f"{count_noun(more, 'more label')} changed the expected Dice by {gain:+.3f}"
         text += f" (± {error:.3f})"
         return f"{text}. More labels may not help." if gain < error else f"{text}."
+
+
+def has_new(folder: RunFolder, labeled: Collection[str]) -> bool:
+    """Whether cases have got a label since a run was started."""
+    if not folder.split.exists():
+        return False
+    split = Split.read(folder.split)
+    return not {*split.labeled, *split.validation, *split.test, *split.hidden}.issuperset(labeled)
 
 
 def is_complete(folder: RunFolder) -> bool:

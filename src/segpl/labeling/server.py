@@ -143,8 +143,7 @@ class LabelRequest(BaseHTTPRequestHandler):
                 scan = session.open(name, again=True)
                 self.send_json(session.describe(scan, window))
             case ["case", name, "image"]:
-                channel = parse_number(options.get("channel", "0"), "the channel")
-                self.send_content(image_bytes(session.open(name).image, channel))
+                self.send_content(image_bytes(session.open(name).image))
             case ["case", name, "mask"]:
                 scan = session.open(name)
                 self.send_content(mask_bytes(scan.grid, scan.indices))
@@ -179,7 +178,7 @@ class LabelRequest(BaseHTTPRequestHandler):
             case ["train"]:
                 self.read_body(MOST_OPTIONS)
                 text = options.get("steps", "")
-                steps = parse_number(text, "the number of steps", least=1) if text else None
+                steps = parse_steps(text) if text else None
                 session.train(steps=steps, folds=options.get("folds") == "1")
             case ["stop"]:
                 self.read_body(MOST_OPTIONS)
@@ -250,9 +249,9 @@ class LabelRequest(BaseHTTPRequestHandler):
         """Print nothing: the token is part of every address."""
 
 
-def parse_number(text: str, what: str, least: int = 0) -> int:
-    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < least:
+def parse_steps(text: str) -> int:
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
         raise RefusedError(
-            HTTPStatus.BAD_REQUEST, f"{what} must be a whole number, at least {least}"
+            HTTPStatus.BAD_REQUEST, "the number of steps must be a whole number, at least 1"
         )
     return int(text)

@@ -201,7 +201,10 @@ class Session:
 
     def describe(self, scan: OpenScan, window: str) -> dict[str, Any]:
         """What the page needs to show a scan."""
-        low, high = gray_window(scan.image.array[0])
+        array = scan.image.array
+        windows = [gray_window(values) for values in array]
+        if self.dims == 2 and len(array) == 3:  # colors
+            windows = [(min(low for low, _ in windows), max(high for _, high in windows))] * 3
         with self.lock:
             is_elsewhere = self.windows.touch(window, scan.case.name)
         return {
@@ -210,8 +213,8 @@ class Session:
             "shape": view_shape(scan.grid),
             "spacing": view_spacing(scan.grid),
             "channels": self.channel_names(scan),
-            "window": [low, max(high, low + 1e-6)],
-            "is_ct": bool(scan.image.array.min() <= -500),  # Hounsfield units of air
+            "windows": [[low, max(high, low + 1e-6)] for low, high in windows],
+            "is_ct": [bool(values.min() <= -500) for values in array],  # Hounsfield units of air
             "start": scan.start,
             "stamp": scan.stamp,
             "draft": scan.draft,
@@ -330,6 +333,7 @@ class Session:
         """The state of training, for the page."""
         return {
             "is_running": self.rounds.is_training,
+            "fold": self.rounds.fold,
             "curve": self.rounds.curve(),
             "steps": self.rounds.steps,
             "rounds": [asdict(one) for one in self.rounds.summary()],
@@ -344,7 +348,8 @@ class Session:
             raise InputError("no scan has a label yet. Label one first.")
         if folds and subjects < 2:
             raise InputError("cross-validation needs labels of two subjects. Label another scan.")
-        self.rounds.start(steps=steps, folds=min(MOST_FOLDS, subjects) if folds else None)
+        labeled = [case.name for case in self.dataset.labeled]
+        self.rounds.start(labeled, steps=steps, folds=min(MOST_FOLDS, subjects) if folds else None)
 
     def close(self) -> None:
         self.rounds.stop()

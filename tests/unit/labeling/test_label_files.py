@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -12,6 +13,7 @@ import pytest
 from nibabel.orientations import axcodes2ornt, ornt_transform
 from PIL import Image
 
+from segpl.data.case import Case
 from segpl.data.geometry import reorient, undo_reorient
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, suffix_of
@@ -253,12 +255,49 @@ def test_interrupted_save_keeps_label_and_draft(data, monkeypatch):
     assert [one.name for one in path.parent.iterdir()] == ["a.nii.gz"]
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "../../x", "a\\b", ".hidden"])
+@pytest.mark.parametrize(
+    "name", ["..", ".", "a/b", "../../x", "a\\b", ".hidden", "ü" * 120, "a" * 251]
+)
 def test_case_name_never_leaves_its_folder(data, name):
     """Names of DICOM cases come from the files."""
     files = files_of(data)
     files.save_draft(name, Draft(drawn(), "labeled", ""))
     assert files.draft_file(name).parent == files.work / "drafts"
+    assert files.draft_file(name) != files.draft_file(f"{name}a")
+    image = data / "images" / "a.nii.gz"
+    case = Case(name, (image,))
+    kept = files.keep_strokes(case, drawn(), read_image([image], 3).grid)
+    assert kept.resolve().parents[1] == files.work / "versions"
+    assert files.versions(name) == [kept]
+
+
+def test_label_of_a_traversing_name_is_refused(data, tmp_path):
+    dataset = read_dataset(data)
+    case = Case("../x", dataset.cases[0].images)
+    with pytest.raises(InputError, match="leads out of"):
+        LabelFiles(replace(dataset, cases=(case,)), tmp_path / "mine", CLASSES)
+
+
+@pytest.mark.parametrize("name", [".segpl", ".segpl/versions", ".segpl/drafts"])
+def test_links_out_of_the_dataset_are_refused(data, tmp_path, name):
+    (tmp_path / "elsewhere").mkdir()
+    (data / name).parent.mkdir(exist_ok=True)
+    (data / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="leads out of"):
+        files_of(data)
+
+
+def test_linked_label_is_replaced_and_its_target_is_not(data, tmp_path):
+    outside = tmp_path / "outside.nii.gz"
+    write_scan(outside)
+    before = outside.read_bytes()
+    (data / "labels").mkdir()
+    (data / "labels" / "a.nii.gz").symlink_to(outside)
+    files = files_of(data)
+    path = save(files, data, "a", drawn())
+    assert not path.is_symlink()
+    assert outside.read_bytes() == before
+    assert [one.read_bytes() for one in files.versions("a")] == [before]
 
 
 def test_number_without_a_class_is_an_error():

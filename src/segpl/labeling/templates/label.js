@@ -9,7 +9,7 @@
   const CLASS_KEYS = "123456789";
   const ELSEWHERE = "This scan is also open in another window. Draw in one of them only.";
   const state = {
-    scan: null, drawing: null, tool: "pen", pen: 1, plane: "multi", queue: [], version: 0, stored: 0, sending: null,
+    scan: null, drawing: null, channel: 0, tool: "pen", pen: 1, plane: "multi", queue: [], version: 0, stored: 0, sending: null,
     force: false, isBusy: false, isOvertaken: false, wanted: "", isTraining: false,
   };
 
@@ -275,14 +275,7 @@
       this.nv.updateGLVolume();
     }
 
-    async setChannel(channel) {
-      if (channel === this.channel) return;
-      const isFirst = this.channel === undefined;
-      this.channel = channel;
-      if (isFirst) return;
-      const image = await getBytes(ofCase(this.scan.name, "image"), { channel });
-      await this.load(image, this.mask.slice().buffer);
-    }
+    setChannel(channel) { this.nv.setFrame4D(this.nv.volumes[0].id, channel); }
 
     async setUncertainty(bytes) {
       const { nv } = this;
@@ -413,9 +406,17 @@
 
   // one scan
 
-  const presets = (scan) => {
-    const [low, high] = scan.window;
-    return { full: [low, high], ...(scan.is_ct ? CT : {}) };
+  const presets = () => { // of the channel
+    const { scan, channel } = state;
+    return { full: scan.windows[channel], ...(scan.is_ct[channel] ? CT : {}) };
+  };
+  const chooseChannel = (channel) => {
+    state.channel = channel;
+    const all = Object.values(presets());
+    state.limits = [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
+    $("preset").replaceChildren(...Object.keys(presets()).map((one) => new Option(one)));
+    state.drawing.setChannel(channel);
+    choosePreset("full");
   };
   const applyWindow = () => {
     if (!state.drawing) return;
@@ -425,7 +426,7 @@
     state.drawing.setRange([level - width / 2, level + width / 2]);
   };
   const choosePreset = (name) => {
-    const range = presets(state.scan)[name];
+    const range = presets()[name];
     const [low, high] = state.limits;
     $("preset").value = name;
     $("level").value = ((range[0] + range[1]) / 2 - low) / (high - low);
@@ -476,14 +477,11 @@
 
   const show = (scan) => {
     Object.assign(state, { scan, version: 0, stored: 0, force: false, isOvertaken: false });
-    const all = Object.values(presets(scan));
-    state.limits = [Math.min(...all.map(([low]) => low)), Math.max(...all.map(([, high]) => high))];
     $("empty").hidden = true;
     $("name").textContent = scan.name;
     const words = { predicted: "from the prediction", labeled: "from the label", unlabeled: "from an empty mask", corrected: "from the label" };
     $("start").textContent = (scan.draft ? "unsaved strokes restored, " : "") + words[scan.start]
       + (scan.versions ? `, ${scan.versions} earlier version${scan.versions > 1 ? "s" : ""}` : "");
-    $("preset").replaceChildren(...Object.keys(presets(scan)).map((one) => new Option(one)));
     $("channel").replaceChildren(...scan.channels.map((one, index) => new Option(one, index)));
     $("channel-choice").hidden = scan.channels.length < 2 || (scan.dims === 2 && scan.channels.length === 3);
     $("uncertainty-choice").hidden = !scan.has_uncertainty;
@@ -500,10 +498,9 @@
       button.onclick = () => choose({ pen: index + 1, tool: state.tool === "eraser" || state.tool === "move" ? "pen" : state.tool });
       return button;
     }));
-    state.drawing.setChannel(0);
     state.drawing.setSize(Number($("size").value));
     state.drawing.setOpacity(Number($("opacity").value));
-    choosePreset("full");
+    chooseChannel(0);
     choose({});
     say("");
     if (scan.opened_elsewhere) warn(ELSEWHERE);
@@ -620,7 +617,7 @@
     state.isTraining = training.is_running;
     const step = curve.length ? curve[curve.length - 1][0] : 0;
     $("training-state").textContent = training.is_running
-      ? `Training${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
+      ? `Training${training.fold ? ` fold ${training.fold}` : ""}${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
       : last
         ? `The run ${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(2)}`}.`
           + (labels > last.labels ? ` ${labels - last.labels} new.` : "")
@@ -754,11 +751,7 @@
   $("opacity").oninput = () => state.drawing?.setOpacity(Number($("opacity").value));
   $("level").oninput = $("width").oninput = applyWindow;
   $("preset").onchange = () => choosePreset($("preset").value);
-  $("channel").onchange = () => busily(async () => {
-    await flush();
-    await state.drawing?.setChannel(Number($("channel").value));
-    applyWindow();
-  });
+  $("channel").onchange = () => { if (state.scan) chooseChannel(Number($("channel").value)); };
   $("uncertainty").onchange = () => showUncertainty().catch(complain);
   $("help-button").onclick = help;
   $("save").onclick = save;
