@@ -149,6 +149,9 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
     data, labels = make_dataset(tmp_path / "data", dims=2, side=32), tmp_path / "labels"
+    odd = """ü <img src=x onerror=document.title='bad'> %2F#?&"'"""
+    unlabeled = data / "unlabeled" / "imgs"
+    (unlabeled / "u1.png").rename(unlabeled / f"{odd}.png")
     monkeypatch.chdir(tmp_path)
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path) as page:
         page.open(address, width=1400)
@@ -169,8 +172,16 @@ def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
         page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
         shoot(page, "picture-1400")
         page.press("Enter")
-        page.wait("document.body.dataset.ready === 'u1'")
+        page.wait(f"document.body.dataset.ready === {json.dumps(odd)}")
+        assert text(page, "name") == odd
+        page.press("b")
+        page.drag(at(2, 25), at(6, 25))
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        page.press("Enter")
+        page.wait("document.body.dataset.ready === 'none'")
+        assert page.run("document.title") == "segpl label"
         assert page.complaints() == []
+    assert np.asarray(Image.open(labels / f"{odd}.png"))[25, 2:7].all()
     expected = np.zeros((32, 32), np.uint8)
     expected[4:11, 8:21] = 1
     expected[6:9, 11:14] = 0  # the eraser is three pixels wide, without its corners
@@ -297,7 +308,7 @@ def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
 @IN_BROWSER
 @pytest.mark.slow
 def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
-    data, labels = make_dataset(tmp_path / "data", dims=2), tmp_path / "labels"
+    data, labels = make_dataset(tmp_path / "data", dims=2, side=32), tmp_path / "labels"
     monkeypatch.chdir(tmp_path)
 
     def draw(row: float) -> None:
@@ -337,7 +348,7 @@ def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
         page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
         page.turn_to(first)
         offline(False)
-        wait_for("another window has drawn on this scan since you opened it. Your mask is stored")
+        wait_for("Another window has drawn on this scan since you opened it. Your mask is stored")
         assert page.run("document.getElementById('stage').inert")
         (kept,) = (labels / ".segpl" / "versions" / "u0").iterdir()
         assert drawn_rows(np.asarray(Image.open(kept))) == [0.3]

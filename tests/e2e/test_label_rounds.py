@@ -104,13 +104,14 @@ def rounds_in(root: Path, labels: Path | None = None) -> Rounds:
 def fake_run(path: Path, *, steps: int, taken: int, dice: list[float] | None = None) -> None:
     folder = RunFolder(path)
     write_text(folder.config, f"[train]\nsteps = {steps}\n")
-    write_text(folder.log, f"step,supervised\n1,0.9\n{taken},0.5\n")
+    write_text(folder.log, f"step,pseudo,supervised\n1,0,0.9\n{taken},0,0.5\n{taken}")
     write_text(folder.last, "")
     names = tuple(f"case{number}" for number in range(len(dice or [0])))
     Split(names, (), (), (), ()).write(folder.split)
     if dice:
         rows = "".join(
-            f"{steps},0,{name},organ,{value}\n" for name, value in zip(names, dice, strict=True)
+            f"{steps},0,{name},organ,{value - 0.01}\n{steps},0,{name},vessel,{value + 0.01}\n"
+            for name, value in zip(names, dice, strict=True)
         )
         write_text(folder.folds, f"step,fold,case,class,dice\n{rows}")
 
@@ -145,6 +146,9 @@ def test_incomplete_round_is_resumed(tmp_path):
     expected = ["train", "--out", str(tmp_path / "runs" / "x-2"), "--resume"]
     assert rounds.command(steps=7) == expected
     assert rounds.command(["case0"], folds=2) == [*expected, "--folds", "2"]
+    every = (("case0",), ("case3",), ("case1",), ("case2",), ("case3",))
+    Split(*every).write(RunFolder(tmp_path / "runs" / "x-2").split)
+    assert rounds.command(["case0", "case1", "case2", "case3"]) == expected
 
 
 def test_incomplete_round_without_the_new_labels_is_not_resumed(tmp_path):
@@ -192,8 +196,11 @@ def test_advice_compares_the_gain_with_its_error(tmp_path, gain, is_worth_it):
     rounds = rounds_in(tmp_path)
     assert rounds.advice() == ""
     dice = [0.5 + gain, 0.55 + gain, 0.6 + gain]
-    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20, dice=dice)
-    first, second = rounds.summary()
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20)  # without cross-validation
+    fake_run(tmp_path / "runs" / "x-3", steps=20, taken=20, dice=dice)
+    fake_run(tmp_path / "runs" / "x-4", steps=20, taken=20)
+    RunFolder(tmp_path / "runs" / "x-4").split.write_text("being written")
+    first, _, second = rounds.summary()
     assert (first.labels, second.labels) == (2, 3)
     assert first.dice == pytest.approx(0.55)
     assert second.dice == pytest.approx(0.55 + gain)
@@ -210,6 +217,8 @@ def test_run_in_training_does_not_predict(tmp_path, monkeypatch):
     real = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda _, **options: real(["sleep", "60"], **options))
     rounds.start()
+    assert rounds.process is not None
+    assert os.getpgid(rounds.process.pid) != os.getpgid(0)  # Ctrl-C is for the server
     assert [one.path.name for one in rounds.trained] == ["x"]
     rounds.stop()
     assert [one.path.name for one in rounds.trained] == ["x", "x-2"]
@@ -232,6 +241,23 @@ def test_stopping_is_not_a_failure(tmp_path):
     assert not rounds.is_training
     assert rounds.process.returncode == -signal.SIGTERM
     assert rounds.failure == ""
+
+
+@pytest.mark.parametrize(("code", "is_failure"), [(0, False), (1, True), (143, False), (-9, True)])
+def test_failure_is_the_end_of_the_output(tmp_path, code, is_failure):
+    rounds = rounds_in(tmp_path)
+    write_text(rounds.output, "".join(f"line {number}.\n" for number in range(100)))
+    rounds.process = subprocess.Popen(["true"])
+    rounds.process.wait()
+    rounds.process.returncode = code
+    assert ("line 99." in rounds.failure) is is_failure
+    assert "line 50." not in rounds.failure
+
+
+def test_round_whose_log_has_no_step_yet_is_resumed(tmp_path):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20)
+    write_text(RunFolder(tmp_path / "runs" / "x").log, "step,supervised\n")
+    assert "--resume" in rounds_in(tmp_path).command()
 
 
 def test_round_without_weights_is_resumed_and_long_curves_are_thinned(tmp_path):

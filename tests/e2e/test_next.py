@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from conftest import ANY, make_dataset, train_runs
 import segpl as package
 from segpl.data.cache import Volume
 from segpl.data.masks import voxel_entropy
-from segpl.data.readers import read_image, read_label
+from segpl.data.plan import Plan
+from segpl.data.readers import read_image
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.labeling import measures
 from segpl.labeling.measures import ScanMeasures
 from segpl.labeling.ranking import RANKING_RULES, rank_cases
+from segpl.labeling.rounds import Rounds
 from segpl.labeling.session import Session
 from segpl.predict import inference
 from segpl.predict.inference import PredictedImage
@@ -203,14 +207,53 @@ def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
     assert {name for name, state in states.items() if state == "predicted"} == {"u3", *following}
 
 
+def test_ranking_that_fails_says_why(runs, tmp_path, monkeypatch):
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+
+    def fail(*_: object, **__: object) -> None:
+        raise InputError("no scans")
+
+    monkeypatch.setattr("segpl.labeling.ranking.rank_cases", fail)
+    monkeypatch.setattr(session.predictions, "predict", fail)
+    for _ in range(3):  # ranks, predicts the next scans, and tries neither again
+        found = session.queue()
+        assert session.predictions.worker is not None
+        session.predictions.worker.join(60)
+    assert found["ranking"] == "The scans are in the order of the dataset: no scans"
+    assert len(session.predictions.tried) == 2
+    worker = session.predictions.worker
+    session.queue()
+    assert session.predictions.worker is worker
+
+
+def test_nothing_runs_in_the_background_during_training(runs, tmp_path, monkeypatch):
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    monkeypatch.setattr(Rounds, "is_training", True)
+    session.queue()
+    assert session.predictions.worker is None
+
+
+def test_classes_are_those_of_the_latest_run(runs, tmp_path):
+    for name, classes in (("x", {"background": 0, "a": 1}), ("x-2", {"background": 0, "b": 1})):
+        folder = RunFolder(tmp_path / name)
+        folder.path.mkdir()
+        shutil.copy(runs / "teacher" / "config.toml", folder.config)
+        replace(Plan.read(runs / "teacher" / "plan.json"), classes=classes).write(folder.plan)
+    session = Session(runs / "data", run=tmp_path / "x", labels=tmp_path / "labels")
+    assert session.classes.names == ("background", "b")
+
+
 def test_mask_in_the_page_is_that_of_segpl_predict(runs, tmp_path):
     session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
-    scan, run = session.open("u1"), load_run(runs / "teacher", quiet=True)
     image = runs / "data" / "unlabeled" / "imgs" / "u1.png"
-    (mask,) = run.predict(image, out=tmp_path / "masks")
-    np.testing.assert_array_equal(session.classes.labels(scan.indices), read_label(mask).array)
+    other = np.zeros(read_image([image], 2).grid.shape, np.uint8)  # of the last round
+    path = session.predictions.file("u1")
+    path.parent.mkdir(parents=True)
+    np.savez(path, indices=other, uncertainty=other, weights="other")
+    scan, run = session.open("u1"), load_run(runs / "teacher", quiet=True)
     fast = run.predict_array(read_image([image], 2).array, fast=True)
     plain = run.predict_array(read_image([image], 2).array)
+    np.testing.assert_array_equal(session.classes.labels(scan.indices), plain.labels)
     assert (fast.probabilities != plain.probabilities).any()
     entropy = voxel_entropy(plain.probabilities).max(0) / np.log(2)
     np.testing.assert_allclose(scan.uncertainty / 255, entropy, atol=1 / 255)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from segpl.data.geometry import reorient, reorient_axes, undo_reorient
 from segpl.data.readers import Grid, Image
 from segpl.errors import InputError
-from segpl.labeling.label_files import Indices
+from segpl.labeling.class_table import Indices
 
 VIEW = "RAS"  # axes in the browser
 

@@ -17,12 +17,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfolder
@@ -30,50 +28,16 @@ from segpl.data.layouts.folders import IMAGE_FOLDERS, LABEL_FOLDERS
 from segpl.data.readers import Grid, Label, read_case_label, stem_of, suffix_of
 from segpl.errors import InputError, UserError, count_noun
 from segpl.files import one_process, read_record, require_below, write_atomically, write_json
+from segpl.labeling.class_table import ClassTable, Indices
 from segpl.predict.writers import NIFTI, output_name, write_labels
 
 WORK = ".segpl"
-LONGEST_NAME = 150  # characters; file systems allow 255 bytes, with a suffix
+LONGEST_FILE_NAME = 150  # characters; file systems allow 255 bytes, with a suffix
 DAMAGED = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error)  # of `np.load`
 LABELED, CORRECTED, SKIPPED, PREDICTED, UNLABELED_STATE = (
     *("labeled", "corrected", "skipped"),
     *("predicted", "unlabeled"),
 )
-Indices = NDArray[np.uint8]  # (*S), places in a table of classes
-
-
-@dataclass(frozen=True, slots=True)
-class ClassTable:
-    """Classes in the order of their index in the browser; background has index 0."""
-
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]  # in label files
-
-    def __post_init__(self) -> None:
-        if len(self.names) > 256:
-            raise InputError(
-                f"the dataset has {len(self.names)} classes, but at most 255 can be drawn."
-            )
-
-    def indices(self, labels: NDArray[Any], source: object) -> Indices:
-        """Numbers of a label file as indices."""
-        order = np.argsort(self.numbers)
-        numbers = np.asarray(self.numbers)[order]
-        places = np.searchsorted(numbers, labels).clip(0, len(numbers) - 1)
-        if (numbers[places] != labels).any():
-            known = zip(self.numbers, self.names, strict=True)
-            strange = int(labels[numbers[places] != labels].flat[0])
-            raise InputError(
-                f"{source} contains the number {strange}, which is not a class. The classes are "
-                f"{', '.join(f'{number} {name}' for number, name in known)}"
-                ". Name all classes in labels.json in the dataset folder."
-            )
-        indices: Indices = order.astype(np.uint8)[places]
-        return indices
-
-    def labels(self, indices: Indices) -> NDArray[np.int32]:
-        """Indices as numbers of a label file."""
-        return np.asarray(self.numbers, np.int32)[indices]
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +239,6 @@ def damaged_draft(path: Path) -> UserError:
 def as_file_name(name: str) -> str:
     """A case name as the name of one file, whatever it contains."""
     quoted = quote(name, safe=" ()+,=@").replace(".", "%2E", 1 if name.startswith(".") else 0)
-    if len(quoted) <= LONGEST_NAME:
+    if len(quoted) <= LONGEST_FILE_NAME:
         return quoted
-    return f"{quoted[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:16]}"
+    return f"{quoted[:LONGEST_FILE_NAME]}-{sha256(name.encode()).hexdigest()[:16]}"

@@ -18,7 +18,8 @@ from segpl.data.masks import voxel_entropy
 from segpl.data.readers import Image, read_image
 from segpl.errors import UserError
 from segpl.files import write_atomically
-from segpl.labeling.label_files import DAMAGED, ClassTable, Indices, as_file_name, file_stamp
+from segpl.labeling.class_table import ClassTable, Indices
+from segpl.labeling.label_files import DAMAGED, as_file_name, file_stamp
 from segpl.labeling.rounds import Rounds
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from segpl.data.case import Case, Dataset
-from segpl.data.inspect import are_classes, detect_dims
+from segpl.data.case import Case
+from segpl.data.inspect import detect_dims
 from segpl.data.layouts import read_dataset
-from segpl.data.plan import Plan
-from segpl.data.readers import Grid, Image, read_case_label, read_image
+from segpl.data.readers import Grid, Image, read_image
 from segpl.display import CLASS_COLORS
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.labeling.browser_arrays import mask_from, view_shape, view_spacing
+from segpl.labeling.class_table import Indices, find_classes
 from segpl.labeling.label_files import (
     CORRECTED,
     LABELED,
@@ -28,9 +28,7 @@ from segpl.labeling.label_files import (
     SKIPPED,
     UNLABELED_STATE,
     WORK,
-    ClassTable,
     Draft,
-    Indices,
     LabelFiles,
     file_stamp,
 )
@@ -262,7 +260,7 @@ class Session:
             if self.is_overtaken(name, window, draft):
                 kept = self.files.keep_strokes(self.case(name), indices, grid)
                 raise StaleLabelError(
-                    "another window has drawn on this scan since you opened it. Your mask is "
+                    "Another window has drawn on this scan since you opened it. Your mask is "
                     f"stored as {kept}."
                 )
             self.files.save_draft(name, Draft(indices, start, stamp))
@@ -287,7 +285,7 @@ class Session:
             if (is_overtaken or stamp != file_stamp(case.label)) and not force:
                 deed = "drawn on" if is_overtaken else "saved a label of"
                 raise StaleLabelError(
-                    f"another window or program has {deed} this scan since you opened it. Save "
+                    f"Another window or program has {deed} this scan since you opened it. Save "
                     "again to replace it; it stays among the earlier versions."
                 )
             grid, start = self.drawn_on(name)
@@ -296,7 +294,6 @@ class Session:
                 self.files.keep_strokes(case, other.indices, grid)
             state = LABELED if start == UNLABELED_STATE else CORRECTED
             self.files.save(self.dataset, case, indices, grid, state=state)
-            self.scans.pop(name, None)
             self.read_again()
 
     def skip(self, name: str) -> None:
@@ -307,7 +304,6 @@ class Session:
         with self.lock:
             if not self.is_overtaken(self.case(name).name, window, draft):
                 self.files.discard_draft(name)
-            self.scans.pop(name, None)
 
     def thumbnail(self, name: str) -> str:
         """A data URL of a slice with the label or the prediction."""
@@ -353,22 +349,3 @@ class Session:
 
     def close(self) -> None:
         self.rounds.stop()
-
-
-def find_classes(dataset: Dataset, rounds: Rounds, dims: int) -> ClassTable:
-    """Classes of the latest run, otherwise of the dataset, otherwise those in its labels."""
-    plan = next((folder.plan for folder in reversed(rounds.started)), None)
-    classes = Plan.read(plan).classes if plan and plan.exists() else dataset.classes
-    if classes is None:
-        found: set[int] = set()
-        for case in dataset.labeled:
-            numbers = set(np.unique(read_case_label(case, dims).array).tolist())
-            numbers -= {0, dataset.ignore}
-            found |= numbers if are_classes(numbers) else set()
-        names = ["foreground"] if len(found) < 2 else [f"class-{one}" for one in sorted(found)]
-        classes = {"background": 0, **dict(zip(names, sorted(found) or [1], strict=True))}
-    else:
-        dataset.require_numbers(classes, plan or dataset.root)
-    ignore = {} if dataset.ignore is None else {"ignore": dataset.ignore}
-    pairs = [*classes.items(), *ignore.items()]
-    return ClassTable(tuple(name for name, _ in pairs), tuple(number for _, number in pairs))

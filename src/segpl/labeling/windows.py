@@ -20,7 +20,7 @@ class Windows:
             for (case, other), when in self.seen.items()
             if now - when < WINDOW_SECONDS and (other != window or case == name)
         }
-        if window and name:
+        if name:
             self.seen[name, window] = now
         return any(case == name and other != window for case, other in self.seen)
 

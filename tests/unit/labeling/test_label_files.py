@@ -18,7 +18,8 @@ from segpl.data.geometry import reorient, undo_reorient
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, suffix_of
 from segpl.errors import InputError
-from segpl.labeling.label_files import ClassTable, Draft, LabelFiles, label_target
+from segpl.labeling.class_table import ClassTable
+from segpl.labeling.label_files import Draft, LabelFiles, label_target
 
 SHAPE = (5, 6, 7)
 CLASSES = ClassTable(("background", "organ", "tumor"), (0, 7, 300))

@@ -6,10 +6,11 @@ import gzip
 import http.client
 import json
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -19,7 +20,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from segpl.display import CLASS_COLORS
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes
+from segpl.labeling.class_table import find_classes
 from segpl.labeling.server import ADDRESS, FIRST_PORT, LabelServer
 from segpl.labeling.session import Session
 from segpl.labeling.windows import WINDOW_SECONDS
@@ -214,6 +217,7 @@ def test_saved_label_is_what_was_drawn_on_the_grid_of_the_image(client, root):
     found = client.json("case/a/description?window=1")
     assert (found["shape"], found["start"]) == ([6, 4, 5], "unlabeled")
     assert [one["name"] for one in found["classes"]] == ["background", "class-3", "class-9"]
+    assert [one["color"] for one in found["classes"]][1:] == list(CLASS_COLORS[:2])
     client.json("case/a/label", drawn())
     image, label = (nibabel.load(root / part / "a.nii.gz") for part in ("images", "labels"))
     assert label.affine.tobytes() == image.affine.tobytes()
@@ -407,7 +411,7 @@ def test_strokes_of_two_windows_are_both_kept(client, root):
     # an answer that was lost: the window sends its strokes again
     assert client.json("case/a/draft?window=1", first)["draft"] != stored
     status, why = client.refusal("case/a/draft?window=2", second)
-    assert (status, "another window has drawn" in why) == (409, True)
+    assert (status, "Another window has drawn" in why) == (409, True)
     assert versions() == [numbers(second)]
     assert not client.json("queue?window=1&case=a")["is_overtaken"]
     assert client.json("queue?window=2&case=a")["is_overtaken"]
@@ -431,7 +435,7 @@ def test_label_saved_elsewhere_is_replaced_only_on_purpose(client, root):
     nibabel.Nifti1Image(other, AFFINE).to_filename(root / "labels" / "c.nii.gz")
     status, why = client.refusal(f"case/c/label?stamp={stamp}", drawn())
     assert status == 409
-    assert "another window or program" in why
+    assert "Another window or program" in why
     np.testing.assert_array_equal(nibabel.load(root / "labels" / "c.nii.gz").dataobj, other)
     client.json(f"case/c/label?stamp={stamp}&force=1", drawn())
     (version,) = client.server.session.files.versions("c")
@@ -449,6 +453,20 @@ def test_mask_of_another_program_is_picked_up(client, root, monkeypatch):
     assert client.ask("case/b/mask")[1].count(2) == 1
 
 
+def test_new_mask_of_another_program_is_not_replaced(client, root):
+    """Saving looks for it, whenever the dataset was last read."""
+    stamp = client.json("case/a/description")["stamp"]
+    nibabel.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE).to_filename(root / "labels" / "a.nii.gz")
+    assert client.refusal(f"case/a/label?stamp={stamp}", drawn())[0] == 409
+
+
+def test_open_scan_follows_its_file(client, root):
+    """The mask that is sent is that of the label file, also if the scan is in memory."""
+    assert client.ask("case/c/mask")[1].count(1) == 1
+    nibabel.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE).to_filename(root / "labels" / "c.nii.gz")
+    assert client.ask("case/c/mask")[1].count(1) == 0
+
+
 def test_stray_mask_is_reported_and_labeling_continues(client, root, monkeypatch):
     monkeypatch.setattr("segpl.labeling.session.RESCAN_SECONDS", 0)
     (root / "labels" / "stray.nii.gz").write_bytes(b"")
@@ -463,8 +481,7 @@ def test_stray_mask_is_reported_and_labeling_continues(client, root, monkeypatch
 
 
 def test_open_scans_come_first_and_saving_moves_one_back(client):
-    def names() -> list[tuple[str, str]]:
-        client.server.session.scanned = -1e9
+    def names() -> list[tuple[str, str]]:  # at once, not at the next scan of the dataset
         return [(one["name"], one["state"]) for one in client.json("queue")["scans"]]
 
     assert names() == [("a", "unlabeled"), ("b", "unlabeled"), ("c", "labeled")]
@@ -488,9 +505,15 @@ def test_suggestions_order_the_open_scans_with_their_reasons(client):
     ]
 
 
-def test_thumbnail_is_a_jpeg(client):
-    status, content = client.ask("case/c/thumbnail")
-    assert (status, content[:3]) == (200, b"\xff\xd8\xff")
+def test_thumbnail_is_a_jpeg_of_the_label_or_the_prediction(client):
+    status, plain = client.ask("case/a/thumbnail")
+    assert (status, plain[:3]) == (200, b"\xff\xd8\xff")
+    path, mask = client.server.session.predictions.file("a"), np.ones(SHAPE, np.uint8)
+    path.parent.mkdir(parents=True)
+    np.savez(path, indices=mask, uncertainty=mask, weights="")
+    predicted = client.ask("case/a/thumbnail")[1]
+    client.json("case/a/label", bytes([2]) * 120)
+    assert len({plain, predicted, client.ask("case/a/thumbnail")[1]}) == 3
 
 
 def test_discarded_strokes_are_gone(client):
@@ -512,6 +535,38 @@ def test_training_needs_a_label(tmp_path):
 @pytest.mark.parametrize("steps", ["-1", "0", "x", "1e3", "9" * 5000])
 def test_bad_number_of_steps_is_refused(client, steps):
     assert client.refusal(f"train?steps={steps}", b"")[0] == 400
+
+
+def test_training_gets_the_labels_of_now_and_a_fold_for_each_subject(client, root, monkeypatch):
+    session, started = client.server.session, []
+    monkeypatch.setattr(
+        session.rounds, "start", lambda *names, **rest: started.append((names, rest))
+    )
+    nibabel.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE).to_filename(root / "labels" / "a.nii.gz")
+    client.json("train?steps=7&folds=1", b"")
+    client.json("train", b"")
+    assert started == [
+        ((["a", "c"],), {"steps": 7, "folds": 2}),
+        ((["a", "c"],), {"steps": None, "folds": None}),
+    ]
+    same = tuple(replace(case, subject="x") for case in session.dataset.cases)
+    monkeypatch.setattr(session, "read_again", lambda: None)
+    session.dataset = replace(session.dataset, cases=same)
+    assert "two subjects" in client.refusal("train?folds=1", b"")[1]
+
+
+def test_closing_stops_the_training(client):
+    session = client.server.session
+    session.rounds.process = subprocess.Popen(["sleep", "60"])
+    session.close()
+    assert not session.rounds.is_training
+
+
+def test_test_cases_are_not_shown(client):
+    session = client.server.session
+    first, *others = session.dataset.cases
+    session.dataset = replace(session.dataset, cases=(replace(first, is_test=True), *others))
+    assert [one["name"] for one in client.json("queue")["scans"]] == ["b", "c"]
 
 
 def test_cross_validation_needs_two_subjects(client):
@@ -541,6 +596,7 @@ def test_every_channel_has_its_window(tmp_path):
     session = Session(tmp_path, run=tmp_path / "run")
     scan = session.open("a")
     found = session.describe(scan, "")
+    assert found["channels"] == ["c0", "c1"]
     assert found["is_ct"] == [True, False]
     assert found["windows"] == [[-1000, 200], [0, 4]]
     shown = nibabel.Nifti1Image.from_bytes(image_bytes(scan.image)).get_fdata()
@@ -573,6 +629,9 @@ def test_few_scans_stay_in_memory(client):
     for name in "abc":
         client.json(f"case/{name}/description")
     assert list(client.server.session.scans) == ["b", "c"]
+    client.ask("case/b/mask")
+    client.json("case/a/description")
+    assert list(client.server.session.scans) == ["b", "a"]  # the one that was used last
 
 
 def test_prediction_of_other_weights_is_not_used(client):
@@ -584,6 +643,16 @@ def test_prediction_of_other_weights_is_not_used(client):
     assert session.predictions.stored("a", SHAPE, "second") is None
     assert session.predictions.stored("a", (4, 5, 7), "first") is None
     assert session.predictions.stored("a", SHAPE, "first") is not None
+
+
+def test_probabilities_and_ignored_voxels_are_no_classes(tmp_path):
+    data = write_scans(tmp_path / "data")
+    values = np.linspace(0, 500, 120).astype(np.int16).reshape(SHAPE)
+    nibabel.Nifti1Image(values, AFFINE).to_filename(data / "labels" / "a.nii.gz")
+    session = Session(data, run=tmp_path / "run")
+    assert session.classes.numbers == (0, 3, 9)
+    dataset = replace(session.dataset, ignore=9)
+    assert find_classes(dataset, session.rounds, 3).names == ("background", "foreground", "ignore")
 
 
 def test_ignore_label_is_the_last_class(tmp_path):

@@ -526,6 +526,7 @@
     await poll();
     state.wanted ||= nextName(name) ?? "";
     if (state.wanted) return showWanted();
+    state.isOvertaken = false;
     state.drawing?.close();
     state.drawing = null;
     $("name").textContent = $("start").textContent = "";
@@ -605,10 +606,12 @@
     const place = ([x, y]) => [34 + (238 * (x - left)) / (right - left || 1), 76 - (56 * (y - low)) / (high - low || 1)];
     const path = points.map((point) => place(point).map((one) => one.toFixed(1)).join(",")).join(" ");
     const dots = points.length > 30 ? "" : points.map((point) => { const [x, y] = place(point); return `<circle cx="${x}" cy="${y}" r="2.5" fill="var(--accent)"/>`; }).join("");
+    const digits = high - low < 0.1 ? 3 : 2;
     const text = (x, y, words, anchor) => `<text x="${x}" y="${y}" text-anchor="${anchor}" font-size="10" fill="var(--soft)">${words}</text>`;
     svg.innerHTML = `<path d="M34 18V78H274" fill="none" stroke="var(--line)"/><polyline points="${path}" fill="none" stroke="var(--accent)" stroke-width="1.5"/>${dots}`
-      + text(31, 24, high.toFixed(2), "end") + text(31, 78, low.toFixed(2), "end") + text(34, 90, left, "start")
-      + text(274, 90, right, "end") + text(154, 90, xName, "middle") + text(34, 10, yName, "start");
+      + text(31, 78, low.toFixed(digits), "end") + (high > low ? text(31, 24, high.toFixed(digits), "end") : "")
+      + text(34, 90, left, "start") + (right > left ? text(274, 90, right, "end") : "")
+      + text(154, 90, xName, "middle") + text(34, 10, yName, "start");
   };
 
   const showTraining = (training, labels) => {
@@ -619,7 +622,7 @@
     $("training-state").textContent = training.is_running
       ? `Training${training.fold ? ` fold ${training.fold}` : ""}${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
       : last
-        ? `The run ${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(2)}`}.`
+        ? `The run ${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(3)}`}.`
           + (labels > last.labels ? ` ${labels - last.labels} new.` : "")
         : "No run yet. Label a few scans from empty masks, then train: later masks start from predictions.";
     $("train").textContent = training.is_running ? "Stop" : "Train";
