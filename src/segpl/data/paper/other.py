@@ -163,7 +163,7 @@ def write_case(
     image = read_image(case.images, dims)
     array = normalize_case(image.array)  # (C, *S)
     label = np.zeros(image.grid.shape, np.uint8)
-    if role != "unlabeled":
+    if case.label:
         stored = read_case_label(case, dims)
         if difference := grid_difference(image.grid, stored.grid):
             raise InputError(
