@@ -42,18 +42,20 @@ class InThisProcess(Engine):
 
     name = "local"
 
-    def __init__(self, *lost: int) -> None:
+    def __init__(self, *lost: int, workers: int = 2) -> None:
         super().__init__(EngineOptions())
-        self.lost = lost
+        self.lost, self.workers = lost, workers
+        self.names: list[str] = []  # of its tasks
 
     def check(self, tasks):
         pass
 
     def slots(self, tasks):
-        return 2
+        return self.workers
 
     def run(self, tasks):
         for number, task in enumerate(tasks):
+            self.names.append(task.name)
             yield Update(task)
             call = pickle.loads(pickle.dumps(task.call))
             yield Update(task, "its process was killed." if number in self.lost else call())
@@ -145,7 +147,7 @@ def test_a_killed_prediction_resumes_without_repeating_a_finished_scan(
     out, copy = tmp_path / "out", tmp_path / "copy"
     monkeypatch.setattr(predictor, "MOST_AHEAD", 1)
     if overwrite:
-        predict_on(PLAIN, replace(request_of, options=OPTIONS | {"fast": False}), [scans], out)
+        predict_on(PLAIN, request_of, [scans], out)
     copied_at(5, out, copy, monkeypatch)
     predict_on(InThisProcess(), request_of, [scans], out, overwrite=overwrite)
     predicted.clear()
@@ -160,16 +162,34 @@ def test_a_killed_prediction_resumes_without_repeating_a_finished_scan(
 def test_a_lost_shard_stops_no_other_and_is_finished_by_the_same_command(
     scans, request_of, predicted, tmp_path
 ):
-    out = tmp_path / "out"
+    out, first, second = tmp_path / "out", InThisProcess(0), InThisProcess(workers=1)
     with pytest.raises(IncompleteError, match=r"3 of 5 .*\[s0, s1, s2\] its process was killed"):
-        predict_on(InThisProcess(0), request_of, [scans], out)
+        predict_on(first, request_of, [scans], out)
     assert predicted == NAMES[3:]
     rows = (out / "cases.csv").read_text()
     assert "s1,,,,,,not predicted: its process was killed." in rows
     predicted.clear()
-    predict_on(InThisProcess(), request_of, [scans], out)
-    assert predicted == NAMES[:3]
+    write_picture(scans / "new.png", scan(2, 9000)[0])
+    predict_on(second, request_of, [scans], out)
+    assert sorted(predicted) == ["new", *NAMES[:3]]
+    assert second.names[0] == first.names[0]  # its job may still be in the queue of a cluster
     assert not (out / "shards").exists()
+
+
+def test_a_repeated_task_predicts_only_what_is_missing(scans, request_of, predicted, tmp_path):
+    out = tmp_path / "out"
+
+    class Repeating(InThisProcess):
+        def run(self, tasks):
+            (task,) = tasks
+            assert task.call() == ""
+            assert predicted == NAMES
+            (out / "s1.png").unlink()
+            shutil.copy(out / "s4.png", out / "s3.png")
+            yield Update(task, task.call())
+
+    predict_on(Repeating(workers=1), request_of, [scans], out)
+    assert predicted == [*NAMES, "s1", "s3"]
 
 
 def test_an_unexpected_error_of_a_shard_is_written_down(scans, request_of, tmp_path, monkeypatch):
