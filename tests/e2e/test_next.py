@@ -159,14 +159,15 @@ def test_folds_disagree(segpl, runs, tmp_path):
     run = load_run(tmp_path / "cv", quiet=True)
     found = rank_cases(run, rule="disagreement", quiet=True)
     assert {one.case for one in found} == {"u0", "u1", "u2", "u3"}
-    # the page averages them as well
+    # the page predicts with the final run alone
     scan = Session(runs / "data", run=run.path, labels=tmp_path / "labels").open("u1")
     assert scan.uncertainty is not None
-    averaged, single = (
+    folds = [load_run(tmp_path / "cv" / f"fold-{number}", quiet=True) for number in (0, 1)]
+    single, averaged = (
         run.predict_array(scan.image.array, ensemble=ensemble).probabilities
-        for ensemble in (None, ())
+        for ensemble in (None, folds)
     )
-    entropy, other = (voxel_entropy(one).max(0) / np.log(2) for one in (averaged, single))
+    entropy, other = (voxel_entropy(one).max(0) / np.log(2) for one in (single, averaged))
     np.testing.assert_allclose(scan.uncertainty / 255, entropy, atol=1 / 255)
     assert np.abs(other - entropy).max() > 2 / 255
 
