@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.cli.suggestion import next_command
+    from segpl.cli.options import next_command
     from segpl.data.download import DOWNLOADS, get_dataset, require_download
     from segpl.display import download_bar, plain_console
     from segpl.errors import InputError
