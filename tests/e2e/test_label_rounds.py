@@ -116,10 +116,12 @@ def fake_run(path: Path, *, steps: int, taken: int, dice: list[float] | None = N
         write_text(folder.folds, f"step,fold,case,class,dice\n{rows}")
 
 
-def test_first_round_trains_the_dataset_with_the_options(tmp_path):
-    rounds = rounds_in(tmp_path, tmp_path / "mine")
+def test_first_round_trains_the_dataset_with_the_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "data"
+    rounds = Rounds(Path("runs", "x"), data, Path("mine"), tmp_path / "out.txt", ["--steps", "9"])
     assert rounds.command() == [
-        *("train", str(tmp_path / "data"), "--out", str(tmp_path / "runs" / "x"), "--steps", "9"),
+        *("train", str(data), "--out", str(tmp_path / "runs" / "x"), "--steps", "9"),
         *("--set", f"data.labels={tmp_path / 'mine'}"),
     ]
     assert rounds.curve() == []
@@ -219,6 +221,8 @@ def test_run_in_training_does_not_predict(tmp_path, monkeypatch):
     rounds.start()
     assert rounds.process is not None
     assert os.getpgid(rounds.process.pid) != os.getpgid(0)  # Ctrl-C is for the server
+    with pytest.raises(InputError, match="already in progress"):
+        rounds.start()
     assert [one.path.name for one in rounds.trained] == ["x"]
     rounds.stop()
     assert [one.path.name for one in rounds.trained] == ["x", "x-2"]

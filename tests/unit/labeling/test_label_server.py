@@ -24,7 +24,7 @@ from segpl.display import CLASS_COLORS
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes
 from segpl.labeling.class_table import find_classes
 from segpl.labeling.server import ADDRESS, FIRST_PORT, LabelServer
-from segpl.labeling.session import Session
+from segpl.labeling.session import Session, StaleLabelError
 from segpl.labeling.windows import WINDOW_SECONDS
 
 SHAPE = (4, 5, 6)
@@ -514,6 +514,17 @@ def test_thumbnail_is_a_jpeg_of_the_label_or_the_prediction(client):
     predicted = client.ask("case/a/thumbnail")[1]
     client.json("case/a/label", bytes([2]) * 120)
     assert len({plain, predicted, client.ask("case/a/thumbnail")[1]}) == 3
+
+
+def test_restored_strokes_know_where_they_are_from(client, root, tmp_path):
+    """After a restart, a label that was saved meanwhile is not replaced without a question."""
+    client.json("case/a/draft?stamp=", drawn())
+    nibabel.Nifti1Image(np.zeros(SHAPE, np.uint8), AFFINE).to_filename(root / "labels" / "a.nii.gz")
+    session = Session(root, run=tmp_path / "run")
+    scan = session.open("a")
+    assert (scan.start, scan.stamp) == ("unlabeled", "")
+    with pytest.raises(StaleLabelError):
+        session.save("a", drawn(), scan.stamp, draft=scan.draft)
 
 
 def test_discarded_strokes_are_gone(client):
