@@ -122,9 +122,12 @@ class TestFolders:
             ),
             (
                 ("images/a.png", "labels/a_mask.png", "labels/a_seg.png"),
-                r"several files.*labels/\{case\}_mask\.png.*labels/\{case\}_seg\.png",
+                r"several kinds of files.*labels/\{case\}_mask\.png.*labels/\{case\}_seg\.png",
             ),
-            (("images/a.png", "labels/a.png", "masks/a.png"), r"several files.*labels/.*masks/"),
+            (
+                ("images/a.png", "labels/a.png", "masks/a.png"),
+                r"several kinds of files.*labels/.*masks/",
+            ),
             (
                 ("images/a.png", "labels/a.png", "labels/zebra.png"),
                 r"zebra\.png has no image of the same name",

@@ -123,7 +123,7 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     if len(found) > 1:
         lines = "\n".join(f'  layout = "{patterns.text}"' for patterns in found)
         raise InputError(
-            f"{root} has several files for each image that could be its label. Write the line that "
+            f"{root} has several kinds of files that could be labels. Write the line that "
             f"is right to {root / 'segpl.toml'}:\n\n{lines}\n"
         )
     dataset = found[0].read(root)

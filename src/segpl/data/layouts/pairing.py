@@ -71,7 +71,10 @@ def _with_optional_folder(root: Path, found: list[Patterns], labels: int) -> lis
     is_bids = any("anat/" in patterns.text for patterns in found)
     if len(found) == 1 and not is_bids:
         return found
-    known = max(len(patterns.read(root).cases) for patterns in found)
+    try:
+        known = max(len(patterns.read(root).cases) for patterns in found)
+    except UserError:
+        return found  # reading the proposed layout will say why
     for patterns in found:
         for wider in patterns.with_optional_folders():
             with suppress(UserError):
