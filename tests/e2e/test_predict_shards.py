@@ -159,6 +159,23 @@ def test_a_killed_prediction_resumes_without_repeating_a_finished_scan(
     assert engine is PLAIN or found.keys() == expected.keys()
 
 
+def test_overwriting_repeats_the_finished_scans_of_a_killed_command(
+    scans, request_of, predicted, tmp_path, monkeypatch
+):
+    """The scans, or options such as the overlap, may have changed since."""
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    copied_at(5, out, copy, monkeypatch)
+    predict_on(InThisProcess(), request_of, [scans], out)
+    earlier = {path.name for path in (copy / "shards").iterdir()}
+    predicted.clear()
+    engine = InThisProcess()
+    predict_on(engine, request_of, [scans], copy, overwrite=True)
+    assert sorted(predicted) == NAMES
+    assert len(earlier) == len(engine.names) == 2
+    assert not earlier & {*engine.names}  # the tasks of the killed command may still be in a queue
+    assert not (copy / "shards").exists()
+
+
 def test_a_lost_shard_stops_no_other_and_is_finished_by_the_same_command(
     scans, request_of, predicted, tmp_path
 ):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from pathlib import Path
+from secrets import token_hex
 from shutil import rmtree
 from threading import Lock
 from typing import Any
@@ -75,7 +76,7 @@ def predict_on(
             absolute_jobs(prepared, inputs),
             out.resolve(),
             overwrite=overwrite,
-            distribute=Distributor(engine, request.absolute(), prepared.infer.judge),
+            distribute=Distributor(engine, request.absolute(), prepared.infer.judge, overwrite),
         )
 
 
@@ -118,6 +119,7 @@ class Distributor:
     engine: Engine
     request: PredictionRequest
     judge: ScanJudge | None
+    overwrite: bool = False
 
     def __call__(
         self,
@@ -156,13 +158,15 @@ class Distributor:
     ) -> dict[Path, list[Job]]:
         """The jobs of each shard, by its folder.
 
-        Unfinished shards of an earlier command stay: its tasks may still be running.
+        Unfinished shards of an earlier command stay, because its tasks may still be running,
+        unless their masks are to be replaced.
         """
         waiting = {job.name: job for job in todo}
         places = {}
         for place, shard in read_shards(folder.path).items():
             is_same = same_weights(folder.run, shard.run) and shard.kinds == tuple(kinds)
-            jobs = [waiting.pop(case) for case in shard.cases if is_same and case in waiting]
+            is_kept = is_same and not self.overwrite
+            jobs = [waiting.pop(case) for case in shard.cases if is_kept and case in waiting]
             if jobs:
                 places[place] = jobs
             else:
@@ -173,7 +177,8 @@ class Distributor:
         size, names = shard_size(len(waiting), workers), tuple(waiting)
         for first in range(0, len(names), size):
             shard = Shard(folder.run, tuple(kinds), names[first : first + size])
-            place = folder.path / SHARDS / shard.name
+            # never the name of an earlier shard, whose task may still be in a queue
+            place = folder.path / SHARDS / token_hex(6)
             shard.write(place, Results())
             places[place] = [waiting[case] for case in shard.cases]
         return places

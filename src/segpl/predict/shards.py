@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
@@ -43,11 +42,6 @@ class Shard:
     kinds: tuple[str, ...]  # of the maps to write
     cases: tuple[str, ...]
     results: Results = field(default_factory=Results)
-
-    @property
-    def name(self) -> str:
-        content = "\n".join((self.run, *self.kinds, "", *self.cases))
-        return sha256(content.encode()).hexdigest()[:12]
 
     def write(self, folder: Path, results: Results) -> None:
         """Record the cases that have ended; other threads may change `results` meanwhile."""
