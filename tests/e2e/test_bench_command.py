@@ -50,7 +50,7 @@ def test_all_parts_of_a_plan_are_shown_and_written(segpl, tmp_path):
     [
         (["segpl-v"], "no method named 'segpl-v'. Did you mean 'segpl-vi'"),
         (["--setting", "larg"], "no setting named 'larg'. Did you mean 'large'"),
-        (["--patch", "30", "32"], "axis 0 has 30 voxels.* Use 32"),
+        (["--patch", "30", "32"], "axis 0 has 30, .* Use 32"),
         (["--rounds", "0"], "--rounds is 0, but must be at least 1"),
         (["--set", "network.widht=4"], "no setting 'network.widht'. Did you mean 'width'"),
         (["--device", "tpu"], "no device named 'tpu'"),
