@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,8 +108,9 @@ class TestFullDisk:
         assert segpl("train", "--out", finished, "--resume", "--steps", 10).code == 0
 
     def test_log_names_the_file_and_the_run_can_resume(
-        self, segpl, train, shared_pictures, tmp_path
+        self, segpl, train, shared_pictures, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(sys, "argv", ["segpl"])  # a run stores it in a file
         options = (
             "--steps",
             20,
