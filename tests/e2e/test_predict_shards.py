@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from conftest import scan, write_picture
 
+from segpl.data.manifest import read_manifest
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.experiments import prediction
@@ -193,6 +195,30 @@ def test_a_lost_shard_stops_no_other_and_is_finished_by_the_same_command(
     assert not (out / "shards").exists()
 
 
+def test_scans_of_a_task_that_outlives_its_command_are_recorded(
+    scans, request_of, predicted, tmp_path
+):
+    """The next command has fewer scans, and follows the task, as on Slurm."""
+    out, tasks = tmp_path / "out", []
+
+    class Killed(InThisProcess):
+        def run(self, given):
+            tasks.extend(given)
+            raise KeyboardInterrupt
+
+    class Following(InThisProcess):
+        def run(self, given):
+            assert [task.name for task in given] == [task.name for task in tasks]
+            yield Update(given[0], tasks[0].call())
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_on(Killed(workers=1), request_of, [scans], out)
+    predict_on(Following(), request_of, [scans / "s0.png"], out)
+    assert sorted(read_manifest(out).summaries) == NAMES
+    predict_on(InThisProcess(), request_of, [scans], out)
+    assert predicted == NAMES
+
+
 def test_a_repeated_task_predicts_only_what_is_missing(scans, request_of, predicted, tmp_path):
     out = tmp_path / "out"
 
@@ -210,7 +236,10 @@ def test_a_repeated_task_predicts_only_what_is_missing(scans, request_of, predic
 
 
 def test_an_unexpected_error_of_a_shard_is_written_down(scans, request_of, tmp_path, monkeypatch):
+    locked = []
+
     def fail(*_: Any) -> None:
+        locked.append(len(list(tmp_path.glob("out/shards/*/.lock"))))
         raise ZeroDivisionError("BAD")
 
     monkeypatch.setattr(predictor, "_load_job", fail)
@@ -219,6 +248,19 @@ def test_an_unexpected_error_of_a_shard_is_written_down(scans, request_of, tmp_p
     traces = [path.read_text() for path in tmp_path.glob("out/shards/*/error.txt")]
     assert len(traces) == 2
     assert all("in fail" in text for text in traces)
+    assert {*locked} == {1}  # no other process may predict the same shard
+
+
+def test_lost_process_that_is_still_ending_is_no_error(scans, request_of, tmp_path):
+    with ExitStack() as held:
+
+        class Ending(InThisProcess):
+            def run(self, tasks):
+                yield from super().run(tasks)
+                place = tmp_path / "out" / "shards" / tasks[0].name
+                held.enter_context(RunFolder(place).locked())
+
+        assert len(predict_on(Ending(workers=1), request_of, [scans], tmp_path / "out")) == 5
 
 
 def test_two_commands_in_one_folder_are_refused(scans, request_of, tmp_path):
@@ -267,8 +309,10 @@ def test_run_that_changes_meanwhile_is_an_error(scans, request_of, tmp_path, mon
             weights.write_bytes(bytes([*others, last ^ 1]))
             yield from super().run(tasks)
 
+    request = replace(request_of, run=other)
     with pytest.raises(IncompleteError, match="has changed since the command started"):
-        predict_on(Changing(), replace(request_of, run=other), [scans], tmp_path / "out")
+        predict_on(Changing(workers=1), request, [scans], tmp_path / "out")
+    assert len(predict_on(InThisProcess(workers=1), request, [scans], tmp_path / "out")) == 5
 
 
 def test_unfamiliar_scans_are_reported_as_without_shards(scans, request_of, tmp_path, capsys):

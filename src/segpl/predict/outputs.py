@@ -227,10 +227,14 @@ class OutputFolder:
 
     def _record(self, jobs: Sequence[Job], kinds: Sequence[str], results: Results) -> None:
         manifest = self.manifest() or Manifest(self.plan.classes)
+        # processes of an earlier command may still be predicting the cases of its shards
+        shards = read_shards(self.path).values()
+        expected = {case for shard in shards for case in shard.cases} - set(results.failed)
         files = {
             name: entry
             for name, entry in manifest.files.items()
-            if any((self.path / path).exists() for path in (entry.labels, *entry.maps.values()))
+            if name in expected
+            or any((self.path / path).exists() for path in (entry.labels, *entry.maps.values()))
         }
         failed = manifest.failed
         for job in jobs:
