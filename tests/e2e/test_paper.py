@@ -139,7 +139,7 @@ def test_experiment_runs_from_the_unpacked_folder_to_the_table(segpl, tmp_path, 
     check_results(name, out, trained)
 
 
-def test_another_dataset_takes_the_place_of_the_papers(segpl, tmp_path, monkeypatch):
+def test_another_dataset_replaces_the_papers(segpl, tmp_path, monkeypatch):
     monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
     use_one_variant(tmp_path / "files", monkeypatch)
     data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
@@ -149,8 +149,8 @@ def test_another_dataset_takes_the_place_of_the_papers(segpl, tmp_path, monkeypa
     command = ("paper", "brats2018", "--data", source, "--out", out, *TOY, *small)
     answer = segpl(*command)
     assert answer.code == 0, answer.err
-    assert "Task99_Organ takes the place of the paper's dataset" in answer.err
-    assert "it has too few labels: slices-150, slices-300" in answer.err
+    assert "Task99_Organ replaces the paper's dataset" in answer.err
+    assert "the dataset has too few labels: slices-150, slices-300" in answer.err
     with (out / "paper.csv").open() as file:
         rows = {row.pop("method"): row for row in csv.DictReader(file)}
     assert rows["fixmatch"]["paper on BRATS 2018"] == "67.35 ± 9.68"

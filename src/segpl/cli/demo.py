@@ -19,7 +19,7 @@ STEPS = 400
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--out", type=Path, help="default: segpl-demo; another one for each --seed and --steps"
+        "--out", type=Path, help="default: segpl-demo, with a suffix for another --seed or --steps"
     )
     parser.add_argument(
         "--methods",

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def chosen_budgets(other: OtherData, only: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    """The numbers of labels to train with, if another dataset takes the place of the paper's."""
+    """The numbers of labels to train with, if another dataset replaces the paper's."""
     from segpl.display import say
     from segpl.errors import InputError
 
@@ -118,7 +118,7 @@ def chosen_budgets(other: OtherData, only: Sequence[str], names: Sequence[str]) 
     left_out = ", ".join(name for name in only or names if name not in other.budgets)
     if only and left_out:
         raise InputError(f"--only {left_out}: {other.name} has too few labels. {fewer}")
-    say(f"{other.name} takes the place of the paper's dataset.")
+    say(f"{other.name} replaces the paper's dataset.")
     if left_out:
-        say(f"Left out, because it has too few labels: {left_out}. {fewer}")
+        say(f"Left out, because the dataset has too few labels: {left_out}. {fewer}")
     return only or other.budgets

@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="RUN",
         help="average the predictions of these runs as well, such as other seeds of the same "
-        "training (default: none; the folds of a run without a final training)",
+        "training (default: none, or the folds if the run has no final training)",
     )
     parser.add_argument(
         "--fast",

@@ -201,7 +201,7 @@ def remove_shard(place: Path) -> None:
     """Remove the record of a shard; raises if another process is predicting it."""
     with RunFolder(place).locked(doing="predicting"):
         rmtree(place)
-    with suppress(OSError):  # there are others
+    with suppress(OSError):  # other shards remain
         place.parent.rmdir()
 
 

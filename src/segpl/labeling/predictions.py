@@ -29,7 +29,7 @@ PredictedMask = tuple[Indices, Indices]  # (*S) classes, (*S) uncertainty from 0
 
 
 class FairLock:
-    """A lock that waiting threads get in turn."""
+    """A lock that waiting threads acquire in turn."""
 
     def __init__(self) -> None:
         self.turn, self.lock = threading.Lock(), threading.Lock()

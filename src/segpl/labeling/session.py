@@ -286,7 +286,7 @@ class Session:
                 deed = "drawn on" if is_overtaken else "saved a label of"
                 raise StaleLabelError(
                     f"Another window or program has {deed} this scan since you opened it. Save "
-                    "again to replace it; it stays among the earlier versions."
+                    "again to replace its mask, which is kept as an earlier version."
                 )
             grid, start = self.drawn_on(name)
             indices = self.mask(grid, content)

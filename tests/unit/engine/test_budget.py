@@ -81,7 +81,7 @@ def test_suggested_budget_for_too_short_a_one_is_enough(monkeypatch, is_default,
 
 
 class Timed(Ones):
-    """A sampler that turns the clock: the first step of a run is slow, and so are some others."""
+    """A sampler that advances the clock: the first step of a run and some others are slow."""
 
     def __init__(self, seconds: float, slow: Container[int] = ()) -> None:
         super().__init__()

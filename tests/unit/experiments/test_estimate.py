@@ -18,7 +18,7 @@ def test_unknown_number_of_slots_is_said():
 
 
 def test_a_long_comparison_comes_with_advice():
-    """51 hours are worth a thought, an hour is not; a cluster is advice for one machine only."""
+    """51 hours get advice, an hour does not; a cluster is suggested on one machine only."""
     long = (4.5 * 3600.0,) * 12
     *_, advice = ComparisonEstimate(0, long, True, 1).sentences
     for option in ("--methods", "--seeds", "--steps", "GPU", "--jobs N", "--on ray"):

@@ -418,7 +418,7 @@ def test_strokes_of_two_windows_are_both_kept(client, root):
     client.json("case/a/discard?window=2", b"")  # has no strokes of its own
     found = client.json("case/a/description?window=2")
     assert client.ask("case/a/mask")[1] == first
-    # the second window goes on from the strokes of the first one, which then lacks them
+    # the second window continues from the strokes of the first one, which then lacks them
     client.json(f"case/a/draft?window=2&draft={found['draft']}", second)
     assert client.json("queue?window=1&case=a")["is_overtaken"]
     status, why = client.refusal("case/a/label?window=1", first)
@@ -548,7 +548,7 @@ def test_bad_number_of_steps_is_refused(client, steps):
     assert client.refusal(f"train?steps={steps}", b"")[0] == 400
 
 
-def test_training_gets_the_labels_of_now_and_a_fold_for_each_subject(client, root, monkeypatch):
+def test_training_gets_the_current_labels_and_a_fold_for_each_subject(client, root, monkeypatch):
     session, started = client.server.session, []
     monkeypatch.setattr(
         session.rounds, "start", lambda *names, **rest: started.append((names, rest))
@@ -656,7 +656,7 @@ def test_prediction_of_other_weights_is_not_used(client):
     assert session.predictions.stored("a", SHAPE, "first") is not None
 
 
-def test_probabilities_and_ignored_voxels_are_no_classes(tmp_path):
+def test_probabilities_and_ignored_voxels_are_not_classes(tmp_path):
     data = write_scans(tmp_path / "data")
     values = np.linspace(0, 500, 120).astype(np.int16).reshape(SHAPE)
     nibabel.Nifti1Image(values, AFFINE).to_filename(data / "labels" / "a.nii.gz")

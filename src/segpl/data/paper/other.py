@@ -48,7 +48,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class OtherData:
-    """How another dataset takes the place of the paper's."""
+    """How another dataset replaces the paper's."""
 
     name: str
     budgets: tuple[str, ...]  # datasets of the experiment with enough labels

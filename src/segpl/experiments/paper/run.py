@@ -92,7 +92,7 @@ class PaperExperiment:
     def prepare(self, source: Path, root: Path, *, quiet: bool = False) -> OtherData | None:
         """Write the datasets and their plan below `root` unless they exist.
 
-        Returns how another dataset takes the place of the paper's; None for the paper's own.
+        Returns how another dataset replaces the paper's; None for the paper's own.
         """
         if not source.is_dir():
             raise MissingFileError(f"--data {source} is not a folder. Pass the unpacked dataset.")
