@@ -80,7 +80,7 @@ def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
 
 
 def test_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(MissingFileError, match=r"last\.safetensors does not exist.*Train it first"):
+    with pytest.raises(MissingFileError, match=r"last\.safetensors does not exist.*--resume"):
         read_checkpoint(tmp_path / "last.safetensors")
 
 
