@@ -27,7 +27,7 @@ from segpl.experiments.prediction import (
     predict_shard,
     shard_size,
 )
-from segpl.predict import predictor
+from segpl.predict import predictor, shards
 from segpl.predict.predictor import IncompleteError
 from segpl.run import Run, load_run
 
@@ -296,6 +296,18 @@ def test_shard_that_still_runs_is_not_replaced(scans, request_of, tmp_path):
     predict_on(InThisProcess(), request, [scans], out)
     assert not (out / "shards").exists()
     assert "does not exist. Choose an --out on a file system" in predict_shard(request, place, {})
+
+
+def test_shard_that_another_command_removes_meanwhile_is_skipped(tmp_path, monkeypatch):
+    def read_late(folder: Path) -> shards.Shard:
+        shutil.rmtree(folder)
+        return read(folder)
+
+    read = shards.read_shard
+    shards.Shard("run", (), ("s0",)).write(tmp_path / "shards" / "a", shards.Results())
+    assert len(shards.read_shards(tmp_path)) == 1
+    monkeypatch.setattr(shards, "read_shard", read_late)
+    assert shards.read_shards(tmp_path) == {}
 
 
 def test_run_that_changes_meanwhile_is_an_error(scans, request_of, tmp_path, monkeypatch):

@@ -8,10 +8,12 @@ that started them adds these results to the manifest; if it was killed, the next
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
+from segpl.errors import MissingFileError
 from segpl.files import read_record, write_json
 
 SHARDS = "shards"
@@ -56,4 +58,8 @@ def read_shard(folder: Path) -> Shard:
 
 def read_shards(out: Path) -> dict[Path, Shard]:
     """The shards of an output folder, by their folders."""
-    return {path.parent: read_shard(path.parent) for path in (out / SHARDS).glob(f"*/{SHARD}")}
+    found = {}
+    for path in (out / SHARDS).glob(f"*/{SHARD}"):
+        with suppress(MissingFileError):  # another command has just removed it
+            found[path.parent] = read_shard(path.parent)
+    return found
