@@ -2,7 +2,7 @@
 
 python benchmarks/weak_scaling.py --data DATASET --device cpu --processes 1 2 4 --batch 1
 
-On a CPU, each process has an equal share of the cores, also when fewer processes run.
+On a CPU, each process has the same number of cores, even when fewer processes run.
 """
 
 from __future__ import annotations

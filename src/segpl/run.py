@@ -106,7 +106,7 @@ class Run:
             inputs: images, folders or a dataset; by default the test cases of the run.
             out: folder for the masks.
             probabilities: also write the probability of each class.
-            overwrite: replace masks that other weights have written.
+            overwrite: replace existing masks instead of skipping them.
             overlap: overlap of neighboring windows, as a fraction of the window.
             samples: number of sampled predictions to average; also writes uncertainty maps.
             by: how to draw samples; by default networks if there are enough, otherwise views.

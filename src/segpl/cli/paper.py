@@ -4,9 +4,9 @@ Checks the unpacked dataset, prepares it as the paper describes, trains all
 methods of the paper's table, and prints our numbers next to the paper's.
 `segpl data get` downloads Task01 and Task05; CARVE and BRATS require
 registration. Settings, numbers and open points of the paper are in
-benchmarks/paper/NAME.toml. With --data of any other dataset, the experiment
-uses it in place of the paper's, and the tables say so. An interrupted command
-resumes where it stopped.
+benchmarks/paper/NAME.toml. Any other dataset given with --data replaces
+the paper's, and the tables name both. An interrupted command resumes where it
+stopped.
 
 Examples:
   segpl data get task05 --out data

@@ -107,7 +107,7 @@ class JigsawHead(nn.Module):
 
 
 class Branch(nn.Module):
-    """A second last block and output layer on the trunk of `network`.
+    """An additional last block and output layer on the trunk of `network`.
 
     For our U-Net, the branch mirrors the last block and output layer. The blocks of MONAI networks
     are unknown, so there the branch reads the input of the output layer and adds one block.

@@ -79,9 +79,9 @@ def predict_jobs(
     alone are skipped, and the classes; `cases.csv` has the volumes of all masks in the folder.
 
     If `infer` has `needs_maps`, probabilities are written into `out/probabilities`; if it has
-    samplers, maps of entropy and standard deviation into `out/uncertainty`. `seen` are the cases
-    that the run has seen the label of, and in which role. Without `distribute`, this process
-    predicts the scans.
+    samplers, maps of entropy and standard deviation into `out/uncertainty`. `seen` has the
+    role of each case whose label the run has seen. Without `distribute`, this process predicts the
+    scans.
     """
     folder, kinds = output_folder(infer, out, run), map_kinds(infer)
     missing = folder.claim(jobs, kinds, overwrite=overwrite)

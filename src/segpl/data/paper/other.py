@@ -58,7 +58,7 @@ class OtherData:
 def prepare_other(
     source: Path, root: Path, data: PaperData, cut: VolumeCut
 ) -> tuple[Plan, OtherData]:
-    """Write datasets for the numbers of labels for which `source` has enough cases.
+    """Write a dataset for each number of labels that `source` has enough cases for.
 
     N labels are N samples from as few cases as possible. Test cases are those of the dataset, if
     it has any. Each case is normalized, and neither resampled nor cropped. Classes are kept.
