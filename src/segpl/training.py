@@ -216,7 +216,8 @@ def train_config(
         overruled = overrule_by_validation(run.folder, run.plan, steps)
         if not quiet:
             say(validation_note(run.folder.validation, trainer.step, run.plan))
-        if overruled and not quiet:
+        # the masks of a fold's held-out cases follow its training labels
+        if overruled and not quiet and not config.split.folds:
             say(
                 f"Predictions will keep all components of {', '.join(overruled)} after all, "
                 "because keeping only the largest one does not improve the validation scores."

@@ -81,7 +81,7 @@ def test_table_shows_case_and_reason(segpl, runs):
 def test_disagreement_of_a_single_network_is_refused(segpl, runs):
     answer = segpl("next", runs / "single", "--rule", "disagreement", "--count", 1)
     assert answer.code == 1
-    assert "single network, so no networks can disagree. Use --rule 'entropy'" in answer.err
+    assert "single network, so no networks can disagree. Use --rule entropy," in answer.err
 
 
 @pytest.mark.parametrize(

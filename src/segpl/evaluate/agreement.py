@@ -15,6 +15,7 @@ from segpl.errors import count_noun
 from segpl.files import read_record
 
 NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
+SINGLE_NETWORK_NOTE = "Confidence is not accuracy: a network can be confident and wrong."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def agreement_summary(record: NetworkAgreement) -> str:
             f" The pseudo-label threshold ended at {record.threshold:.2f} "
             f"(standard deviation {record.threshold_std:.2f})."
         )
-    return f"{text} {NOTE}"
+    return f"{text} {NOTE if len(record.networks) > 1 else SINGLE_NETWORK_NOTE}"
 
 
 def _agreement(record: NetworkAgreement) -> str:

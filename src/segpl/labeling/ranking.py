@@ -86,7 +86,7 @@ def require_positive(count: int | None) -> None:
 def require_two_networks(count: int) -> None:
     if count < 2:
         raise InputError(
-            "the run has a single network, so no networks can disagree. Use --rule 'entropy', or "
+            "the run has a single network, so no networks can disagree. Use --rule entropy, or "
             "train with a method that has a teacher, or with cross-validation."
         )
 

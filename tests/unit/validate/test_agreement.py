@@ -256,6 +256,13 @@ class TestSummary:
             "networks can agree, be confident, and still be wrong."
         )
 
+    def test_single_network_has_confidence_but_no_agreement(self):
+        liver = ClassAgreement(2, None, None, 0.95)
+        assert agreement_summary(self.record(liver=liver)) == (
+            "On 2 unlabeled cases: liver is predicted with a mean probability of 0.95. "
+            "Confidence is not accuracy: a network can be confident and wrong."
+        )
+
     def test_several_classes_show_the_lowest_and_the_mean(self):
         x, y = ClassAgreement(2, 0.9, 0.9, 0.9), ClassAgreement(2, 0.5, 0.5, 0.7)
         text = agreement_summary(self.record(*("a", "b", "c"), x=x, y=y))
