@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,18 @@ def root(tmp_path_factory) -> Path:
 
 
 def launch_pair(root: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PAIR), str(root)], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr + said(root, 0) + said(root, 1)
+    # a process that has used several threads cannot compute after a fork
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(PAIR), str(root)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as parent:
+        try:
+            _, errors = parent.communicate(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(parent.pid, signal.SIGKILL)
+    assert parent.returncode == 0, errors + said(root, 0) + said(root, 1)
 
 
 def said(root: Path, rank: int) -> str:
