@@ -176,6 +176,15 @@ class TestCommand:
         assert self.check(folder) == 0
         assert "--yes" not in capsys.readouterr().out
 
+    def test_problems_of_the_plan_are_shown(self, folder, capsys):
+        rng = np.random.default_rng(0)
+        np.save(folder / "labels" / "p1-a.npy", np.eye(64, dtype=np.uint8))
+        for name in ("p1-a", *"bcdefghijk"):
+            np.save(folder / "images" / f"{name}.npy", rng.normal(size=(64, 64)))
+        assert self.check(folder) == 0
+        words = " ".join(capsys.readouterr().out.split())
+        assert "the image of 8x9 pixels after resampling is much smaller than the others" in words
+
     def test_ignored_and_unreadable_files_are_named(self, folder, capsys):
         np.save(folder / "extra.npy", np.zeros((8, 9)))
         (folder / "images" / "lost.npy").symlink_to("nowhere")

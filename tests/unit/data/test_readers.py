@@ -70,11 +70,12 @@ def test_nifti_volume_keeps_its_axes_spacing_and_affine(tmp_path):
     np.testing.assert_allclose(image.grid.affine, TURNED, atol=1e-6)
 
 
-def test_last_axis_of_a_4d_nifti_is_channels(tmp_path):
-    values = volume(4, 5, 6, 2)
+@pytest.mark.parametrize("shape", [(4, 5, 6, 2), (4, 5, 6, 1, 2)], ids=["4d", "as ITK writes it"])
+def test_last_axis_of_a_nifti_is_channels(tmp_path, shape):
+    values = volume(*shape)
     path = nifti(tmp_path / "a.nii", values)
     image = read_image([path], dims=3)
-    np.testing.assert_array_equal(image.array[1], values[..., 1])
+    np.testing.assert_array_equal(image.array[1], values[..., 1].reshape(4, 5, 6))
     assert read_grid(path)[1] == 2
     assert read_grid(path)[0].shape == (4, 5, 6)
 

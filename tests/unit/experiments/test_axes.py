@@ -96,6 +96,7 @@ def test_a_question_about_a_dataset_is_asked_for_every_value():
         ({"alfa": [1]}, "[axes]: no setting 'alfa'. Did you mean 'alpha'?"),
         ({"split": {"labelled": [1]}}, "no setting 'split.labelled'. Did you mean 'split.labeled'"),
         ({"alpha": []}, "alpha is [], but must be a list of values"),
+        ({"threshold": {}}, "threshold is {}, but must be a list of values"),
         ({"alpha": 0.1}, "alpha is 0.1, but must be a list of values"),
         ({"method": []}, "method is [], but must be a list of values"),
         ({"seed": []}, "seed is [], but must be a list of values"),

@@ -129,6 +129,9 @@ def test_view_starts_at_the_slice_with_the_most_foreground():
     axial = gallery(request(arrays)).cases[0].views[0]
     assert axial.name == "axial"
     assert axial.places[axial.start] == 3
+    arrays.truth[:] = 0  # then in the middle
+    axial = gallery(request(arrays)).cases[0].views[0]
+    assert axial.places[axial.start] == 2
 
 
 def test_featured_cases_are_in_the_row_of_overlays_as_long_as_they_fit():

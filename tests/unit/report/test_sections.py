@@ -326,12 +326,17 @@ class TestTraining:
         assert line.get_xydata().tolist() == [[10.0, 0.5]]
 
     def test_bands_have_no_impossible_values(self):
-        logs = [{"step": [1.0], "threshold": [v], "total": [v]} for v in (0.1, 0.98, 0.99)]
-        for column, most in (("threshold", 1.0), ("total", 1.2)):
+        high, low = (0.1, 0.98, 0.99), (0.9, 0.02, 0.01)
+        for column, values, band in (
+            ("threshold", high, (0.18, 1.0)),
+            ("total", high, (0.18, 1.2)),
+            ("total", low, (0.0, 0.82)),
+            ("total", (-0.9, 0.02, 0.01), (-0.82, 0.24)),
+        ):
+            logs = [{"step": [1.0], column: [value]} for value in values]
             axes = curve_figure({"segpl": logs}, column, column).axes[0]
-            low, high = axes.collections[0].get_datalim(axes.transData).intervaly
-            assert low >= 0
-            assert high == pytest.approx(most, abs=0.01)
+            shown = axes.collections[0].get_datalim(axes.transData).intervaly
+            assert tuple(shown) == pytest.approx(band, abs=0.01)
 
     def test_cost_has_time_weights_and_memory(self):
         runs = make_record("segpl", 0), make_record("segpl", 1)

@@ -144,3 +144,5 @@ def test_axis_of_the_scores_fits_the_data():
     low, high = stress_figure(rows).axes[0].get_ylim()
     assert 0.7 < low < 0.78
     assert 0.82 < high < 0.9
+    rows = [row("a", CLEAN, 0, "x", 1.0), row("a", "blur", 1, "x", 0.0)]
+    assert stress_figure(rows).axes[0].get_ylim() == (0, 1)
