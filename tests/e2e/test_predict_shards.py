@@ -200,6 +200,8 @@ def test_scans_of_a_task_that_outlives_its_command_are_recorded(
 ):
     """The next command has fewer scans, and follows the task, as on Slurm."""
     out, tasks = tmp_path / "out", []
+    trained = cached_run(request_of.run, device="cpu").split.labeled[0]
+    write_picture(scans / f"{trained}.png", scan(2, 9000)[0])
 
     class Killed(InThisProcess):
         def run(self, given):
@@ -214,9 +216,11 @@ def test_scans_of_a_task_that_outlives_its_command_are_recorded(
     with pytest.raises(KeyboardInterrupt):
         predict_on(Killed(workers=1), request_of, [scans], out)
     predict_on(Following(), request_of, [scans / "s0.png"], out)
-    assert sorted(read_manifest(out).summaries) == NAMES
+    manifest = read_manifest(out)
+    assert sorted(manifest.summaries) == sorted([*NAMES, trained])
+    assert [case for case in manifest.files if manifest.files[case].seen == "training"] == [trained]
     predict_on(InThisProcess(), request_of, [scans], out)
-    assert predicted == NAMES
+    assert sorted(predicted) == sorted([*NAMES, trained])
 
 
 def test_a_repeated_task_predicts_only_what_is_missing(scans, request_of, predicted, tmp_path):

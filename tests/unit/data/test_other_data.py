@@ -187,12 +187,15 @@ def test_subject_with_all_labels_is_not_divided(tmp_path):
         prepare_other(source, tmp_path, FLAT, "slabs")
 
 
-def test_other_cases_of_a_test_subject_are_not_used(tmp_path):
+@pytest.mark.parametrize("is_labeled", [True, False])
+def test_other_cases_of_a_test_subject_are_not_used(tmp_path, is_labeled):
     source = make_pictures(tmp_path / "data")
     for kind in ("images", "labels"):
         for part, old, new in (("test", "test0", 0), ("training", "training0", 1)):
             folder = source / part / kind
             (folder / f"{old}.npy").rename(folder / f"patient1_frame{new}.npy")
+    if not is_labeled:
+        (source / "training" / "labels" / "patient1_frame1.npy").unlink()
     data = replace(FLAT, unlabeled=4, labeled={"all": (3,)})
     prepare_other(source, tmp_path, data, "slabs")
     names = {case.name.split("-")[1] for case in read_dataset(tmp_path / "all").cases}
