@@ -121,6 +121,7 @@ def test_json_without_a_table_is_rejected(path, content):
         ({"patch": [32, 32, 0]}, "patch, spacing, width, batch and lr must be positive"),
         ({"patch": [32, 30, 8]}, r"axis 1 has 30, .* multiple of 4\. Use 32"),
         ({"patch": [4, 4, 2]}, "to a single value"),
+        ({"orientation": "RASR"}, "one letter each of L/R, P/A and I/S"),
         ({"orientation": "RLS"}, "one letter each of L/R, P/A and I/S"),
         ({"kernels": [[3, 3, 3]]}, "must have 3 rows .* of 3 numbers"),
         ({"kernels": [[3, 3, 2]] * 3}, "must be odd and positive"),

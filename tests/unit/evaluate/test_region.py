@@ -39,8 +39,9 @@ def retina(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_region_folder_beside_the_labels_is_found_in_every_part(retina):
-    pairing = pair_cases(retina / "masks", retina / "data", region="fov")
+@pytest.mark.parametrize("name", ["fov", "FOV"])
+def test_a_region_folder_beside_the_labels_is_found_in_every_part(retina, name):
+    pairing = pair_cases(retina / "masks", retina / "data", region=name)
     assert pairing.regions == {
         "01": retina / "data" / "test" / "fov" / "01.png",
         "21": retina / "data" / "training" / "fov" / "21.png",

@@ -96,6 +96,7 @@ def test_runs_with_the_same_name_are_distinguished_by_their_folders(tmp_path):
         ("agreement.json", "{}", "no agreement"),
         ("agreement.json", json.dumps(AGREEMENT | {"classes": []}), "no agreement"),
         ("agreement.json", '{"weights": ', "--resume` writes it again; or delete it"),
+        ("postprocessing.json", "{}", "no post-processing"),
         ("scores.csv", "what,is,this\n", "no scores"),
         ("scores.csv", None, "segpl report --fill"),
         ("scores.csv", "case,class,metric,value,unit,empty\n", "has no rows"),
