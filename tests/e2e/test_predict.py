@@ -13,6 +13,7 @@ from conftest import make_dataset, read_volume, scan, train_runs, write_volume
 from PIL import Image
 
 from segpl.engine.checkpoint import read_checkpoint
+from segpl.run import load_run
 
 SLANTED = np.array(
     [[-0.69, 0.05, 0.0, 12.0], [0.05, 0.69, 0.1, -30.0], [0.0, -0.1, 1.4, 7.5], [0, 0, 0, 1.0]]
@@ -109,6 +110,8 @@ def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):
     assert answer.code == 0
     assert f"its checkpoint is of step {steps} of 9,000" in answer.err
     assert f"Continue with `segpl train --resume --out {run}`." in answer.err
+    shutil.copy(run / "checkpoints" / "last.safetensors", run / "checkpoints" / "best.safetensors")
+    assert load_run(run, device="cpu", checkpoint="best").is_finished  # it may be of any step
     assert "familiarity" not in answer.err
     shutil.rmtree(run / "checkpoints")
     answer = segpl("predict", run, "--out", tmp_path / "none")
