@@ -25,7 +25,7 @@ from segpl.training import measure_speed, prepare_run
 
 MEASURED_BUDGET = 100.0  # seconds; measuring a method takes a few percent of it
 LONG = 2 * 3600.0  # seconds; longer comparisons get advice
-SHORTEN = "To shorten it, compare fewer --methods or --seeds, or take fewer --steps."
+SHORTEN = "To shorten it, use fewer --seeds, methods or steps."  # `segpl paper` has no --steps
 MOVE = " A GPU, --jobs N, and a cluster (--on ray or --on slurm) also help."
 
 
