@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 
 import pytest
 
@@ -14,6 +15,8 @@ from segpl.errors import Spelling
 
 # most tests match messages as the command line prints them
 Spelling.is_command_line = True
+# a shell starts background jobs with interrupts ignored, but tests interrupt commands
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection() -> None:

@@ -140,7 +140,7 @@ def test_disagreement_is_sorted_and_described():
 
 
 def test_disagreement_needs_two_networks():
-    with pytest.raises(InputError, match=r"single network.*--rule 'entropy'"):
+    with pytest.raises(InputError, match=r"single network.*--rule entropy"):
         rank_pool(pool(scan("a", disagreement=None)), rule="disagreement")
 
 
