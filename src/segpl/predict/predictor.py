@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from segpl.data.dicom.write import write_segmentation
 from segpl.data.manifest import mask_digest
@@ -47,18 +47,11 @@ class IncompleteError(InputError):
     """Some images could not be predicted; the others were."""
 
 
-class Distribute(Protocol):
-    """Predicts scans elsewhere; adds what is known about them to `results`."""
-
-    def __call__(
-        self,
-        folder: OutputFolder,
-        kinds: Sequence[str],
-        todo: Mapping[Job, set[Path]],
-        results: Results,
-        after_job: Callable[[], None],
-    ) -> None:
-        """Predict the jobs `todo`, given with the files to write."""
+# Predicts the jobs, given with the files to write, elsewhere. Gets the kinds of maps, adds what is
+# known about the jobs to the results, and calls the last argument after each of them.
+Distribute = Callable[
+    [OutputFolder, Sequence[str], Mapping[Job, set[Path]], Results, Callable[[], None]], None
+]
 
 
 def predict_jobs(
