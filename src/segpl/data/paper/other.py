@@ -171,7 +171,7 @@ def write_case(
                 "label to the image."
             )
         indices = to_class_indices(stored.array, plan)
-        label = np.where(indices == IGNORE, IGNORED, indices).astype(np.uint8)
+        label = np.where(indices == IGNORE, np.uint8(IGNORED), indices.astype(np.uint8))
     if dims == 2 or cut == "whole":
         return [write_whole(folder, case.name, role, array, label)]
     # nothing is cropped, because no single crop size suits every dataset
