@@ -127,8 +127,6 @@ def methods() -> Iterator[str]:
     yield from table("method", "summary", summaries)
     for name, kind in METHODS.classes.items():
         yield f"\n## {name}\n\n{docstring(kind)}\n"
-        if source := getattr(kind, "reference", ""):
-            yield f"**Source.** {source}\n"
         if not kind.needs_unlabeled:
             yield "Uses labeled images only.\n"
         if kind.network_defaults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,7 +46,7 @@ def test_method_describes_itself(name):
     assert kind.name == name
     assert kind.summary
     assert "\n" not in kind.summary
-    assert kind.reference, "name the paper: authors, title, venue, year"
+    assert re.search(r"\[[A-Z]\w+\d{4}", kind.__doc__ or ""), "cite a work of docs/bibliography.md"
     assert 0 < len(kind.use) <= 76, "say in one line when to use it"
     assert "$$" in (kind.__doc__ or ""), "state the objective as a formula"
 

@@ -28,11 +28,6 @@ from segpl.types import (
     Unlabeled,
 )
 
-THE_PAPER = (
-    "M. Xu, Y. Zhou, C. Jin, M. de Groot, D. C. Alexander, N. P. Oxtoby, Y. Hu, J. Jacob. "
-    "Expectation Maximization Pseudo Labels. Medical Image Analysis, 2024. arXiv:2305.01747"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPrediction:
@@ -56,7 +51,6 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]  # on the command line
     summary: ClassVar[str]  # one line, for lists
     use: ClassVar[str]  # when to use it, after the words "Use it"
-    reference: ClassVar[str]  # the paper: authors, title, venue, year
     is_reconstruction: ClassVar[bool] = False  # the paper is known only in part; see `title`
     needs_unlabeled: ClassVar[bool] = True
     # fields of `NetOutput` that it uses; processes that train together exchange only these

@@ -12,7 +12,6 @@ from torch import Tensor
 from segpl.errors import InputError, unknown
 from segpl.losses import targets_of
 from segpl.methods.base import (
-    THE_PAPER,
     Method,
     ThresholdPrediction,
     eval_logits,
@@ -44,7 +43,6 @@ class BPL(Method):
     name: ClassVar[str] = "bpl"
     summary: ClassVar[str] = "Bayesian pseudo-labels: the threshold as a latent variable"
     use: ClassVar[str] = "to study the threshold: its family, rule, scope, prior and E-step"
-    reference: ClassVar[str] = THE_PAPER
     has_threshold: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from segpl.errors import require_range
 from segpl.losses import targets_of
-from segpl.methods.base import THE_PAPER, ThresholdPrediction, forward_together, mask_padding
+from segpl.methods.base import ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.settings import LinearRampSettings
 from segpl.methods.strong_view import harden, make_strong_view
@@ -46,10 +46,6 @@ class BPLMix(TeacherMethod):
     name: ClassVar[str] = "bpl-mix"
     summary: ClassVar[str] = "Bayesian pseudo-labels of a teacher, on augmented and mixed crops"
     use: ClassVar[str] = "by default, with few labeled and many unlabeled scans"
-    reference: ClassVar[str] = (
-        f"{THE_PAPER}; Y. Bai, D. Chen, Q. Li, W. Shen, Y. Wang. Bidirectional Copy-Paste for "
-        "Semi-Supervised Medical Image Segmentation. CVPR 2023. arXiv:2305.00673"
-    )
     has_threshold: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 

@@ -48,10 +48,6 @@ class CCT(Method):
     name: ClassVar[str] = "cct"
     summary: ClassVar[str] = "auxiliary decoders on perturbed features agree with the main decoder"
     use: ClassVar[str] = "as a baseline of the paper"
-    reference: ClassVar[str] = (
-        "Y. Ouali, C. Hudelot, M. Tami. Semi-Supervised Semantic Segmentation with "
-        "Cross-Consistency Training. CVPR 2020. arXiv:2003.09005"
-    )
     reads: ClassVar[tuple[str, ...]] = ("logits", "trunk")
 
     @dataclass(frozen=True)

@@ -37,10 +37,6 @@ class CPS(Method):
     name: ClassVar[str] = "cps"
     summary: ClassVar[str] = "two networks, each trained on the labels of the other"
     use: ClassVar[str] = "as the first alternative to the default; it was second in our comparison"
-    reference: ClassVar[str] = (
-        "X. Chen, Y. Yuan, G. Zeng, J. Wang. Semi-Supervised Semantic Segmentation with Cross "
-        "Pseudo Supervision. CVPR 2021. arXiv:2106.01226"
-    )
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):

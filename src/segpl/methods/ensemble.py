@@ -32,11 +32,6 @@ class Ensemble(Method):
     name: ClassVar[str] = "ensemble"
     summary: ClassVar[str] = "several supervised networks, averaged; for uncertainty"
     use: ClassVar[str] = "for uncertainty and robustness; it ignores unlabeled scans"
-    reference: ClassVar[str] = (
-        "B. Lakshminarayanan, A. Pritzel, C. Blundell. Simple and Scalable Predictive Uncertainty "
-        "Estimation using Deep Ensembles. Advances in Neural Information Processing Systems 30, "
-        "2017. arXiv:1612.01474"
-    )
     needs_unlabeled: ClassVar[bool] = False
 
     @dataclass(frozen=True)

@@ -30,10 +30,6 @@ class EntropyMinimization(Method):
     name: ClassVar[str] = "entropy-minimization"
     summary: ClassVar[str] = "low entropy on unlabeled images, without pseudo-labels"
     use: ClassVar[str] = "as the simplest baseline that uses unlabeled scans"
-    reference: ClassVar[str] = (
-        "Y. Grandvalet, Y. Bengio. Semi-supervised Learning by Entropy Minimization. "
-        "Advances in Neural Information Processing Systems 17, 2005"
-    )
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):

@@ -45,11 +45,6 @@ class FixMatch(TeacherMethod):
     name: ClassVar[str] = "fixmatch"
     summary: ClassVar[str] = "confident labels of a weak view supervise a strong view"
     use: ClassVar[str] = "as a baseline of the paper"
-    reference: ClassVar[str] = (
-        "K. Sohn, D. Berthelot, C.-L. Li, Z. Zhang, N. Carlini, E. D. Cubuk, A. Kurakin, H. Zhang, "
-        "C. Raffel. FixMatch: Simplifying Semi-Supervised Learning with Consistency and "
-        "Confidence. Advances in Neural Information Processing Systems 33, 2020. arXiv:2001.07685"
-    )
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, LinearRampSettings):

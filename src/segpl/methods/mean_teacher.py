@@ -35,11 +35,6 @@ class MeanTeacher(TeacherMethod):
     name: ClassVar[str] = "mean-teacher"
     summary: ClassVar[str] = "agreement with the moving average of the network, under noise"
     use: ClassVar[str] = "as a baseline of the literature"
-    reference: ClassVar[str] = (
-        "A. Tarvainen, H. Valpola. Mean teachers are better role models: Weight-averaged "
-        "consistency targets improve semi-supervised deep learning results. Advances in Neural "
-        "Information Processing Systems 30, 2017. arXiv:1703.01780"
-    )
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, SigmoidRampSettings):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from segpl.errors import require_range
-from segpl.methods.base import THE_PAPER, Method, forward_together, mask_padding
+from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
 from segpl.threshold.rules import binarize
 from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput
@@ -30,7 +30,6 @@ class SegPL(Method):
     name: ClassVar[str] = "segpl"
     summary: ClassVar[str] = "pseudo-labels with a fixed threshold, as EM"
     use: ClassVar[str] = "to reproduce the paper, at the cost of supervised training per crop"
-    reference: ClassVar[str] = THE_PAPER
 
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):

@@ -11,13 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from segpl.errors import InputError, require_range
-from segpl.methods.base import (
-    THE_PAPER,
-    Method,
-    ThresholdPrediction,
-    forward_together,
-    mask_padding,
-)
+from segpl.methods.base import Method, ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.graphs import Function, Recordable
 from segpl.networks.heads import ThresholdHead
@@ -47,7 +41,6 @@ class SegPLVI(Recordable, Method):
     name: ClassVar[str] = "segpl-vi"
     summary: ClassVar[str] = "pseudo-labels with a threshold learned by variational inference"
     use: ClassVar[str] = "to reproduce the paper with a learned threshold"
-    reference: ClassVar[str] = THE_PAPER
     has_threshold: ClassVar[bool] = True
     reads: ClassVar[tuple[str, ...]] = ("logits", "pooled")
 

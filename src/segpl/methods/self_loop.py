@@ -45,10 +45,6 @@ class SelfLoop(Method):
     )
     is_reconstruction: ClassVar[bool] = True
     use: ClassVar[str] = "as a baseline of the paper; it is slow"
-    reference: ClassVar[str] = (
-        "Y. Li, J. Chen, X. Xie, K. Ma, Y. Zheng. Self-Loop Uncertainty: A Novel Pseudo-Label for "
-        "Semi-Supervised Medical Image Segmentation. MICCAI 2020. arXiv:2007.09854"
-    )
     reads: ClassVar[tuple[str, ...]] = ("logits", "features")
 
     @dataclass(frozen=True)

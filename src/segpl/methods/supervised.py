@@ -9,7 +9,7 @@ from segpl.types import Batch, LabelSets, StepOutput
 
 
 class Supervised(Method):
-    r"""The baseline for all other methods.
+    r"""The baseline for all other methods, a U-Net [Ronneberger2015].
 
     $$L = L_L(p_l, y_l)$$
 
@@ -19,10 +19,6 @@ class Supervised(Method):
     name: ClassVar[str] = "supervised"
     summary: ClassVar[str] = "labeled images only; the baseline"
     use: ClassVar[str] = "as the reference for every other method"
-    reference: ClassVar[str] = (
-        "O. Ronneberger, P. Fischer, T. Brox. U-Net: Convolutional Networks for Biomedical Image "
-        "Segmentation. MICCAI 2015. arXiv:1505.04597"
-    )
     needs_unlabeled: ClassVar[bool] = False
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:

@@ -42,10 +42,6 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     name: ClassVar[str] = "ua-mt"
     summary: ClassVar[str] = "mean teacher, trusted only where repeated draws are certain"
     use: ClassVar[str] = "as a baseline of the literature"
-    reference: ClassVar[str] = (
-        "L. Yu, S. Wang, X. Li, C.-W. Fu, P.-A. Heng. Uncertainty-aware Self-ensembling Model for "
-        "Semi-supervised 3D Left Atrium Segmentation. MICCAI 2019. arXiv:1907.07034"
-    )
     network_defaults: ClassVar[Mapping[str, Any]] = {"dropout": 0.5}
 
     @dataclass(frozen=True)
