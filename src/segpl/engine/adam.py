@@ -12,7 +12,7 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults
 
 
 class Adam:
-    """Bit-identical to `torch.optim.Adam`. Weights without a gradient do not change."""
+    """Bit-identical to `torch.optim.AdamW`. Weights without a gradient do not change."""
 
     def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float = 0.0) -> None:
         self.weights = weights
@@ -40,6 +40,7 @@ class Adam:
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
+            decoupled_weight_decay=True,
             foreach=False,
             fused=self.is_fused,
             amsgrad=False,

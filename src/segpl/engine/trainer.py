@@ -61,7 +61,7 @@ class TrainSettings:
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
     )
-    weight_decay: float = 0.0  # L2 penalty of Adam
+    weight_decay: float = 0.0  # decoupled weight decay, as in AdamW
     batch: int = 0  # labeled crops per step; 0: from the plan
     ratio: int = 2  # unlabeled crops per labeled crop
     foreground: float = 0.33  # fraction of labeled crops centered on foreground

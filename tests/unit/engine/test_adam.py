@@ -27,7 +27,7 @@ def test_updates_are_those_of_torch_to_the_bit(decay, fused):
     own, other = weights(), weights()
     optimizer = Adam(own, 0.0, decay)
     optimizer.is_fused = fused
-    reference = torch.optim.Adam(other, weight_decay=decay, fused=fused)
+    reference = torch.optim.AdamW(other, weight_decay=decay, fused=fused)
     for step, lr in enumerate([0.1, 0.05, 0.02]):
         optimizer.lr = reference.param_groups[0]["lr"] = lr
         for given in (own, other):
