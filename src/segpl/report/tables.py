@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
-TEXT_COLUMNS = ("class", "metric", "measure", "worst case", "review", "reason")
+CASE_COLUMNS = ("case", "worst case")
+TEXT_COLUMNS = (*CASE_COLUMNS, "class", "metric", "measure", "review", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,12 @@ def summary_rows(scores: list[Score], *, digits: int) -> list[list[str]]:
 
 
 def print_table(table: Table, console: Console) -> None:
-    console.print(render_table(table))
+    console.print(render_table(table), crop=False)
 
 
 def render_table(table: Table) -> RenderableType:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -132,8 +134,15 @@ def render_table(table: Table) -> RenderableType:
     shown = RichTable(box=box.SIMPLE_HEAD)
     for index, column in enumerate(table.columns):
         is_text = index == 0 or column in TEXT_COLUMNS
-        # wrap long names: truncated, two classes could look the same
-        shown.add_column(column, justify="left" if is_text else "right", overflow="fold")
+        names = [row[index] for row in table.rows if column in CASE_COLUMNS]
+        shown.add_column(
+            column,
+            justify="left" if is_text else "right",
+            # wrap long names: truncated, two classes could look the same
+            overflow="fold",
+            # names of cases stay on one line, for copying
+            min_width=max(map(cell_len, names), default=None),
+        )
     for index, row in enumerate(table.rows):
         shown.add_row(
             *(

@@ -74,6 +74,16 @@ def test_the_table_fits_100_columns_without_truncation(folders, capsys, monkeypa
     assert any("0.556" in line for line in lines)
 
 
+def test_the_name_of_the_worst_case_stays_on_one_line(folders, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "patient_0042_t1_weighted_session_2_baseline"
+    for folder in folders:
+        (folder / "c.png").rename(folder / f"{name}.png")
+    evaluate(*folders)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
+    assert row.split()[-2:] == ["-50.0%", "50.0%"]
+
+
 def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(
     folders, capsys, monkeypatch
 ):
