@@ -123,6 +123,10 @@ def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
     assert "<svg" in (filled.assets / "bland-altman-1.svg").read_text()
 
 
+def test_the_page_of_2d_images_does_not_speak_of_voxels(filled):
+    assert "voxel" not in filled.page.lower()
+
+
 def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
     """Tables are matched by their headers, figures by their number."""
     heads = [

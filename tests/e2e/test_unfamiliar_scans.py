@@ -57,5 +57,5 @@ def test_prostates_are_unlike_hippocampi_and_other_hippocampi_are_not(segpl, tmp
     alarms = [case for case, score in scores.items() if score > 1]
     assert {path.name.removesuffix(".nii.gz") for path in prostates} <= set(alarms)
     assert len(alarms) - len(prostates) <= 3  # of 20
-    for words in ("field of view", "voxel spacing", "intensities"):
+    for words in ("field of view", "spacing", "intensities"):
         assert words in answer.err

@@ -105,7 +105,7 @@ class Familiarity:
         }
         spacings = [one.spacing for one in self.images if one.spacing is not None]
         if len(spacings) == len(self.images):
-            found["voxel spacing"] = Criterion.of([np.log(one) for one in spacings], LENGTH)
+            found["spacing"] = Criterion.of([np.log(one) for one in spacings], LENGTH)
         if self.has_features:
             features = [np.array(one.features) for one in self.images]
             found["network features"] = Criterion.of(features, FEATURE)
@@ -118,7 +118,7 @@ class Familiarity:
             "network features": np.array(scan.features),
         }
         if scan.spacing is not None:
-            values["voxel spacing"] = np.log(scan.spacing)
+            values["spacing"] = np.log(scan.spacing)
         scores = {
             name: criterion.score(values[name])
             for name, criterion in self.criteria.items()
@@ -133,7 +133,7 @@ class Familiarity:
         if name == "field of view":
             usual = [one.extent for one in self.images]
             return f"{name} {_lengths([scan.extent])} {unit}, in training {_lengths(usual)} {unit}"
-        if name == "voxel spacing" and scan.spacing is not None:
+        if name == "spacing" and scan.spacing is not None:
             usual = [one.spacing for one in self.images if one.spacing is not None]
             return f"{name} {_lengths([scan.spacing])} mm, in training {_lengths(usual)} mm"
         return f"{name} ({score:.1f} times the limit)"

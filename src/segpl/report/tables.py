@@ -96,7 +96,7 @@ def calibration_summary(scores: list[Score]) -> Table:
     left_out = ""
     if unknown:
         left_out = (
-            f" Left out, because no voxel has a known label: {', '.join(unknown)} "
+            f" Left out, because nothing in their label is known: {', '.join(unknown)} "
             f"({count_noun(len(unknown), 'case')})."
         )
     return Table(

@@ -64,7 +64,7 @@ def test_few_scans_of_the_same_kind_raise_an_alarm(count):
     ("change", "words"),
     [
         ({"size": 4.0}, "field of view 9.x20 mm, in training"),
-        ({"spacing": 3.0}, "voxel spacing 3x3 mm, in training 1x1 mm"),
+        ({"spacing": 3.0}, "spacing 3x3 mm, in training 1x1 mm"),
         ({"inverted": True}, "intensities .* times the limit"),
     ],
 )
@@ -86,7 +86,7 @@ def test_pictures_without_a_spacing_are_judged_in_pixels():
     familiarity = trained_on(8, spacing=None)
     found = familiarity.judge(scan(np.random.default_rng(2), size=4.0, spacing=None))
     assert any("px, in training" in reason for reason in found.reasons)
-    assert "voxel spacing" not in familiarity.criteria
+    assert "spacing" not in familiarity.criteria
 
 
 def test_identical_training_images_tolerate_small_differences():

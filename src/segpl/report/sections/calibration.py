@@ -85,9 +85,9 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
         "calibration",
         "Calibration",
         text=(
-            "Of the voxels with a predicted probability of 0.8, 80% should be foreground; a curve "
+            "Of everything with a predicted probability of 0.8, 80% should be foreground; a curve "
             "below the diagonal is overconfident. The retention curve shows the error that remains "
-            "after the most uncertain voxels are passed to a human.",
+            "after the most uncertain parts are passed to a human.",
         ),
         tables=(NamedTable("calibration", calibration_table(known)),),
         figures=(
@@ -99,7 +99,7 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
             NamedFigure(
                 "retention",
                 retention_figure(known, places),
-                "error among the retained voxels, the most uncertain removed first",
+                "error in the retained part, the most uncertain removed first",
             ),
         ),
         missing=tuple(missing),
@@ -127,7 +127,7 @@ def calibration_table(found: Calibrations) -> Table:
         note="Lower is better; bold: significantly lower than every other method. Mean ± standard "
         "deviation over seeds of the mean over cases. ECE, ACE: expected and adaptive calibration "
         "error, 15 bins. Retained error: area under the "
-        f"retention curve. At most {MAX_VOXELS:,} evenly spaced voxels per case.",
+        f"retention curve. At most {MAX_VOXELS:,} evenly spaced positions per case.",
         bold=frozenset(bold),
     )
 
@@ -158,7 +158,7 @@ def retention_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
         curves = [case.retention for seed in seeds.values() for case in seed.values()]
         error = 100 * np.mean([curve.error for curve in curves], axis=0)
         axes.plot(100 * curves[0].retained, error, **_line(label, places))
-    make_plain(axes, x="voxels retained (%)", y="wrong (%)")
+    make_plain(axes, x="retained (%)", y="wrong (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     legend_below(axes)

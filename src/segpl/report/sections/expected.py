@@ -93,7 +93,7 @@ def agreement_table(found: RunCollection) -> Table:
         ],
         rows=rows,
         note="Agreement: Dice between the networks of a method, if it has several. Lowest: over "
-        "cases. Probability: mean over the voxels predicted as this class. Threshold: of the "
+        "cases. Probability: mean where this class is predicted. Threshold: of the "
         "pseudo-labels at the end of training, if it is learned.",
     )
 

@@ -39,15 +39,15 @@ def curve_sections(found: RunCollection) -> list[Section]:
     threshold = Section(
         "threshold",
         "Threshold",
-        text=("The probability above which an unlabeled voxel is pseudo-labeled as foreground.",),
+        text=("The probability above which unlabeled images are pseudo-labeled as foreground.",),
         figures=figures(logs, THRESHOLD),
     )
     pseudo_labels = Section(
         "pseudo-labels",
         "Pseudo-labels",
         text=(
-            "The fraction of voxels that pseudo-labels mark as foreground, next to the fraction in "
-            "the labels. With train.watch_hidden, also their agreement with hidden labels.",
+            "The fraction of the image that pseudo-labels mark as foreground, next to that in the "
+            "labels. With train.watch_hidden, also their agreement with hidden labels.",
         ),
         figures=figures(logs, [*PSEUDO_LABELS, *classes], class_titles(found)),
     )

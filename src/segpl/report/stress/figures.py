@@ -110,7 +110,7 @@ def name_panel(axes: Axes, title: str, degradation: str) -> None:
     make_plain(axes)
     axes.set_title(title, loc="left", fontsize=9, color=INK)
     if degradation == PATCH_SIZE:
-        axes.set_xlabel("longest side (voxels)", color=INK, fontsize=8.5)
+        axes.set_xlabel("longest side of the window", color=INK, fontsize=8.5)
         sides = sorted({float(x) for line in axes.lines[:1] for x in np.ravel(line.get_xdata())})
         axes.set_xticks(sides, labels=[f"{side:g}" for side in sides])
     else:

@@ -120,7 +120,7 @@ def stress_note(rows: Sequence[StressRow]) -> str:
     has_patch = PATCH_SIZE in {row.degradation for row in rows}
     patch = f" For {PATCH_SIZE}, clean is the window of the plan." if has_patch else ""
     return (
-        f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's voxel grid. Mean and "
+        f"Mean Dice{classes} over {count_noun(cases, 'case')}, on the plan's grid. Mean and "
         "worst: over severities above 0; bold if significantly higher than that of every other "
         "run. Drop: from clean to mean, relative to clean."
         f"{patch} {EMPTY_POLICY}"
