@@ -133,14 +133,14 @@ class Run:
     def prepare(
         self,
         *,
-        probabilities: bool,
-        overlap: float,
-        samples: int | None,
-        by: str | None,
-        seed: int,
-        ensemble: Sequence[Run] | None,
-        fast: bool,
-        largest: str | Sequence[str] | None,
+        probabilities: bool = False,
+        overlap: float = 0.5,
+        samples: int | None = None,
+        by: str | None = None,
+        seed: int = 0,
+        ensemble: Sequence[Run] | None = None,
+        fast: bool = False,
+        largest: str | Sequence[str] | None = None,
     ) -> PreparedRun:
         """Get ready to predict files; for the arguments, see `predict`."""
         runs = (self, *self.other_runs(ensemble, fast=fast))
@@ -159,7 +159,7 @@ class Run:
             needs_maps=probabilities,
         )
         notes = views_note(runs, samplers, fast=fast) + sampling_note(samplers)
-        return PreparedRun(runs, infer, " + ".join(run.identity for run in runs) + notes)
+        return PreparedRun(runs, infer, notes)
 
     def scan_judge(self) -> ScanJudge | None:
         """Detects scans unlike the training images; None if too little is known about those."""
@@ -227,30 +227,23 @@ class Run:
                 those with one component in every training label, unless validation Dice drops.
             name: random samples are those for a file of this name.
         """
-        runs = [self, *self.other_runs(ensemble, fast=fast)]
-        samplers = samplers_for(runs, samples, by, seed, fast=fast)
-        for run in runs:
-            run.method.to(self.device).eval()
-        judge = self.scan_judge()
-        predicted = predict_image(
-            image_in_memory(
-                image,
-                dims=self.plan.dims,
-                channels=len(self.plan.channels),
-                spacing=spacing,
-                affine=affine,
-            ),
-            average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
-            self.plan,
-            device=self.device,
-            name=name,
+        infer = self.prepare(
+            probabilities=True,
             overlap=overlap,
-            samplers=samplers,
-            largest=self.one_component_classes(largest),
-            judge=judge,
+            samples=samples,
+            by=by,
+            seed=seed,
+            ensemble=ensemble,
+            fast=fast,
+            largest=largest,
+        ).infer
+        dims, channels = self.plan.dims, len(self.plan.channels)
+        loaded = image_in_memory(
+            image, dims=dims, channels=channels, spacing=spacing, affine=affine
         )
-        if judge and not self.quiet:
-            warn_of_unfamiliar(judge)
+        predicted = predict_image(infer, loaded, name)
+        if infer.judge and not self.quiet:
+            warn_of_unfamiliar(infer.judge)
         return replace(predicted, image=labels_like(image, predicted.labels))
 
     def one_component_classes(self, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -267,9 +260,9 @@ class Run:
     def jobs(self, inputs: str | Path | Sequence[str | Path]) -> list[Job]:
         """The images to predict: those of the inputs, or the test cases if there are none."""
         paths = [Path(one) for one in ([inputs] if isinstance(inputs, str | Path) else inputs)]
-        return self.find_jobs(paths) if paths else self.test_jobs()
+        if not paths:
+            return self.test_jobs()
 
-    def find_jobs(self, paths: Sequence[Path]) -> list[Job]:
         def tell(note: str) -> None:
             if not self.quiet:
                 say(note, style="yellow")
@@ -292,7 +285,12 @@ class PreparedRun:
 
     runs: tuple[Run, ...]
     infer: Inference
-    identity: str  # of the runs, and how they predict
+    notes: str  # how they predict
+
+    @property
+    def identity(self) -> str:
+        """Of the runs, and how they predict."""
+        return " + ".join(run.identity for run in self.runs) + self.notes
 
     def predict(
         self,

@@ -18,7 +18,7 @@ from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
 from segpl.evaluate.scores import Score, write_scores
 from segpl.notebook import crop_grid
-from segpl.predict.inference import predict_image
+from segpl.predict.inference import Inference, predict_image
 from segpl.report.page.slices import planes
 from segpl.training import new_folder, train
 
@@ -191,7 +191,8 @@ def test_predictions_are_means_over_mirrored_views_unless_fast(run, scan, tmp_pa
 
     both = lambda windows: (run.method.predict(windows) + mirrored(windows)) / 2  # noqa: E731
     for options, predict in (({}, both), ({"fast": True}, run.method.predict)):
-        expected = predict_image(image, predict, run.plan, device=run.device)
+        infer = Inference(predict, run.plan, (), run.device, needs_maps=True)
+        expected = predict_image(infer, image)
         in_memory = run.predict_array(nibabel.load(scan), largest="none", **options)
         assert in_memory.probabilities == pytest.approx(expected.probabilities, abs=1e-6)
         for name, probabilities in (("maps", True), ("rows", False)):

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from segpl.labeling.label_files import DAMAGED, as_file_name, file_stamp
 from segpl.labeling.rounds import Rounds
 
 if TYPE_CHECKING:
+    from segpl.predict.inference import Inference
     from segpl.run import Run
 
 PredictedMask = tuple[Indices, Indices]  # (*S) classes, (*S) uncertainty from 0 to 255
@@ -55,8 +57,8 @@ class Predictions:
         self.tried: set[tuple[str, str]] = set()  # cases and weights, in the background
         # an opened scan waits for one scan of the ranking, not for all of them
         self.network = FairLock()
-        self.runs: list[Run] = []  # the latest round, and what it is averaged with
-        self.loaded = ""  # stamp of their weights
+        self.latest: tuple[Run, Inference] | None = None  # round, and how it predicts
+        self.loaded = ""  # stamp of its weights
 
     def file(self, name: str) -> Path:
         return self.folder / f"{as_file_name(name)}.npz"
@@ -78,26 +80,16 @@ class Predictions:
     def predict(self, case: Case, image: Image) -> PredictedMask:
         """What `segpl predict` gives with the latest round, from a file if it is stored."""
         from segpl.predict.inference import predict_image
-        from segpl.predict.samples import average_views
-        from segpl.predict.sampling_choice import samplers_for
 
         shape, weights = image.grid.shape, self.weights
         if (known := self.stored(case.name, shape, weights)) is not None:
             return known
         with self.network:
-            run, *others = self.load()
+            _, infer = self.load()
             # another thread may have predicted it meanwhile
             if (known := self.stored(case.name, shape, self.loaded)) is not None:
                 return known
-            found = predict_image(
-                image,
-                average_views(run.method.predict, run.plan, mirrors=run.mirrors),
-                run.plan,
-                device=run.device,
-                name=case.name,
-                samplers=samplers_for([run, *others], None, None, 0),
-                largest=run.largest,
-            )
+            found = predict_image(infer, image, case.name)
             weights = self.loaded
         indices = self.classes.indices(found.labels, f"the prediction of {case.name}")
         entropy = voxel_entropy(found.probabilities).max(axis=0) / math.log(2)
@@ -110,16 +102,17 @@ class Predictions:
         )
         return indices, uncertainty
 
-    def load(self) -> list[Run]:
-        """The latest trained round, and what it is averaged with; the caller holds `network`."""
+    def load(self) -> tuple[Run, Inference]:
+        """The latest trained round, and how it predicts; the caller holds `network`."""
         from segpl.run import load_run
 
         folder = self.rounds.trained[-1]
         weights = file_stamp(folder.last)
-        if self.loaded != weights:
+        if self.latest is None or self.loaded != weights:
             run = load_run(folder.path, device=self.device, quiet=True)
-            self.runs, self.loaded = [run, *run.other_runs(None, fast=False)], weights
-        return self.runs
+            infer = replace(run.prepare(probabilities=True).infer, judge=None)
+            self.latest, self.loaded = (run, infer), weights
+        return self.latest
 
     def start(self, ahead: Sequence[Case], dims: int) -> None:
         """In the background, rank the scans once per round, then predict those `ahead`."""
@@ -146,7 +139,7 @@ class Predictions:
 
         try:
             with self.network:
-                run = self.load()[0]
+                run, _ = self.load()
             found = rank_cases(run, quiet=True, network=self.network)
             self.suggestions = {one.case: (place, one.reason) for place, one in enumerate(found)}
             self.note = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -43,30 +43,16 @@ class PredictedImage:
     image: Any = field(default=None, repr=False)
 
 
-def predict_image(
-    image: Image,
-    predict: Predict,
-    plan: Plan,
-    *,
-    device: torch.device,
-    name: str = "",
-    overlap: float = 0.5,
-    samplers: Sequence[RunSampler] = (),
-    largest: Sequence[str] = (),
-    judge: ScanJudge | None = None,
-) -> PredictedImage:
+def predict_image(infer: Inference, image: Image, name: str = "") -> PredictedImage:
     """What `predict_jobs` would write for an image in a file; `name` seeds random samples."""
-    infer = Inference(
-        predict, plan, tuple(samplers), device, overlap, judge, tuple(largest), needs_maps=True
-    )
     found = infer(name, infer.prepare(image))()
     assert found.maps is not None, "needs_maps is set"
     return PredictedImage(
         labels=found.labels,
         probabilities=np.ascontiguousarray(found.maps.probability),
-        classes=plan.classes,
+        classes=infer.plan.classes,
         summary=infer.summarize(name, found, image.grid),
-        entropy=entropy_of(found.maps) if samplers else None,
+        entropy=entropy_of(found.maps) if infer.samplers else None,
         std=found.maps.std,
     )
 
