@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,15 +24,16 @@ from segpl.engine.acceleration import fuse_networks
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import choose_device, memory_format
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, MissingFileError
+from segpl.engine.log import read_log
+from segpl.errors import InputError, MissingFileError, UserError, count_noun, in_voxels
 from segpl.methods.base import Method
-from segpl.notebook import describe_run, show_run
 from segpl.predict.familiarity import FEWEST_IMAGES, ScanJudge, read_training_images
 from segpl.predict.inference import Inference, PredictedImage, predict_image
 from segpl.predict.inputs import Job, find_inputs
 from segpl.predict.predictor import Distribute, predict_jobs
 from segpl.predict.samples import average_views
 from segpl.predict.sampling_choice import samplers_for, sampling_note, views_note
+from segpl.report.run_scores import current_scores
 from segpl.settings import Config, read_config, resolve
 from segpl.validate.postprocessing import one_component_classes_of, prediction_note
 
@@ -52,10 +54,23 @@ class Run:
     is_finished: bool = True
 
     def __repr__(self) -> str:
-        return describe_run(self)
-
-    def _repr_html_(self) -> str:
-        return show_run(self)
+        """Ten lines."""
+        plan, split, config = self.plan, self.split, self.config
+        patch = "x".join(map(str, plan.patch))
+        spacing = " x ".join(f"{size:g}" for size in plan.spacing)
+        lines = {
+            "method": f"{config.method}, {self.parameters:,} weights, checkpoint {self.checkpoint}",
+            "data": config.data.path,
+            "channels": ", ".join(plan.channels),
+            "classes": ", ".join(f"{name} {number}" for name, number in plan.classes.items()),
+            "cases": f"{len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
+            f"{len(split.validation)} validation, {len(split.test)} test",
+            "patch": f"{in_voxels(patch, plan.dims)} of {spacing}",
+            "training": training_line(self.folder, config.train.steps),
+            "test Dice": score_line(self.folder, split),
+            "device": str(self.device),
+        }
+        return "\n".join([f"Run {self.path}", *(f"  {key:<10}{lines[key]}" for key in lines)])
 
     @property
     def path(self) -> Path:
@@ -325,6 +340,27 @@ class PreparedRun:
                 advance=stack.enter_context(bar("predicting", len(jobs), quiet=quiet)),
                 distribute=distribute,
             )
+
+
+def training_line(folder: RunFolder, steps: int) -> str:
+    try:
+        log = read_log(folder.log)
+    except UserError:
+        return "no log"
+    if not log["step"]:
+        return "no steps yet"
+    loss = f", labeled loss {log['supervised'][-1]:.3f}" if "supervised" in log else ""
+    return f"{log['step'][-1]:.0f} of {steps} steps{loss}"
+
+
+def score_line(folder: RunFolder, split: Split) -> str:
+    try:
+        scores, _ = current_scores(folder, split)
+    except UserError:
+        return "not scored yet"
+    values = [one.value for one in scores if one.metric == "dice"]
+    cases = count_noun(len({one.case for one in scores}), "case")
+    return f"{statistics.fmean(values):.3f} ({cases})" if values else "not scored yet"
 
 
 def warn_of_unfamiliar(judge: ScanJudge) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,9 @@ import segpl
 from segpl.data.arrays import image_in_memory
 from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, write_phantom_dataset
-from segpl.data.readers import Grid
 from segpl.errors import InputError, Spelling
 from segpl.evaluate.scores import Score, write_scores
-from segpl.notebook import crop_grid
 from segpl.predict.inference import Inference, predict_image
-from segpl.report.page.slices import planes
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 0.7, 5], [-0.5, 0, 0, 7], [0, 0.6, 0, -3], [0, 0, 0, 1.0]])
@@ -251,33 +247,3 @@ def test_repr_has_the_dice_of_cases_that_were_not_labeled_in_training(run):
     write_scores(path, [Score(name, "x", "dice", 0.5) for name in ("new", run.split.labeled[0])])
     assert "0.500 (1 case)" in repr(run)
     path.unlink()
-
-
-def test_a_notebook_shows_curve_and_pictures(run):
-    (run.path / "log.csv").write_text("step,supervised\n1,0.9\n2,0.5\n")
-    shown = run._repr_html_()
-    assert "<polyline" in shown
-    assert shown.count("<img ") == 3
-
-
-@pytest.mark.parametrize("orientation", ["RAS", "LPS"])
-def test_pictures_in_a_notebook_have_anterior_on_top(run, orientation):
-    plan = replace(run.plan, orientation=orientation)
-    _, turn, _ = planes(crop_grid(plan, Grid((4, 4, 4), (1, 1, 1), np.eye(4))))[0]
-    anterior = np.zeros(plan.patch)
-    anterior[:, -1 if orientation == "RAS" else 0] = 1
-    assert turn(anterior)[0][0].all()
-
-
-def test_a_notebook_shows_text_if_nothing_can_be_drawn(run, monkeypatch):
-    from segpl import notebook
-
-    def broken(*_):
-        raise RuntimeError("a <problem>")
-
-    monkeypatch.setattr(notebook, "open_dataset", broken)
-    monkeypatch.setattr(notebook, "read_log", broken)
-    monkeypatch.setattr(notebook, "training_line", lambda run: "")
-    shown = run._repr_html_()
-    assert shown.count("No picture: a &lt;problem&gt;") == 2
-    assert "supervised" in shown

@@ -31,7 +31,7 @@ LAYERS = [
     {"methods"},
     {"engine", "evaluate"},
     {"predict", "report"},
-    {"validate", "settings", "assembly", "notebook", "run", "training"},
+    {"validate", "settings", "assembly", "run", "training"},
     {"labeling"},
     {"experiments"},
     {"api", "cli", "__init__", "__main__"},
