@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from segpl.cli.main import main
-from segpl.data.pelvis import write_pelvis_dataset
+from segpl.data.pelvis import pelvis_phantom
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.experiments import phantom_data
 
@@ -96,8 +96,7 @@ def train_runs(root: Path, data: Path, runs: dict[str, tuple[object, ...]]) -> N
 @pytest.fixture
 def small_demo(monkeypatch) -> None:
     """`segpl demo` on fewer and smaller scans."""
-    write = partial(write_pelvis_dataset, side=SIDE)
-    monkeypatch.setattr(phantom_data, "write_pelvis_dataset", write)
+    monkeypatch.setattr(phantom_data, "pelvis_phantom", partial(pelvis_phantom, side=SIDE))
     for name, value in (("SIDE", SIDE), ("PELVIS_UNLABELED", 2), ("PELVIS_TEST", 2)):
         monkeypatch.setattr(phantom_data, name, value)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import SHORT, Answer, Command, make_dataset
 
-from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
@@ -328,8 +328,8 @@ def test_parallel_runs_give_the_results_of_sequential_ones(segpl, pictures, tmp_
 
 
 def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
-    small = partial(write_phantom_dataset, settings=PhantomSettings(shape=(16, 16, 16)))
-    monkeypatch.setattr(phantom_data, "write_phantom_dataset", small)
+    small = partial(vessel_phantom, settings=PhantomSettings(shape=(16, 16, 16)))
+    monkeypatch.setattr(phantom_data, "vessel_phantom", small)
     monkeypatch.setattr(phantom_data, "UNLABELED", 2)
     monkeypatch.setattr(phantom_data, "TEST", 1)
     monkeypatch.setattr(phantom_data, "PATCH", 16)

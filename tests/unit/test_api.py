@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 
 import segpl
 from segpl.data.arrays import image_in_memory
+from segpl.data.generated import write_generated_dataset
 from segpl.data.manifest import read_manifest
-from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.errors import InputError, Spelling
 from segpl.evaluate.scores import Score, write_scores
 from segpl.predict.inference import Inference, predict_image
@@ -30,8 +32,9 @@ def in_python(monkeypatch):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("api") / "scans"
-    shape = PhantomSettings(shape=(16, 16, 16))
-    write_phantom_dataset(root, labeled=2, unlabeled=1, test=0, settings=shape)
+    generate = partial(vessel_phantom, settings=PhantomSettings(shape=(16, 16, 16)))
+    counts = {"labeled": 2, "unlabeled": 1}
+    write_generated_dataset(root, generate, counts=counts, seed=0, spacing=0.7)
     return root
 
 

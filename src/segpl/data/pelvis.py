@@ -7,15 +7,11 @@ noise. A few labeled cases show only part of this variety, as in real datasets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
-
-from segpl.data.generated import write_generated_dataset
 
 Pixels = NDArray[np.float64]
 SIDE = 64  # pixels
@@ -107,26 +103,6 @@ def pelvis_phantom(seed: int, side: int = SIDE) -> tuple[NDArray[np.uint8], NDAr
     _paint_prostate(canvas, tissues, prostate)
     mask = canvas.coverage(prostate) >= 0.5
     return _scan(canvas, rectum), mask.astype(np.uint8)
-
-
-def write_pelvis_dataset(
-    root: Path,
-    *,
-    labeled: int,
-    unlabeled: int,
-    test: int,
-    seed: int = 0,
-    side: int = SIDE,
-    advance: Callable[[], object] = lambda: None,  # called after each case
-) -> None:
-    """Write generated slices as PNG files, in the layout of the paper's authors."""
-    write_generated_dataset(
-        root,
-        lambda case_seed: pelvis_phantom(case_seed, side),
-        counts={"labeled": labeled, "unlabeled": unlabeled, "test": test},
-        seed=seed,
-        advance=advance,
-    )
 
 
 def _draw_tissues(rng: np.random.Generator) -> _Tissues:

@@ -8,15 +8,12 @@ case. A vessel is identified by its shape: a long, round, branching tube that ta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segpl.data.generated import write_generated_dataset
 from segpl.data.masks import Mask
 from segpl.errors import InputError
 
@@ -25,6 +22,7 @@ Range = tuple[float, float]  # each case draws a number between the two
 
 MAX_FOREGROUND = 0.058  # fraction of vessel voxels at which growth stops
 MAX_TREES = 12
+SPACING = 0.7  # mm, of the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,6 @@ class PhantomSettings:
     """Lengths are in voxels, brightness in Hounsfield units."""
 
     shape: tuple[int, ...] = (64, 64, 64)  # two or three axes
-    spacing: float = 0.7  # mm
     foreground: Range = (0.025, 0.045)  # fraction of vessel voxels at which no tree is added
     root_radius: Range = (1.9, 3.2)
     min_radius: float = 0.8  # a branch ends at this radius
@@ -79,28 +76,6 @@ def vessel_phantom(
     grain = _standardize(ndimage.gaussian_filter(_white(rng, settings), 0.5))
     image += rng.uniform(*settings.noise) * grain
     return image.astype(np.float32), (vessels >= 0.5).astype(np.uint8)
-
-
-def write_phantom_dataset(
-    root: Path,
-    *,
-    labeled: int = 2,
-    unlabeled: int = 16,
-    test: int = 8,
-    seed: int = 0,
-    settings: PhantomSettings | None = None,
-    advance: Callable[[], object] = lambda: None,  # called after each case
-) -> None:
-    """Write generated volumes as NIfTI files, in the layout of the paper's authors."""
-    settings = settings or PhantomSettings()
-    write_generated_dataset(
-        root,
-        lambda case_seed: vessel_phantom(case_seed, settings),
-        counts={"labeled": labeled, "unlabeled": unlabeled, "test": test},
-        seed=seed,
-        spacing=settings.spacing,
-        advance=advance,
-    )
 
 
 def _trees(rng: np.random.Generator, settings: PhantomSettings, inside: Mask) -> Floats:

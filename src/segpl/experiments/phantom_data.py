@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from segpl.assembly import plan_for
-from segpl.data.pelvis import SIDE, write_pelvis_dataset
-from segpl.data.phantom import write_phantom_dataset
+from segpl.data.generated import CaseGenerator, write_generated_dataset
+from segpl.data.pelvis import SIDE, pelvis_phantom
+from segpl.data.phantom import SPACING, vessel_phantom
 from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
@@ -34,7 +34,7 @@ def make_phantom(
     suffix = f"-validation-{validation}" if validation else ""
     data, plan = folder / f"data{suffix}", folder / f"plan{suffix}.json"
     counts = {"labeled": LABELED + validation, "unlabeled": UNLABELED, "test": TEST}
-    generate_once(data, write_phantom_dataset, counts, seed, quiet=quiet)
+    generate_once(data, vessel_phantom, counts, seed, spacing=SPACING, quiet=quiet)
     write_small_plan(
         plan,
         {"data": {"path": str(data)}, "split": {"validation": validation}},
@@ -49,19 +49,27 @@ def make_pelvis(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, 
     """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
     data, plan = folder / "data", folder / "plan.json"
     counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
-    generate_once(data, write_pelvis_dataset, counts, seed, quiet=quiet)
+    generate_once(data, pelvis_phantom, counts, seed, quiet=quiet)
     sections = {"data": {"path": str(data)}}
     write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)
     return data, plan
 
 
 def generate_once(
-    data: Path, write: Callable[..., None], counts: dict[str, int], seed: int, *, quiet: bool
+    data: Path,
+    generate: CaseGenerator,
+    counts: dict[str, int],
+    seed: int,
+    *,
+    spacing: float = 1.0,
+    quiet: bool,
 ) -> None:
     """Write this many cases of each group with a progress bar, unless it was done before."""
     if not (data / "complete").exists():
         with bar("generating scans", sum(counts.values()), quiet=quiet) as advance:
-            write(data, **counts, seed=seed, advance=advance)
+            write_generated_dataset(
+                data, generate, counts=counts, seed=seed, spacing=spacing, advance=advance
+            )
         (data / "complete").touch()
 
 

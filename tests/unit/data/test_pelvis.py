@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from segpl.data.pelvis import pelvis_phantom, write_pelvis_dataset
+from segpl.data.generated import write_generated_dataset
+from segpl.data.pelvis import pelvis_phantom
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,12 @@ def test_brightness_of_the_prostate_relative_to_its_surroundings_varies(slices):
 
 def test_dataset_stores_png_files_with_masks_of_0_and_255(tmp_path: Path):
     calls: list[None] = []
-    write_pelvis_dataset(
-        tmp_path, labeled=1, unlabeled=2, test=1, side=32, advance=lambda: calls.append(None)
+    write_generated_dataset(
+        tmp_path,
+        partial(pelvis_phantom, side=32),
+        counts={"labeled": 1, "unlabeled": 2, "test": 1},
+        seed=0,
+        advance=lambda: calls.append(None),
     )
     files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png"))
     assert files == [

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
@@ -8,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from segpl.data.phantom import PhantomSettings, vessel_phantom, write_phantom_dataset
+from segpl.data.generated import write_generated_dataset
+from segpl.data.phantom import SPACING, PhantomSettings, vessel_phantom
 from segpl.errors import InputError
 
 SMALL = PhantomSettings(shape=(32, 32, 32))
@@ -25,6 +28,11 @@ def scans() -> list[Scan]:
 @pytest.fixture(scope="module")
 def full_scan() -> Scan:
     return vessel_phantom(0)
+
+
+def write(root: Path, counts: dict[str, int], **options: Any) -> None:
+    generate = partial(vessel_phantom, settings=TINY)
+    write_generated_dataset(root, generate, counts=counts, seed=0, spacing=SPACING, **options)
 
 
 def best_threshold_iou(image: NDArray[np.float32], mask: NDArray[np.uint8]) -> float:
@@ -95,9 +103,8 @@ def test_bad_shape_is_rejected(shape):
 
 def test_dataset_has_masks_except_for_unlabeled_cases(tmp_path: Path):
     calls: list[None] = []
-    write_phantom_dataset(
-        tmp_path, labeled=1, unlabeled=2, test=1, settings=TINY, advance=lambda: calls.append(None)
-    )
+    counts = {"labeled": 1, "unlabeled": 2, "test": 1}
+    write(tmp_path, counts, advance=lambda: calls.append(None))
     files = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.nii.gz"))
     assert files == [
         "labeled/imgs/labeled_000.nii.gz",
@@ -111,7 +118,7 @@ def test_dataset_has_masks_except_for_unlabeled_cases(tmp_path: Path):
 
 
 def test_image_and_label_files_share_one_geometry(tmp_path: Path):
-    write_phantom_dataset(tmp_path, labeled=1, unlabeled=0, test=0, settings=TINY)
+    write(tmp_path, {"labeled": 1})
     image = nib.load(tmp_path / "labeled" / "imgs" / "labeled_000.nii.gz")
     label = nib.load(tmp_path / "labeled" / "lbls" / "labeled_000.nii.gz")
     assert image.shape == label.shape == (16, 16, 16)
@@ -120,8 +127,8 @@ def test_image_and_label_files_share_one_geometry(tmp_path: Path):
 
 
 def test_case_does_not_depend_on_the_number_of_cases(tmp_path: Path):
-    write_phantom_dataset(tmp_path / "a", labeled=1, unlabeled=0, test=1, settings=TINY)
-    write_phantom_dataset(tmp_path / "b", labeled=0, unlabeled=0, test=2, settings=TINY)
+    write(tmp_path / "a", {"labeled": 1, "test": 1})
+    write(tmp_path / "b", {"labeled": 0, "test": 2})
     name = Path("test", "imgs", "test_000.nii.gz")
     first, second = (nib.load(tmp_path / part / name).get_fdata() for part in ("a", "b"))
     assert np.array_equal(first, second)

@@ -8,7 +8,7 @@ import pytest
 
 from segpl import assembly
 from segpl.assembly import open_dataset
-from segpl.data.phantom import PhantomSettings, write_phantom_dataset
+from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.plan import Plan
 from segpl.data.planner import Resources
 from segpl.data.split import make_split
@@ -22,8 +22,8 @@ from segpl.settings import resolve
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
-    tiny = partial(write_phantom_dataset, settings=PhantomSettings(shape=(16, 16, 16)))
-    monkeypatch.setattr(phantom_data, "write_phantom_dataset", tiny)
+    tiny = partial(vessel_phantom, settings=PhantomSettings(shape=(16, 16, 16)))
+    monkeypatch.setattr(phantom_data, "vessel_phantom", tiny)
     monkeypatch.setattr(phantom_data, "UNLABELED", 2)
     monkeypatch.setattr(phantom_data, "TEST", 1)
     monkeypatch.setattr(phantom_data, "PATCH", 16)
