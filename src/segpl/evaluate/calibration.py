@@ -26,16 +26,16 @@ from segpl.evaluate.uncertainty import (
     FloatArray,
     adaptive_calibration_error,
     brier,
-    expected_calibration_error,
     negative_log_likelihood,
     questions,
+    reliability,
 )
 from segpl.types import IGNORE
 
 # lower is better
 MEASURES: dict[str, Callable[[FloatArray, Answers], float]] = {
     "brier": brier,
-    "ece": expected_calibration_error,
+    "ece": lambda probability, truth: reliability(probability, truth).error,
     "ace": adaptive_calibration_error,
     "nll": negative_log_likelihood,
 }

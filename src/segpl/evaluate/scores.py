@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -25,43 +24,6 @@ class Score:
     value: float
     unit: str = ""  # 'mm', 'ml', ...; the tolerance of surface Dice, 'at 1 mm'
     empty: str = ""  # masks without the class: 'no', 'both', 'prediction', 'label'; '': unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """One class and metric over all cases."""
-
-    class_name: str
-    metric: str
-    mean: float
-    std: float  # sample standard deviation; nan for a single case
-    median: float
-    min: float
-    max: float
-    cases: int
-    unit: str = ""
-
-
-def summarize(scores: list[Score]) -> list[Summary]:
-    """One row per class, metric and unit, in order of appearance."""
-    groups: dict[tuple[str, str, str], list[float]] = {}
-    for score in scores:
-        key = (score.class_name, score.metric, score.unit)
-        groups.setdefault(key, []).append(score.value)
-    return [
-        Summary(
-            class_name=class_name,
-            metric=metric,
-            mean=statistics.fmean(values),
-            std=statistics.stdev(values) if len(values) > 1 else float("nan"),
-            median=statistics.median(values),
-            min=min(values),
-            max=max(values),
-            cases=len(values),
-            unit=unit,
-        )
-        for (class_name, metric, unit), values in groups.items()
-    ]
 
 
 def empty_note(scores: Sequence[Score]) -> str:

@@ -55,23 +55,15 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
-    """A number and its confidence interval."""
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-
-@dataclass(frozen=True, slots=True)
 class BlandAltman:
     """A point for each case, the bias and the limits of agreement."""
 
     means: dict[Any, float]  # of the two methods, by case
     differences: dict[Any, float]
-    bias: Bound
-    lower: Bound
-    upper: Bound
+    bias: float
+    reach: float = math.nan  # half of the 95% confidence interval of the bias
+    lower: float = math.nan
+    upper: float = math.nan
 
 
 def estimate(values: BySeed, *, samples: int = BOOTSTRAP_SAMPLES) -> Estimate:
@@ -250,19 +242,15 @@ def mann_whitney(values: Sequence[float], reference: Sequence[float]) -> float:
     return float(stats.mannwhitneyu(values, reference, alternative="two-sided").pvalue)
 
 
-def bland_altman(
-    values: Mapping[Any, float], reference: Mapping[Any, float], *, confidence: float = 0.95
-) -> BlandAltman:
+def bland_altman(values: Mapping[Any, float], reference: Mapping[Any, float]) -> BlandAltman:
     r"""Bias and limits of agreement of two methods on their common cases [BlandAltman1986].
 
     With $\bar d$ and $s$ the mean and standard deviation of the $n$ differences,
 
-    $$\bar d \pm t\, \frac{s}{\sqrt n}, \qquad \bar d \pm 1.96\, s, \qquad
-      \operatorname{se}(\bar d \pm 1.96\, s) = s \sqrt{\frac1n + \frac{1.96^2}{2 (n - 1)}}$$
+    $$\bar d \pm t\, \frac{s}{\sqrt n}, \qquad \bar d \pm 1.96\, s$$
 
     where $t$ is Student's quantile with $n - 1$ degrees of freedom. 95% of new differences are
-    expected between the limits. Unlike the source, we use 1.96 instead of 2 and do not round the
-    standard error of a limit to $s \sqrt{3 / n}$.
+    expected between the limits. Unlike the source, we use 1.96 instead of 2.
     """
     from scipy.special import stdtrit
 
@@ -272,20 +260,10 @@ def bland_altman(
     differences = {case: values[case] - reference[case] for case in common}
     means = {case: (values[case] + reference[case]) / 2 for case in common}
     count = len(common)
+    bias = math.fsum(differences.values()) / count if count else math.nan
     if count < 2:
-        bias = math.fsum(differences.values()) if count else math.nan
-        return BlandAltman(means, differences, Bound(bias), Bound(math.nan), Bound(math.nan))
-    bias = math.fsum(differences.values()) / count
+        return BlandAltman(means, differences, bias)
     deviation = statistics.stdev(differences.values())
-    width = statistics.NormalDist().inv_cdf(0.975)
-    quantile = float(stdtrit(count - 1, (1 + confidence) / 2))
-    reach = quantile * deviation / math.sqrt(count)
-    outer = quantile * deviation * math.sqrt(1 / count + width**2 / (2 * (count - 1)))
-    lower, upper = bias - width * deviation, bias + width * deviation
-    return BlandAltman(
-        means,
-        differences,
-        Bound(bias, bias - reach, bias + reach),
-        Bound(lower, lower - outer, lower + outer),
-        Bound(upper, upper - outer, upper + outer),
-    )
+    reach = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
+    width = statistics.NormalDist().inv_cdf(0.975) * deviation
+    return BlandAltman(means, differences, bias, reach, bias - width, bias + width)

@@ -36,12 +36,11 @@ class SurfaceDistances:
 
 def surface_distances(prediction: Mask, truth: Mask, spacing: Sequence[float]) -> SurfaceDistances:
     """Exact distances in both directions. Cost grows with the surfaces, not with the image."""
-    farthest = diagonal(truth.shape, spacing)
+    farthest = float(np.linalg.norm(np.multiply(truth.shape, spacing)))
     flat = tuple(axis for axis, size in enumerate(truth.shape) if size == 1)
     sizes = np.delete(np.asarray(spacing, float), flat)
     box = bounding_box(np.squeeze(prediction | truth, flat))
-    found = [surface(np.squeeze(mask, flat)[box]) for mask in (prediction, truth)]
-    ours, theirs = found
+    ours, theirs = (surface(np.squeeze(mask, flat)[box]) for mask in (prediction, truth))
     return SurfaceDistances(
         to_truth=_distances(ours, theirs, sizes, farthest),
         to_prediction=_distances(theirs, ours, sizes, farthest),
@@ -50,18 +49,9 @@ def surface_distances(prediction: Mask, truth: Mask, spacing: Sequence[float]) -
 
 def surface(mask: Mask) -> Mask:
     """Voxels of a mask with a face on the outside."""
-    padded = np.pad(mask, 1)
-    inside = mask.copy()
-    whole = (slice(1, -1),) * mask.ndim
-    for axis in range(mask.ndim):
-        for side in (slice(None, -2), slice(2, None)):
-            inside &= padded[(*whole[:axis], side, *whole[axis + 1 :])]
-    return mask & ~inside
+    from scipy import ndimage  # training starts faster without it
 
-
-def diagonal(shape: Sequence[int], spacing: Sequence[float]) -> float:
-    """Length of the image diagonal, an upper bound of all distances."""
-    return float(np.linalg.norm(np.multiply(shape, spacing)))
+    return mask & ~ndimage.binary_erosion(mask) if mask.size else mask
 
 
 def hd95(distances: SurfaceDistances) -> float:

@@ -71,14 +71,19 @@ def negative_log_likelihood(probability: FloatArray, truth: Answers) -> float:
 class Reliability:
     """Reliability diagram: observed frequency against predicted probability in each bin."""
 
-    edges: NDArray[np.float64]  # (bins + 1,)
     count: NDArray[np.int64]  # (bins,)
     probability: NDArray[np.float64]  # (bins,) mean; nan in empty bins
     frequency: NDArray[np.float64]  # (bins,) of yes; nan in empty bins
 
     @property
     def error(self) -> float:
-        """The expected calibration error."""
+        r"""The expected calibration error (ECE), the mean gap of probability and frequency.
+
+        $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
+
+        Training logs the same measure with the same bins (`threshold.calibration`), but in fixed
+        point, so that the order of additions on a GPU does not matter.
+        """
         if not self.count.sum():
             return float("nan")
         gap = np.abs(self.frequency - self.probability)[self.count > 0]
@@ -93,22 +98,7 @@ def reliability(probability: FloatArray, truth: Answers, *, bins: int = BINS) ->
         np.bincount(index, weights, bins) for weights in (None, p, y.astype(np.float64))
     )
     filled = np.where(count > 0, count, np.nan)
-    return Reliability(
-        np.linspace(0, 1, bins + 1), count.astype(np.int64), first / filled, second / filled
-    )
-
-
-def expected_calibration_error(
-    probability: FloatArray, truth: Answers, *, bins: int = BINS
-) -> float:
-    r"""ECE: mean gap between probability and frequency, over bins of equal width.
-
-    $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
-
-    Training logs the same measure with the same bins (`threshold.calibration`), but in fixed point,
-    so that the order of additions on a GPU does not matter; this one uses double precision.
-    """
-    return reliability(probability, truth, bins=bins).error
+    return Reliability(count.astype(np.int64), first / filled, second / filled)
 
 
 def adaptive_calibration_error(
@@ -164,11 +154,6 @@ def error_retention(
 
 
 def _validated(probability: FloatArray, truth: Answers) -> tuple[NDArray[np.float64], Answers]:
-    if probability.shape != truth.shape:
-        raise InputError(
-            f"probabilities {probability.shape} and answers {truth.shape} differ in shape. Give "
-            "one answer per probability."
-        )
     p = probability.ravel().astype(np.float64)
     if p.size and not (p.min() >= 0 and p.max() <= 1):  # nan fails both
         raise InputError(

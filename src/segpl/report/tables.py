@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from segpl.errors import count_noun
 from segpl.evaluate.calibration import TITLES
 from segpl.evaluate.metrics import METRICS
-from segpl.evaluate.scores import Score, empty_note, summarize
+from segpl.evaluate.scores import Score, empty_note
 from segpl.evaluate.statistics import estimate, mean_by_key
 
 if TYPE_CHECKING:
@@ -109,15 +109,18 @@ def calibration_summary(scores: list[Score]) -> Table:
 
 
 def summary_rows(scores: list[Score], *, digits: int) -> list[list[str]]:
-    return [
-        [
-            row.class_name,
-            metric_title(row.metric, row.unit),
-            *(number(n, digits) for n in (row.mean, row.std, row.median, row.min, row.max)),
-            str(row.cases),
-        ]
-        for row in summarize(scores)
-    ]
+    """One row per class, metric and unit, in order of appearance."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for score in scores:
+        key = (score.class_name, score.metric, score.unit)
+        groups.setdefault(key, []).append(score.value)
+    rows = []
+    for (class_name, metric, unit), values in groups.items():
+        std = statistics.stdev(values) if len(values) > 1 else math.nan
+        cells = (statistics.fmean(values), std, statistics.median(values), min(values), max(values))
+        shown = [number(value, digits) for value in cells]
+        rows.append([class_name, metric_title(metric, unit), *shown, str(len(values))])
+    return rows
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -12,7 +12,8 @@ from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.evaluate.pairing import pair_cases
-from segpl.evaluate.scores import Score, empty_note, read_scores, summarize, write_scores
+from segpl.evaluate.scores import Score, empty_note, read_scores, write_scores
+from segpl.report.tables import summary_rows
 
 BINARY = {"background": 0, "vessel": 1}
 
@@ -194,17 +195,15 @@ def test_a_damaged_line_is_named(tmp_path):
 
 def test_summary_statistics_of_three_cases():
     scores = [Score(str(i), "left", "dice", v) for i, v in enumerate([0.2, 0.4, 0.9])]
-    (row,) = summarize(scores)
-    assert (row.mean, row.median, row.min, row.max, row.cases) == (0.5, 0.4, 0.2, 0.9, 3)
-    assert row.std == pytest.approx(0.13**0.5)  # (0.09 + 0.01 + 0.16) / 2
+    (row,) = summary_rows(scores, digits=3)
+    std = "0.361"  # the root of (0.09 + 0.01 + 0.16) / 2
+    assert row == ["left", "Dice", "0.500", std, "0.400", "0.200", "0.900", "3"]
 
 
 def test_values_of_different_units_are_not_averaged():
     scores = [Score("a", "left", "hd95", 2.0, "mm"), Score("b", "left", "hd95", 4.0, "voxel")]
-    assert [(row.unit, row.mean, row.cases) for row in summarize(scores)] == [
-        ("mm", 2.0, 1),
-        ("voxel", 4.0, 1),
-    ]
+    found = [(row[1], row[2], row[-1]) for row in summary_rows(scores, digits=1)]
+    assert found == [("HD95 (mm)", "2.0", "1"), ("HD95 (voxel)", "4.0", "1")]
 
 
 @pytest.mark.parametrize("tolerance", [-1.0, float("nan"), float("inf")])
@@ -294,8 +293,8 @@ def test_missing_scores_name_the_command_that_writes_them(tmp_path):
 
 
 def test_one_case_has_no_deviation():
-    (row,) = summarize([Score("a", "left", "dice", 0.5)])
-    assert np.isnan(row.std)
+    (row,) = summary_rows([Score("a", "left", "dice", 0.5)], digits=3)
+    assert row[3] == "-"
 
 
 def test_an_unknown_metric_suggests_the_nearest_name(folders):

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from segpl.evaluate.metrics import METRICS, Masks
 from segpl.evaluate.surface import (
     assd,
-    diagonal,
     hd95,
     surface,
     surface_dice,
@@ -80,7 +79,8 @@ def test_values_stay_within_their_bounds(dims, seed):
     one, other = masks(dims, seed)
     distances = surface_distances(one, other, SPACINGS[dims])
     farthest = max(distances.to_truth.max(), distances.to_prediction.max())
-    assert 0 < assd(distances) <= hd95(distances) <= farthest < diagonal(one.shape, SPACINGS[dims])
+    diagonal = np.linalg.norm(np.multiply(one.shape, SPACINGS[dims]))
+    assert 0 < assd(distances) <= hd95(distances) <= farthest < diagonal
     shares = [surface_dice(distances, tolerance) for tolerance in (0.0, 1.0, 2.0, farthest)]
     assert shares == sorted(shares)
     assert 0 <= shares[0] < shares[-1] == 1.0

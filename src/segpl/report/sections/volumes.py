@@ -76,7 +76,7 @@ def common_limits(compared: Mapping[str, BlandAltman]) -> tuple[float, float]:
     values = [
         value
         for one in compared.values()
-        for value in (*one.differences.values(), one.lower.value, one.upper.value, 0.0)
+        for value in (*one.differences.values(), one.lower, one.upper, 0.0)
         if math.isfinite(value)
     ]
     margin = 0.08 * (max(values) - min(values)) or 1.0
@@ -89,10 +89,10 @@ def volume_table(compared: Mapping[str, BlandAltman], units: Mapping[str, str]) 
         rows=[
             [
                 label,
-                number(one.bias.value),
-                interval(one.bias.low, one.bias.high),
-                number(one.lower.value),
-                number(one.upper.value),
+                number(one.bias),
+                interval(one.bias - one.reach, one.bias + one.reach),
+                number(one.lower),
+                number(one.upper),
                 units[label],
                 str(len(one.differences)),
             ]
@@ -109,16 +109,16 @@ def difference_figure(
     """A Bland-Altman plot with the titles `x` and `y`; `limits` are those of its y axis."""
     figure, axes = panel()
     axes.axhline(0, color=INK, alpha=0.3, linewidth=0.8)
-    for name, bound, dash in (
+    for name, value, dash in (
         ("bias", found.bias, "-"),
         ("upper limit", found.upper, "--"),
         ("lower limit", found.lower, "--"),
     ):
-        if math.isfinite(bound.value):
-            axes.axhline(bound.value, color=color, linestyle=dash, linewidth=1.4)
+        if math.isfinite(value):
+            axes.axhline(value, color=color, linestyle=dash, linewidth=1.4)
             axes.annotate(
-                f"{name} {number(bound.value)}",
-                (1, bound.value),
+                f"{name} {number(value)}",
+                (1, value),
                 xycoords=("axes fraction", "data"),
                 ha="right",
                 va="bottom",
