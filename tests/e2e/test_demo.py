@@ -27,7 +27,6 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
         assert value in page
     assert "segpl demo --steps 5 --seed 3" in page
     assert not re.search(r'(src|href)="http', page)
-    assert (out / "demo.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow

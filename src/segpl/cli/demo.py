@@ -1,8 +1,8 @@
 """Try segpl without data: compare the default with supervised training.
 
 Generates 3 labeled, 40 unlabeled and 20 test scans of the pelvis, trains both
-methods, scores the test cases, and writes demo.html and demo.png. Takes 1 to 2
-minutes on two CPU cores.
+methods, scores the test cases, and writes demo.html. Takes 1 to 2 minutes on
+two CPU cores.
 
 Examples:
   segpl demo
@@ -48,9 +48,7 @@ def run(args: argparse.Namespace) -> int:
     print_table(methods_table(found), console)
     for answer in answers(found):
         console.print(answer.headline, *answer.sentences)
-    console.print(
-        f"Open {out / 'demo.html'} in a browser; {out / 'demo.png'} shows some test scans."
-    )
+    console.print(f"Open {out / 'demo.html'} in a browser.")
     return 0
 
 

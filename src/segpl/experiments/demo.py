@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segpl.data.case import Case
-from segpl.data.layouts import read_dataset
-from segpl.data.readers import read_image, read_label, stem_of
 from segpl.experiments.phantom_data import PELVIS_LABELED, PELVIS_UNLABELED, make_pelvis
 from segpl.experiments.scoring import score_run
-from segpl.files import write_atomically
 from segpl.report.collection import BASELINE, RunCollection
-from segpl.report.figures import OverlayCase, overlay_figure
 from segpl.report.page.report import Preface, write_report
-from segpl.report.run_record import RunRecord
 from segpl.settings import DEFAULT_METHOD
 from segpl.training import train
-
-SHOWN = 4  # test cases in the picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +49,13 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCo
         )
         score_run(run)
         runs.append(run.path)
-    found = write_report(
+    return write_report(
         runs,
         out / "demo.html",
         preface=Preface(title="segpl on generated scans", paragraphs=[protocol(settings)]),
         command=settings.command,
         quiet=quiet,
     )
-    picture = overlay_figure(
-        [overlay_of(case, found.runs) for case in read_dataset(data).test[:SHOWN]]
-    )
-    write_atomically(out / "demo.png", lambda draft: picture.savefig(draft, dpi=120))
-    return found
-
-
-def overlay_of(case: Case, runs: Sequence[RunRecord]) -> OverlayCase:
-    """A test case with every run's prediction and Dice."""
-    assert case.label is not None
-    truth = read_label(case.label).array
-    predictions = {}
-    for run in runs:
-        files = {stem_of(path): path for path in (run.path / "predictions").iterdir()}
-        title = f"{run.label}: Dice {run.by_case('dice')[case.name]:.2f}"
-        predictions[title] = read_label(files[case.name]).array
-    return OverlayCase(case.name, read_image(case.images, 2).array[0], truth, predictions)
 
 
 def protocol(settings: DemoSettings) -> str:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import AutoLocator
-from numpy.typing import NDArray
-from scipy import ndimage
-
-from segpl.report.pictures import ERROR_COLORS, overlay
 
 RUN_COLORS = ("#E69F00", "#0072B2", "#CC79A7", "#009E73", "#D55E00", "#56B4E9")
 # colors repeat after six lines, then with another dash
@@ -24,51 +16,6 @@ INK = "#0b0c0d"  # axes and text; a page replaces it by its own text color
 PANEL = (4.4, 2.7)  # inches; text stays readable at the width of a phone
 MAX_TICKS = 7
 MAX_NAME = 48  # characters of a name in a legend
-FINE_SIDE = 256  # pixels of an enlarged slice
-
-
-@dataclass(frozen=True, slots=True)
-class OverlayCase:
-    """One slice of one case, and the predictions to show next to it."""
-
-    name: str
-    image: NDArray[Any]  # (H, W)
-    truth: NDArray[Any]  # (H, W), nonzero is foreground
-    predictions: dict[str, NDArray[Any]] = field(default_factory=dict)  # title -> (H, W)
-
-
-def overlay_figure(cases: Sequence[OverlayCase]) -> Figure:
-    """One row per case: the image, the overlay of each prediction, and the ground truth."""
-    columns = 2 + max(len(case.predictions) for case in cases)
-    figure = Figure(figsize=(2.1 * columns, 2.4 * len(cases) + 0.4), layout="constrained")
-    grid = figure.subplots(len(cases), columns, squeeze=False)
-    for row, case in zip(grid, cases, strict=True):
-        truth = enlarge(case.truth != 0)
-        image = enlarge(case.image)
-        empty = np.zeros_like(truth)
-        panels = {
-            case.name: (empty, empty),
-            **{title: (enlarge(mask != 0), truth) for title, mask in case.predictions.items()},
-            "ground truth": (truth, truth),
-        }
-        for axes, (title, (prediction, reference)) in zip(row, panels.items(), strict=False):
-            axes.imshow(overlay(image, prediction, reference, strength=0.45))
-            axes.set_title(title, fontsize=10)
-        for axes in row:
-            axes.set_axis_off()
-    handles = [Patch(color=color, label=meaning) for meaning, color in ERROR_COLORS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=10)
-    return figure
-
-
-def enlarge(array: NDArray[Any]) -> NDArray[Any]:
-    """A slice on a finer grid, so that a small one shows smooth edges instead of large pixels."""
-    factor = max(1, FINE_SIDE // max(array.shape))
-    is_mask = array.dtype == bool
-    finer: NDArray[Any] = ndimage.zoom(
-        array.astype(float), factor, order=1 if is_mask else 3, mode="nearest", grid_mode=True
-    )
-    return finer >= 0.5 if is_mask else finer
 
 
 def run_color(index: int) -> str:

@@ -13,7 +13,7 @@ from segpl.errors import InputError, MissingFileError
 from segpl.report.page.assets import as_latex, escape_latex, write_assets
 from segpl.report.page.gallery import RESOLUTIONS, CaseRequest, MaskRequest, make_gallery
 from segpl.report.page.slices import CaseArrays, MaskArrays, planes
-from segpl.report.pictures import FALSE_NEGATIVE, FALSE_POSITIVE, TRUE_POSITIVE
+from segpl.report.pictures import ERROR_COLORS
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 
@@ -105,7 +105,8 @@ def test_overlay_has_a_color_for_correct_false_and_missed_voxels():
     arrays = CaseArrays(np.zeros((1, 5)), Grid((1, 5), (1.0, 1.0), None), truth)
     pixels = layer(gallery(request(arrays, {"segpl": MaskArrays(prediction)})), "errors")[0]
     found = ["#{:02X}{:02X}{:02X}".format(*pixel[:3]) for pixel in pixels[:4]]
-    assert found == [TRUE_POSITIVE, FALSE_NEGATIVE, FALSE_POSITIVE, FALSE_POSITIVE]
+    correct, false, missed = ERROR_COLORS.values()
+    assert found == [correct, missed, false, false]
     assert pixels[4, 3] == 0
 
 
