@@ -70,9 +70,13 @@ def error_console() -> Console:
 
 @contextmanager
 def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
-    """Show a progress bar; yields the function that advances it by one."""
+    """Show a progress bar, or lines of text; yields the function that advances it by one."""
     if quiet or total == 0:
         yield lambda: None
+        return
+    console = error_console()
+    if not is_live(console):
+        yield count_lines(title, total)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -81,20 +85,39 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     # the default of 30 s is too short for cases that take longer than that
-    with Progress(*columns, console=error_console(), speed_estimate_period=120) as progress:
+    with Progress(*columns, console=console, speed_estimate_period=120) as progress:
         task = progress.add_task(title, total=total)
         yield lambda: progress.advance(task)
+
+
+def count_lines(title: str, total: int) -> Callable[[], None]:
+    """Print a line now, every minute, and at the end; returns the function that counts."""
+    done, due = -1, 0.0
+
+    def advance() -> None:
+        nonlocal done, due
+        done, now = done + 1, time.monotonic()
+        if done == total or now >= due:
+            due = now + MAX_SILENCE
+            say(f"{title}: {done} of {total}")
+
+    advance()
+    return advance
+
+
+def is_live(console: Console) -> bool:
+    """Whether it can show progress in place."""
+    return console.is_terminal or console.is_jupyter
 
 
 @contextmanager
 def stopwatch(title: str, *, quiet: bool = False) -> Iterator[None]:
     """Show a title and the time that the block has taken so far; without a terminal, the title."""
     console = error_console()
-    is_live = console.is_terminal or console.is_jupyter
-    if not quiet and not is_live:
+    if not quiet and not is_live(console):
         say(title)
     columns = (TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=quiet or not is_live) as progress:
+    with Progress(*columns, console=console, disable=quiet or not is_live(console)) as progress:
         progress.add_task(title, total=None)
         yield
 
@@ -127,7 +150,7 @@ class TrainingDisplay:
         self.steps = steps
         self.title = title
         self.is_quiet = quiet
-        self.is_plain = quiet or not (self.console.is_terminal or self.console.is_jupyter)
+        self.is_plain = quiet or not is_live(self.console)
         self.progress = ProgressWithValues(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

@@ -119,6 +119,16 @@ def test_a_notebook_without_ipywidgets_gets_lines_of_text(clock, capsys, monkeyp
     assert "predicting" in printed
 
 
+def test_without_a_terminal_a_bar_prints_a_line_at_once_then_every_minute(clock, capsys):
+    with display.bar("measuring steps", 5) as advance:
+        assert capsys.readouterr().err == "measuring steps: 0 of 5\n"
+        for _ in range(5):
+            clock.now += 25
+            advance()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["measuring steps: 3 of 5", "measuring steps: 5 of 5"]
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_stopwatch_shows_its_title_before_the_block_ends(is_terminal, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR" if is_terminal else "NO_COLOR", "1")
