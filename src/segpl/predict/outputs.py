@@ -117,6 +117,11 @@ class OutputFolder:
     def _check_paths(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
+        if RunFolder(self.path).split.exists():
+            raise InputError(
+                f"{self.path} is a run folder and is not mixed with masks. Choose another --out, "
+                f"such as {self.path / 'predictions'}."
+            )
         self._protect_inputs(jobs, kinds)
         if RunFolder(self.path.parent).config.exists():  # a run that somebody sent may have links
             require_below(self.path.parent, [self.path / MANIFEST])

@@ -269,6 +269,15 @@ def test_out_must_not_be_a_file(tmp_path):
         predict([source], PLAN, source)
 
 
+def test_masks_are_not_written_into_a_run_folder(tmp_path):
+    source, run = write_nifti(tmp_path / "scan.nii.gz", blob()), tmp_path / "run"
+    run.mkdir()
+    (run / "split.json").touch()
+    with pytest.raises(InputError, match=r"run is a run folder .* such as .*run/predictions"):
+        predict([source], PLAN, run)
+    assert [path.name for path in run.iterdir()] == ["split.json"]
+
+
 def test_the_next_image_is_read_during_prediction(tmp_path, monkeypatch):
     folder = tmp_path / "in"
     folder.mkdir()
