@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import torch
 
 from segpl.errors import InputError
 from segpl.experiments.engines.base import EngineOptions, Task
-from segpl.experiments.engines.local import VISIBLE, LocalEngine, gpus_to_assign
+from segpl.experiments.engines.local import (
+    VISIBLE,
+    LocalEngine,
+    Worker,
+    gpus_to_assign,
+    run_in_workers,
+)
 
 
 def visible_gpu(meeting: Path, name: str) -> str:
@@ -33,7 +40,8 @@ def fail() -> str:
 
 def errors(engine: LocalEngine, tasks: list[Task]) -> dict[str, str]:
     updates = list(engine.run(tasks))
-    assert [u.task.name for u in updates if u.error is None] == [task.name for task in tasks]
+    names = dict.fromkeys(u.task.name for u in updates if u.error is None)
+    assert list(names) == [task.name for task in tasks]
     return {u.task.name: u.error for u in updates if u.error is not None}
 
 
@@ -41,6 +49,27 @@ def test_tasks_run_in_this_process_one_after_another_by_default():
     engine = LocalEngine(EngineOptions())
     assert engine.in_process
     assert errors(engine, [Task("a", str), Task("b", fail)]) == {"a": "", "b": "an error"}
+
+
+def test_a_task_whose_process_is_killed_runs_once_more_after_the_others(monkeypatch):
+    monkeypatch.setattr(Worker, "new_pool", lambda self: ThreadPoolExecutor(1))
+    calls = []
+
+    def call(name: str, deaths: int) -> str:
+        calls.append(name)
+        if calls.count(name) <= deaths:
+            raise BrokenExecutor
+        return ""
+
+    tasks = [
+        Task(name, partial(call, name, deaths))
+        for name, deaths in zip("abc", (1, 9, 0), strict=True)
+    ]
+    found = [u for u in run_in_workers(tasks, 1) if u.error is not None]
+    assert calls == ["a", "b", "c", "a", "b"]
+    assert [u.task.name for u in found] == ["c", "a", "b"]
+    assert found[0].error == found[1].error == ""
+    assert "its process was killed twice" in found[2].error
 
 
 @pytest.mark.slow

@@ -19,7 +19,10 @@ from segpl.errors import Spelling
 from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update, perform
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-KILLED = "its process was killed, probably because it ran out of memory. Use fewer --jobs."
+KILLED = (
+    "its process was killed twice, probably because it ran out of memory. Repeat the command with "
+    "fewer --jobs; it resumes."
+)
 stop_event: Event | None = None  # in a worker: set when the user interrupts
 
 
@@ -59,6 +62,7 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
     ]
     workers = tuple(idle)
     waiting = deque(tasks)
+    repeated: set[str] = set()  # names of tasks
     running: dict[Future[str], tuple[Worker, Task]] = {}
     try:
         while waiting or running:
@@ -70,7 +74,11 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
                 worker, task = running.pop(future)
                 error = worker.error_of(future)
                 idle.append(worker)
-                yield Update(task, error)
+                if error == KILLED and task.name not in repeated:
+                    repeated.add(task.name)
+                    waiting.append(task)  # last, when fewer tasks compete for memory
+                else:
+                    yield Update(task, error)
     except BaseException:
         stop.set()
         for worker in workers:
