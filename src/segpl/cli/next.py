@@ -9,7 +9,6 @@ Rules:
                 decays as labels are added (default)
   disagreement  networks of the run disagree on the boundary
   distance      unlike the labeled scans and each other
-  combined      the most uncertain quarter, spread out like `distance`
   random        random scans with predicted foreground (baseline)
 
 Examples:
@@ -35,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rule",
         default="entropy",
         metavar="NAME",
-        help="entropy (default), disagreement, distance, combined or random",
+        help="entropy (default), disagreement, distance or random",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the random choices (default 0)"

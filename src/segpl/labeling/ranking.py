@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from segpl.run import Run
 DEFAULT_COUNT = 5  # scans to label in one round
 STRATIFIED = 2 / 3  # of the scans are chosen for one class
 NOISE_DECAY = 2.0  # factor per round
-SHORTLIST = 1 / 4  # of the scans, from which `combined` chooses a diverse set
 UNLIKE = 1.5  # times the median distance to the labeled scans
 
 
@@ -198,48 +196,13 @@ def rank_by_distance(pool: ScanPool, number: int, rng: np.random.Generator) -> I
 
     Greedy k-center selection [Sener2018], with the features that detect unfamiliar scans.
     """
-    return _spread_out(pool, [math.inf] * len(pool.scans), len(pool.scans), lambda _: "")
-
-
-def rank_combined(pool: ScanPool, number: int, rng: np.random.Generator) -> Iterator[Suggestion]:
-    """Of the most uncertain quarter of the scans, the one farthest from labeled and chosen ones.
-
-    The uncertainty is the mean entropy of each class, divided by its median over scans.
-    """
-    values = np.array(
-        [[math.nan if e is None else e for e in scan.class_entropy] for scan in pool.scans]
-    )  # (N, classes)
-    overall = np.array([scan.entropy for scan in pool.scans])
-    relative = np.stack([_by_median(column) for column in values.T], 1)
-    found = ~np.isnan(relative)
-    sums, counts = np.where(found, relative, 0).sum(1), found.sum(1)
-    uncertainty = np.where(counts > 0, sums / np.maximum(counts, 1), _by_median(overall))
-    size = max(2, math.ceil(SHORTLIST * len(pool.scans)))
-    return _spread_out(
-        pool,
-        uncertainty.tolist(),
-        size,
-        lambda index: f"{uncertainty[index]:.1f} times the median entropy, ",
-    )
-
-
-def _by_median(values: Measures) -> Measures:
-    known = values[~np.isnan(values)]
-    median = float(np.median(known)) if len(known) else 0.0
-    return values / median if median > 0 else np.where(np.isnan(values), values, 1.0)
-
-
-def _spread_out(
-    pool: ScanPool, uncertainty: Sequence[float], size: int, prefix: Callable[[int], str]
-) -> Iterator[Suggestion]:
-    """Of the `size` most uncertain scans left, the one farthest from labeled and chosen ones."""
     points = scaled_features(pool)
     scans, labeled = points[: len(pool.scans)], points[len(pool.scans) :]
     nearest = feature_distances(scans, labeled).min(1)  # (N,)
     initial, median = nearest.copy(), float(np.median(nearest))
-    left = sorted(range(len(scans)), key=lambda i: (-uncertainty[i], pool.scans[i].case))
+    left = sorted(range(len(scans)), key=lambda i: pool.scans[i].case)
     while left:
-        best = max(left[:size], key=lambda i: nearest[i])
+        best = max(left, key=lambda i: nearest[i])
         left.remove(best)
         ratio = initial[best] / median if median > 0 else 1.0
         distance = f"{ratio:.1f} times the median distance"
@@ -248,7 +211,7 @@ def _spread_out(
             if ratio >= UNLIKE
             else f"{distance} to the labeled scans"
         )
-        yield Suggestion(pool.scans[best].case, float(nearest[best]), prefix(best) + reason)
+        yield Suggestion(pool.scans[best].case, float(nearest[best]), reason)
         nearest = np.minimum(nearest, feature_distances(scans, scans[best : best + 1])[:, 0])
 
 
@@ -270,7 +233,6 @@ RANKING_RULES: dict[str, RankingRule] = {
     "entropy": rank_by_entropy,
     "disagreement": rank_by_disagreement,
     "distance": rank_by_distance,
-    "combined": rank_combined,
     "random": rank_randomly,
 }
 DEFAULT_RULE = "entropy"

@@ -166,23 +166,6 @@ def test_distance_is_to_the_nearest_labeled_scan():
     assert cases(rank_pool(pool(*scans, labeled=labeled), rule="distance")) == ["b", "a"]
 
 
-def test_combined_chooses_diverse_scans_of_the_most_uncertain_quarter():
-    certain = [scan(f"sure{i}", features=(50 + i, 0)) for i in range(6)]
-    scans = pool(
-        scan("a", classes=(0.9, 0.9), features=(1, 0)),
-        scan("b", classes=(0.8, 0.8), features=(3, 0)),
-        *certain,
-    )
-    found = rank_pool(scans, rule="combined")
-    assert found[0].case == "b"
-    assert found[0].reason.startswith("8.0 times the median entropy, ")
-
-
-def test_combined_handles_scans_without_foreground():
-    scans = pool(scan("a", classes=(None, None)), scan("b", classes=(None, 0.3)))
-    assert sorted(cases(rank_pool(scans, rule="combined"))) == ["a", "b"]
-
-
 def test_random_draws_classes_equally_and_scans_without_foreground_last():
     common = [scan(f"l{i}", classes=(0.1, None)) for i in range(8)]
     scans = pool(*common, scan("r", classes=(None, 0.1)), scan("empty", classes=(None, None)))
@@ -242,18 +225,6 @@ MUTATIONS = [
         "feature_distances(scans, labeled).min(1)",
         "feature_distances(scans, labeled)[:, 0]",
         "test_distance_is_to_the_nearest_labeled_scan",
-    ),
-    mutation(
-        "ignores uncertainty",
-        "max(left[:size]",
-        "max(left",
-        "test_combined_chooses_diverse_scans_of_the_most_uncertain_quarter",
-    ),
-    mutation(
-        "ignores diversity",
-        "max(2, math.ceil(SHORTLIST * len(pool.scans)))",
-        "1",
-        "test_combined_chooses_diverse_scans_of_the_most_uncertain_quarter",
     ),
     mutation(
         "draws from all scans",
