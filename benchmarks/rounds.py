@@ -1,4 +1,4 @@
-"""Longer training, averaged networks and rounds of self-training, compared with the default.
+"""Longer training, averaged networks, self-training and other pseudo-labels, against the default.
 
 python benchmarks/rounds.py --data DATASETS/Task04_Hippocampus --labeled 8 --seeds 1 2 3
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from segpl.assembly import build_method, open_dataset, prepare_inputs
 from segpl.data.augment import transform
 from segpl.data.cache import Volume, load_volumes
-from segpl.data.masks import class_index
+from segpl.data.masks import class_index, largest_component
 from segpl.data.plan import Plan
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import make_split
@@ -41,37 +41,43 @@ from segpl.methods.bpl_mix import BPLMix
 from segpl.methods.strong_view import make_strong_view
 from segpl.predict.window import predict_windows
 from segpl.settings import Config, resolve
-from segpl.types import Batch, PseudoLabels, StepOutput, Unlabeled
+from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput, Unlabeled
+from segpl.validate.postprocessing import label_components
 from segpl.views.mixing import TrainingCrops
 
 Maps = dict[str, Tensor]  # case -> (K, *S)
 BINS = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # lower limits of confidence, but 0
 TARGET = 0.9  # precision of the voxels that `selected` keeps
+THRESHOLDS = [round(0.05 * number, 2) for number in range(2, 19)]  # for `decision`
 
 
-class GivenTargets(BPLMix):
-    """`bpl-mix` whose E-step reads targets and weights that were made beforehand."""
+class LargestComponents(BPLMix):
+    """`bpl-mix` whose labels keep only the largest component of some channels in each crop."""
 
-    made: Sequence[Tensor]  # (K + 1, *S) for each unlabeled case: targets, then the weight
-    sampler: Sampler
-    taken: int
-    is_soft: bool
+    single: Sequence[int]  # channels
 
-    def label(self, batch: Batch, progress: float) -> tuple[PseudoLabels, ...]:
-        draws = self.sampler.draw(self.taken)
-        crops = self.sampler.cut(
-            [self.made[crop.volume] for crop in draws.unlabeled], draws.unlabeled
-        )
-        inside = self.sampler.inside(draws)
-        maps, inside = transform(crops, inside, draws.unlabeled_geometry, self.sampler.classes)
-        target, weight = maps[:, :-1], maps[:, -1:].expand_as(maps[:, :-1])
-        return (PseudoLabels(target, mask_padding(Unlabeled(crops, inside), weight)),)
+    def label(self, batch: Batch, progress: float) -> LabelSets:
+        (made,) = super().label(batch, progress)
+        target = made.target.cpu().numpy() > 0.5  # (U, K, *S)
+        for crop in target:
+            for channel in self.single:
+                others = crop[channel] & ~largest_component(crop[channel])
+                crop[channel] &= ~others
+                if len(crop) > 1:
+                    crop[0] |= others
+        return (replace(made, target=torch.from_numpy(target).to(made.target)),)
 
-    def objective(
-        self, batch: Batch, pseudo: tuple[PseudoLabels, ...], progress: float
-    ) -> StepOutput:
-        if not self.is_soft:
-            return super().objective(batch, pseudo, progress)
+
+class SoftTargets(BPLMix):
+    """`bpl-mix` that learns the teacher's probabilities instead of labels."""
+
+    def label(self, batch: Batch, progress: float) -> LabelSets:
+        unlabeled = self.unlabeled(batch)
+        with torch.no_grad():
+            target = self.teacher(unlabeled.image).logits.sigmoid()  # (U, K, *S)
+        return (PseudoLabels(target, mask_padding(unlabeled, torch.ones_like(target))),)
+
+    def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         labeled, outputs = batch.labeled, self.network.outputs
         view, moved, _ = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
         mixed = self.mix(
@@ -84,9 +90,31 @@ class GivenTargets(BPLMix):
         loss = cross_entropy(on_mixed.logits, mixed.target, mixed.weight)
         return self.semi_supervised(batch, on_labeled, pseudo[0], loss, progress)
 
+
+class GivenTargets(BPLMix):
+    """`bpl-mix` whose E-step reads targets and weights that were made beforehand."""
+
+    made: Sequence[Tensor]  # (K + 1, *S) for each unlabeled case: targets, then the weight
+    sampler: Sampler
+    taken: int
+
+    def label(self, batch: Batch, progress: float) -> LabelSets:
+        draws = self.sampler.draw(self.taken)
+        crops = self.sampler.cut(
+            [self.made[crop.volume] for crop in draws.unlabeled], draws.unlabeled
+        )
+        inside = self.sampler.inside(draws)
+        maps, inside = transform(crops, inside, draws.unlabeled_geometry, self.sampler.classes)
+        target, weight = maps[:, :-1], maps[:, -1:].expand_as(maps[:, :-1])
+        return (PseudoLabels(target, mask_padding(Unlabeled(crops, inside), weight)),)
+
     def after_update(self, steps: int) -> None:
         self.taken = steps
         super().after_update(steps)
+
+
+class SoftGivenTargets(GivenTargets, SoftTargets):
+    """The targets of the former with the loss of the latter."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +135,12 @@ class Study:
         steps: int = 0,
         batch: int = 0,
         member: int = 0,
+        kind: type[BPLMix] = BPLMix,
         made: Sequence[Tensor] = (),
-        is_soft: bool = False,
     ) -> Method:
         """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's.
 
-        Members differ in weights and crops.
+        Members differ in weights and crops. `kind` is the variant of `bpl-mix`.
         """
         settings = self.config.train
         settings = replace(settings, steps=steps or settings.steps, batch=batch or settings.batch)
@@ -137,14 +165,24 @@ class Study:
             mirror_axes=self.plan.mirror_axes,
             spacing=self.plan.spacing,
         )
-        if made:
-            model.__class__ = GivenTargets
-            model.made, model.sampler, model.taken, model.is_soft = made, sampler, 0, is_soft
-            model.latent.requires_grad_(False)  # no threshold is inferred
+        if kind is not BPLMix:
+            model.__class__ = kind
+            model.single, model.made, model.sampler, model.taken = self.single, made, sampler, 0
+            # the others infer no threshold
+            model.latent.requires_grad_(kind is LargestComponents)
         with tempfile.TemporaryDirectory() as folder:
             display = TrainingDisplay(method, config.train.steps)
             Trainer(model, sampler, config.train, RunFolder(Path(folder)), display).run()
         return model.eval()
+
+    @property
+    def single(self) -> list[int]:
+        """The channels of the classes that have a single component in every given label."""
+        components = label_components(
+            self.given(), self.plan, {name: name for name in self.labeled}
+        )
+        first = 1 if self.plan.outputs > 1 else 0  # channel of the first foreground class
+        return [n for n, found in enumerate(components.values(), start=first) if found.is_single]
 
     def given(self, but: Sequence[str] = ()) -> list[Volume]:
         return [self.volumes[name] for name in self.labeled if name not in but]
@@ -168,13 +206,13 @@ class Study:
             name: mean(torch.from_numpy(image).to(self.device)) for name, image in images.items()
         }
 
-    def dice(self, maps: Maps) -> float:
-        """Mean Dice over classes and validation cases."""
+    def dice(self, maps: Maps) -> NDArray[Any]:
+        """Mean Dice of each foreground class over the cases of `maps`."""
         scores = [
-            dice_by_class(maps[name].cpu().numpy(), self.label(name), self.plan)
-            for name in self.validation
+            list(dice_by_class(found.cpu().numpy(), self.label(name), self.plan).values())
+            for name, found in maps.items()
         ]
-        return float(np.mean([value for score in scores for value in score.values()]))
+        return np.mean(scores, axis=0)  # (classes - 1,)
 
     def label(self, name: str) -> NDArray[Any]:
         return np.asarray(self.volumes[name].label)
@@ -184,6 +222,31 @@ def normalized(maps: Tensor) -> Tensor:
     """Class probabilities (classes, *S) of the outputs (K, *S) of a network."""
     full = maps if len(maps) > 1 else torch.cat([1 - maps, maps])
     return full / full.sum(0)
+
+
+def decide(maps: Maps, thresholds: Sequence[float]) -> Maps:
+    """Scores (classes, *S) whose largest decides, given a threshold for each foreground class.
+
+    The odds of a class are divided by those of its threshold, so 0.5 changes nothing.
+    """
+    odds = torch.tensor([1.0, *((1 - value) / value for value in thresholds)])
+    return {
+        name: normalized(found) * odds.to(found).view(-1, *[1] * (found.dim() - 1))
+        for name, found in maps.items()
+    }
+
+
+def fit_thresholds(study: Study, maps: Maps) -> list[float]:
+    """The thresholds of the foreground classes with the best Dice, one class after the other."""
+    best = [0.5] * (len(study.plan.classes) - 1)
+    for k in range(len(best)):
+
+        def quality(value: float, k: int = k) -> tuple[float, float]:
+            found = study.dice(decide(maps, [*best[:k], value, *best[k + 1 :]])).mean()
+            return found, -abs(value - 0.5)  # equally good ones: the nearest to 0.5
+
+        best[k] = max(THRESHOLDS, key=quality)
+    return best
 
 
 def one_hot(maps: Tensor) -> Tensor:
@@ -258,18 +321,29 @@ def look_up(table: Tensor, maps: Tensor) -> Tensor:
 
 
 def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) -> dict[str, float]:
-    """Dice of each variant; those after `folds` learn from labels that the folds made."""
+    """Dice of each variant; those after `folds` need the networks of the folds."""
     scores: dict[str, float] = {}
 
-    def score(name: str, models: Sequence[Method]) -> None:
-        for title, views in ((name, False), (f"{name}, mirrored views", True)):
-            if not views or study.plan.mirror_axes:
-                scores[title] = study.dice(study.predict(models, study.validation, views=views))
-                print(f"{title}: {scores[title]:.4f}", flush=True)
+    def record(title: str, maps: Maps) -> None:
+        scores[title] = float(study.dice(maps).mean())
+        print(f"{title}: {scores[title]:.4f}", flush=True)
 
-    if "default" in variants or "members" in variants:
+    def score(name: str, models: Sequence[Method]) -> Maps:
+        """Record a single view and, if there are any, mirrored views; returns the latter."""
+        maps = study.predict(models, study.validation, views=False)
+        record(name, maps)
+        if study.plan.mirror_axes:
+            maps = study.predict(models, study.validation, views=True)
+            record(f"{name}, mirrored views", maps)
+        return maps
+
+    if {"default", "members", "decision"} & set(variants):
         default = study.train(study.given())
-        score("default", [default])
+        maps = score("default", [default])
+    if "decision" in variants:
+        record("decision, upper bound", decide(maps, fit_thresholds(study, maps)))
+    for name in (name for name in variants if name in KINDS):
+        score(name, [study.train(study.given(), kind=KINDS[name])])
     if "members" in variants:
         more = [study.train(study.given(), member=number) for number in (1, 2)]
         for number, model in enumerate(more, start=1):
@@ -277,8 +351,7 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         score("mean of 3 members", [default, *more])
     if "longer" in variants:
         score(f"{longer} steps", [study.train(study.given(), steps=longer)])
-    rounds = [name for name in variants if name not in BEFORE]
-    if not rounds and "folds" not in variants:
+    if not set(variants) - set(WITHOUT_FOLDS):
         return scores
     models, held_out = [], {}
     for number in range(folds):
@@ -286,8 +359,13 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         models.append(study.train(study.given(but=part)))
         held_out |= study.predict(models[-1:], part, views=True)
     score("mean of the folds", models)
-    each = [study.predict([model], study.unlabeled, views=True) for model in models]
-    made = {name: torch.stack([maps[name] for maps in each]) for name in study.unlabeled}
+    if "decision" in variants:
+        thresholds = fit_thresholds(study, held_out)
+        record("decision", decide(maps, thresholds))
+        print(f"thresholds: {thresholds}", flush=True)
+    rounds = [name for name in variants if name in ("supervised", *MAKERS)]
+    each = [study.predict([model], study.unlabeled, views=True) for model in models if rounds]
+    made = {name: torch.stack([maps[name] for maps in each]) for name in study.unlabeled if rounds}
     for name in rounds:
         if name == "supervised":
             extra = [made_volume(study.volumes[case], maps.mean(0)) for case, maps in made.items()]
@@ -297,7 +375,8 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
             continue
         targets = MAKERS[name](study, held_out)
         labels = [targets(maps) for maps in made.values()]
-        score(name, [study.train(study.given(), made=labels, is_soft=name == "soft")])
+        kind = SoftGivenTargets if name == "soft" else GivenTargets
+        score(name, [study.train(study.given(), kind=kind, made=labels)])
     return scores
 
 
@@ -340,8 +419,9 @@ def agreed(study: Study, held_out: Maps) -> Targets:
 
 
 MAKERS = {maker.__name__: maker for maker in (hard, soft, selected, weighted, agreed)}
-BEFORE = ("default", "members", "longer", "folds")
-VARIANTS = (*BEFORE, "supervised", *MAKERS)
+KINDS = {"largest": LargestComponents, "soft-teacher": SoftTargets}
+WITHOUT_FOLDS = ("default", *KINDS, "members", "longer")
+VARIANTS = (*WITHOUT_FOLDS, "folds", "decision", "supervised", *MAKERS)
 
 
 def make_study(args: argparse.Namespace, seed: int) -> Study:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nibabel
 import numpy as np
 import pytest
+import torch
 from conftest import make_dataset
 
 from segpl.experiments.experiment import make_experiment
 from segpl.files import read_toml
+from segpl.methods.bpl_mix import BPLMix
 from segpl.settings import resolve
+from segpl.types import Batch, PseudoLabels, Unlabeled
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 EXPERIMENTS = sorted({*BENCHMARKS.glob("*.toml")} - {BENCHMARKS / "plain.toml"})
@@ -102,7 +106,8 @@ def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("  ")]
     names = {line[:32].strip() for line in rows}
     made = {"supervised", "hard", "soft", "selected", "weighted", "agreed"}
-    assert {"default", "3 steps", "mean of the folds", *made} <= names
+    others = {"largest", "soft-teacher", "decision, upper bound", "decision"}
+    assert {"default", "3 steps", "mean of the folds", *made, *others} <= names
 
 
 def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxels():
@@ -114,6 +119,45 @@ def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxel
     hits = counts * np.array([0.5, 0.95, 0.95, 0.95, 0.95])
     assert 0.7 < precision(hits, counts) < 0.9
     assert precision(np.array([0.0]), np.array([0])) == pytest.approx(0.5)
+
+
+def test_pseudo_labels_keep_only_the_largest_component(monkeypatch):
+    kind = runpy.run_path(str(ROUNDS))["LargestComponents"]
+    mask = torch.tensor([1.0, 1, 0, 1, 0, 0])
+    made = PseudoLabels(torch.stack([1 - mask, mask, mask])[None], torch.ones(1, 3, 6))
+    monkeypatch.setattr(BPLMix, "label", lambda *_: (made,))
+    method = kind.__new__(kind)
+    vars(method)["single"] = [1]
+    (found,) = method.label(None, 0.0)
+    assert found.target.tolist() == [[[0, 0, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], mask.tolist()]]
+    assert found.weight is made.weight
+
+
+def test_soft_pseudo_labels_are_the_probabilities_of_the_teacher():
+    kind = runpy.run_path(str(ROUNDS))["SoftTargets"]
+    method = kind.__new__(kind)
+    vars(method)["teacher"] = lambda image: SimpleNamespace(logits=3 * image)
+    image, inside = torch.tensor([[[-1.0, 0.5, 2]]]), torch.tensor([[True, True, False]])
+    (made,) = method.label(Batch(None, Unlabeled(image, inside), None), 0.0)
+    assert torch.equal(made.target, (3 * image).sigmoid())
+    assert made.weight.tolist() == [[[1, 1, 0]]]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_decision_threshold_is_that_with_the_best_dice(channels):
+    rounds = runpy.run_path(str(ROUNDS))
+    label = np.array([0, 0, 1, 1, 1, 2 if channels > 1 else 0])
+    first = torch.tensor([0.1, 0.25, 0.35, 0.4, 0.9, 0.0])
+    last = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, 0.9])
+    rest = 1 - first - last
+    maps = {"case": first[None] if channels == 1 else torch.stack([rest, first, last])}
+    classes = ["background", "a", "b"][: max(2, channels)]
+    volumes = {"case": SimpleNamespace(label=label)}
+    study = rounds["Study"](None, SimpleNamespace(classes=classes), volumes, (), (), (), None)
+    others = [0.5] * (len(classes) - 2)
+    assert study.dice(rounds["decide"](maps, [0.5, *others]))[0] == pytest.approx(0.5)
+    assert rounds["fit_thresholds"](study, maps) == [0.3, *others]
+    assert study.dice(rounds["decide"](maps, [0.3, *others]))[0] == 1
 
 
 @pytest.mark.slow
