@@ -340,7 +340,6 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
     if {"default", "members", "decision"} & set(variants):
         default = study.train(study.given())
         maps = score("default", [default])
-    if "decision" in variants:
         record("decision, upper bound", decide(maps, fit_thresholds(study, maps)))
     for name in (name for name in variants if name in KINDS):
         score(name, [study.train(study.given(), kind=KINDS[name])])

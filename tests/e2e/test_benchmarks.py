@@ -51,17 +51,27 @@ def test_evidence_page_has_the_command_of_every_experiment():
         assert [command for command in commands if command not in text] == []
 
 
-def test_fair_comparison_changes_only_the_learning_rate_of_each_method():
+def test_fair_comparison_trains_every_method_with_the_same_learning_rates():
     experiment = make_experiment(read_toml(BENCHMARKS / "fair.toml"), "fair.toml")
-    for dataset in experiment.datasets:
-        for question in experiment.questions:
-            configs = [
-                resolve(experiment.settings(dataset, label)).leaves() for label in question.labels
-            ]
-            rates = [config.pop("train.lr") for config in configs]
-            assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.3, 3])
-            assert configs[0]["method.name"] == question.reference
-            assert configs[0] == configs[1] == configs[2]
+    for label in experiment.labels_on(experiment.datasets[0]):
+        configs = [
+            resolve(experiment.settings(dataset, label)).leaves() for dataset in experiment.datasets
+        ]
+        rates = [config.pop("train.lr") for config in configs]
+        assert [rate / rates[0] for rate in rates] == pytest.approx([1, 0.3, 3])
+        assert configs[0]["method.name"] == label
+        assert configs[0] == configs[1] == configs[2]
+
+
+def test_tuning_changes_one_setting_of_the_default_at_a_time():
+    experiment = make_experiment(read_toml(BENCHMARKS / "tuning.toml"), "tuning.toml")
+    (dataset,) = experiment.datasets
+    reference, *variants = (
+        resolve(experiment.settings(dataset, label)).leaves()
+        for label in experiment.labels_on(dataset)
+    )
+    changed = [[key for key in one if one[key] != reference[key]] for one in variants]
+    assert [len(keys) for keys in changed] == [1] * 6
 
 
 def test_exact_e_step_is_timed_as_a_share_of_the_step(monkeypatch, capsys):
