@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import secrets
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -199,13 +200,25 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def file_status(path: Path) -> os.stat_result | None:
+    """Size and time of a file, in one call; None if there is no such file."""
+    try:
+        status = path.stat()
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes."""
-    if not path.is_file():
+    status = file_status(path)
+    if status is None:
         raise MissingFileError(
             f"{path} is not a file." if path.exists() else f"{path} does not exist."
         )
-    if (size := path.stat().st_size) > limit:
+    if (size := status.st_size) > limit:
         raise InputError(f"{path} has {size} bytes, more than the {limit} that are read. {RESTORE}")
     return path.read_bytes()
 

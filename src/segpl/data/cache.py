@@ -32,7 +32,7 @@ from segpl.data.prepare import preparation_memory, prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
 from segpl.data.stored import Array, StoredArray
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.files import read_record, write_atomically, write_json
+from segpl.files import file_status, read_record, write_atomically, write_json
 
 VERSION = 4  # increase it when the same files and plan give other arrays
 FOREGROUND = 20_000  # foreground positions kept per case
@@ -135,9 +135,10 @@ def _load_case(
     case: Case, plan: Plan, is_labeled: bool, root: Path, *, may_prepare: bool = True
 ) -> Volume | None:
     """The cached case; if there is none, prepare it, or return None without `may_prepare`."""
-    stem = _folder(case, plan, root) / _file_name(case.name)
     try:
-        found = _prepared_image(case, plan, stem, may_prepare)
+        sources = _sources(case.images)
+        stem = _folder(sources, plan, root) / _file_name(case.name)
+        found = _prepared_image(case, plan, sources, stem, may_prepare)
         if found is None:
             return None
         image, grid = found
@@ -157,10 +158,9 @@ def _load_case(
 
 
 def _prepared_image(
-    case: Case, plan: Plan, stem: Path, may_prepare: bool
+    case: Case, plan: Plan, sources: Sources, stem: Path, may_prepare: bool
 ) -> tuple[StoredArray, Grid] | None:
     path, record_path = Path(f"{stem}.image.npy"), Path(f"{stem}.image.json")
-    sources = _sources(case.images)
     record = _read_cache_record(record_path)
     if record is not None and record.sources == sources:
         array = _load_array(case.name, path, "f")
@@ -241,9 +241,9 @@ def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
     return np.stack(np.unravel_index(chosen, label.shape), axis=1).astype(np.int32)
 
 
-def _folder(case: Case, plan: Plan, root: Path) -> Path:
+def _folder(sources: Sources, plan: Plan, root: Path) -> Path:
     # named after the folder of the case, so that a subset of the dataset shares the entries
-    source = Path(os.path.realpath(case.images[0])).parent
+    source = Path(sources[0][0]).parent
     readable = _safe(source.parent.name) or "data"
     return root / f"{readable}-{short_hash(str(source))}" / _plan_hash(plan)
 
@@ -279,11 +279,11 @@ def _file_name(name: str) -> str:
 def _sources(files: Sequence[Path]) -> Sources:
     sources = []
     for path in files:
-        if not path.is_file():
+        status = file_status(path)
+        if status is None:
             raise MissingFileError(
                 f"{path} does not exist. Restore it, or remove the case from the dataset."
             )
-        status = path.stat()
         sources.append((os.path.realpath(path), status.st_size, status.st_mtime_ns))
     return tuple(sources)
 

@@ -138,6 +138,21 @@ class TestFreshness:
         assert np.array_equal(first.image, second.image)
         assert np.array_equal(first.foreground, second.foreground)
 
+    def test_second_call_asks_for_the_status_of_each_file_once(self, case, root, monkeypatch):
+        """Thousands of runs that start together would overload a shared file system."""
+        load(case, root)
+        asked, stat = [], os.stat
+
+        def counted(path, *arguments, **options):
+            asked.append(str(path))
+            return stat(path, *arguments, **options)
+
+        monkeypatch.setattr(os, "stat", counted)
+        load(case, root)
+        files = [path for path in asked if path.endswith((".npy", ".json"))]
+        assert sorted(set(files)) == sorted(files)
+        assert {str(case.images[0]), str(case.label)} <= set(files)
+
     def test_changed_sources_are_prepared_again(self, case, root):
         load(case, root)
         overwrite(case.images[0], np.arange(42, dtype=np.float32).reshape(6, 7))

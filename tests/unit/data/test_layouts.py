@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from segpl.data.layouts import read_dataset
-from segpl.data.layouts.base import channel_names, default_subject
+from segpl.data.layouts.base import channel_names, default_subject, image_files
 from segpl.errors import InputError, MissingFileError, UnknownNameError
 
 REAL = Path(__file__).parents[3] / ".." / "shared" / "data"
@@ -88,6 +89,15 @@ class TestFolders:
         assert dataset.labeled[0].label == tmp_path / "Masks" / "a.png"
         assert names(dataset.unlabeled) == ["b"]
         assert dataset.classes is None
+
+    def test_files_are_listed_without_a_look_at_each(self, tmp_path, monkeypatch):
+        touch(tmp_path, *(f"images/{name}.png" for name in "abc"))
+        asked, stat = [], os.stat
+        monkeypatch.setattr(
+            os, "stat", lambda path, **options: asked.append(str(path)) or stat(path, **options)
+        )
+        assert len(image_files(tmp_path / "images")) == 3
+        assert not [path for path in asked if path.endswith(".png")]
 
     def test_hidden_and_unknown_files_are_skipped(self, tmp_path):
         touch(tmp_path, "images/a.png", "images/._a.png", "images/Thumbs.db", "labels/._b.png")

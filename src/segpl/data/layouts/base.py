@@ -81,12 +81,10 @@ def image_files(folder: Path) -> list[Path]:
     """Files of a known format, sorted; none if the folder does not exist."""
     if not folder.is_dir():
         return []
+    with os.scandir(folder) as entries:  # knows files without a look at each of them
+        files = [Path(entry.path) for entry in entries if entry.is_file()]
     # macOS leaves hidden files such as "._case.nii.gz" on external disks
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if suffix_of(path) and not path.name.startswith(".") and path.is_file()
-    )
+    return sorted(path for path in files if suffix_of(path) and not path.name.startswith("."))
 
 
 def subfolder(root: Path, names: Sequence[str]) -> Path | None:
