@@ -53,7 +53,7 @@ def carve_source(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def carve_root(carve_source, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("prepared")
-    prepare_carve(carve_source, root, CARVE)
+    prepare_carve(carve_source, root, CARVE, list)
     return root
 
 
@@ -127,7 +127,7 @@ def test_only_full_annotations_count(carve_source):
 def brats_root(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("prepared")
     source = make_brats2018(tmp_path_factory.mktemp("brats"))
-    prepare_brats(source, root, BRATS).write(root / "plan.json")
+    prepare_brats(source, root, BRATS, list).write(root / "plan.json")
     return root
 
 
@@ -167,7 +167,7 @@ def test_a_plan_leaves_the_normalized_intensities_alone(brats_root):
 
 def test_first_cases_of_task01_are_labeled_and_test_images_unlabeled(tmp_path):
     source = make_task01(tmp_path)
-    plan = prepare_task01(tmp_path, tmp_path / "out", TASK01)
+    plan = prepare_task01(tmp_path, tmp_path / "out", TASK01, list)
     data = read_dataset(tmp_path / "out" / "task01")
     assert [case.name for case in data.labeled] == ["BRATS_001", "BRATS_002"]
     assert [case.name for case in data.test] == ["BRATS_003", "BRATS_004"]
@@ -189,7 +189,7 @@ def test_first_cases_of_task01_are_labeled_and_test_images_unlabeled(tmp_path):
 
 def test_task05_uses_training_cases_only_and_is_not_resampled(tmp_path):
     source = make_task05(tmp_path)
-    plan = prepare_task05(source, tmp_path / "out", TASK05)
+    plan = prepare_task05(source, tmp_path / "out", TASK05, list)
     data = read_dataset(tmp_path / "out" / "task05")
     assert [len(part) for part in (data.labeled, data.unlabeled, data.test)] == [1, 2, 1]
     for case in data.cases:
@@ -236,7 +236,7 @@ def test_missing_images_of_a_task_are_counted(tmp_path):
     for path in (source / "imagesTr").glob("prostate*"):
         path.unlink()
     with pytest.raises(MissingFileError, match=r"Missing files: 5 .*segpl data get task05"):
-        prepare_task05(source, tmp_path / "out", TASK05)
+        prepare_task05(source, tmp_path / "out", TASK05, list)
 
 
 @pytest.mark.parametrize(
@@ -250,17 +250,17 @@ def test_missing_images_of_a_task_are_counted(tmp_path):
 )
 def test_empty_folder_says_where_the_data_are(tmp_path, prepare, data, words):
     with pytest.raises(MissingFileError, match=words):
-        prepare(tmp_path, tmp_path / "out", data)
+        prepare(tmp_path, tmp_path / "out", data, list)
 
 
 def test_too_few_cases_are_counted(tmp_path):
     make_brats2018(tmp_path, cases=6)
     with pytest.raises(InputError, match="has 6 cases, but the experiment needs 7"):
-        prepare_brats(tmp_path, tmp_path / "out", BRATS)
+        prepare_brats(tmp_path, tmp_path / "out", BRATS, list)
 
 
 def test_dataset_description_lists_what_exists(tmp_path):
-    prepare_task05(make_task05(tmp_path), tmp_path / "out", TASK05)
+    prepare_task05(make_task05(tmp_path), tmp_path / "out", TASK05, list)
     listed = json.loads((tmp_path / "out" / "task05" / "dataset.json").read_text())
     assert listed["labels"] == {"0": "background", "1": "prostate"}
     assert listed["modality"] == {"0": "T2", "1": "ADC"}

@@ -21,7 +21,7 @@ from segpl.data.paper.prepared import (
     paper_plan,
     require_complete,
     write_datasets,
-    write_npy,
+    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.readers import read_image, read_label
@@ -61,9 +61,7 @@ def find_brats(source: Path) -> dict[str, Path]:
     return {path.name: path for path in cases}
 
 
-def prepare_brats(
-    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
-) -> Plan:
+def prepare_brats(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
     """Axial slices, cropped at the center; each case normalized, all modalities as channels."""
     found = find_brats(source)
     samples = []
@@ -97,11 +95,6 @@ def write_slices(
         is_empty = np.ptp(image[..., place], axis=(1, 2)).min() == 0
         if is_empty or (is_held_out and not label[..., place].any()):
             continue
-        name = f"{role}-{case}_z{place:03d}.npy"
-        target = None
-        if role != "unlabeled":
-            target = folder / "labels" / name
-            write_npy(target, label[..., place].astype("uint8"))
-        write_npy(folder / "images" / name, image[..., place])
-        samples.append(Sample(role, case, folder / "images" / name, target))
+        name, target = f"{role}-{case}_z{place:03d}.npy", label[..., place].astype("uint8")
+        samples.append(write_sample(folder, name, role, case, image[..., place], target))
     return samples

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.download import REGISTRATION
+from segpl.data.metaimage import read_meta_image
 from segpl.data.paper.prepared import (
     KEEP,
     CaseRole,
@@ -21,11 +22,11 @@ from segpl.data.paper.prepared import (
     paper_plan,
     require_complete,
     write_datasets,
-    write_nifti,
+    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid, Image, Label, read_image, read_label
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, errors_naming
 
 CARVE_SITE = REGISTRATION["carve"]
 ANNOTATIONS = "_fullAnnotations.mhd"  # the other label files annotate only a part of the vessels
@@ -60,18 +61,11 @@ def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
 
 def data_file(header: Path) -> Path:
     """The file with the voxels of an .mhd file; the header itself if it names none."""
-    if not header.is_file():
-        return header
-    for line in header.read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "ElementDataFile" and value.strip() != "LOCAL":
-            return header.parent / value.strip()
-    return header
+    with errors_naming(header):
+        return read_meta_image(header).path if header.is_file() else header
 
 
-def prepare_carve(
-    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
-) -> Plan:
+def prepare_carve(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
     """Slabs of consecutive slices, cropped at the center, each case normalized."""
     found = find_carve(source)
     samples = []
@@ -130,12 +124,7 @@ def write_slabs(
     for first in range(0, image.shape[2] - depth + 1, depth):
         name = f"{role}-{case}_z{first:03d}.nii.gz"
         slab = (slice(None), slice(None), slice(first, first + depth))
-        target = None
-        if role != "unlabeled":
-            if not np.isin(label[slab], (0, IGNORED), invert=True).any():
-                continue
-            target = folder / "labels" / name
-            write_nifti(target, label[slab])
-        write_nifti(folder / "images" / name, image[slab])
-        samples.append(Sample(role, case, folder / "images" / name, target))
+        has_vessel = np.isin(label[slab], (0, IGNORED), invert=True).any()
+        if role == "unlabeled" or has_vessel:
+            samples.append(write_sample(folder, name, role, case, image[slab], label[slab]))
     return samples

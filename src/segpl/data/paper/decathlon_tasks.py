@@ -84,9 +84,7 @@ def find_decathlon(source: Path, folder: str, command: str) -> DecathlonFiles:
     return DecathlonFiles(training, test, channel_names(description.modality))
 
 
-def prepare_task01(
-    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
-) -> Plan:
+def prepare_task01(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
     """The first cases are labeled, the other training cases are for testing.
 
     The original test images are unlabeled. All images are normalized by one mean and standard
@@ -106,9 +104,7 @@ def prepare_task01(
     return paper_plan(data.patch, found.channels, classes, dataset_normalization(training))
 
 
-def prepare_task05(
-    source: Path, root: Path, data: PaperData, advance: Callable[[], None] = lambda: None
-) -> Plan:
+def prepare_task05(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
     """All roles are drawn from the original training cases; each case is normalized."""
     found = find_decathlon(source, TASK05, "segpl data get task05 --out DIR")
     roles = draw_roles(list(found.training), data)

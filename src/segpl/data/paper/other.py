@@ -27,8 +27,7 @@ from segpl.data.paper.prepared import (
     paper_plan,
     require_cases,
     write_datasets,
-    write_nifti,
-    write_npy,
+    write_sample,
 )
 from segpl.data.plan import Plan
 from segpl.data.prepare import to_class_indices
@@ -164,36 +163,23 @@ def write_case(
     array = normalize_case(image.array)  # (C, *S)
     label = np.zeros(image.grid.shape, np.uint8)
     if case.label:
-        stored = read_case_label(case, dims)
-        if difference := grid_difference(image.grid, stored.grid):
+        truth = read_case_label(case, dims)
+        if difference := grid_difference(image.grid, truth.grid):
             raise InputError(
                 f"{case.name}: image and label have different grids: {difference}. Resample the "
                 "label to the image."
             )
-        indices = to_class_indices(stored.array, plan)
+        indices = to_class_indices(truth.array, plan)
         label = np.where(indices == IGNORE, np.uint8(IGNORED), indices.astype(np.uint8))
     if dims == 2 or cut == "whole":
-        return [write_whole(folder, case.name, role, array, label)]
+        suffix, stored = (".npy", array) if dims == 2 else (".nii.gz", as_stored(array))
+        name = f"{role}-{case.name}{suffix}"
+        return [write_sample(folder, name, role, case.name, stored, label)]
     # nothing is cropped, because no single crop size suits every dataset
     uncropped = replace(data, patch=(*image.grid.shape[:2], *data.patch[2:]))
     if cut == "slices":
         return write_slices(folder, case.name, role, array, label, uncropped)
     return write_slabs(folder, case.name, role, as_stored(array), label, uncropped)
-
-
-def write_whole(
-    folder: Path, case: str, role: CaseRole, image: NDArray[Any], label: NDArray[np.uint8]
-) -> Sample:
-    """A whole image or volume as one sample."""
-    is_flat = label.ndim == 2
-    name = f"{role}-{case}.npy" if is_flat else f"{role}-{case}.nii.gz"
-    write = write_npy if is_flat else write_nifti
-    target = None
-    if role != "unlabeled":
-        target = folder / "labels" / name
-        write(target, label)
-    write(folder / "images" / name, image if is_flat else as_stored(image))
-    return Sample(role, case, folder / "images" / name, target)
 
 
 def as_stored(image: NDArray[Any]) -> NDArray[Any]:

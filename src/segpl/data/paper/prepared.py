@@ -130,6 +130,19 @@ def write_npy(path: Path, array: NDArray[Any]) -> None:
     write_atomically(path, lambda draft: np.save(draft, array))
 
 
+def write_sample(
+    folder: Path, name: str, role: CaseRole, case: str, image: NDArray[Any], label: NDArray[Any]
+) -> Sample:
+    """Write one sample below `folder` in the format of its `name`, unlabeled ones without label."""
+    write = write_npy if name.endswith(".npy") else write_nifti
+    target = None
+    if role != "unlabeled":
+        target = folder / "labels" / name
+        write(target, label)
+    write(folder / "images" / name, image)
+    return Sample(role, case, folder / "images" / name, target)
+
+
 def write_datasets(
     root: Path,
     samples: Sequence[Sample],
