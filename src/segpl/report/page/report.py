@@ -19,7 +19,7 @@ from segpl.report.page.slices import LAYERS, UNCERTAIN
 from segpl.report.pictures import ERROR_COLORS
 from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
-from segpl.report.sections.expected import expected_sections
+from segpl.report.sections.folds import folds_section
 from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import repeat_section, reproductions
 from segpl.report.sections.scores import score_section
@@ -89,7 +89,7 @@ def sections_of(
     """Everything but the slices, in the order of the page."""
     return [
         score_section(found),
-        *expected_sections(found),
+        folds_section(found),
         predictions_section(found),
         *curve_sections(found),
         calibration_section(*calibrations(found, advance=advance)),
