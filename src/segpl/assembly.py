@@ -153,9 +153,7 @@ def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
     else:
         device = choose_device(config.train.device)
         resources = Resources(free_memory(device), device.type != "cpu", seconds)
-        # MONAI networks halve every axis, which a patch of one slice does not allow
-        derived = derive_plan(inspection, resources, slices=config.network.name == "unet")
-        plan = with_batch(derived, config)
+        plan = with_batch(derive_plan(inspection, resources), config)
     plan.check(config.data.plan or "the plan")
     if plan.dims != inspection.dims:
         raise InputError(

@@ -37,7 +37,6 @@ WIDTH = 32  # with an accelerator
 # voxels takes 30 ms at width 32, so a training run takes minutes
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
-SLICES = {False: 4, True: 8}  # labeled crops per step if a patch is a single slice
 # with a GPU, a training run of this many seconds may have patches up to the whole median image,
 # if this many steps are expected to fit; results with such patches are not measured yet
 LONG_TRAINING = 2 * 3600
@@ -62,23 +61,16 @@ class Resources:
         return self.accelerated and self.seconds >= LONG_TRAINING
 
 
-def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = True) -> Plan:
-    """Choose every value from the images and from the labels that were read.
-
-    With `slices=False` a patch is never a single slice.
-    """
+def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
+    """Choose every value from the images and from the labels that were read."""
     dims = inspection.dims
     prints = list(inspection.fingerprints.values())
     orientation = ORIENTATION if dims == 3 and all(p.orientation for p in prints) else None
     prints = [reorient_fingerprint(p, orientation) for p in prints]
-    stored = median_spacing(prints)
-    # from the stored spacing: resampling brings distant slices no closer
-    slice_axis = thick_slice_axis(stored) if slices else None
-    voxels = VOXELS[dims if slice_axis is None else 2, resources.accelerated]
-    spacing = coarsen(prints, stored, voxels, slice_axis=slice_axis)
+    spacing = coarsen(prints, median_spacing(prints), VOXELS[dims, resources.accelerated])
     shapes = [resampled_shape(p.shape, p.spacing, spacing) for p in prints]
     width = WIDTH if resources.accelerated else PAPER_WIDTH[dims]
-    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources, slice_axis)
+    patch, strides, batch = fit_to_memory(shapes, spacing, width, resources)
     names = inspection.dataset.channels
     channels = tuple(
         names[index] if index < len(names) else f"channel-{index}"
@@ -101,7 +93,7 @@ def derive_plan(inspection: Inspection, resources: Resources, *, slices: bool = 
         width=width,
         batch=batch,
         lr=PAPER_LR * PAPER_WIDTH[dims] / width,
-        reasons=explain(prints, spacing, channels, normalization, resources, slice_axis),
+        reasons=explain(prints, spacing, channels, normalization, resources),
     )
     plan.check("the derived plan")
     return plan
@@ -113,30 +105,22 @@ def explain(
     channels: Sequence[str],
     normalization: Sequence[Normalization],
     resources: Resources,
-    slice_axis: int | None,
 ) -> dict[str, str]:
     """Why each value of the plan was chosen, in words."""
     dims, stored = len(spacing), median_spacing(prints)
     smallest = usual_minimum([resampled_shape(p.shape, p.spacing, spacing) for p in prints])
-    patch, unit, crops = "", "the median image", CROPS[dims, resources.accelerated]
-    if slice_axis is not None:
-        crops, unit = SLICES[resources.accelerated], "a slice of the median image"
-        patch = (
-            f"a single slice, because slices are {stored[slice_axis] / min(stored):.3g} times as "
-            "far apart as the voxels within them; "
-        )
     why_spacing = f"median of {len(prints)} training images"
     if stored != tuple(spacing):
         why_spacing += (
-            f" ({' x '.join(f'{step:g}' for step in stored)}), coarsened because {unit} of "
-            f"{in_voxels(by_sides(median_shape(prints, stored)), dims)} exceeds "
+            f" ({' x '.join(f'{step:g}' for step in stored)}), coarsened because the median image "
+            f"of {in_voxels(by_sides(median_shape(prints, stored)), dims)} exceeds "
             f"{PATCHES_PER_IMAGE:g} patches; at most {MOST_COARSENING:g} times, and the thinnest "
             f"class keeps {in_voxels(f'{SMALLEST_CHORD:g}', dims)} along each axis"
         )
     hours = f" in {resources.seconds / 3600:.3g} h" if resources.allow_large_patches else ""
     return {
         "spacing": why_spacing,
-        "patch": f"{patch}median image after resampling "
+        "patch": "median image after resampling "
         f"({by_sides(median_shape(prints, spacing))}), limited by memory, time{hours} and twice "
         f"the smallest image ({by_sides(smallest)}, without outliers, which are padded); "
         "each side is a multiple of its strides",
@@ -147,7 +131,8 @@ def explain(
         "width": f"{WIDTH} with an accelerator, otherwise the paper's {PAPER_WIDTH[3]} (3D) or "
         f"{PAPER_WIDTH[2]} (2D)",
         "lr": f"the paper's {PAPER_LR:g} at width {PAPER_WIDTH[dims]}, lower for wider networks",
-        "batch": f"at most {crops}, with {resources.memory / 2**30:.1f} GiB of memory",
+        "batch": f"at most {CROPS[dims, resources.accelerated]}, with "
+        f"{resources.memory / 2**30:.1f} GiB of memory",
         "normalization": ", ".join(
             f"{name}: {rule.kind}" for name, rule in zip(channels, normalization, strict=True)
         ),
@@ -158,13 +143,11 @@ def by_sides(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
-def choose_strides(
-    patch: Sequence[int], spacing: Sequence[float], *, deepest: int = DEEPEST
-) -> tuple[tuple[int, ...], ...]:
+def choose_strides(patch: Sequence[int], spacing: Sequence[float]) -> tuple[tuple[int, ...], ...]:
     """Downsample each axis while it is long enough and not much coarser than the finest."""
     sides, steps = list(patch), list(spacing)
     rows: list[tuple[int, ...]] = []
-    while len(rows) < deepest:
+    while len(rows) < DEEPEST:
         long = [axis for axis, side in enumerate(sides) if side // 2 >= SMALLEST_SIDE]
         if not long:
             break
@@ -200,37 +183,16 @@ def choose_kernels(
     return tuple(rows)
 
 
-def thick_slice_axis(spacing: Sequence[float]) -> int | None:
-    """The axis whose slices are so far apart that a patch should be a single slice.
-
-    At most the deepest level of a network would convolve across them, however many slices there
-    are. None in 2D, and if two axes are that coarse, since a patch would be a line.
-    """
-    if len(spacing) < 3:
-        return None
-    ample = [SMALLEST_SIDE * 2**DEEPEST] * len(spacing)
-    rows = choose_kernels(choose_strides(ample, spacing), spacing, ample)
-    apart = [axis for axis in range(len(spacing)) if sum(row[axis] > 1 for row in rows) <= 1]
-    return apart[0] if len(apart) == 1 else None
-
-
 def fit_to_memory(
-    shapes: Sequence[tuple[int, ...]],
-    spacing: Sequence[float],
-    width: int,
-    resources: Resources,
-    slice_axis: int | None = None,
+    shapes: Sequence[tuple[int, ...]], spacing: Sequence[float], width: int, resources: Resources
 ) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
-    """Patch, strides and labeled crops per step; the patch is one voxel along `slice_axis`."""
+    """Patch, strides and labeled crops per step."""
     dims = len(spacing)
     # an image smaller than half the patch would be mostly padding
     longest = [2 * side for side in usual_minimum(shapes)]
     middle = np.median(shapes, axis=0)
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
     voxels, most = VOXELS[dims, resources.accelerated], CROPS[dims, resources.accelerated]
-    if slice_axis is not None:
-        limit[slice_axis] = 1
-        voxels, most = VOXELS[2, resources.accelerated], SLICES[resources.accelerated]
 
     def fitted(voxels: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
         patch = shrink_box(limit, voxels)
@@ -341,12 +303,10 @@ def choose_normalization(name: str, channel: int, prints: Sequence[Fingerprint])
 
 def check_sizes(plan: Plan, prints: Sequence[Fingerprint]) -> None:
     """Reject images that are too large after resampling."""
-    for item in prints:
-        stored = reorient_fingerprint(item, plan.orientation)
-        shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
-        require_resampled(
-            f"case {item.case}", stored.spacing, plan.spacing, (*shape, len(plan.channels))
-        )
+    for item in (reorient_fingerprint(one, plan.orientation) for one in prints):
+        shape = resampled_shape(item.shape, item.spacing, plan.spacing)
+        sizes = (*shape, len(plan.channels))
+        require_resampled(f"case {item.case}", item.spacing, plan.spacing, sizes)
 
 
 def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
@@ -355,9 +315,8 @@ def padded_cases(plan: Plan, prints: Sequence[Fingerprint]) -> dict[str, str]:
     Raises if they are more than a few.
     """
     found: dict[str, tuple[int, ...]] = {}
-    for item in prints:
-        stored = reorient_fingerprint(item, plan.orientation)
-        shape = resampled_shape(stored.shape, stored.spacing, plan.spacing)
+    for item in (reorient_fingerprint(one, plan.orientation) for one in prints):
+        shape = resampled_shape(item.shape, item.spacing, plan.spacing)
         if any(2 * size < side for size, side in zip(shape, plan.patch, strict=True)):
             found[item.case] = shape
     if found and not are_few(len(found), len(prints)):

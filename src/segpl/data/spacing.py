@@ -50,24 +50,15 @@ def median_shape(prints: Sequence[Fingerprint], spacing: Sequence[float]) -> tup
 
 
 def coarsen(
-    prints: Sequence[Fingerprint],
-    spacing: Sequence[float],
-    voxels: int,
-    *,
-    slice_axis: int | None = None,
+    prints: Sequence[Fingerprint], spacing: Sequence[float], voxels: int
 ) -> tuple[float, ...]:
     """Coarsen `spacing` until a patch of `voxels` covers enough of the median image.
 
-    While that image, or its slice across `slice_axis`, has more than `PATCHES_PER_IMAGE` patches,
-    the finest axes are coarsened together, so that equal axes stay equal, up to `coarsest_spacing`.
+    While that image has more than `PATCHES_PER_IMAGE` patches, the finest axes are coarsened
+    together, so that equal axes stay equal, up to `coarsest_spacing`.
     """
     steps, limits = list(spacing), coarsest_spacing(prints, spacing)
-
-    def size() -> int:
-        sides = median_shape(prints, steps)
-        return math.prod(side for axis, side in enumerate(sides) if axis != slice_axis)
-
-    while size() > PATCHES_PER_IMAGE * voxels:
+    while math.prod(median_shape(prints, steps)) > PATCHES_PER_IMAGE * voxels:
         finest = [axis for axis, step in enumerate(steps) if step <= SIMILAR * min(steps)]
         factor = min(STEP, *(limits[axis] / steps[axis] for axis in finest))
         if factor < 1 + 1e-6:

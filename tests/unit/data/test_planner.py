@@ -20,7 +20,6 @@ from segpl.data.planner import (
     fit_to_memory,
     padded_cases,
     shrink_box,
-    thick_slice_axis,
     total_strides,
 )
 from segpl.data.spacing import median_spacing, reorient_fingerprint
@@ -29,7 +28,6 @@ from segpl.errors import InputError
 CPU = Resources(2**36, accelerated=False)
 GPU = Resources(100 * 2**30, accelerated=True)
 CT = tuple(float(value) for value in range(-100, 101))
-THICK = {"spacing": (0.4, 0.4, 8.0)}
 
 
 def statistics(*, low: float = 0.0, zeros: float = 0.0) -> ChannelStatistics:
@@ -199,7 +197,6 @@ class TestLongTraining:
         "large": fingerprint((400, 300, 120), chords={1: (2.0, 2.0, 2.0)}),
         "prostate": fingerprint((256, 256, 23), spacing=(0.7, 0.7, 3.0), chords={1: (40.0,) * 3}),
         "picture": fingerprint((565, 584)),
-        "slices": fingerprint((512, 512, 20), **THICK),
     }
 
     @staticmethod
@@ -217,7 +214,7 @@ class TestLongTraining:
     @pytest.mark.parametrize("hours", [2, 12])
     @pytest.mark.parametrize(
         ("name", "patch"),
-        [("prostate", (160, 160, 24)), ("picture", (576, 592)), ("slices", (512, 512, 1))],
+        [("prostate", (160, 160, 24)), ("picture", (576, 592))],
     )
     def test_patch_grows_to_the_median_image_on_the_same_grid(self, name, patch, hours):
         usual, plan = self.planned(name, 0), self.planned(name, hours)
@@ -247,65 +244,6 @@ class TestLongTraining:
         assert math.prod(self.planned("large", 12, gib=1000).patch) > math.prod(plan.patch)
         monkeypatch.setattr("segpl.data.planner.VOXELS_PER_SECOND", 1e6)
         assert self.planned("large", 2).patch == self.planned("large", 0).patch
-
-
-class TestSlices:
-    @pytest.mark.parametrize(
-        ("spacing", "axis"),
-        [
-            ((0.7, 0.7, 3.0), None),  # convolved on three levels of five
-            ((0.5, 0.5, 8.0), None),  # on the two deepest levels
-            ((0.5, 0.5, 8.1), 2),  # on the deepest level only
-            ((0.5, 0.5, 50.0), 2),  # on no level
-            ((9.0, 0.5, 0.5), 0),
-            ((0.4, 0.4, 0.4), None),
-            ((0.4, 8.0, 8.0), None),  # a patch would be a line
-            ((0.1, 5.0), None),
-        ],
-    )
-    def test_spacing_decides_whether_a_patch_is_a_slice(self, spacing, axis):
-        assert thick_slice_axis(spacing) == axis
-
-    @pytest.mark.parametrize("resources", [CPU, GPU])
-    @pytest.mark.parametrize("shape", [(32, 32, 8), (160, 160, 60)])
-    def test_patch_is_a_slice_of_very_thick_volumes(self, shape, resources):
-        plan = plan_for(fingerprint(shape, **THICK), resources=resources)
-        assert plan.patch == (*shape[:2], 1)
-        assert {row[2] for row in plan.strides} == {row[2] for row in plan.kernels} == {1}
-        assert {row[:2] for row in plan.kernels} == {(3, 3)}
-        assert plan.batch == (8 if resources.accelerated else 4)
-        assert "a single slice, because slices are 20 times as far apart" in plan.reasons["patch"]
-
-    def test_less_memory_means_fewer_slices(self):
-        batches = [
-            fit_to_memory(
-                [(512, 512, 9)], THICK["spacing"], 32, Resources(gib * 2**30, accelerated=True), 2
-            )[2]
-            for gib in (100, 10, 3)
-        ]
-        assert batches == [8, 3, 1]
-
-    def test_large_slices_are_coarsened_but_many_slices_are_not(self):
-        chords = {1: (60.0, 60.0, 60.0)}
-        many, large = (
-            plan_for(fingerprint(shape, **THICK, chords=chords))
-            for shape in ((200, 200, 300), (400, 400, 9))
-        )
-        assert many.spacing == (0.4, 0.4, 8.0)
-        step = large.spacing[0]
-        assert step == pytest.approx(0.4 * 400 / 272, rel=0.03)  # two patches of 192x192
-        assert large.spacing == (step, step, 8.0)
-        assert large.patch[2] == 1  # although the coarsened spacing alone would not ask for it
-        assert thick_slice_axis(large.spacing) is None
-
-    def test_slices_can_be_disabled(self):
-        found = inspection(fingerprint((64, 64, 16), **THICK))
-        assert derive_plan(found, CPU).patch[2] == 1
-        assert derive_plan(found, CPU, slices=False).patch[2] > 1
-
-    def test_any_axis_can_be_the_slice_axis(self):
-        plan = plan_for(fingerprint((64, 9, 64), spacing=(0.4, 8.0, 0.4)))
-        assert plan.patch == (64, 1, 64)
 
 
 class TestGrid:
