@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -83,82 +83,22 @@ class Judgment:
     reasons: tuple[str, ...]  # in words; empty up to a score of 1
 
 
-class Familiarity:
-    """Judges new scans by their distance to the training images.
+def distance_score(
+    images: Sequence[Measures], least: float, lowest: float
+) -> Callable[[Measures], float]:
+    """A function that gives the distance to the training `images`, relative to its limit.
 
-    Every criterion is calibrated by leave-one-out: each training image is compared with the others,
-    and the limit is the distance that one more image of the same kind exceeds with probability
-    FALSE_ALARMS. Features of other `weights` are not compared.
+    The limit is calibrated by leave-one-out: each image is compared with the others, and one more
+    image of the same kind exceeds the limit with probability FALSE_ALARMS.
     """
-
-    def __init__(self, record: TrainingImages, *, weights: str) -> None:
-        self.images = record.images
-        self.has_features = record.weights == weights
-
-    @cached_property
-    def criteria(self) -> dict[str, Criterion]:
-        found = {
-            "field of view": Criterion.of([np.log(one.extent) for one in self.images], LENGTH),
-            "intensities": Criterion.of(
-                [np.array(one.intensities) for one in self.images], INTENSITY
-            ),
-        }
-        spacings = [one.spacing for one in self.images if one.spacing is not None]
-        if len(spacings) == len(self.images):
-            found["spacing"] = Criterion.of([np.log(one) for one in spacings], LENGTH)
-        if self.has_features:
-            features = [np.array(one.features) for one in self.images]
-            found["network features"] = Criterion.of(features, FEATURE)
-        return found
-
-    def judge(self, scan: Appearance) -> Judgment:
-        values = {
-            "field of view": np.log(scan.extent),
-            "intensities": np.array(scan.intensities),
-            "network features": np.array(scan.features),
-        }
-        if scan.spacing is not None:
-            values["spacing"] = np.log(scan.spacing)
-        scores = {
-            name: criterion.score(values[name])
-            for name, criterion in self.criteria.items()
-            if name in values
-        }
-        far = sorted((name for name in scores if scores[name] > 1), key=lambda name: -scores[name])
-        reasons = tuple(self._reason(name, scores[name], scan) for name in far)
-        return Judgment(max(scores.values()), reasons)
-
-    def _reason(self, name: str, score: float, scan: Appearance) -> str:
-        unit = "px" if scan.spacing is None else "mm"
-        if name == "field of view":
-            usual = [one.extent for one in self.images]
-            return f"{name} {_lengths([scan.extent])} {unit}, in training {_lengths(usual)} {unit}"
-        if name == "spacing" and scan.spacing is not None:
-            usual = [one.spacing for one in self.images if one.spacing is not None]
-            return f"{name} {_lengths([scan.spacing])} mm, in training {_lengths(usual)} mm"
-        return f"{name} ({score:.1f} times the limit)"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Criterion:
-    """Mean and spread of one property of the training images, and the largest usual distance."""
-
-    mean: Measures
-    std: Measures
-    limit: float
-
-    @classmethod
-    def of(cls, images: Sequence[Measures], scale: tuple[float, float]) -> Criterion:
-        least, lowest = scale
-        values = np.stack(images)  # (N, D)
-        distances = [
-            scaled_distance(value, *shrunk_moments(np.delete(values, index, 0), least))
-            for index, value in enumerate(values)
-        ]
-        return cls(*shrunk_moments(values, least), max(lowest, _upper_bound(np.array(distances))))
-
-    def score(self, value: Measures) -> float:
-        return scaled_distance(value, self.mean, self.std) / self.limit
+    values = np.stack(images)  # (N, D)
+    distances = [
+        scaled_distance(value, *shrunk_moments(np.delete(values, index, 0), least))
+        for index, value in enumerate(values)
+    ]
+    mean, std = shrunk_moments(values, least)
+    limit = max(lowest, _upper_bound(np.array(distances)))
+    return lambda value: scaled_distance(value, mean, std) / limit
 
 
 def shrunk_moments(values: Measures, least: float) -> tuple[Measures, Measures]:
@@ -266,19 +206,63 @@ def read_training_images(path: Path) -> TrainingImages:
 
 
 class ScanJudge:
-    """Judges the scans of one command, and remembers the judgments by case."""
+    """Judges scans by their distance to the training images, and remembers the judgments by case.
+
+    Features of other `weights` are not compared.
+    """
 
     def __init__(self, record: TrainingImages, network: Network, plan: Plan, weights: str) -> None:
-        self.familiarity = Familiarity(record, weights=weights)
+        self.images = record.images
+        self.has_features = record.weights == weights
         self.network, self.plan = network, plan
         self.judgments: dict[str, Judgment] = {}
 
+    @cached_property
+    def criteria(self) -> dict[str, Callable[[Measures], float]]:
+        found = {
+            "field of view": distance_score([np.log(one.extent) for one in self.images], *LENGTH),
+            "intensities": distance_score(
+                [np.array(one.intensities) for one in self.images], *INTENSITY
+            ),
+        }
+        spacings = [one.spacing for one in self.images if one.spacing is not None]
+        if len(spacings) == len(self.images):
+            found["spacing"] = distance_score([np.log(one) for one in spacings], *LENGTH)
+        if self.has_features:
+            features = [np.array(one.features) for one in self.images]
+            found["network features"] = distance_score(features, *FEATURE)
+        return found
+
     def __call__(self, case: str, image: Tensor, grid: Grid) -> None:
         """Judge a prepared image (C, *S)."""
-        has_features = self.familiarity.has_features
-        features = network_features(self.network, image, self.plan) if has_features else ()
+        features = network_features(self.network, image, self.plan) if self.has_features else ()
         scan = appearance_of(image.cpu().numpy(), grid, self.plan, features)
-        self.judgments[case] = self.familiarity.judge(scan)
+        self.judgments[case] = self.judge(scan)
+
+    def judge(self, scan: Appearance) -> Judgment:
+        values = {
+            "field of view": np.log(scan.extent),
+            "intensities": np.array(scan.intensities),
+            "network features": np.array(scan.features),
+        }
+        if scan.spacing is not None:
+            values["spacing"] = np.log(scan.spacing)
+        scores = {
+            name: score(values[name]) for name, score in self.criteria.items() if name in values
+        }
+        far = sorted((name for name in scores if scores[name] > 1), key=lambda name: -scores[name])
+        reasons = tuple(self._reason(name, scores[name], scan) for name in far)
+        return Judgment(max(scores.values()), reasons)
+
+    def _reason(self, name: str, score: float, scan: Appearance) -> str:
+        unit = "px" if scan.spacing is None else "mm"
+        if name == "field of view":
+            usual = [one.extent for one in self.images]
+            return f"{name} {_lengths([scan.extent])} {unit}, in training {_lengths(usual)} {unit}"
+        if name == "spacing" and scan.spacing is not None:
+            usual = [one.spacing for one in self.images if one.spacing is not None]
+            return f"{name} {_lengths([scan.spacing])} mm, in training {_lengths(usual)} mm"
+        return f"{name} ({score:.1f} times the limit)"
 
     def warnings(self) -> list[str]:
         """One line per unfamiliar scan, the least familiar first; only some if there are many."""

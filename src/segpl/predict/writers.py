@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from segpl.data.formats import itk_geometry, nifti_header
 from segpl.data.readers import Grid, is_series, suffix_of
-from segpl.errors import InputError, StorageError
+from segpl.errors import StorageError
 from segpl.files import write_atomically
 
 NIFTI = (".nii.gz", ".nii")
 PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
-ARRAYS = (".npy", ".npz")
 ITK = {".nrrd": ".nrrd", ".mha": ".mha", ".mhd": ".mha"}  # .mhd: two files, so not atomic
 
 FileArray = NDArray[Any]
@@ -76,11 +75,7 @@ def write_probabilities(
 
 
 def _known_suffix(like: Path) -> str:
-    suffix = NIFTI[0] if is_series([like]) else suffix_of(like)
-    if suffix not in (*NIFTI, *PICTURES, *ARRAYS, *ITK):
-        known = ", ".join((*NIFTI, *PICTURES, *ARRAYS, *ITK))
-        raise InputError(f"{like} has a format that cannot be written. Known suffixes: {known}.")
-    return suffix
+    return NIFTI[0] if is_series([like]) else suffix_of(like)
 
 
 def _smallest(labels: FileArray) -> FileArray:

@@ -17,7 +17,6 @@ from segpl.errors import InputError
 from segpl.files import write_json
 from segpl.predict.familiarity import (
     Appearance,
-    Familiarity,
     ScanJudge,
     TrainingImages,
     appearance_of,
@@ -46,10 +45,14 @@ def scan(rng, *, size=1.0, spacing: float | None = 1.0, inverted: bool = False) 
     return appearance_of(image(rng, inverted=inverted), grid, PLAN, (0.5, *rng.normal(0, 1, 6)))
 
 
-def trained_on(count: int, **options) -> Familiarity:
+def judge_of(images: tuple[Appearance, ...], weights: str = "w") -> ScanJudge:
+    return ScanJudge(TrainingImages("w", images), build("supervised", 2).network, PLAN, weights)
+
+
+def trained_on(count: int, **options) -> ScanJudge:
     rng = np.random.default_rng(count)
     images = tuple(scan(rng, **options) for _ in range(count))
-    return Familiarity(TrainingImages("w", images), weights="w")
+    return judge_of(images)
 
 
 @pytest.mark.parametrize("count", [3, 5, 20, 64])
@@ -78,7 +81,7 @@ def test_unusual_features_are_reported_only_for_the_weights_that_they_were_measu
     familiar = trained_on(20)
     strange = replace(scan(np.random.default_rng(2)), features=(0.5, *[20.0] * 6))
     assert any("network features" in reason for reason in familiar.judge(strange).reasons)
-    other = Familiarity(TrainingImages("w", familiar.images), weights="v")
+    other = judge_of(familiar.images, weights="v")
     assert not other.judge(strange).reasons
 
 
@@ -91,7 +94,7 @@ def test_pictures_without_a_spacing_are_judged_in_pixels():
 
 def test_identical_training_images_tolerate_small_differences():
     one = scan(np.random.default_rng(0))
-    familiarity = Familiarity(TrainingImages("w", (one,) * 5), weights="w")
+    familiarity = judge_of((one,) * 5)
     assert familiarity.judge(replace(one, extent=tuple(1.1 * v for v in one.extent))).score < 1
 
 
