@@ -117,18 +117,11 @@ def load_volumes(
 
     def prepare(case: Case) -> None:
         with stale.budget.reserve(preparation_memory(case, plan)):
-            stale.call(_prepare_case, case, plan, case.name in labeled, root)
-        volume = _load_case(case, plan, case.name in labeled, root)
-        assert volume is not None
-        volumes[case.name] = volume
+            volumes[case.name] = stale.call(_load_case, case, plan, case.name in labeled, root)
         advance()
 
     stale.run(prepare)
     return [volumes[case.name] for case in cases]
-
-
-def _prepare_case(case: Case, plan: Plan, is_labeled: bool, root: Path) -> None:
-    _load_case(case, plan, is_labeled, root)
 
 
 def _load_case(

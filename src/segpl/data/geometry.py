@@ -34,7 +34,9 @@ def reorient(array: NDArray[Any], affine: Affine | None, orientation: str | None
     """
     if affine is None or orientation is None or array.ndim != 4:
         return array
-    return _apply(array, _transform(affine, orientation))
+    transform = _transform(affine, orientation)
+    targets = transform[:, 0].astype(int)
+    return array[(slice(None), *_steps(transform))].transpose(0, *(np.argsort(targets) + 1))
 
 
 def undo_reorient(
@@ -44,10 +46,8 @@ def undo_reorient(
     if affine is None or orientation is None or array.ndim != 4:
         return array
     transform = _transform(affine, orientation)
-    inverse = np.empty_like(transform)
-    for source, (target, flip) in enumerate(transform):
-        inverse[int(target)] = (source, flip)
-    return _apply(array, inverse)
+    stored = array.transpose(0, *(transform[:, 0].astype(int) + 1))
+    return stored[(slice(None), *_steps(transform))]
 
 
 def reorient_axes(
@@ -82,11 +82,8 @@ def _cached_transform(values: tuple[float, ...], orientation: str) -> NDArray[np
     return transform
 
 
-def _apply(array: NDArray[Any], transform: NDArray[np.float64]) -> NDArray[Any]:
-    """Reorder and flip the axes of `array` (C, *S), without a copy."""
-    steps = (slice(None, None, int(flip)) for flip in transform[:, 1])
-    targets = transform[:, 0].astype(int)
-    return array[(slice(None), *steps)].transpose(0, *(np.argsort(targets) + 1))
+def _steps(transform: NDArray[np.float64]) -> list[slice]:
+    return [slice(None, None, int(flip)) for flip in transform[:, 1]]
 
 
 def resampled_shape(

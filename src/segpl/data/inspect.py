@@ -61,7 +61,9 @@ def inspect(
     cases = [case if case.name in visible else case.without_label() for case in cases]
     digests = {case.name: source_digest(case, dataset.ignore) for case in cases}
     stored = [known.get(case, digests[case.name]) if known else None for case in cases]
-    dims = _stored_dims(stored) or detect_dims(cases)
+    # headers are read only if fingerprints are missing or differ
+    known_dims = {len(found.shape) if found else 0 for found in stored}
+    dims = (known_dims.pop() if len(known_dims) == 1 else 0) or detect_dims(cases)
 
     by_case: dict[str, _CaseReport] = {}
     for case, found in zip(cases, stored, strict=True):
@@ -102,12 +104,6 @@ class _CaseReport(NamedTuple):
     fingerprint: Fingerprint | None
     voxels: dict[int, int] | None  # also if the image is unreadable
     problems: list[Problem]
-
-
-def _stored_dims(stored: Sequence[Fingerprint | None]) -> int | None:
-    """Number of spatial axes if all fingerprints are stored and agree; reads no header."""
-    found = {len(item.shape) if item else None for item in stored}
-    return found.pop() if len(found) == 1 else None
 
 
 def detect_dims(cases: Sequence[Case]) -> int:

@@ -49,16 +49,6 @@ def require_stored(path: Path, size: int, *, is_packed: bool) -> None:
         )
 
 
-def require_spacing(path: Path, spacing: Sequence[float]) -> None:
-    low, high = SPACING_RANGE
-    if not all(low <= size <= high for size in spacing):
-        raise UnusableFileError(
-            f"{path} has a voxel spacing of {' x '.join(f'{size:.3g}' for size in spacing)} mm, "
-            f"but must be between {low:g} and {high:g} mm",
-            "Correct the spacing in its header.",
-        )
-
-
 def reject_surplus(path: Path, surplus: int, size: int) -> None:
     """Reject a compressed file that continues after the `size` bytes of its header and values."""
     if surplus > MOST_PADDING:

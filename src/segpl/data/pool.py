@@ -37,14 +37,10 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 def available_memory() -> int:
     """Bytes of main memory that are free or can be freed."""
     if MEMINFO.exists() and (line := re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())):
-        return int(min(int(line[1]) * 1024, container_limit()))
+        free = int(line[1]) * 1024
+        limit = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else ""
+        return min(free, int(limit)) if limit.isdigit() else free  # of the container
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def container_limit() -> float:
-    """Memory limit of the container in bytes; infinite without one."""
-    text = CGROUP_LIMIT.read_text().strip() if CGROUP_LIMIT.exists() else ""
-    return int(text) if text.isdigit() else float("inf")
 
 
 class MemoryBudget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
 NO_CLASS = -2  # index of a number that no class has
+NORMALIZATIONS = ("zscore", "zscore-nonzero", "ct")
 
 
 def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
@@ -44,9 +45,7 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
     if result is array:
         result = np.array(array, np.float32, order="C")  # a copy: it is normalized in place
     for index, (name, rule) in enumerate(zip(plan.channels, plan.normalization, strict=True)):
-        if rule.kind not in NORMALIZERS:
-            raise unknown("normalization", rule.kind, NORMALIZERS)
-        NORMALIZERS[rule.kind](result[index], array[index], rule, name)
+        _normalize_channel(result[index], array[index], rule, name)
     return result
 
 
@@ -115,45 +114,32 @@ def _target_shape(grid: Grid, plan: Plan) -> tuple[int, ...]:
     return result
 
 
-# each normalizes a prepared channel in place; `stored` is the channel before resampling
-
-
-def _zscore(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
-    _shift_and_scale(channel, *_mean_and_std(channel, name))
-
-
-def _zscore_nonzero(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
-    nonzero = resize_label(stored != 0, channel.shape)
-    if not nonzero.any():
-        raise _constant_channel(name, 0.0)
-    _shift_and_scale(channel, *_mean_and_std(channel, name, nonzero))
-    channel[np.logical_not(nonzero, out=nonzero)] = 0
-
-
-def _ct(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
-    if not (rule.std > 0 and rule.high > rule.low):
-        raise InputError(
-            f"the ct normalization of channel '{name}' has std {rule.std}, low {rule.low} and high "
-            f"{rule.high}: std must be positive and high above low. Correct it in plan.json."
-        )
-    channel.clip(rule.low, rule.high, out=channel)
-    _shift_and_scale(channel, np.float32(rule.mean), np.float32(rule.std))
-
-
-NORMALIZERS: dict[str, Callable[[Channel, Channel, Normalization, str], None]] = {
-    "zscore": _zscore,
-    "zscore-nonzero": _zscore_nonzero,
-    "ct": _ct,
-}
-
-
-def _shift_and_scale(channel: Channel, mean: np.float32, std: np.float32) -> None:
+def _normalize_channel(channel: Channel, stored: Channel, rule: Normalization, name: str) -> None:
+    """Normalize a prepared channel in place; `stored` is the channel before resampling."""
+    nonzero = None
+    if rule.kind == "ct":
+        if not (rule.std > 0 and rule.high > rule.low):
+            raise InputError(
+                f"the ct normalization of channel '{name}' has std {rule.std}, low {rule.low} and "
+                f"high {rule.high}: std must be positive and high above low. Correct it in "
+                "plan.json."
+            )
+        channel.clip(rule.low, rule.high, out=channel)
+        mean, std = np.float32(rule.mean), np.float32(rule.std)
+    elif rule.kind in NORMALIZATIONS:
+        if rule.kind == "zscore-nonzero":
+            nonzero = resize_label(stored != 0, channel.shape)
+        mean, std = _mean_and_std(channel, name, nonzero)
+    else:
+        raise unknown("normalization", rule.kind, NORMALIZATIONS)
     channel -= mean
     channel /= std
+    if nonzero is not None:
+        channel[np.logical_not(nonzero, out=nonzero)] = 0
 
 
 def _mean_and_std(
-    channel: Channel, name: str, mask: NDArray[np.bool_] | None = None
+    channel: Channel, name: str, mask: NDArray[np.bool_] | None
 ) -> tuple[np.float32, np.float32]:
     def rows() -> Iterator[NDArray[np.float64]]:
         # float32 sums over a large volume are too inexact for a small standard deviation, and a
@@ -161,16 +147,12 @@ def _mean_and_std(
         for index, row in enumerate(channel):
             yield (row if mask is None else row[mask[index]]).astype(np.float64)
 
-    count = channel.size if mask is None else int(np.count_nonzero(mask))
+    count = channel.size if mask is None else max(1, int(np.count_nonzero(mask)))
     mean = sum(float(row.sum()) for row in rows()) / count
     std = math.sqrt(sum(float(np.square(row - mean).sum()) for row in rows()) / count)
     if std <= 1e-6 * abs(mean):
-        raise _constant_channel(name, mean)
+        raise InputError(
+            f"channel '{name}' is constant: every value is {mean:g}. Replace the file, or leave "
+            "the case out."
+        )
     return np.float32(mean), np.float32(std)
-
-
-def _constant_channel(name: str, value: float) -> InputError:
-    return InputError(
-        f"channel '{name}' is constant: every value is {value:g}. Replace the file, or leave the "
-        "case out."
-    )

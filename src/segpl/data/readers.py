@@ -18,7 +18,7 @@ from segpl.data.dicom.header import is_dicom
 from segpl.data.dicom.label import read_segments
 from segpl.data.dicom.series import Series, open_series
 from segpl.data.formats import OPENERS, OpenFile, Role
-from segpl.data.limits import require_size, require_spacing
+from segpl.data.limits import SPACING_RANGE, require_size
 from segpl.errors import MissingFileError, UnusableFileError, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
@@ -218,13 +218,13 @@ def _voxel_size(path: Path, opened: OpenFile, spatial: int) -> tuple[float, ...]
         sizes = np.asarray(opened.spacing)
     else:
         sizes = np.ones(spatial)
-    if len(sizes) != spatial or not (np.isfinite(sizes).all() and (sizes > 0).all()):
+    low, high = SPACING_RANGE
+    if len(sizes) != spatial or not ((sizes >= low) & (sizes <= high)).all():
         raise UnusableFileError(
-            f"{path} has a voxel spacing of {_numbers(sizes)}, but {spatial} positive sizes are "
-            "needed",
+            f"{path} has a voxel spacing of {_numbers(sizes)} mm, but must have {spatial} sizes "
+            f"between {low:g} and {high:g} mm",
             "Correct the spacing in its header.",
         )
-    require_spacing(path, sizes.tolist())
     if opened.affine is not None and not (
         np.isfinite(opened.affine).all()
         and np.linalg.matrix_rank(opened.affine[:3, :spatial] / sizes) == spatial

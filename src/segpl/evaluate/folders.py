@@ -117,11 +117,6 @@ def evaluate_case(
 
     `spacing` is in mm; without it, distances and volumes are in voxels.
     """
-    if prediction.shape != truth.shape:
-        raise InputError(
-            f"case {case}: the prediction has shape {prediction.shape}, but the label has "
-            f"{truth.shape}. Predict again from the image that was labeled."
-        )
     counts = region
     if ignore is not None:
         counts = truth != ignore if counts is None else counts & (truth != ignore)

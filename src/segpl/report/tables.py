@@ -67,12 +67,12 @@ def scores_by_class(scores: list[Score]) -> Table:
     return Table(columns, rows, f"{count_noun(cases, 'case')} scored. {note}{empty_note(scores)}")
 
 
-def worst_cases(scores: list[Score], most: int = 5) -> list[str]:
-    """The cases with the worst main metric, averaged over classes: 'case_7 (Dice 0.412)'."""
+def worst_cases(scores: list[Score]) -> list[str]:
+    """The five cases with the worst main metric, averaged over classes: 'case_7 (Dice 0.412)'."""
     main = main_metric(scores)
     means = mean_by_key((score.case, score.value) for score in scores if score.metric == main)
     title = METRICS[main].title
-    return [f"{case} ({title} {number(means[case])})" for case in worst_first(main, means)[:most]]
+    return [f"{case} ({title} {number(means[case])})" for case in worst_first(main, means)[:5]]
 
 
 def main_metric(scores: list[Score]) -> str:

@@ -60,11 +60,6 @@ def test_ignored_voxels_do_not_count():
     assert value(scores, "iou") == 1.0
 
 
-def test_another_shape_is_an_error():
-    with pytest.raises(InputError, match=r"case a: the prediction has shape \(2,\), but the label"):
-        evaluate_case(np.zeros(2, int), np.zeros(3, int), BINARY, None, case="a")
-
-
 @pytest.mark.parametrize("what", ["prediction", "label"])
 def test_a_number_that_is_not_a_class_is_an_error(what):
     arrays = {"prediction": np.array([0, 1]), "label": np.array([0, 1])}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -164,7 +163,12 @@ def _label_file(path: Path, header: Any) -> LabelFile:
     if header.SOPClassUID == CONTOURS:
         names = [item.ROIName for item in header.get("StructureSetROISequence") or ()]
         frames = list(header.get("ReferencedFrameOfReferenceSequence") or ())
-        series = [one.SeriesInstanceUID for frame in frames for one in _series_drawn_on(frame)]
+        series = [
+            one.SeriesInstanceUID
+            for frame in frames
+            for study in frame.get("RTReferencedStudySequence") or ()
+            for one in study.get("RTReferencedSeriesSequence") or ()
+        ]
         references = [frame.FrameOfReferenceUID for frame in frames]
     else:
         names = [item.SegmentLabel for item in header.get("SegmentSequence") or ()]
@@ -176,8 +180,3 @@ def _label_file(path: Path, header: Any) -> LabelFile:
         frozenset(map(str, series)),
         frozenset(map(str, references)),
     )
-
-
-def _series_drawn_on(frame: Any) -> Iterator[Any]:
-    for study in frame.get("RTReferencedStudySequence") or ():
-        yield from study.get("RTReferencedSeriesSequence") or ()

@@ -168,12 +168,12 @@ def _picture_url(folder: Path, case: str, manifest: Manifest) -> str:
         numbers = list(manifest.classes.values())[1:]
         is_large = math.prod(read_grid(labels)[0].shape) > LARGE_VOXELS
         with LARGE_SCAN if is_large else nullcontext():
-            picture = Image.fromarray(_mosaic(entry, labels, numbers))
-        write_atomically(path, _with_palette(picture).save)
+            picture = _mosaic(entry, labels, numbers)
+        write_atomically(path, picture.save)
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
 
 
-def _mosaic(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray[np.uint8]:
+def _mosaic(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> Image.Image:
     label = read_label(mask)
     dims = label.array.ndim
     _, turn, pixel = planes(label.grid)[0]
@@ -188,9 +188,12 @@ def _mosaic(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> NDArray
         gray(turn(channel)[places], window)
         for channel, window in zip(channels, windows, strict=True)
     ]
-    return draw_mosaic(
-        np.stack(shown, -1), labels, pixel, numbers, side=PICTURE_SIDE if dims == 2 else SLICE_SIDE
-    )
+    side = PICTURE_SIDE if dims == 2 else SLICE_SIDE
+    sheet = draw_mosaic(np.stack(shown, -1), labels, pixel, numbers, side=side)
+    picture = Image.fromarray(sheet)
+    if len(channels) > 1:
+        return picture
+    return picture.quantize(palette=_palette(), dither=Image.Dither.NONE)
 
 
 def shown_slices(labels: AnyArray, numbers: Sequence[int]) -> list[int]:
@@ -225,24 +228,13 @@ def draw_mosaic(
     return sheet
 
 
-def _with_palette(picture: Image.Image) -> Image.Image:
-    """A gray picture with outlines in a third of its size: 248 grays and 8 colors."""
-    red, green, blue = np.moveaxis(np.asarray(picture, np.int32), -1, 0)
-    codes = (red << 16) | (green << 8) | blue
+def _palette() -> Image.Image:
+    """248 grays and the colors of the classes: a third of the size of an RGB picture."""
     colors = [part for name in CLASS_COLORS for part in ImageColor.getrgb(name)]
     levels = np.linspace(0, 255, 256 - len(CLASS_COLORS)).round().astype(int)
-    nearest = np.abs(np.arange(256)[:, None] - levels).argmin(1)  # of each gray
-    indices = nearest.astype(np.uint8)[red]
-    is_known = (red == green) & (green == blue)
-    for number, (r, g, b) in enumerate(np.array(colors).reshape(-1, 3), len(levels)):
-        has_color = codes == ((r << 16) | (g << 8) | b)
-        indices[has_color] = number
-        is_known |= has_color
-    if not is_known.all():
-        return picture
-    small = Image.fromarray(indices)
-    small.putpalette([*np.repeat(levels, 3).tolist(), *colors])
-    return small
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*np.repeat(levels, 3).tolist(), *colors])
+    return palette
 
 
 def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

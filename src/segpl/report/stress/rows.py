@@ -9,7 +9,7 @@ from pathlib import Path
 
 from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import EMPTY_POLICY
-from segpl.evaluate.statistics import BySeed, mean_by_key
+from segpl.evaluate.statistics import mean_by_key
 from segpl.files import csv_text, read_table, write_text
 from segpl.report.comparison import significantly_best
 from segpl.report.tables import Table
@@ -64,11 +64,6 @@ def by_case(rows: Sequence[StressRow], run: str, degradation: str) -> dict[float
     return found
 
 
-def dice_by_case(rows: Sequence[StressRow], run: str, degradation: str) -> BySeed:
-    """Dice of each case, averaged over classes and severities."""
-    return {0: mean_by_key((row.case, row.dice) for row in rows_of(rows, run, degradation))}
-
-
 def curve_of(
     rows: Sequence[StressRow], run: str, degradation: str
 ) -> tuple[list[float], list[float], list[float]]:
@@ -103,7 +98,10 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
             drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}%" if clean_mean > 0 else "-"
             worst = f"{min(levels):.3f}"
             shown.append([degradation, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
-        scores = {run: dice_by_case(rows, run, degradation) for run in places}
+        scores = {  # of each case, averaged over classes and severities
+            run: {0: mean_by_key((r.case, r.dice) for r in rows_of(rows, run, degradation))}
+            for run in places
+        }
         if best := significantly_best(scores):
             bold.add((places[best], 3))
     return Table(
