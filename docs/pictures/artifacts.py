@@ -16,7 +16,7 @@ from torch import Tensor
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK
-from segpl.report.stress.figures import DEGRADATION_TITLES
+from segpl.report.sections.stress import DEGRADATION_TITLES
 from segpl.views.artifacts import ARTIFACTS, degrade
 
 SIDE = 96

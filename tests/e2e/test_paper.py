@@ -16,7 +16,7 @@ from segpl.experiments.paper import run
 from segpl.experiments.paper.run import FILES
 from segpl.files import read_toml
 from segpl.report.run_record import read_run
-from segpl.report.stress.rows import read_stress
+from segpl.report.stress_rows import read_stress
 
 TOY = (
     *("--seeds", 0, "--device", "cpu", "--set", "train.steps=1", "--set", "train.log_every=1"),

@@ -23,7 +23,7 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.experiments.scoring import score_run
 from segpl.report.page import assets as page_assets
-from segpl.report.stress.rows import StressRow, write_stress
+from segpl.report.stress_rows import StressRow, write_stress
 from segpl.run import load_run
 
 SUFFIXES = ("csv", "tex", "png", "svg")

@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.experiments.stress import FIGURE, TABLE, stress
     from segpl.experiments.stress_inputs import StressSettings, parse_patch
-    from segpl.report.stress.rows import stress_table
+    from segpl.report.stress_rows import stress_table
     from segpl.report.tables import print_table
 
     settings = StressSettings(

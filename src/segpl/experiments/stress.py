@@ -21,8 +21,8 @@ from segpl.experiments.stress_inputs import (
 )
 from segpl.experiments.stress_scores import StressScorer
 from segpl.files import read_record, write_atomically, write_json
-from segpl.report.stress.figures import stress_figure
-from segpl.report.stress.rows import StressRow, read_stress
+from segpl.report.sections.stress import stress_figure
+from segpl.report.stress_rows import StressRow, read_stress
 
 TABLE, RECORD, FIGURE = "stress.csv", "stress.json", "stress"
 # meaning of severity 1, for the figure

@@ -17,7 +17,7 @@ from segpl.data.plan import Plan
 from segpl.errors import InputError, unknown
 from segpl.predict.sampling_choice import require_same_task
 from segpl.report.collection import short_paths
-from segpl.report.stress.rows import PATCH_SIZE
+from segpl.report.stress_rows import PATCH_SIZE
 from segpl.run import Run, load_run
 from segpl.views.artifacts import ARTIFACTS, require_severity
 from segpl.views.geometry import wide_axes

@@ -21,7 +21,7 @@ from segpl.evaluate.validation import masks_by_class
 from segpl.experiments.stress_inputs import ATTACKS, StressedRun, StressSettings
 from segpl.losses import dice_cross_entropy, supervised_loss
 from segpl.predict.window import blend_windows, predict_windows
-from segpl.report.stress.rows import CLEAN, PATCH_SIZE, StressRow, write_stress
+from segpl.report.stress_rows import CLEAN, PATCH_SIZE, StressRow, write_stress
 from segpl.views.artifacts import ARTIFACTS, degrade
 from segpl.views.attacks import fgsm, pgd
 

@@ -4,7 +4,7 @@ import pytest
 
 from segpl.errors import InputError
 from segpl.experiments.stress_inputs import DEGRADATIONS, StressSettings, parse_patch
-from segpl.report.stress.figures import DEGRADATION_TITLES
+from segpl.report.sections.stress import DEGRADATION_TITLES
 from segpl.views.artifacts import ARTIFACTS
 
 

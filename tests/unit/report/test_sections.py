@@ -48,7 +48,7 @@ from segpl.report.sections.scores import cases_table, class_table, methods_table
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import VALIDATION_DICE, cost_section, curve_sections, log_of
 from segpl.report.sections.volumes import volume_section
-from segpl.report.stress.rows import StressRow
+from segpl.report.stress_rows import StressRow
 
 BASE = np.random.default_rng(0).uniform(0.5, 0.7, 12)
 NOISE = np.random.default_rng(1).normal(0, 0.05, 12)

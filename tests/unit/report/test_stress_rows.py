@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from segpl.errors import InputError, MissingFileError
-from segpl.report.stress.figures import DEGRADATION_TITLES, stress_figure
-from segpl.report.stress.rows import (
+from segpl.report.sections.stress import DEGRADATION_TITLES, stress_figure
+from segpl.report.stress_rows import (
     CLEAN,
     PATCH_SIZE,
     StressRow,

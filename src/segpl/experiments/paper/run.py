@@ -40,7 +40,7 @@ from segpl.report.collection import short_paths
 from segpl.report.figures import run_color
 from segpl.report.run_record import RunRecord, read_run
 from segpl.report.sections.volumes import difference_figure
-from segpl.report.stress.rows import PATCH_SIZE, StressRow
+from segpl.report.stress_rows import PATCH_SIZE, StressRow
 from segpl.report.tables import Table, mean_and_std, mean_of, p_text
 from segpl.settings import with_overrides
 

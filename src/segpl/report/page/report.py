@@ -27,7 +27,7 @@ from segpl.report.sections.section import Section
 from segpl.report.sections.stress import stress_section
 from segpl.report.sections.training import cost_section, curve_sections
 from segpl.report.sections.volumes import volume_section
-from segpl.report.stress.rows import StressRow, read_stress
+from segpl.report.stress_rows import StressRow, read_stress
 
 MAX_PAGE = 15_000_000  # bytes, so that the page can be sent by mail
 
