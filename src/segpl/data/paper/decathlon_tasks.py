@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.layouts.base import ListedCase, channel_names, read_description
+from segpl.data.case import Dataset
+from segpl.data.layouts.base import read_description
+from segpl.data.layouts.decathlon import Decathlon
 from segpl.data.paper.prepared import (
     KEEP,
     CaseRole,
@@ -19,24 +21,14 @@ from segpl.data.paper.prepared import (
     draw_roles,
     paper_plan,
     require_cases,
-    require_complete,
     write_datasets,
     write_nifti,
 )
 from segpl.data.plan import Normalization, Plan
-from segpl.data.readers import read_grid, read_image, read_label, stem_of
+from segpl.data.readers import read_case_label, read_grid, read_image, stem_of
 from segpl.errors import MissingFileError
 
 TASK01, TASK05 = "Task01_BrainTumour", "Task05_Prostate"  # folders in the archives
-
-
-@dataclass(frozen=True, slots=True)
-class DecathlonFiles:
-    """Images and labels that dataset.json lists, by case."""
-
-    training: dict[str, tuple[Path, Path]]
-    test: dict[str, Path]
-    channels: tuple[str, ...]
 
 
 def is_task01(source: Path) -> bool:
@@ -61,27 +53,19 @@ def task_folder(source: Path, folder: str) -> Path:
     return next((path for path in (source / folder, source) if path.is_dir()), source)
 
 
-def find_decathlon(source: Path, folder: str, command: str) -> DecathlonFiles:
-    """The files of a task. Raises if some are missing."""
+def find_decathlon(source: Path, folder: str, command: str) -> Dataset:
+    """The cases of a task. Raises if files are missing."""
     root = task_folder(source, folder)
     if not (root / "dataset.json").is_file():
         raise MissingFileError(
             f"{source} contains neither dataset.json nor {folder}/dataset.json. Download the "
             f"dataset with `{command}`."
         )
-    description = read_description(root / "dataset.json")
-    training, test, missing = {}, {}, []
-    for entry in description.training or []:
-        listed = ListedCase(entry) if isinstance(entry, str) else entry
-        image, label = root / listed.image, root / (listed.label or listed.image)
-        training[stem_of(image)] = (image, label)
-        missing += [path for path in (image, label) if not path.is_file()]
-    for entry in description.test or []:
-        image = root / (entry if isinstance(entry, str) else entry.image)
-        test[stem_of(image)] = image
-        missing += [] if image.is_file() else [image]
-    require_complete(root, missing, f"Unpack the archive again, or use `{command}`.")
-    return DecathlonFiles(training, test, channel_names(description.modality))
+    try:
+        return Decathlon().read(root)
+    except MissingFileError as error:
+        remedy = f"Unpack the archive again, or use `{command}`."
+        raise MissingFileError(f"{root} is incomplete: {error} {remedy}") from error
 
 
 def prepare_task01(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
@@ -91,12 +75,12 @@ def prepare_task01(source: Path, root: Path, data: PaperData, advance: Callable[
     deviation of each channel, over the training images of the experiment.
     """
     found = find_decathlon(source, TASK01, "segpl data get task01 --out DIR")
-    names = sorted(found.training)
+    names, others = (sorted(case.name for case in p) for p in (found.labeled, found.unlabeled))
     require_cases(len(names), data.labeled_cases + data.test)
-    require_cases(len(found.test), data.unlabeled)
+    require_cases(len(others), data.unlabeled)
     roles: dict[str, CaseRole] = dict.fromkeys(names[: data.labeled_cases], "labeled")
     roles |= dict.fromkeys(names[data.labeled_cases :][: data.test], "test")
-    roles |= dict.fromkeys(sorted(found.test)[: data.unlabeled], "unlabeled")
+    roles |= dict.fromkeys(others[: data.unlabeled], "unlabeled")
     samples = merge_cases(found, roles, root, advance)
     classes = {"background": 0, "tumor": 1}
     write_datasets(root, samples, data, channels=found.channels, classes=classes)
@@ -107,7 +91,7 @@ def prepare_task01(source: Path, root: Path, data: PaperData, advance: Callable[
 def prepare_task05(source: Path, root: Path, data: PaperData, advance: Callable[[], None]) -> Plan:
     """All roles are drawn from the original training cases; each case is normalized."""
     found = find_decathlon(source, TASK05, "segpl data get task05 --out DIR")
-    roles = draw_roles(list(found.training), data)
+    roles = draw_roles([case.name for case in found.labeled], data)
     samples = merge_cases(found, roles, root, advance)
     classes = {"background": 0, "prostate": 1}
     write_datasets(root, samples, data, channels=found.channels, classes=classes)
@@ -116,16 +100,16 @@ def prepare_task05(source: Path, root: Path, data: PaperData, advance: Callable[
 
 
 def merge_cases(
-    found: DecathlonFiles, roles: dict[str, CaseRole], root: Path, advance: Callable[[], None]
+    found: Dataset, roles: dict[str, CaseRole], root: Path, advance: Callable[[], None]
 ) -> list[Sample]:
     """Samples with all foreground classes merged. Unlabeled ones have no label at all."""
     samples = []
     for name, role in roles.items():
-        source = found.training[name][0] if name in found.training else found.test[name]
-        image, affine = unit_image(source, root / "samples" / "images")
+        case = found.case(name)
+        image, affine = unit_image(case.images[0], root / "samples" / "images")
         target = None
         if role != "unlabeled":
-            label = read_label(found.training[name][1], 3).array
+            label = read_case_label(case, 3).array
             target = root / "samples" / "labels" / f"{name}.nii.gz"
             write_nifti(target, (label > 0).astype(np.uint8), affine)
         samples.append(Sample(role, name, image, target))
