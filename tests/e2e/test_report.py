@@ -114,8 +114,9 @@ def filled(runs_by_dims, tmp_path_factory) -> Filled:
 
 
 def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
-    assert "HD95" in section(filled.page, "scores")
+    assert "HD95: 95th percentile of the distances" in section(filled.page, "scores")
     assert "<svg" in section(filled.page, "calibration")
+    assert "ECE, ACE: expected and adaptive" in section(filled.page, "calibration")
     assert 'value="uncertainty"' in section(filled.page, "cases")
     assert "Dice" in (filled.assets / "scores.csv").read_text().splitlines()[0]
     assert r"\begin{tabular}" in (filled.assets / "scores.tex").read_text()

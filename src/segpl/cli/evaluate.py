@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="NAME",
         help="metrics to compute and to print in a separate table (default: compute all): "
-        "dice, iou, precision, recall, surface_dice, hd95, assd, volume_error, volume, "
+        "dice, iou (intersection over union), precision, recall, surface_dice, hd95 (95th "
+        "percentile of surface distances), assd (mean surface distance), volume_error, volume, "
         "label_volume",
     )
     parser.add_argument(
@@ -42,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration",
         action="store_true",
-        help="also score the calibration of the probabilities (Brier score, calibration errors, "
-        "likelihood) and write calibration.csv next to the scores",
+        help="also score the calibration of the probabilities (Brier score, expected and "
+        "adaptive calibration error, negative log-likelihood) and write calibration.csv next to "
+        "the scores",
     )
     parser.add_argument(
         "--out",

@@ -40,6 +40,11 @@ MEASURES: dict[str, Callable[[FloatArray, Answers], float]] = {
     "nll": negative_log_likelihood,
 }
 TITLES = {"brier": "Brier", "ece": "ECE", "ace": "ACE", "nll": "NLL"}
+MEASURES_NOTE = (
+    "Brier: mean squared error. ECE, ACE: expected and adaptive calibration error, the mean gap "
+    "between probability and frequency over 15 bins of equal width and of equal size. NLL: "
+    "negative log-likelihood."
+)
 UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
 UNKNOWN = -2  # index of a number that is not a class

@@ -122,6 +122,13 @@ METRICS: dict[str, Metric] = {
     ),
 }
 
+MEANINGS = {
+    "iou": "IoU: intersection over union",
+    "surface_dice": "Surface Dice: fraction of both surfaces that is within the tolerance",
+    "hd95": "HD95: 95th percentile of the distances between the surfaces",
+    "assd": "ASSD: average distance between the surfaces, in both directions",
+}
+
 # metrics that comparisons show; the others are opt-in
 DEFAULT_METRICS = ("dice", "iou")
 
@@ -149,6 +156,12 @@ def empty_policy(metrics: Iterable[str]) -> str:
     kinds = {METRICS[metric].kind for metric in metrics if metric in METRICS}
     rules = [policy for kind, policy in POLICIES.items() if kind in kinds]
     return f"Empty masks: {'; '.join(rules)}." if rules else ""
+
+
+def meanings(metrics: Iterable[str]) -> str:
+    """A sentence for each metric whose title needs one, for the note of a table."""
+    chosen = set(metrics)
+    return "".join(f"{meaning}. " for name, meaning in MEANINGS.items() if name in chosen)
 
 
 EMPTY_POLICY = empty_policy(DEFAULT_METRICS)

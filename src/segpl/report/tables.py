@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from segpl.errors import count_noun
-from segpl.evaluate.calibration import TITLES
-from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.calibration import MEASURES_NOTE, TITLES
+from segpl.evaluate.metrics import METRICS, meanings
 from segpl.evaluate.scores import Score, empty_note
 from segpl.evaluate.statistics import estimate, mean_by_key
 
@@ -36,7 +36,8 @@ def summary_table(scores: list[Score]) -> Table:
     return Table(
         columns=["class", "metric", "mean", "std", "median", "min", "max", "cases"],
         rows=summary_rows(scores, digits=3),
-        note=f"{count_noun(cases, 'case')} scored. {empty_note(scores)}",
+        note=f"{count_noun(cases, 'case')} scored. {meanings(score.metric for score in scores)}"
+        f"{empty_note(scores)}",
     )
 
 
@@ -102,9 +103,8 @@ def calibration_summary(scores: list[Score]) -> Table:
     return Table(
         columns=["class", "measure", "mean", "std", "median", "min", "max", "cases"],
         rows=summary_rows(known, digits=4),
-        note=f"Probabilities of {count_noun(cases, 'case')}; lower is better. Brier: mean squared "
-        "error. ECE, ACE: calibration error with bins of equal width and of equal size. NLL: "
-        f"negative log-likelihood.{left_out}",
+        note=f"Probabilities of {count_noun(cases, 'case')}; lower is better. "
+        f"{MEASURES_NOTE}{left_out}",
     )
 
 

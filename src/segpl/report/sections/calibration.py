@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from segpl.data.masks import voxel_entropy
+from segpl.evaluate.calibration import MEASURES_NOTE
 from segpl.evaluate.uncertainty import (
     Reliability,
     Retention,
@@ -125,9 +126,9 @@ def calibration_table(found: Calibrations) -> Table:
         columns=["method", *COLUMNS],
         rows=rows,
         note="Lower is better; bold: significantly lower than every other method. Mean ± standard "
-        "deviation over seeds of the mean over cases. ECE, ACE: expected and adaptive calibration "
-        "error, 15 bins. Retained error: area under the "
-        f"retention curve. At most {MAX_VOXELS:,} evenly spaced positions per case.",
+        "deviation over seeds of the mean over cases. "
+        f"{MEASURES_NOTE} Retained error: area under the retention curve. At most {MAX_VOXELS:,} "
+        "evenly spaced positions per case.",
         bold=frozenset(bold),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from segpl.errors import count_noun
-from segpl.evaluate.metrics import METRICS
+from segpl.evaluate.metrics import METRICS, meanings
 from segpl.evaluate.scores import empty_note
 from segpl.evaluate.statistics import case_means
 from segpl.report.collection import RunCollection
@@ -83,7 +83,7 @@ def methods_table(found: RunCollection) -> Table:
         rows=rows,
         note="Mean ± standard deviation over seeds of the mean over up to "
         f"{count_noun(cases, 'test case')}. Bold: significantly better than every other method. "
-        f"95% CI: bootstrap over seeds and cases. {empty_note(scores)}",
+        f"95% CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
         bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
     )
 
