@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from collections.abc import Iterator
@@ -74,14 +75,14 @@ class TestFolders:
         check_words(answer, "run.*: Permission denied", "--out")
 
     def test_unreadable_data_is_rejected(self, segpl, pictures, tmp_path, monkeypatch):
-        iterdir = Path.iterdir
+        scandir = os.scandir
 
-        def reject(self):
-            if self == pictures / "labeled" / "imgs":
-                raise PermissionError(13, "Permission denied", str(self))
-            return iterdir(self)
+        def reject(folder):
+            if folder == pictures / "labeled" / "imgs":
+                raise PermissionError(13, "Permission denied", str(folder))
+            return scandir(folder)
 
-        monkeypatch.setattr(Path, "iterdir", reject)
+        monkeypatch.setattr(os, "scandir", reject)
         for command in (("check", pictures), ("train", pictures, "--out", tmp_path / "r", *SHORT)):
             check_words(segpl(*command), "cannot open .*labeled/imgs: Permission denied")
 
