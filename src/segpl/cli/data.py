@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             raise InputError(f"to download {args.action}, use `{command}`.")
         raise InputError(
             "name a dataset to download, such as `segpl data get task04`. Known: "
-            f"{', '.join(DOWNLOADS)}."
+            f"{', '.join(DOWNLOADS)}. For a dataset of your own, use `segpl check FOLDER`."
         )
     require_download(args.name)  # before the bar
     with download_bar() as advance:

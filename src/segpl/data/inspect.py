@@ -15,7 +15,7 @@ from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.pool import CasePool
 from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
 from segpl.data.spacing import reorient_fingerprint
-from segpl.errors import UnusableFileError, UserError
+from segpl.errors import UnusableFileError, UserError, count_noun
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
 OUTLIER = 3.0  # times the median spacing or field of view
@@ -212,6 +212,18 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
             "some masks use 1 for the foreground and others use 255",
             "Save all masks with the same number.",
         )
+    elif len(masks) > 2:
+        labels = Counter(number for numbers in masks for number in numbers)
+        for case, numbers in found.items():
+            for number in sorted(number for number in numbers if labels[number] == 1):
+                count = count_noun(voxels[case][number], "time")
+                yield Problem(
+                    case,
+                    f"only this label contains the number {number} ({count}), which becomes a "
+                    "class",
+                    "Correct the label if that is a mistake.",
+                    fatal=False,
+                )
     if len(together) > MOST_CLASSES:
         yield Problem(
             "",
@@ -293,7 +305,8 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
         if len(item.channels) != needed:
             yield Problem(
                 item.case,
-                f"the image has {len(item.channels)} channels of shape {item.shape}, but "
+                f"the image has {count_noun(len(item.channels), 'channel')} of shape "
+                f"{item.shape}, but "
                 f"{expected}",
                 "Store the same channels in the same order for every case.",
             )

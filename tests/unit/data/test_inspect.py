@@ -174,6 +174,14 @@ class TestClasses:
         assert len(inspection.problems) == 1
         assert list(inspection.classes.values()) == [0, 1]
 
+    def test_a_number_in_a_single_label_is_a_warning(self, folder):
+        folder.add("stray", label=mask(1, 7))
+        assert not folder.inspect().problems  # with two labels, it may be a class
+        folder.add("c", label=mask(1))
+        (problem,) = folder.inspect().problems
+        assert (problem.case, problem.fatal) == ("stray", False)
+        assert "only this label contains the number 7 (90 times)" in problem.what
+
     @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
     def test_numbers_unlike_classes_are_an_error(self, folder, numbers):
         label = mask().astype(np.int32)
