@@ -146,7 +146,7 @@ def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
 
 def test_progress_bars_name_each_step(filled):
     for step in (
-        "Predicting and scoring",
+        "probabilities and 5 samples that it lacks are predicted first",
         "predicting",
         "scoring",
         "reading runs",

@@ -110,7 +110,10 @@ def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False
     failed = []
     for number, path in enumerate(paths, 1):
         if not quiet:
-            say(f"Predicting and scoring {path}, {number} of {len(paths)}")
+            say(
+                f"Scoring {path}, {number} of {len(paths)}. Masks, probabilities and {SAMPLES} "
+                "samples that it lacks are predicted first."
+            )
         try:
             fill(path, device=device, quiet=quiet)
         except UserError as error:
