@@ -48,7 +48,6 @@ from segpl.settings import (
 from segpl.validate.agreement import network_agreement
 from segpl.validate.postprocessing import (
     label_components,
-    label_decision_note,
     overrule_by_validation,
     validation_note,
     write_label_decision,
@@ -201,10 +200,7 @@ def train_config(
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
             trainer = trainer.with_steps(run.config.train.steps, display)
         subjects = {case.name: case.subject for case in inputs.cases}
-        components = label_components(volumes.training, run.plan, subjects)
-        write_label_decision(folder, components)
-        if not quiet and (note := label_decision_note(components)):
-            say(note)
+        write_label_decision(folder, label_components(volumes.training, run.plan, subjects))
     if not is_new:
         trainer.resume()
         if 0 < trainer.step < config.train.steps and not quiet:
@@ -213,15 +209,9 @@ def train_config(
     processes.leave()
     if isinstance(trainer.validate, Validator):
         steps = {"last": trainer.step, "best": trainer.facts.get("best_step", trainer.step)}
-        overruled = overrule_by_validation(run.folder, run.plan, steps)
+        overrule_by_validation(run.folder, run.plan, steps)
         if not quiet:
             say(validation_note(run.folder.validation, trainer.step, run.plan))
-        # the masks of a fold's held-out cases follow its training labels
-        if overruled and not quiet and not config.split.folds:
-            say(
-                f"Predictions will keep all components of {', '.join(overruled)} after all, "
-                "because keeping only the largest one does not improve the validation scores."
-            )
     elif run.split.unlabeled and config.train.agreement:
         report_agreement(run, trainer)
     record_training_images(

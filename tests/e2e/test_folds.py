@@ -13,7 +13,6 @@ from conftest import SHORT, edited, make_dataset, train_runs, write_picture
 from PIL import Image
 
 import segpl as library
-from segpl import training
 from segpl.data import sampler
 from segpl.engine.folder import RunFolder
 
@@ -175,15 +174,6 @@ def test_a_fold_without_a_decision_keeps_all_components(segpl, copy):
     (copy / "fold-1" / "postprocessing.json").unlink()
     answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
     assert answer.code == 0, answer.err
-
-
-def test_held_out_cases_announce_no_post_processing(segpl, copy, monkeypatch):
-    """They do not choose it for their own masks, unlike the validation cases of a run."""
-    monkeypatch.setattr(training, "overrule_by_validation", lambda *_: ("foreground",))
-    answer = segpl("train", "--out", copy / "fold-0", "--resume")
-    assert answer.code == 0, answer.err
-    assert "Validation Dice at the last step" in answer.err
-    assert "after all" not in answer.err
 
 
 def test_python_gives_the_same_estimate(copy):

@@ -106,10 +106,6 @@ def test_decision_records_labels_and_validation_scores(run):
 
 def test_labels_decide_without_validation_cases(segpl, trained, tmp_path):
     blind = Path(shutil.copytree(trained / "blind", tmp_path / "blind"))
-    assert (
-        "Predictions will keep only the largest component of foreground, because every training"
-        in " ".join(segpl("train", "--out", blind, "--resume").err.split())
-    )
     plain, _ = masks(segpl, blind, tmp_path / "masks", "--largest", "none")
     found, said = masks(segpl, blind, tmp_path / "masks")
     assert "Keeping only the largest component of foreground" in said
@@ -119,9 +115,6 @@ def test_labels_decide_without_validation_cases(segpl, trained, tmp_path):
 
 def test_two_labels_decide_nothing(segpl, trained, tmp_path):
     few = Path(shutil.copytree(trained / "few", tmp_path / "few"))
-    assert "because fewer than 3 subjects are labeled" in " ".join(
-        segpl("train", "--out", few, "--resume").err.split()
-    )
     found, said = masks(segpl, few, tmp_path / "masks")
     assert "Keeping all components of foreground, because fewer than 3" in said
     assert largest_component(found > 0).sum() < (found > 0).sum()
@@ -133,7 +126,6 @@ def test_prediction_follows_the_decision_and_says_so(segpl, run, tmp_path):
     assert kept.sum() < (plain > 0).sum()
     said = set_gain(segpl, run, -0.1)
     assert "Validation Dice at the last step: foreground 0." in said
-    assert "Predictions will keep all components of foreground after all" in said
     found, said = masks(segpl, run, tmp_path / "masks")
     assert np.array_equal(found, plain)
     assert "Keeping all components of foreground" in said

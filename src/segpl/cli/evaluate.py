@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
-    from segpl.evaluate.pairing import pair_cases, regions_beside
+    from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.scores import write_scores
     from segpl.report.tables import (
         calibration_summary,
@@ -111,13 +111,8 @@ def run(args: argparse.Namespace) -> int:
     if pairing.without_prediction:
         count = count_noun(len(pairing.without_prediction), "case")
         notes.print(f"Labeled but not predicted: {count}.")
-    region_folder = regions_beside(label for _, label in pairing.pairs.values())
     if args.region:
         notes.print(f"Scored only inside the {args.region} masks.")
-    elif region_folder:
-        notes.print(
-            f"Scored the whole image; `--region {region_folder}` scores only inside its masks."
-        )
     notes.print(f"Scores of each case: {out}")
     if probabilities is not None:
         notes.print(f"Calibration of each case: {calibration_out}")

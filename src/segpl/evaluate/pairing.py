@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from segpl.data.case import Case
 from segpl.data.layouts import read_dataset, stated_layout
-from segpl.data.layouts.base import bare_stem, image_files, subfolder
+from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subfolder
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
 from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
 from segpl.errors import InputError, MissingFileError, name_some
-
-REGION_FOLDERS = ("fov",)  # names of folders next to the labels that contain regions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def pair_cases(
             )
     manifest = read_class_numbers(predictions)
     outdated = {n for n, e in manifest.files.items() if e.outdated} if manifest else set()
-    files = _files_by_case(predictions)
+    files = labels_by_stem(image_files(predictions))
     predicted = {case: path for case, path in files.items() if case not in outdated}
     if not predicted:
         is_run = (predictions / "config.toml").exists()
@@ -68,7 +66,7 @@ def pair_cases(
     known = (
         {case.name: case.label for case in dataset.cases if case.label}
         if dataset
-        else _files_by_case(labels)
+        else labels_by_stem(image_files(labels))
     )
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
@@ -124,19 +122,6 @@ def read_class_numbers(folder: Path) -> Manifest | None:
     )
 
 
-def _files_by_case(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in image_files(folder):
-        case = stem_of(path)
-        if case in found:
-            raise InputError(
-                f"{folder} contains two files for case {case}: {found[case].name} and "
-                f"{path.name}. Move one of them elsewhere."
-            )
-        found[case] = path
-    return found
-
-
 def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Path]:
     """The region mask of each case, in the folder `region` or in one of that name near its label.
 
@@ -162,15 +147,6 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
             )
         found[case] = mask
     return found
-
-
-def regions_beside(labels: Iterable[Path]) -> str | None:
-    """The name of a known region folder, if there is one next to every label."""
-    folders = {label.parent for label in labels}
-    for name in REGION_FOLDERS:
-        if folders and all(subfolder(folder.parent, (name,)) for folder in folders):
-            return name
-    return None
 
 
 def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:

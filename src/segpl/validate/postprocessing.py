@@ -56,24 +56,6 @@ def write_label_decision(folder: RunFolder, labels: Mapping[str, LabelComponents
     write_json(folder.postprocessing, asdict(PostProcessing(dict(labels), single)))
 
 
-def label_decision_note(labels: Mapping[str, LabelComponents]) -> str:
-    """Message about what the labels decide; empty if no class has a single component."""
-    single = [name for name, found in labels.items() if found.is_single]
-    if single:
-        return (
-            f"Predictions will keep only the largest component of {', '.join(single)}, because "
-            "every training label has a single one."
-        )
-    few = [name for name, found in labels.items() if found.labels and not found.in_parts]
-    if few:
-        return (
-            f"Predictions will keep all components of {', '.join(few)}, because fewer than "
-            f"{FEWEST_SUBJECTS} subjects are labeled. If you know the anatomy, use "
-            "`segpl predict --largest`."
-        )
-    return ""
-
-
 def component_effects(path: Path, step: int, plan: Plan) -> dict[str, ComponentEffect]:
     """The effect on each foreground class at a step of the `validation.csv` at `path`."""
     rows = [row for row in read_validation(path) if row.step == step]
@@ -99,14 +81,8 @@ def validation_note(path: Path, step: int, plan: Plan) -> str:
     return f"Validation Dice at the last step: {scores} ({path})."
 
 
-def overrule_by_validation(
-    folder: RunFolder, plan: Plan, steps: Mapping[str, int]
-) -> tuple[str, ...]:
-    """Add the validation scores of each checkpoint, given the step of each, to the decision.
-
-    Returns the classes that keep all components with the last checkpoint although their labels
-    have only one.
-    """
+def overrule_by_validation(folder: RunFolder, plan: Plan, steps: Mapping[str, int]) -> None:
+    """Add the validation scores of each checkpoint, given the step of each, to the decision."""
     decided = read_postprocessing(folder.postprocessing)
     checkpoints = {}
     for checkpoint, step in steps.items():
@@ -121,8 +97,6 @@ def overrule_by_validation(
             effects,
         )
     write_json(folder.postprocessing, asdict(replace(decided, checkpoints=checkpoints)))
-    last = checkpoints["last"].largest if "last" in checkpoints else decided.largest
-    return tuple(name for name in decided.largest if name not in last)
 
 
 def prediction_note(folder: RunFolder, checkpoint: str) -> str:

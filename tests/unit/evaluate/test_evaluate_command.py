@@ -174,12 +174,6 @@ def test_a_region_limits_the_scores_and_is_reported(folders, tmp_path, capsys):
     assert "left masks." in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_region_folder_beside_the_labels_is_suggested(folders, tmp_path, capsys):
-    (tmp_path / "fov").mkdir()
-    evaluate(*folders)
-    assert "--region fov" in capsys.readouterr().err
-
-
 def write_probabilities(predictions: Path, **maps: object) -> None:
     """As `segpl predict --probabilities` writes them beside masks of pictures."""
     content = {"classes": {"background": 0, "vessel": 255}, "ignore": None, "files": {}}

@@ -12,7 +12,7 @@ from PIL import Image
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import METRICS
-from segpl.evaluate.pairing import pair_cases, regions_beside
+from segpl.evaluate.pairing import pair_cases
 
 BINARY = {"background": 0, "vessel": 1}
 
@@ -108,14 +108,6 @@ def test_a_region_of_another_spacing_is_an_error(tmp_path):
         nib.save(volume, tmp_path / folder / "a.nii.gz")
     with pytest.raises(InputError, match=r"case a: the region .* voxel spacing"):
         evaluate_folders(tmp_path / "masks", tmp_path / "labels", region=tmp_path / "region")
-
-
-def test_region_folders_are_suggested_only_if_every_label_has_one(retina):
-    labels = sorted((retina / "data").glob("*/labels/*.png"))
-    assert len(labels) == 2
-    assert regions_beside(labels) == "fov"
-    (retina / "data" / "test" / "fov").rename(retina / "data" / "test" / "other")
-    assert regions_beside(labels) is None
 
 
 def test_a_class_outside_the_region_is_empty():

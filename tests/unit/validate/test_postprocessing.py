@@ -18,7 +18,6 @@ from segpl.evaluate.postprocessing_file import (
 from segpl.validate.postprocessing import (
     component_effects,
     label_components,
-    label_decision_note,
     one_component_classes_of,
     overrule_by_validation,
     write_label_decision,
@@ -87,23 +86,6 @@ class TestLabels:
         found = found_in(*(labeled(case, (0.0, 0.0), (0.0, 0.0)) for case in cases))
         assert found["liver"] == LabelComponents(len(names), 2 * len(names), 0)
         assert found["liver"].is_single is is_single
-
-    @pytest.mark.parametrize(
-        ("liver", "words"),
-        [
-            (SINGLE, "keep only the largest component of liver, because every"),
-            (
-                LabelComponents(2, 2, 0),
-                "all components of liver, because fewer than 3 subjects are labeled",
-            ),
-            (LabelComponents(9, 9, 1), ""),
-            (LabelComponents(0, 0, 0), ""),
-        ],
-    )
-    def test_decision_is_described(self, liver, words):
-        note = label_decision_note({"liver": liver, "spleen": LabelComponents(9, 9, 1)})
-        assert words in note
-        assert bool(note) == bool(words)
 
 
 class TestValidation:
