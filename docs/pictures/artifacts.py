@@ -17,7 +17,7 @@ from torch import Tensor
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.report.figures import INK
 from segpl.report.sections.stress import DEGRADATION_TITLES
-from segpl.views.artifacts import ARTIFACTS, degrade
+from segpl.views.artifacts import ARTIFACTS
 
 SIDE = 96
 SEVERITIES = (0.2, 0.6, 1.0)
@@ -38,7 +38,7 @@ def phantom_slice() -> Tensor:
 def examples(image: Tensor, name: str) -> list[Tensor]:
     """The image at each severity of one and the same artifact."""
     seed = crc32(name.encode())
-    return [degrade(image, name, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
+    return [ARTIFACTS[name](image, s, torch.Generator().manual_seed(seed)) for s in SEVERITIES]
 
 
 def artifact_figure() -> Figure:

@@ -22,7 +22,7 @@ from segpl.experiments.stress_inputs import ATTACKS, StressedRun, StressSettings
 from segpl.losses import dice_cross_entropy, supervised_loss
 from segpl.predict.window import blend_windows, predict_windows
 from segpl.report.stress_rows import CLEAN, PATCH_SIZE, StressRow, write_stress
-from segpl.views.artifacts import ARTIFACTS, degrade
+from segpl.views.artifacts import ARTIFACTS
 from segpl.views.attacks import fgsm, pgd
 
 CERTAIN = 1e-6  # probabilities closer to 0 or 1 have no finite logit in single precision
@@ -91,7 +91,7 @@ class StressScorer:
         seed = crc32(f"{self.settings.seed}/{degradation}/{volume.name}".encode())
 
         def predict_degraded(level: float, plan: Plan) -> Tensor:
-            degraded = degrade(image, degradation, level, torch.Generator().manual_seed(seed))
+            degraded = ARTIFACTS[degradation](image, level, torch.Generator().manual_seed(seed))
             return predict_windows(degraded, predict, plan)
 
         return predict_degraded

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError, unknown
+from segpl.errors import InputError
 from segpl.views.geometry import wide_axes
 from segpl.views.intensity import gaussian_blur, intensity_range
 
@@ -206,14 +206,6 @@ ARTIFACTS: dict[str, Artifact] = {
     "low-resolution": truncate_kspace,
     "streaks": metal_streaks,
 }
-
-
-def degrade(image: Tensor, name: str, severity: float, generator: torch.Generator) -> Tensor:
-    """Apply the named artifact to `image` (C, *S)."""
-    if name not in ARTIFACTS:
-        raise unknown("artifact", name, ARTIFACTS)
-    require_severity(severity)
-    return ARTIFACTS[name](image, severity, generator)
 
 
 def require_severity(severity: float) -> None:

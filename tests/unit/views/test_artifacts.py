@@ -14,10 +14,10 @@ from segpl.views.artifacts import (
     bias_field,
     blend,
     blur_artifact,
-    degrade,
     metal_streaks,
     motion_ghosts,
     out_of_distribution,
+    require_severity,
     spikes,
     truncate_kspace,
 )
@@ -40,7 +40,7 @@ def image_of(sides: tuple[int, ...]) -> Tensor:
 
 def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
     """Root mean square change per channel, (severities, C)."""
-    changes = [degrade(image, name, s, generator()) - image for s in severities]
+    changes = [ARTIFACTS[name](image, s, generator()) - image for s in severities]
     return torch.stack([c.square().flatten(1).mean(1).sqrt() for c in changes])
 
 
@@ -48,7 +48,7 @@ def distances(name: str, image: Tensor, severities: list[float]) -> Tensor:
 @every_shape
 def test_severity_zero_returns_the_image_bit_for_bit(name, sides):
     image = image_of(sides)
-    assert torch.equal(degrade(image, name, 0.0, generator()), image)
+    assert torch.equal(ARTIFACTS[name](image, 0.0, generator()), image)
 
 
 @every_artifact
@@ -67,7 +67,7 @@ def test_higher_severity_changes_every_channel_more(name, sides):
 def test_artifact_depends_only_on_its_generator_and_keeps_shape_and_dtype(name, sides):
     image = image_of(sides)
     before = image.clone()
-    first, same, other = (degrade(image, name, 0.6, generator(seed)) for seed in (1, 1, 2))
+    first, same, other = (ARTIFACTS[name](image, 0.6, generator(seed)) for seed in (1, 1, 2))
     assert first.shape == image.shape
     assert first.dtype == image.dtype
     assert first.isfinite().all()
@@ -79,25 +79,20 @@ def test_artifact_depends_only_on_its_generator_and_keeps_shape_and_dtype(name, 
 @pytest.mark.parametrize("name", ["gamma", "ghosts", "spikes", "streaks"])
 def test_half_the_severity_gives_half_of_the_same_disturbance(name):
     image = image_of((20, 18))
-    half, whole = (degrade(image, name, s, generator()) - image for s in (0.5, 1.0))
+    half, whole = (ARTIFACTS[name](image, s, generator()) - image for s in (0.5, 1.0))
     torch.testing.assert_close(2 * half, whole, rtol=0, atol=1e-5)
 
 
 @every_artifact
 def test_constant_image_stays_finite(name):
     image = torch.full((1, 16, 16), 0.3)
-    assert degrade(image, name, 1.0, generator()).isfinite().all()
+    assert ARTIFACTS[name](image, 1.0, generator()).isfinite().all()
 
 
 @pytest.mark.parametrize("severity", [-0.1, 1.01, math.nan])
 def test_severity_outside_its_range_is_rejected(severity):
     with pytest.raises(InputError, match=r"outside \[0, 1\]: 0 leaves the image unchanged"):
-        degrade(image_of((16, 16)), "blur", severity, generator())
-
-
-def test_unknown_artifact_is_rejected_with_a_suggestion():
-    with pytest.raises(KeyError, match="Did you mean 'ghosts'"):
-        degrade(image_of((16, 16)), "ghost", 0.5, generator())
+        require_severity(severity)
 
 
 def test_gamma_blends_as_in_the_paper():
