@@ -84,11 +84,16 @@ def predict_jobs(
     # before the first prediction, so that an interrupted command leaves no unlisted files
     results = Results(seen=seen or {})
     folder.record(jobs, kinds, results)
-    record = _Regularly(lambda: folder.record(jobs, kinds, results))
+    next_record = time.monotonic() + SECONDS_BETWEEN_RECORDS
 
     def after_job() -> None:
+        nonlocal next_record
         advance()
-        record()
+        if (start := time.monotonic()) > next_record:
+            folder.record(jobs, kinds, results)
+            end = time.monotonic()
+            # recording takes a tenth of the time at most
+            next_record = end + max(SECONDS_BETWEEN_RECORDS, 9 * (end - start))
 
     try:
         if distribute:
@@ -123,21 +128,6 @@ def failure_reasons(failed: Mapping[str, str]) -> str:
     shown = [f"[{name_some(names, SHOWN_CASES)}] {reason}" for reason, names in cases.items()]
     more = f" For the others, see {CASES}." if len(shown) > SHOWN_REASONS else ""
     return " ".join(shown[:SHOWN_REASONS]) + more
-
-
-class _Regularly:
-    """Calls `action` every few seconds at most, and for a tenth of the time at most."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self.next = time.monotonic() + SECONDS_BETWEEN_RECORDS
-
-    def __call__(self) -> None:
-        start = time.monotonic()
-        if start > self.next:
-            self.action()
-            end = time.monotonic()
-            self.next = end + max(SECONDS_BETWEEN_RECORDS, 9 * (end - start))
 
 
 def predict_scans(

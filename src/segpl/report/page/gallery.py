@@ -24,6 +24,7 @@ RESOLUTIONS = tuple(
 )
 FOR_OTHERS = RESOLUTIONS[2:]  # of cases that are not featured
 MAX_TILES = 6
+SCALED = "Large pictures are scaled down, and of large volumes some slices are shown."
 MAX_MISSING = 3  # reasons that are listed in full
 
 
@@ -106,14 +107,12 @@ def make_gallery(
     sheets: dict[str, str] = {}
     missing: list[str] = []
     used, left_out = 0, 0
-    notes = []
     for group, share, choices in (
         (featured, 0.5 if others else 1.0, RESOLUTIONS),
         (others, 1.0, FOR_OTHERS),
     ):
         room = int(share * (budget - used))
         resolution = fitting([requests[place] for place in group], room, choices)
-        before = len(shown)
         for place in group:
             one = requests[place]
             case, masks = read_case(one, missing)
@@ -144,16 +143,15 @@ def make_gallery(
                     for wanted, each in zip(masks, layers, strict=True)
                 ),
             )
-        if len(shown) > before:
-            is_volume = any(view.total > 1 for one in shown.values() for view in one.views)
-            notes.append(resolution.describe(is_volume=is_volume))
     order = sorted(shown)
+    count = f"{left_out} of {len(requests)} cases"
+    too_many = f"{count} are left out to limit the size of the page." if left_out else ""
     return Gallery(
         tuple(shown[place] for place in order),
         tuple(replace(tile, case=order.index(tile.case)) for tile in tiles),
         sheets,
         shortened(missing),
-        resolution_note(notes, left_out, len(requests)),
+        " ".join(filter(None, (SCALED if shown else "", too_many))),
     )
 
 
@@ -195,15 +193,3 @@ def shortened(missing: Sequence[str]) -> tuple[str, ...]:
     if len(missing) <= MAX_MISSING:
         return tuple(missing)
     return (*missing[:MAX_MISSING], f"{len(missing) - MAX_MISSING} more cannot be shown.")
-
-
-def resolution_note(notes: Sequence[str], left_out: int, count: int) -> str:
-    if not notes and not left_out:
-        return ""
-    text = f"Shown with up to {notes[0]}" if notes else ""
-    if len(notes) > 1 and notes[1] != notes[0]:
-        text += f"; cases other than the featured ones with up to {notes[1]}"
-    text += "." if notes else ""
-    if left_out:
-        text += f" {left_out} of {count} cases are left out to limit the size of the page."
-    return text.strip()

@@ -221,7 +221,8 @@ def draw_mosaic(
     for index, place in enumerate(places):
         row, column = divmod(index, across)
         tile = sheet[row * size[1] :, column * size[0] :][: size[1], : size[0]]
-        tile[:] = _resized(slices[place], size)
+        picture = Image.fromarray(np.repeat(slices[place], 3 // slices.shape[-1], axis=-1))
+        tile[:] = np.asarray(picture.resize(size, Image.Resampling.BILINEAR))
         for order, number in enumerate(numbers):
             color = ImageColor.getrgb(CLASS_COLORS[order % len(CLASS_COLORS)])
             tile[outline(labels[place] == number, size)] = color
@@ -235,14 +236,6 @@ def _palette() -> Image.Image:
     palette = Image.new("P", (1, 1))
     palette.putpalette([*np.repeat(levels, 3).tolist(), *colors])
     return palette
-
-
-def _resized(picture: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    channels = [
-        np.asarray(Image.fromarray(channel).resize(size, Image.Resampling.BILINEAR))
-        for channel in np.moveaxis(picture, -1, 0)
-    ]
-    return np.stack(channels, -1)
 
 
 def outline(mask: Mask, size: tuple[int, int]) -> Mask:

@@ -74,11 +74,6 @@ class Resolution:
     slices: int  # per axis
     side: int  # pixels
 
-    def describe(self, *, is_volume: bool) -> str:
-        if is_volume:
-            return f"{self.slices} slices per axis, {self.side} pixels per side"
-        return f"{PICTURE_SCALE * self.side} pixels per side"
-
     def size(self, shape: Sequence[int], *, is_volume: bool) -> tuple[int, int]:
         """Height and width in pixels, scaled down so that the longer side fits."""
         longest = self.side if is_volume else PICTURE_SCALE * self.side
@@ -245,13 +240,7 @@ def palette_url(sheet: NDArray[np.uint8], colors: Sequence[tuple[str, float]]) -
         opacities.append(round(255 * opacity))
     picture.putpalette(table)
     buffer = io.BytesIO()
-    bits = max(1, math.ceil(math.log2(len(opacities))))
-    picture.save(
-        buffer,
-        "png",
-        transparency=bytes(opacities),
-        bits=next(size for size in (1, 2, 4, 8) if size >= bits),
-    )
+    picture.save(buffer, "png", transparency=bytes(opacities))
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
