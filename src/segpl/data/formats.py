@@ -332,20 +332,25 @@ def _npz_shape(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, ..
     return shape
 
 
-def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
-    """Shape, and number of bytes of header and values."""
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether the first axis is the fastest, and type of the values that follow."""
     npy = np.lib.format
     is_version_1 = npy.read_magic(file) == (1, 0)
     read = npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0
     with NPY_HEADERS:
-        shape, _, dtype = read(file)
+        return read(file)
+
+
+def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
+    """Shape, and number of bytes of header and values."""
+    shape, _, dtype = npy_header(file)
     if dtype.hasobject:
         raise UnusableFileError(
             f"{path} contains Python objects, which are not loaded because they could run code",
             "Save it again as an array of numbers.",
         )
     require_size(str(path), shape)
-    return tuple(shape), file.tell() + math.prod(shape) * dtype.itemsize
+    return shape, file.tell() + math.prod(shape) * dtype.itemsize
 
 
 def _npy_values(file: IO[bytes]) -> NDArray[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,18 +62,23 @@ def preparation_memory(case: Case, plan: Plan) -> int:
 
 def prepare_label(label: Label, plan: Plan) -> NDArray[np.int8] | NDArray[np.int16]:
     """(*S) with the plan's orientation and spacing: class indices, or IGNORE."""
-    array = to_class_indices(label.array, plan)
+    array = class_indices(label.array, plan.classes, plan.ignore)
     array = reorient(array[None], label.grid.affine, plan.orientation)[0]
     return np.ascontiguousarray(resize_label(array, _target_shape(label.grid, plan)))
 
 
-def to_class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
-    """Numbers of a label file as indices of the plan's classes, or IGNORE."""
-    index_of = {number: index for index, number in enumerate(plan.classes.values())}
-    if plan.ignore is not None:
-        index_of[plan.ignore] = IGNORE
+def class_indices(
+    label: NDArray[np.int32],
+    classes: Mapping[str, int],
+    ignore: int | None,
+    where: str = "the label",
+) -> NDArray[Any]:
+    """Numbers of a label file as indices of the classes, or IGNORE."""
+    index_of = {number: index for index, number in enumerate(classes.values())}
+    if ignore is not None:
+        index_of[ignore] = IGNORE
     low, high = min(index_of), max(index_of)
-    table = np.full(high - low + 1, NO_CLASS, np.int8 if len(plan.classes) <= 127 else np.int16)
+    table = np.full(high - low + 1, NO_CLASS, np.int8 if len(classes) <= 127 else np.int16)
     for number, index in index_of.items():
         table[number - low] = index
     indices = np.empty(label.shape, table.dtype)
@@ -83,10 +88,10 @@ def to_class_indices(label: NDArray[np.int32], plan: Plan) -> NDArray[Any]:
         target[...] = np.where(in_range, table[row.clip(low, high) - low], NO_CLASS)
         strange.update(np.unique(row[target == NO_CLASS]).tolist())
     if strange:
-        known = ", ".join(f"{number} {name}" for name, number in plan.classes.items())
-        more = "" if plan.ignore is None else f", {plan.ignore} ignore"
+        known = ", ".join(f"{number} {name}" for name, number in classes.items())
+        more = "" if ignore is None else f", {ignore} ignore"
         raise InputError(
-            f"the label contains {', '.join(map(str, sorted(strange)[:10]))}, but the classes are "
+            f"{where} contains {', '.join(map(str, sorted(strange)[:10]))}, but the classes are "
             f"{known}{more}. Name the number in the dataset's labels, or correct the file."
         )
     return indices

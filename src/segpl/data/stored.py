@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from segpl.data.formats import NPY_HEADERS
+from segpl.data.formats import npy_header
 from segpl.errors import MissingFileError
 
 
@@ -32,11 +32,7 @@ class StoredArray:
     def find(cls, case: str, path: Path) -> StoredArray:
         """The array in `path`; OSError, ValueError or EOFError if there is none."""
         with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError(f"{path} has version {version} of the format")
-            with NPY_HEADERS:
-                shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            shape, is_fortran, dtype = npy_header(file)
             array = cls(case, path, dtype, shape, file.tell())
             size = os.fstat(file.fileno()).st_size
         if dtype.hasobject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST
+from segpl.data.prepare import class_indices
 from segpl.data.readers import read_image
 from segpl.errors import InputError, name_some
 from segpl.evaluate.pairing import (
@@ -18,7 +19,6 @@ from segpl.evaluate.pairing import (
     read_class_numbers,
     read_region,
     require_same_grid,
-    unknown_number,
 )
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
@@ -47,7 +47,6 @@ MEASURES_NOTE = (
 )
 UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them
-UNKNOWN = -2  # index of a number that is not a class
 
 
 def pair_probabilities(
@@ -96,7 +95,7 @@ def score_probabilities(
         truth = pairing.truth(case)
         image = read_image([probability_file], len(truth.grid.shape))
         require_same_grid(case, (probability_file, image.grid), (label_file, truth.grid))
-        index = class_indices(truth.array, pairing.classes, pairing.ignore, label_file)
+        index = class_indices(truth.array, pairing.classes, pairing.ignore, str(label_file))
         if mask := pairing.regions.get(case):
             index[~read_region(mask, truth.grid, case)] = IGNORE
         scores += case_scores(image.array, index, list(pairing.classes), case=case)
@@ -121,17 +120,3 @@ def case_scores(
         for name, p, y in zip(classes[1:], asked[first:], answers[first:], strict=True)
         for measure, function in MEASURES.items()
     ]
-
-
-def class_indices(
-    label: NDArray[np.integer], classes: Mapping[str, int], ignore: int | None, source: Path
-) -> NDArray[np.int16]:
-    """Class index (*S) of each voxel of a label file, or IGNORE."""
-    index = np.full(label.shape, UNKNOWN, np.int16)
-    for position, number in enumerate(classes.values()):
-        index[label == number] = position
-    if ignore is not None:
-        index[label == ignore] = IGNORE
-    if (strange := label[index == UNKNOWN]).size:
-        raise unknown_number(str(source), int(strange[0]), classes)
-    return index

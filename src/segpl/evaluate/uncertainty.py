@@ -30,11 +30,6 @@ def questions(
     `probability` is (K, *S); `label` (*S) holds class indices or IGNORE. A single channel is class
     1; with several, each channel is the class of its index.
     """
-    if probability.shape[1:] != label.shape:
-        raise InputError(
-            f"probabilities {probability.shape} do not match the label {label.shape}: (K, *S) "
-            "needs (*S). Predict again from the image that was labeled."
-        )
     known = label != IGNORE
     wanted = np.arange(len(probability)) if len(probability) > 1 else np.array([1])
     return probability[:, known], label[known] == wanted[:, None]

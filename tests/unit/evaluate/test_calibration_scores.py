@@ -91,7 +91,7 @@ def test_ignored_voxels_and_voxels_outside_the_region_do_not_count(tmp_path):
     p, label = write_case(tmp_path, ".npy", TWO)
     label[0] = 7
     np.save(tmp_path / "labels" / "a.npy", label)
-    with pytest.raises(InputError, match="the number 7, which is not a class"):
+    with pytest.raises(InputError, match="contains 7, but the classes are"):
         calibration_scores(tmp_path / "out", tmp_path / "labels")
     manifest = tmp_path / "out" / "predictions.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"ignore": 7}))

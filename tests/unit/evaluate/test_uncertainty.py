@@ -201,10 +201,6 @@ class TestQuestions:
         p, y = questions(array(0.9, 0.5)[None], np.array([1, IGNORE]))
         assert brier(p, y) == pytest.approx(0.01)
 
-    def test_a_label_of_another_shape_is_an_error(self):
-        with pytest.raises(InputError, match=r"do not match the label \(3,\)"):
-            questions(np.zeros((1, 2)), np.zeros(3, int))
-
 
 def test_invalid_inputs_are_errors():
     with pytest.raises(InputError, match="must be from 0 to 1"):

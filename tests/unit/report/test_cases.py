@@ -61,7 +61,7 @@ def masks(run: RunRecord) -> MaskArrays:
 
 def test_number_without_a_class_is_rejected(run):
     write(run.path / "predictions" / "t0.nii.gz", np.full((6, 5, 4), 7, np.uint8))
-    with pytest.raises(InputError, match="contains the number 7, which is not a class"):
+    with pytest.raises(InputError, match="contains 7, but the classes are"):
         masks(run)
 
 

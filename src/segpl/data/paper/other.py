@@ -30,7 +30,7 @@ from segpl.data.paper.prepared import (
     write_sample,
 )
 from segpl.data.plan import Plan
-from segpl.data.prepare import to_class_indices
+from segpl.data.prepare import class_indices
 from segpl.data.readers import grid_difference, read_case_label, read_image
 from segpl.data.split import outside_subjects, shuffled_by_subject, take_subjects
 from segpl.errors import InputError
@@ -169,7 +169,7 @@ def write_case(
                 f"{case.name}: image and label have different grids: {difference}. Resample the "
                 "label to the image."
             )
-        indices = to_class_indices(truth.array, plan)
+        indices = class_indices(truth.array, plan.classes, plan.ignore)
         label = np.where(indices == IGNORE, np.uint8(IGNORED), indices.astype(np.uint8))
     if dims == 2 or cut == "whole":
         suffix, stored = (".npy", array) if dims == 2 else (".nii.gz", as_stored(array))

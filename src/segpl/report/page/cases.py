@@ -15,6 +15,7 @@ from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
+from segpl.data.prepare import class_indices
 from segpl.data.readers import (
     Grid,
     Label,
@@ -26,7 +27,6 @@ from segpl.data.readers import (
 )
 from segpl.data.summary import CaseSummary, review_order
 from segpl.errors import InputError, MissingFileError
-from segpl.evaluate.calibration import class_indices
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
 from segpl.report.page.gallery import READ_ERRORS, CaseRequest, MaskRequest
 from segpl.report.page.slices import AnyArray, CaseArrays, MaskArrays
@@ -110,7 +110,8 @@ class RunCases:
 
     def indices(self, found: Label, path: Path) -> tuple[AnyArray, Grid]:
         """The numbers in a file as indices of the plan's classes."""
-        return class_indices(found.array, self.plan.classes, self.plan.ignore, path), found.grid
+        plan = self.plan
+        return class_indices(found.array, plan.classes, plan.ignore, str(path)), found.grid
 
     def case_arrays(self, name: str) -> CaseArrays:
         """The image and, of a scored case, the label if the dataset has it."""
