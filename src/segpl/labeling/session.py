@@ -35,8 +35,7 @@ from segpl.labeling.label_files import (
 from segpl.labeling.predictions import Predictions
 from segpl.labeling.rounds import MOST_FOLDS, Rounds
 from segpl.labeling.windows import Windows
-from segpl.report.page.slices import CaseArrays, MaskArrays, tile_url
-from segpl.report.pictures import gray_window
+from segpl.report.page.slices import CaseArrays, MaskArrays, gray_window, tile_url
 
 RESCAN_SECONDS = 2.0  # between checks for changed files in the dataset
 OPEN_CASES = 2  # scans in memory

@@ -202,16 +202,12 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
-    """The saved record; None without one. A record of older weights is an error."""
+    """The saved record of the last weights; None without one."""
     if not folder.agreement.exists():
         return None
     record = read_agreement(folder.agreement)
-    if folder.last.exists() and record.weights != folder.weights_hash("last"):
-        raise InputError(
-            f"{folder.agreement.name} belongs to older weights than the last checkpoint. `segpl "
-            f"train --out {folder.path} --resume` measures it again."
-        )
-    return record
+    is_current = not folder.last.exists() or record.weights == folder.weights_hash("last")
+    return record if is_current else None
 
 
 def reason(error: BaseException) -> str:

@@ -10,21 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from segpl.data.cache import Volume
 from segpl.data.plan import Plan
 from segpl.evaluate.validation import ValidationRow, append_validation, dice_by_class
+from segpl.methods.base import Method
 from segpl.predict.window import predict_windows
-
-
-class ValidatedModel(Protocol):
-    def predict(self, image: Tensor) -> Tensor: ...
-    def train(self, mode: bool = True) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,7 @@ class Validator:
     """Score every validation case on the plan's grid; `validator(step)` returns the mean Dice."""
 
     volumes: Sequence[Volume]
-    method: ValidatedModel
+    method: Method
     plan: Plan
     device: torch.device
     path: Path  # validation.csv

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from segpl.report.pictures import ERROR_COLORS
+from segpl.report.page.slices import ERROR_COLORS
 
 
 def test_the_three_colors_differ_in_lightness():

@@ -12,8 +12,7 @@ from segpl.data.readers import Grid
 from segpl.errors import InputError, MissingFileError
 from segpl.report.page.assets import as_latex, escape_latex, write_assets
 from segpl.report.page.gallery import RESOLUTIONS, CaseRequest, MaskRequest, make_gallery
-from segpl.report.page.slices import CaseArrays, MaskArrays, planes
-from segpl.report.pictures import ERROR_COLORS
+from segpl.report.page.slices import ERROR_COLORS, CaseArrays, MaskArrays, planes
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
 

@@ -234,8 +234,7 @@ class TestFile:
     def test_other_weights_are_measured_again(self, folder):
         before = self.measure(folder)
         folder.checkpoint("last").write_bytes(b"other weights")
-        with pytest.raises(InputError, match="older weights than the last checkpoint"):
-            current_agreement(folder)
+        assert current_agreement(folder) is None
         assert self.measure(folder).weights != before.weights
         assert current_agreement(folder) is not None
 

@@ -25,8 +25,7 @@ from segpl.display import CLASS_COLORS
 from segpl.errors import MissingFileError, UserError, count_noun
 from segpl.files import require_below, write_atomically, write_text
 from segpl.report.page.html import require_own_page, templates
-from segpl.report.page.slices import AnyArray, evenly_spaced, planes
-from segpl.report.pictures import gray, gray_window
+from segpl.report.page.slices import AnyArray, evenly_spaced, gray, gray_window, planes
 from segpl.report.tables import Table
 
 PREVIEWS = "preview"  # folder of the pictures

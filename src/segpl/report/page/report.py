@@ -15,8 +15,7 @@ from segpl.report.page.assets import write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.gallery import Gallery, make_gallery
 from segpl.report.page.html import require_own_page, svg, templates
-from segpl.report.page.slices import LAYERS, UNCERTAIN
-from segpl.report.pictures import ERROR_COLORS
+from segpl.report.page.slices import ERROR_COLORS, LAYERS, UNCERTAIN
 from segpl.report.sections.answer import Answer, answers
 from segpl.report.sections.calibration import calibration_section
 from segpl.report.sections.folds import folds_section

@@ -19,9 +19,15 @@ from PIL import Image, ImageColor
 
 from segpl.data.readers import Grid
 from segpl.display import CLASS_COLORS
-from segpl.report.pictures import ERROR_COLORS, gray
 
 AnyArray = NDArray[Any]
+# Okabe and Ito's palette for color-blind readers; these three also differ in lightness
+ERROR_COLORS = {
+    "true positive": "#F0E442",
+    "false positive": "#D55E00",
+    "false negative": "#56B4E9",
+}
+WINDOW_VOXELS = 2**20  # percentiles of a larger image use an evenly spaced subset
 JPEG_QUALITY = 60
 PICTURE_SCALE = 4  # a 2D image has a single slice, which may have so many times longer sides
 SHADES = 8  # of uncertainty
@@ -124,6 +130,21 @@ def draw_case(
                     sheets[named[layer]] = palette_url(pixels, colors)
             layers[number].append(named)
     return tuple(views), [tuple(each) for each in layers], sheets
+
+
+def gray_window(image: NDArray[Any]) -> tuple[float, float]:
+    """The intensities shown black and white: the 1st and the 99.5th percentile."""
+    step = max(1, round((image.size / WINDOW_VOXELS) ** (1 / image.ndim)))
+    low, high = np.percentile(image[(slice(None, None, step),) * image.ndim], (1, 99.5))
+    return float(low), float(high)
+
+
+def gray(image: NDArray[Any], window: tuple[float, float] | None = None) -> NDArray[np.uint8]:
+    """8-bit gray values, by default in the image's own window."""
+    low, high = window or gray_window(image)
+    scaled = (np.asarray(image, np.float64) - low) / max(high - low, 1e-9)
+    shown: NDArray[np.uint8] = np.rint(255 * np.clip(scaled, 0, 1)).astype(np.uint8)
+    return shown
 
 
 def planes(grid: Grid) -> list[tuple[str, Callable[[AnyArray], AnyArray], tuple[float, float]]]:
