@@ -29,7 +29,6 @@ class Estimate:
     """Mean over seeds of the mean over cases; nan where there are too few values."""
 
     mean: float
-    std: float  # over seeds
     low: float  # ends of the 95% bootstrap interval
     high: float
     seeds: int
@@ -43,8 +42,7 @@ class Difference:
     estimate: Estimate  # of the paired differences
     higher: int  # cases whose difference, averaged over seeds, is above 0
     lower: int
-    p: float  # Wilcoxon signed-rank, over cases
-    corrected: float  # p after Holm's correction
+    corrected: float  # p of Wilcoxon's signed-rank test over cases, after Holm's correction
     left_out: int  # pairs in which one of the two has no finite value
 
     @property
@@ -67,20 +65,19 @@ class BlandAltman:
 
 
 def estimate(values: BySeed, *, samples: int = BOOTSTRAP_SAMPLES) -> Estimate:
-    """Mean, standard deviation over seeds and 95% percentile bootstrap interval."""
+    """Mean and 95% percentile bootstrap interval."""
     groups = {seed: cases for seed, cases in values.items() if cases}
     cases = {case for group in groups.values() for case in group}
     if not groups:
-        return Estimate(math.nan, math.nan, math.nan, math.nan, 0, 0)
+        return Estimate(math.nan, math.nan, math.nan, 0, 0)
     means = [math.fsum(group.values()) / len(group) for group in groups.values()]
     mean = math.fsum(means) / len(means)
-    std = statistics.stdev(means) if len(means) > 1 else math.nan
     low = high = math.nan
     if len(groups) > 1 or len(cases) > 1:
         # a fixed seed: the interval of one method does not depend on the others
         means_drawn = bootstrap_means(groups, np.random.default_rng(0), samples)
         low, high = np.quantile(means_drawn, [0.025, 0.975]).tolist()
-    return Estimate(mean, std, low, high, len(groups), len(cases))
+    return Estimate(mean, low, high, len(groups), len(cases))
 
 
 def bootstrap_means(
@@ -150,7 +147,6 @@ def compare_with(reference: BySeed, methods: Mapping[str, BySeed]) -> dict[str, 
             estimate(pairs),
             higher=sum(value > 0 for value in case_means(pairs).values()),
             lower=sum(value < 0 for value in case_means(pairs).values()),
-            p=p_values[name],
             corrected=corrected[name],
             left_out=len(keys(methods[name]) | keys(reference)) - len(keys(pairs)),
         )

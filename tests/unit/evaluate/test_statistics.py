@@ -49,7 +49,11 @@ def test_swapping_the_methods_flips_the_sign_and_keeps_p(rows):
     assert other.estimate.mean == -one.estimate.mean
     ends = (-one.estimate.high, -one.estimate.low)
     assert (other.estimate.low, other.estimate.high) == pytest.approx(ends, abs=1e-12, nan_ok=True)
-    assert (other.higher, other.lower, other.p) == (one.lower, one.higher, one.p)
+    assert (other.higher, other.lower, other.corrected) == (
+        one.lower,
+        one.higher,
+        one.corrected,
+    )
     assert one.is_significant == other.is_significant
 
 
@@ -120,7 +124,7 @@ def test_significance_needs_an_interval_without_zero_and_a_small_corrected_p():
 def test_methods_without_a_common_case_have_no_difference():
     found = compared({0: {"a": 0.75}}, {1: {"a": 0.5}})
     assert math.isnan(found.estimate.mean)
-    assert math.isnan(found.p)
+    assert math.isnan(found.corrected)
     assert not found.is_significant
 
 
