@@ -187,9 +187,9 @@ def short_paths(paths: Sequence[str]) -> dict[str, str]:
     return {path: "/".join(part[-depth:]) for path, part in parts.items()}
 
 
-def cases_by_score(runs: Sequence[RunRecord], metric: str = "dice") -> list[str]:
-    """The scored cases, the lowest mean over the runs first; cases without a number come last."""
-    scores = [run.by_case(metric) for run in runs]
+def cases_by_score(runs: Sequence[RunRecord]) -> list[str]:
+    """The scored cases, the lowest mean Dice over the runs first, those without a number last."""
+    scores = [run.by_case("dice") for run in runs]
     names = sorted({score.case for run in runs for score in run.scores})
     means = {name: mean_of([each[name] for each in scores if name in each]) for name in names}
     return sorted(names, key=lambda name: (math.isnan(means[name]), means[name]))

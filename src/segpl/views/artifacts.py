@@ -52,12 +52,8 @@ def out_of_distribution(image: Tensor, severity: float, generator: torch.Generat
     factor = (sign * size).exp().to(image)  # (C, 1...)
     noise = torch.randn(image.shape, generator=generator, device=generator.device).to(image)
     mean = image.mean(tuple(range(1, image.dim())), keepdim=True)
-    return blend(image, mean + factor * (image - mean) + OOD_NOISE_STD * noise, severity)
-
-
-def blend(image: Tensor, other: Tensor, gamma: float) -> Tensor:
-    r"""$\gamma x' + (1 - \gamma) x$ [Xu2024, section 5.6]."""
-    return gamma * other + (1 - gamma) * image
+    other = mean + factor * (image - mean) + OOD_NOISE_STD * noise
+    return severity * other + (1 - severity) * image
 
 
 def bias_field(image: Tensor, severity: float, generator: torch.Generator) -> Tensor:

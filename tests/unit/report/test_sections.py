@@ -104,7 +104,7 @@ class TestGrouping:
         found = collect(*runs)
         assert found.labels == ["supervised", "segpl"]
         assert "of 24 cases" in answers(found)[0].sentences[0]
-        assert len(cases_table(found, "dice").rows) == 24
+        assert len(cases_table(found).rows) == 24
 
 
 class TestAnswer:
@@ -190,7 +190,7 @@ class TestScores:
             cost_section(found).tables[0].table,
         ):
             assert [row[0] for row in table.rows] == ["supervised", "cps", "segpl"]
-        assert cases_table(found, "dice").columns[1:] == ["supervised", "cps", "segpl"]
+        assert cases_table(found).columns[1:] == ["supervised", "cps", "segpl"]
         sentences = answer(found).sentences
         assert [text.split(" scores")[0] for text in sentences] == ["cps", "segpl"]
 

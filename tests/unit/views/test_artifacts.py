@@ -12,7 +12,6 @@ from segpl.views.artifacts import (
     ARTIFACTS,
     MAX_DOWNSAMPLING,
     bias_field,
-    blend,
     blur_artifact,
     metal_streaks,
     motion_ghosts,
@@ -93,11 +92,6 @@ def test_constant_image_stays_finite(name):
 def test_severity_outside_its_range_is_rejected(severity):
     with pytest.raises(InputError, match=r"outside \[0, 1\]: 0 leaves the image unchanged"):
         require_severity(severity)
-
-
-def test_gamma_blends_as_in_the_paper():
-    """0.25 of (4, 0) and 0.75 of (2, -2) is (1 + 1.5, 0 - 1.5)."""
-    assert blend(torch.tensor([2.0, -2.0]), torch.tensor([4.0, 0.0]), 0.25).tolist() == [2.5, -1.5]
 
 
 def test_gamma_of_one_changes_contrast_and_adds_unit_noise():

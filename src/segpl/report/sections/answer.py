@@ -31,9 +31,9 @@ class Answer:
     note: str = ""  # how the numbers were computed
 
 
-def estimates(found: RunCollection, metric: str = "dice") -> dict[str, Estimate]:
-    """Mean and interval of every method that has this score, the highest mean first."""
-    values = {label: found.scores(label, metric) for label in found.labels}
+def estimates(found: RunCollection) -> dict[str, Estimate]:
+    """Mean Dice of every method that has scores, with its interval, the highest mean first."""
+    values = {label: found.scores(label, "dice") for label in found.labels}
     known = {label: estimate(scores) for label, scores in values.items() if scores}
     return dict(sorted(known.items(), key=lambda item: -item[1].mean))
 

@@ -33,7 +33,7 @@ def score_section(found: RunCollection) -> Section:
     if len({score.class_name for run in found.runs for score in run.scores}) > 1:
         tables.append(NamedTable("scores-by-class", class_table(found), "By class", True))
     tables.append(NamedTable("scores-by-run", runs_table(found, metrics), "By run", True))
-    tables.append(NamedTable("dice-by-case", cases_table(found, "dice"), "By case", True))
+    tables.append(NamedTable("dice-by-case", cases_table(found), "By case", True))
     figures = [
         NamedFigure(
             f"{metric}-by-case",
@@ -135,9 +135,9 @@ def class_table(found: RunCollection) -> Table:
     )
 
 
-def cases_table(found: RunCollection, metric: str) -> Table:
-    """One row per case, one column per method: the mean over seeds."""
-    columns = {label: case_means(found.scores(label, metric)) for label in found.labels}
+def cases_table(found: RunCollection) -> Table:
+    """One row per case, one column per method: the mean Dice over seeds."""
+    columns = {label: case_means(found.scores(label, "dice")) for label in found.labels}
     cases = sorted({case for column in columns.values() for case in column}, key=str)
     return Table(
         columns=["case", *columns],
@@ -148,7 +148,7 @@ def cases_table(found: RunCollection, metric: str) -> Table:
             ]
             for case in cases
         ],
-        note=f"{metric_title(metric)}, mean over classes and seeds.",
+        note="Dice, mean over classes and seeds.",
     )
 
 
