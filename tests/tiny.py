@@ -113,7 +113,7 @@ def shape_for(
         outputs=1 if classes == 2 else classes,
         width=WIDTH,
         patch=patch or (SIDE,) * dims,
-        strides=strides or ((2,) * dims,) * 2,
+        strides=strides or ((2,) * dims,),
     )
 
 

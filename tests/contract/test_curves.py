@@ -20,6 +20,7 @@ from segpl.networks.network import NetworkSettings
 STEPS, EVERY = 8, 4
 # explicit, so that a new default does not look like a new formula
 NETWORK = NetworkSettings(residual=False)
+STRIDES = ((2, 2), (2, 2))
 SETTINGS = {"loss": "dice-cross-entropy", "alpha": 0.5, "ramp_begin": 0.0, "ramp_end": 0.3}
 # about ten times the effect of changing all initial weights by 1e-6, which exceeds rounding errors
 TOLERANCE = {"rel": 1e-2, "abs": 5e-5}
@@ -29,7 +30,7 @@ def train(name: str) -> dict[str, list[float]]:
     """Mean of every term over each 4 steps, on crops of 16 x 16, with a U-Net of width 4."""
     known = {entry.name for entry in fields(METHODS.get(name).Settings)}
     settings = {**case_of(name).untrained, **{k: v for k, v in SETTINGS.items() if k in known}}
-    method = build(name, 2, seed=1, network=NETWORK, settings=settings)
+    method = build(name, 2, seed=1, network=NETWORK, strides=STRIDES, settings=settings)
     optimizer = optimizer_for(method, 0.002)
     curve: dict[str, list[float]] = {}
     for step in range(STEPS):

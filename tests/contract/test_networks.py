@@ -34,7 +34,7 @@ every_network = pytest.mark.parametrize(("name", "dims"), CASES)
 def make(settings: NetworkSettings, dims: int, **shape: object) -> Network:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_network(settings, shape_for(dims, **shape))
+        return build_network(settings, shape_for(dims, **{"strides": ((2,) * dims,) * 2, **shape}))
 
 
 @every_network

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from tiny import build, make_batch
 
+import segpl.engine.budget
 import segpl.engine.device
 import segpl.training
 from segpl.cli.main import main
@@ -106,6 +107,7 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
     ports, commands = json.loads((folder / "commands.json").read_text())
     found: dict[str, Any] = {}
     segpl.training.affordable_steps = lambda *_: TIMED_STEPS
+    segpl.engine.budget.MEASUREMENT = 0.0  # measure single steps
     os.environ["MASTER_PORT"] = str(ports.pop())
     processes = join_processes()
     processes.connect(torch.device("cpu"))

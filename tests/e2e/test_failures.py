@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ANY, SHORT, Answer
+from conftest import ANY, SHORT, Answer, make_dataset
 from test_rejections import check_words
 
 from segpl.engine.checkpoint import read_checkpoint
@@ -129,7 +129,8 @@ class TestFullDisk:
         logs = [(tmp_path / run / "log.csv").read_bytes() for run in ("whole", "run")]
         assert logs[0] == logs[1]
 
-    def test_cache_leaves_no_run_behind(self, segpl, train, volumes, tmp_path):
+    def test_cache_leaves_no_run_behind(self, segpl, train, tmp_path):
+        volumes = make_dataset(tmp_path / "volumes", side=16)
         with no_file_larger_than(8_000):
             answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT)
         check_words(answer, "no space left .*cache", "SEGPL_CACHE")

@@ -139,7 +139,7 @@ def test_held_out_cases_are_scored_on_the_grid_of_their_files(segpl, made, tmp_p
     """On a plan of twice the spacing, the curve has the scores of the coarse grid."""
     plan, out = tmp_path / "plan.json", tmp_path / "run"
     shutil.copy(made / "run" / "plan.json", plan)
-    edited(plan, spacing=[2.0, 2.0], patch=[8, 8])
+    edited(plan, spacing=[2.0, 2.0], patch=[4, 4])
     options = ("--steps", 2, "--plan", plan, "--folds", COUNT, "--fold", 0, "--out", out)
     answer = segpl("train", made / "data", *FAST, *options)
     assert answer.code == 0, answer.err
@@ -148,7 +148,7 @@ def test_held_out_cases_are_scored_on_the_grid_of_their_files(segpl, made, tmp_p
     (dice,) = [float(row["value"]) for row in scores if row["metric"] == "dice"]
     assert dice != float(curve["dice"])
     with Image.open(out / "fold-0" / "validation" / f"{curve['case']}.png") as mask:
-        assert mask.size == (16, 16)
+        assert mask.size == (8, 8)
 
 
 def test_the_config_of_a_fold_repeats_it_exactly(segpl, run, tmp_path):

@@ -8,8 +8,8 @@ from conftest import QUICK, make_dataset, scan, write_volume
 
 
 def test_one_thin_scan_is_named_and_padded(segpl, tmp_path):
-    data = make_dataset(tmp_path / "data", labeled=4, unlabeled=1, test=0)
-    image, _ = scan(3, 1)
+    data = make_dataset(tmp_path / "data", side=16, labeled=4, unlabeled=1, test=0)
+    image, _ = scan(3, 1, 16)
     write_volume(data / "unlabeled" / "imgs" / "thin.nii.gz", image[:, :, :4])
     checked = segpl("check", data)
     assert checked.code == 0, checked.out

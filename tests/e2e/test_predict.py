@@ -58,10 +58,10 @@ def test_a_mask_has_the_geometry_of_its_image(segpl, made, tmp_path):
 def test_the_default_input_is_the_test_cases_of_the_run(masks):
     assert sorted(path.name for path in masks.glob("*.png")) == ["t0.png"]
     with Image.open(masks / "t0.png") as mask:
-        assert mask.size == (16, 16)
+        assert mask.size == (8, 8)
         assert set(np.unique(np.asarray(mask))) <= {0, 1, 2}
     with np.load(masks / "probabilities" / "t0.npz") as stored:
-        assert stored["probabilities"].shape == (3, 16, 16)
+        assert stored["probabilities"].shape == (3, 8, 8)
 
 
 def test_a_failed_image_is_in_the_table_beside_the_others(segpl, made, tmp_path):

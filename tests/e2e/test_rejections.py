@@ -64,7 +64,7 @@ def duplicate(data: Path) -> None:
 BROKEN_FILES = {
     "label of another shape": (
         lambda data: rewrite(data / LABEL, lambda a: a[:-2]),
-        ["case a0", r"different grids: shape \(16, 16, 16\) and \(14, 16, 16\)\. Resample"],
+        ["case a0", r"different grids: shape \(8, 8, 8\) and \(6, 8, 8\)\. Resample"],
     ),
     "label value not named": (
         rename_class,
@@ -106,7 +106,7 @@ def test_check_shows_every_problem_and_fails(segpl, volumes):
 def test_volume_among_pictures_is_rejected(segpl, pictures, tmp_path):
     write_volume(pictures / "unlabeled" / "imgs" / "extra.nii.gz", scan(3, 1)[0])
     answer = segpl("train", pictures, "--out", tmp_path / "run", *SHORT)
-    check_words(answer, "case extra", "has 16 channels", "other cases have 1")
+    check_words(answer, "case extra", "has 8 channels", "other cases have 1")
 
 
 OPTIONS = {
@@ -214,7 +214,7 @@ PLANS = {
 def planned(tmp_path_factory) -> Path:
     """A dataset and its plan."""
     root = tmp_path_factory.mktemp("planned")
-    data = make_dataset(root / "volumes")
+    data = make_dataset(root / "volumes", side=16)
     assert main(["plan", str(data), "--out", str(root / "plan.json")]) == 0
     return root
 

@@ -331,7 +331,7 @@ def moves_through_slices_views_and_layers(page) -> None:
     assert value(page, "place") == 1
     assert page.run(f"{image}.style.backgroundPosition") != before
     choose(page, "place", 5)
-    assert page.run("document.querySelector('.place output').textContent") == "slice 6 of 16"
+    assert page.run("document.querySelector('.place output').textContent") == "slice 6 of 8"
     assert page.run("document.querySelectorAll('[name=view] option').length") == 3
     sheet = page.run(f"{image}.dataset.sheet")
     choose(page, "view", 1)

@@ -33,7 +33,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 def test_two_runs_share_one_table_and_one_figure(segpl, runs, tmp_path):
     out = tmp_path / "stress"
-    answer = segpl("stress", runs / "a", runs / "b", *FEW, "--patches", 8, 16, "--out", out)
+    answer = segpl("stress", runs / "a", runs / "b", *FEW, "--patches", 4, 8, "--out", out)
     assert answer.code == 0, answer.err
     rows = rows_of(out)
     assert list(dict.fromkeys(row["degradation"] for row in rows)) == [
@@ -44,8 +44,8 @@ def test_two_runs_share_one_table_and_one_figure(segpl, runs, tmp_path):
     assert len(rows) == 2 * 2 * 2 * (1 + 9 + 2)
     assert all(0 <= float(row["iou"]) <= float(row["dice"]) <= 1 for row in rows)
     scores = {name: [r["dice"] for r in rows if r["degradation"] == name] for name in ("clean",)}
-    same = [r["dice"] for r in rows if (r["degradation"], r["severity"]) == ("patch", "16")]
-    assert same == scores["clean"]  # 16 is the patch of the plan
+    same = [r["dice"] for r in rows if (r["degradation"], r["severity"]) == ("patch", "8")]
+    assert same == scores["clean"]  # 8 is the patch of the plan
     assert (out / "stress.png").stat().st_size > 10_000
     assert "<svg" in (out / "stress.svg").read_text()
     for word in ("degradation", "Dice, clean", "low-resolution", "drop"):
@@ -113,7 +113,7 @@ def test_without_labeled_test_cases_the_error_names_the_remedy(segpl, runs, tmp_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--patches", "30"), "--patches 30 for a: patch (30, 30) does not fit the strides"),
+        (("--patches", "31"), "--patches 31 for a: patch (31, 31) does not fit the strides"),
         (("--patches", "32x32x8"), "must have 2 numbers"),
         (("--only", "blurr"), "Did you mean 'blur'?"),
         (("--severities", "2"), "outside [0, 1]"),

@@ -139,14 +139,14 @@ def test_edited_plan_is_used_and_repeated(segpl, volumes, tmp_path):
     plan = tmp_path / "plan.json"
     assert segpl("plan", volumes, "--out", plan).code == 0
     kernels = [[3, 1, 3], [3, 3, 3]]
-    edited(plan, patch=[16, 8, 24], strides=[[2, 1, 2]], kernels=kernels, width=5)
+    edited(plan, patch=[8, 4, 12], strides=[[2, 1, 2]], kernels=kernels, width=5)
     options = ("--steps", 2, "--set", "train.log_every=2", "--set", "train.checkpoint_every=2")
     run = tmp_path / "run"
     answer = segpl("train", volumes, *ANY, "--plan", plan, "--out", run, *options)
     assert answer.code == 0, answer.err
-    assert "patch 16x8x24" in answer.err
+    assert "patch 8x4x12" in answer.err
     used = json.loads((run / "plan.json").read_text())
-    assert (used["patch"], used["strides"]) == ([16, 8, 24], [[2, 1, 2]])
+    assert (used["patch"], used["strides"]) == ([8, 4, 12], [[2, 1, 2]])
     with safe_open(run / "checkpoints" / "last.safetensors", "pt") as weights:
         shapes = {tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118 -- not a mapping
     assert (5, 1, 3, 1, 3) in shapes

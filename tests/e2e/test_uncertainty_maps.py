@@ -25,7 +25,7 @@ def made(tmp_path_factory) -> Path:
     shutil.copy(root / "one" / "plan.json", root / "plan.json")
     edited(root / "plan.json", spacing=[1.0, 0.9, 0.8], orientation="LAS")
     train_runs(root, data, {"coarse": (*plain, "--plan", root / "plan.json")})
-    flat = make_dataset(root / "flat", dims=2, classes=3)
+    flat = make_dataset(root / "flat", dims=2, side=16, classes=3)
     train_runs(root, flat, {"three": plain})
     return root
 
