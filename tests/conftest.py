@@ -1,5 +1,6 @@
 """Set before torch is loaded; this file also makes `tests/tiny.py` importable by every test."""
 
+import atexit
 import gc
 import os
 import signal
@@ -29,8 +30,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # Triton reports what remains at the exit
+# not earlier, because pytest searches for garbage at its end; Triton reports what remains then
+atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -28,6 +28,7 @@ from segpl.predict.samples import Predict
 from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
 
 SIDE = 16
+SIDES = {2: SIDE, 3: 8}  # by number of axes
 PICTURES = Plan(
     dims=2,
     channels=("gray",),
@@ -112,7 +113,7 @@ def shape_for(
         channels=channels,
         outputs=1 if classes == 2 else classes,
         width=WIDTH,
-        patch=patch or (SIDE,) * dims,
+        patch=patch or (SIDES[dims],) * dims,
         strides=strides or ((2,) * dims,),
     )
 
@@ -162,7 +163,7 @@ def make_batch(
     Validation crops have the labels of the labeled crops, and other noise.
     """
     generator = torch.Generator().manual_seed(seed)
-    sides = patch or (SIDE,) * dims
+    sides = patch or (SIDES[dims],) * dims
     label = torch.zeros((images, *sides), dtype=torch.int64)
     for index in range(images):
         for number in range(1, classes):

@@ -12,14 +12,14 @@ from marks import (
     first_step,
     take_first_step,
 )
-from tiny import SIDE, make_batch, total_of, trainable
+from tiny import SIDES, make_batch, total_of, trainable
 
 
 @every_method
 @every_task
 def test_predictions_are_probabilities_on_the_grid_of_the_image(name, dims, classes):
     method = build_case(name, dims, classes=classes).eval()
-    for sides in ((SIDE,) * 3, (24, 8, 20)):
+    for sides in ((SIDES[dims],) * 3, (12, 4, 10)):
         image = torch.randn((2, 1, *sides[:dims]), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
             answer = method.predict(image)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from marks import build_case, every_method, every_task, every_user_of_unlabeled, first_step
 from method_case import ADVICE, case_of, path_for_tests, source_of
-from tiny import SIDE, build_with, make_batch, moved, table_network, total_of, trainable
+from tiny import SIDE, SIDES, build_with, make_batch, moved, table_network, total_of, trainable
 from torch import Tensor
 
 from segpl.errors import InputError
@@ -234,7 +234,7 @@ def test_pseudo_labels_carry_no_gradient_and_lie_between_0_and_1(name, dims, cla
     assert bool(output.pseudo) == ("pseudo" in output.terms)
     assert bool(output.pseudo) == ("pseudo_foreground" in output.monitors)
     for pseudo in output.pseudo:
-        assert pseudo.target.shape[1:] == (step.method.network.outputs, *[SIDE] * dims)
+        assert pseudo.target.shape[1:] == (step.method.network.outputs, *[SIDES[dims]] * dims)
         for values in (pseudo.target, pseudo.weight):
             assert not values.requires_grad
             assert 0 <= values.min() <= values.max() <= 1

@@ -7,7 +7,7 @@ import inspect
 import pytest
 import torch
 from marks import build_case
-from tiny import SIDE, make_batch, moved, shape_for, total_of, trainable
+from tiny import SIDE, SIDES, make_batch, moved, shape_for, total_of, trainable
 
 from segpl.errors import InputError, UnknownNameError
 from segpl.methods.base import METHODS
@@ -41,7 +41,7 @@ def make(settings: NetworkSettings, dims: int, **shape: object) -> Network:
 def test_network_returns_logits_features_and_trunk(name, dims):
     network = make(NETWORKS[name], dims, classes=3)
     output = network(make_batch(dims).labeled.image)
-    assert output.logits.shape == (2, 3, *[SIDE] * dims)
+    assert output.logits.shape == (2, 3, *[SIDES[dims]] * dims)
     assert output.logits.dtype == torch.float32
     for values, width in ((output.features, network.features), (output.trunk, network.trunk)):
         assert values.dim() == dims + 2
@@ -68,7 +68,7 @@ def test_two_forward_passes_before_one_backward_keep_their_own_features(name, di
 @every_network
 def test_every_input_channel_influences_the_logits(name, dims):
     network = make(NETWORKS[name], dims, channels=3).eval()
-    image = torch.randn((1, 3, *[SIDE] * dims), generator=torch.Generator().manual_seed(0))
+    image = torch.randn((1, 3, *[SIDES[dims]] * dims), generator=torch.Generator().manual_seed(0))
     image.requires_grad_()
     (gradient,) = torch.autograd.grad(network(image).logits.sum(), [image])
     assert (gradient.abs().flatten(2).sum(2) > 0).all()

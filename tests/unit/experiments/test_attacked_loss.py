@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import SIDE, WIDTH, build
+from tiny import SIDES, WIDTH, build
 from torch import Tensor
 
 from segpl.data.plan import Normalization, Plan
@@ -23,7 +23,7 @@ def plan_for(dims: int, *, classes: int = 2) -> Plan:
         orientation=None,
         spacing=(1.0,) * dims,
         normalization=(Normalization(),),
-        patch=(SIDE,) * dims,
+        patch=(SIDES[dims],) * dims,
         strides=((2,) * dims,) * 2,
         width=WIDTH,
         batch=1,

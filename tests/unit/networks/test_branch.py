@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import SIDE, make_batch, shape_for
+from tiny import SIDES, make_batch, shape_for
 
 from segpl.networks.build import build_network
 from segpl.networks.heads import Branch
@@ -42,7 +42,7 @@ def test_branch_with_the_weights_of_the_last_block_returns_the_logits_of_the_net
     branch.block.load_state_dict(network.body.merge[-1].state_dict())
     branch.last.load_state_dict(network.body.last.state_dict())
     output = network(make_batch(dims).labeled.image)
-    assert torch.allclose(branch(output.trunk, [SIDE] * dims), output.logits, atol=1e-5)
+    assert torch.allclose(branch(output.trunk, [SIDES[dims]] * dims), output.logits, atol=1e-5)
 
 
 @both_dims
@@ -68,7 +68,7 @@ def test_branch_has_its_own_weights():
     dims = 2
     network, branch = network_and_branch(dims)
     output = network(make_batch(dims).labeled.image)
-    assert not torch.allclose(branch(output.trunk, [SIDE] * dims), output.logits, atol=1e-2)
+    assert not torch.allclose(branch(output.trunk, [SIDES[dims]] * dims), output.logits, atol=1e-2)
 
 
 def test_images_do_not_influence_each_other():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import SIDE, shape_for
+from tiny import SIDES, shape_for
 from torch import Tensor, nn
 
 from segpl.errors import InputError
@@ -19,7 +19,7 @@ def make(dims: int, dropout: float) -> Network:
 
 
 def noise(dims: int) -> Tensor:
-    return torch.randn((4, 1, *[SIDE] * dims), generator=torch.Generator().manual_seed(0))
+    return torch.randn((4, 1, *[SIDES[dims]] * dims), generator=torch.Generator().manual_seed(0))
 
 
 def input_of(layer: nn.Module, network: Network, image: Tensor) -> Tensor:

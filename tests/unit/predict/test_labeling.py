@@ -83,17 +83,17 @@ def test_labels_of_many_classes_need_little_memory(monkeypatch, spacing):
     """The maps of ten classes would take ten times the memory of the scan."""
     monkeypatch.setitem(window.BATCH_VOXELS, "cpu", 1)
     monkeypatch.setattr(inference, "PIECE_VALUES", 1)
-    monkeypatch.setattr(geometry, "SLAB_VOXELS", 1)
+    monkeypatch.setattr(geometry, "SLAB_VOXELS", 256)
     classes = {str(number): number for number in range(10)}
-    plan = replace(PLAN, classes=classes, spacing=spacing, patch=(16, 16, 16))
-    array = noise((1, 256, 16, 16))
+    plan = replace(PLAN, classes=classes, spacing=spacing, patch=(8, 8, 8))
+    array = noise((1, 256, 8, 8))
     grid = Grid(array.shape[1:], (1.0,) * 3, np.eye(4))
 
     def network(windows: torch.Tensor) -> torch.Tensor:
         return windows.expand(-1, 10, *windows.shape[2:])
 
     infer = Inference(network, plan, (), CPU, 0.5)
-    infer("", infer.prepare(Image(array[:, :16], replace(grid, shape=(16, 16, 16)))))  # imports
+    infer("", infer.prepare(Image(array[:, :8], replace(grid, shape=(8, 8, 8)))))  # imports
     scan = infer.prepare(Image(array, grid))
     with TensorMemory() as memory:
         assert infer("", scan)().labels.shape == grid.shape
