@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -9,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from segpl.data.augment import AugmentSettings
 from segpl.data.cache import Volume
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.plan import Normalization, Plan
+from segpl.data.sampler import Sampler
 from segpl.data.stored import StoredArray
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
@@ -26,6 +30,7 @@ from segpl.predict.inference import Inference
 from segpl.predict.inputs import Job
 from segpl.predict.samples import Predict
 from segpl.types import IGNORE, Batch, Labeled, StepOutput, Unlabeled
+from segpl.views.intensity import DRAWING, INTENSITY
 
 SIDE = 16
 SIDES = {2: SIDE, 3: 8}  # by number of axes
@@ -271,6 +276,25 @@ def slope_method(
     nn.init.constant_(method.network.body.slope, student)
     nn.init.constant_(method.teacher.body.slope, teacher)
     return method
+
+
+def count_work(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Numbers of crops that are cut, interpolated and changed in intensity from now on."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, function: Any, size: Callable[..., int] = lambda *_: 1) -> Any:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            counts[name] += size(*args)
+            return function(*args, **options)
+
+        return wrapped
+
+    monkeypatch.setattr(Sampler, "covered_slices", counted("cut", Sampler.covered_slices))
+    sample = counted("sample", F.grid_sample, lambda values, _: len(values))
+    monkeypatch.setattr(F, "grid_sample", sample)
+    for name in INTENSITY.keys() - set(DRAWING):
+        monkeypatch.setitem(INTENSITY, name, counted("change", INTENSITY[name]))
+    return counts
 
 
 class Untouchable:

@@ -268,7 +268,7 @@ def build_trainer(
     quiet: bool = False,
 ) -> Trainer:
     plan = inputs.plan
-    sampler = build_sampler(config, inputs.split, plan, volumes, method, device)
+    sampler = build_sampler(config, inputs.split, plan, volumes, method, device, processes)
     validator = Validator(volumes.validation, method, plan, device, folder.validation)
     return Trainer(
         method,
@@ -318,6 +318,7 @@ def build_sampler(
     volumes: TrainingVolumes,
     method: Method,
     device: torch.device,
+    processes: Processes = ALONE,
 ) -> Sampler:
     named = {volume.name: volume for volume in volumes.training}
     training = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
@@ -343,4 +344,5 @@ def build_sampler(
         validation=placed[len(training) :],
         mirror_axes=plan.mirror_axes,
         spacing=plan.spacing,
+        shares=processes,
     )

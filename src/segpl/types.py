@@ -31,12 +31,29 @@ class Unlabeled:
     inside: Tensor | None = None  # (B, *S) bool, False in padding; None: no padding
 
 
+class CropShares:
+    """How the processes of a run divide the work on the crops of a batch; here: only one process.
+
+    Every process draws the random numbers of all crops, but changes only its own.
+    """
+
+    own: slice = slice(None)  # the crops of this process
+
+    def gather(self, crops: Tensor) -> Tensor:
+        """The crops (B, ...) of all processes, given those of this process."""
+        return crops
+
+
+WHOLE = CropShares()
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     labeled: Labeled
     unlabeled: Unlabeled | None
     generator: torch.Generator  # all randomness of one step, on the device of the images
     validation: Labeled | None = None  # crops of validation cases, for calibration only
+    shares: CropShares = WHOLE  # of the processes that train together
 
     def choices(self, purpose: str) -> np.random.Generator:
         """Random numbers on the host, for decisions that must not wait for the device.

@@ -443,8 +443,8 @@ MUTATIONS = [
     ),
     Mutation(
         "counts padding",
-        "weight = pseudo.weight * inside",
-        "weight = pseudo.weight",
+        "weight = pseudo.weight[shares.own] * inside",
+        "weight = pseudo.weight[shares.own]",
         "test_padding_does_not_count_and_stays_in_place",
         file=STRONG,
     ),

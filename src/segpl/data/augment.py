@@ -22,7 +22,7 @@ from segpl.views.geometry import (
     sample_mask,
     wide_axes,
 )
-from segpl.views.intensity import INTENSITY
+from segpl.views.intensity import Changes
 
 THICK = 2.0  # no rotation across slices this many times as far apart as the finest voxels
 SCALES = (0.7, 1.4)  # range of the random scaling
@@ -50,6 +50,12 @@ class Geometry:
 
     flips: tuple[tuple[int, ...], ...]  # mirrored spatial axes of each crop
     motions: dict[int, Matrix]  # of the crops that move, by index
+
+    def select(self, own: slice) -> Geometry:
+        """The geometry of some of the crops."""
+        chosen = range(len(self.flips))[own]
+        moved = {n: self.motions[crop] for n, crop in enumerate(chosen) if crop in self.motions}
+        return Geometry(self.flips[own], moved)
 
 
 def draw_geometry(
@@ -160,18 +166,19 @@ def random_motion(
     return motion
 
 
-def simulate_scanner(
-    image: Tensor, settings: AugmentSettings, rng: np.random.Generator, generator: torch.Generator
-) -> Tensor:
-    """Apply each change in `SCANNER` to images (B, C, *S) with probability `settings.scanner`.
+def draw_scanner(
+    crops: int, channels: int, settings: AugmentSettings, rng: np.random.Generator
+) -> list[Changes]:
+    """For each crop, draw each change in `SCANNER` with probability `settings.scanner`.
 
     The strength is drawn per channel, since channels may be different scans.
     """
-    views = list(image)  # (C, *S) each
-    for index in range(len(image)):
-        for name in SCANNER:
-            if rng.random() < settings.scanner:
-                most = settings.blur if name in BLURRING else 1.0
-                amounts = most * rng.uniform(-1, 1, image.shape[1])
-                views[index] = INTENSITY[name](views[index].float(), amounts, generator)
-    return torch.stack(views).to(image.dtype)
+    strengths = {name: settings.blur if name in BLURRING else 1.0 for name in SCANNER}
+    return [
+        [
+            (name, most * rng.uniform(-1, 1, channels))
+            for name, most in strengths.items()
+            if rng.random() < settings.scanner
+        ]
+        for _ in range(crops)
+    ]

@@ -1,7 +1,8 @@
 """Batches of crops. A batch depends only on the seed and the step.
 
 The sampler keeps no state, so a resumed run sees the batches of an uninterrupted one. `read` draws
-the random numbers of a step and crops its volumes; `batch` augments the crops on the device.
+the random numbers of a step and crops its volumes; `batch` augments the crops on the device. If
+several processes train together, both return only the crops of this process.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from segpl.data.augment import (
     AugmentSettings,
     Geometry,
     draw_geometry,
-    simulate_scanner,
+    draw_scanner,
     transform,
     transform_labels,
 )
 from segpl.data.cache import Volume
 from segpl.data.stored import Array
-from segpl.types import IGNORE, Batch, Labeled, Unlabeled
+from segpl.types import IGNORE, WHOLE, Batch, CropShares, Labeled, Unlabeled
+from segpl.views.intensity import change_intensities
 
 RESIDENT_SHARE = 0.4  # of the free memory, for volumes; training needs the rest
 PLACED_AT_ONCE = 4  # volumes read in parallel
@@ -99,6 +101,17 @@ class Draws:
     unlabeled_geometry: Geometry
     validation: list[Crop]
 
+    def select(self, own: slice) -> Draws:
+        """The choices for the crops of one process, and for all validation crops."""
+        return Draws(
+            self.seed,
+            self.labeled[own],
+            self.labeled_geometry.select(own),
+            self.unlabeled[own],
+            self.unlabeled_geometry.select(own),
+            self.validation,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StepCrops:
@@ -127,6 +140,7 @@ class Sampler:
     validation: Sequence[Resident] = ()  # for methods that need validation crops
     mirror_axes: tuple[int, ...] = ()
     spacing: tuple[float, ...] = ()  # of the voxels; isotropic by default
+    shares: CropShares = WHOLE  # of the processes that train together
 
     @property
     def is_resident(self) -> bool:
@@ -145,8 +159,10 @@ class Sampler:
         )
         if self.augment.scanner:
             # methods that need stronger views of unlabeled crops create their own
-            changes = np.random.default_rng([self.seed, step, SCANNER_STREAM])
-            image = simulate_scanner(labeled.image, self.augment, changes, generator)
+            rng = np.random.default_rng([self.seed, step, SCANNER_STREAM])
+            channels = labeled.image.shape[1]
+            changes = draw_scanner(self.labeled_crops, channels, self.augment, rng)
+            image = change_intensities(labeled.image, changes, generator, self.shares.own)
             labeled = replace(labeled, image=image)
         unlabeled = None
         if crops.unlabeled is not None:
@@ -165,7 +181,7 @@ class Sampler:
 
     def read(self, step: int) -> StepCrops:
         """Draw and crop a step. Several threads may call this at once."""
-        draws, unlabeled, validation = self.draw(step), None, None
+        draws, unlabeled, validation = self.draw(step).select(self.shares.own), None, None
         if draws.unlabeled:
             images = [self.unlabeled[crop.volume].image for crop in draws.unlabeled]
             unlabeled = self.cut(images, draws.unlabeled)

@@ -1,8 +1,8 @@
 """One training run in several processes, started by `torchrun`.
 
-Every process draws and augments the whole batch and computes the whole loss, so mixing, sampling
-and averages over the batch need no changes. Only the networks are split: each process runs them on
-its share of the images and gathers the outputs of all. Nothing else knows `torch.distributed`.
+Cropping, augmentation, strong views and networks are split: each process computes its share of the
+images and gathers the results of all. Every process draws all random numbers and computes the whole
+loss, so mixing and averages over the batch need no changes. Nothing else knows `torch.distributed`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from segpl.errors import InputError, UserError
 from segpl.methods.base import Method
 from segpl.resize import POOLED_SIDE, average_pool
-from segpl.types import NetOutput
+from segpl.types import Batch, CropShares, Labeled, NetOutput, Unlabeled
 
 WAITING_LIMIT = timedelta(days=1)  # for the others while the first process prepares or validates
 STEP_LIMIT = timedelta(minutes=10)  # for an exchange within a step
@@ -38,7 +38,7 @@ class LostProcessError(UserError, RuntimeError):
     """Another process of the run has stopped."""
 
 
-class Processes:
+class Processes(CropShares):
     """The processes of one training run, as one of them sees them.
 
     The first one writes and shows everything. All must call the methods in the same order.
@@ -47,6 +47,8 @@ class Processes:
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank = rank
         self.count = count
+        # every nth, so that all shares have labeled and unlabeled images
+        self.own = slice(rank, None, count)
         self.group: dist.ProcessGroup | None = None  # for tensors on the device
 
     @property
@@ -125,6 +127,24 @@ class Processes:
                 dist.broadcast(values, src=0, group=self.group)
             tensor.data.copy_(values)
 
+    def gather(self, crops: Tensor) -> Tensor:
+        if self.count == 1:
+            return crops
+        own = crops.contiguous()  # strong views may have another memory layout in each process
+        parts = [torch.empty_like(own) for _ in range(self.count)]
+        with lost_processes():
+            dist.all_gather(parts, own, group=self.group)
+        return torch.stack(parts, 1).flatten(0, 1)
+
+    def gather_batch(self, batch: Batch) -> Batch:
+        """The whole batch, given the labeled and unlabeled crops of this process."""
+        labeled, unlabeled = batch.labeled, batch.unlabeled
+        if unlabeled is not None:
+            inside = None if unlabeled.inside is None else self.gather(unlabeled.inside)
+            unlabeled = Unlabeled(self.gather(unlabeled.image), inside)
+        labeled = Labeled(self.gather(labeled.image), self.gather(labeled.label))
+        return replace(batch, labeled=labeled, unlabeled=unlabeled)
+
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the processes."""
         if self.count == 1 or not tensors:
@@ -188,9 +208,9 @@ class Shares:
 
 
 def share_of(images: Tensor, processes: Processes) -> Tensor:
-    """Every nth of the images (B, C, *S), so that all shares have labeled and unlabeled ones."""
+    """The images (B, C, *S) of this process, in the memory layout of the batch."""
     axis = channel_axis(images)
-    own = images.movedim(1, axis)[processes.rank :: processes.count]
+    own = images.movedim(1, axis)[processes.own]
     return own.contiguous().movedim(axis, 1)
 
 
@@ -211,11 +231,7 @@ class _Gather(torch.autograd.Function):
         ctx.processes = processes
         # keep the memory layout: random numbers are drawn in the order of the memory
         axis = channel_axis(share)
-        own = share.movedim(1, axis).contiguous()
-        parts = [torch.empty_like(own) for _ in range(processes.count)]
-        with lost_processes():
-            dist.all_gather(parts, own, group=processes.group)
-        return torch.stack(parts, 1).flatten(0, 1).movedim(axis, 1)
+        return processes.gather(share.movedim(1, axis)).movedim(axis, 1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

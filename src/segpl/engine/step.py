@@ -36,7 +36,7 @@ def take_step(
     If `paused`, the pseudo-label term has weight 0.
     """
     with context, processes.split(method):
-        output = method.step(batch, progress)
+        output = method.step(replace(batch, shares=processes), progress)
     if paused:  # with a weight of 0, the log shows the weight in use
         used = {**output.terms, "pseudo": replace(output.terms["pseudo"], weight=0.0)}
         output = replace(output, terms=used)

@@ -263,7 +263,7 @@ class Trainer:
         return take_step(
             self.method,
             self.optimizer,
-            with_layout(self.batches.batch(self.step), self.layout),
+            with_layout(self.processes.gather_batch(self.batches.batch(self.step)), self.layout),
             self.step / self.settings.steps,
             self.context,
             taken=self.step,

@@ -44,16 +44,18 @@ def make_strong_view(
         )
         for _ in unlabeled.image
     ]
-    image, is_inside = unlabeled.image, unlabeled.inside
-    if is_inside is None:
-        is_inside = torch.ones_like(image[:, 0], dtype=torch.bool)
-    inside = is_inside.unsqueeze(1).to(pseudo.target.dtype)  # (B, 1, *S)
-    weight = pseudo.weight * inside
-    known = torch.cat([weight * pseudo.target, weight, inside], 1)  # (B, 2K + 1, *S)
-    strong, known = strong_view(image, known, recipes, batch.generator)
+    shares = batch.shares
+    image, target = unlabeled.image[shares.own], pseudo.target[shares.own]
+    is_inside = torch.ones_like(image[:, 0], dtype=torch.bool)
+    if unlabeled.inside is not None:
+        is_inside = unlabeled.inside[shares.own]
+    inside = is_inside.unsqueeze(1).to(target.dtype)  # (B, 1, *S)
+    weight = pseudo.weight[shares.own] * inside
+    known = torch.cat([weight * target, weight, inside], 1)  # (B, 2K + 1, *S)
+    strong, known = strong_view(image, known, recipes, batch.generator, shares.own)
     # padding stays as it was
-    strong = torch.where(is_inside.unsqueeze(1), strong, image)
-    known = known * inside
+    strong = shares.gather(torch.where(is_inside.unsqueeze(1), strong, image))
+    known = shares.gather(known * inside)
     outputs = pseudo.target.shape[1]
     weighted, weight, shown = torch.split(known, [outputs, outputs, 1], 1)
     target = weighted / weight.clamp(min=torch.finfo(weight.dtype).tiny)

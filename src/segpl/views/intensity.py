@@ -7,7 +7,7 @@ direction makes sense. An amount of 0 changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from segpl.views.separable import (
 
 Amount = float | NDArray[np.float64]  # for all channels, or (C,)
 Operation = Callable[[Tensor, Amount, torch.Generator], Tensor]
+Changes = Sequence[tuple[str, Amount]]  # operations on one image, by name
 
 SHADING_GRID = 4  # control points of the shading field per axis
 
@@ -94,6 +95,27 @@ INTENSITY: dict[str, Operation] = {
     "low-resolution": low_resolution,
     "shading": shading,
 }
+DRAWING = ("noise", "shading")  # operations that use the generator
+
+
+def change_intensities(
+    images: Tensor,
+    changes: Sequence[Changes],
+    generator: torch.Generator,
+    own: slice = slice(None),
+) -> Tensor:
+    """Apply the changes of each crop of a batch to those crops (B, C, *S) that are in `own`.
+
+    The generator always draws the numbers of all crops, so that no result depends on `own`.
+    """
+    views = dict(zip(range(len(changes))[own], images, strict=True))  # (C, *S) each
+    for index, operations in enumerate(changes):
+        for name, amount in operations:
+            if index in views:
+                views[index] = INTENSITY[name](views[index], amount, generator)
+            elif name in DRAWING:
+                INTENSITY[name](images[0], amount, generator)
+    return torch.stack(list(views.values()))
 
 
 def per_channel(values: Amount, image: Tensor) -> float | Tensor:

@@ -17,7 +17,7 @@ from segpl.views.geometry import (
     sample_at,
     wide_axes,
 )
-from segpl.views.intensity import INTENSITY
+from segpl.views.intensity import INTENSITY, change_intensities
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +57,27 @@ def draw_recipe(
 
 
 def strong_view(
-    image: Tensor, labels: Tensor, recipes: Sequence[ViewRecipe], generator: torch.Generator
+    image: Tensor,
+    labels: Tensor,
+    recipes: Sequence[ViewRecipe],
+    generator: torch.Generator,
+    own: slice = slice(None),
 ) -> tuple[Tensor, Tensor]:
     """Apply one recipe each to images (B, C, *S) and their labels (B, J, *S) in [0, 1].
 
     Both are interpolated linearly and are 0 outside the image. Intensity operations change only
-    the image.
+    the image. `recipes` are those of a batch, and the images its crops in `own`.
     """
     with torch.autocast(image.device.type, enabled=False):
         image, labels = image.float(), labels.float()
-        motions = {n: one.motion for n, one in enumerate(recipes) if one.motion is not None}
+        motions = {n: one.motion for n, one in enumerate(recipes[own]) if one.motion is not None}
         if motions:
             grid = affine_grids(list(motions.values()), image)  # (M, *S, D)
             image = sample_entries(image, list(motions), grid)
             # interpolation weights sum to 1 only up to rounding
             labels = sample_entries(labels, list(motions), grid).clamp(max=1)
-        images = list(image)
-        for index, recipe in enumerate(recipes):
-            for name, amount in recipe.changes:
-                images[index] = INTENSITY[name](images[index], amount, generator)
-    return torch.stack(images), labels
+        changes = [recipe.changes for recipe in recipes]
+        return change_intensities(image, changes, generator, own), labels
 
 
 def sample_entries(values: Tensor, indices: Sequence[int], grid: Tensor) -> Tensor:

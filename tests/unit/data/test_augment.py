@@ -17,13 +17,14 @@ from segpl.data.augment import (
     SCANNER,
     AugmentSettings,
     draw_geometry,
+    draw_scanner,
     random_motion,
-    simulate_scanner,
     transform,
     transform_labels,
 )
 from segpl.errors import InputError
 from segpl.types import IGNORE
+from segpl.views.intensity import INTENSITY, change_intensities
 
 CLASSES = 24  # as many as positions along an axis
 every_shape = pytest.mark.parametrize("sides", [(24, 24), (20, 20, 20), (6, 24, 24), (24, 16)])
@@ -48,7 +49,8 @@ def random_affine(image, label, probability, draws):
 
 def scan_with(image, *, seed=0, noise=0, **settings):
     given = plain_crops(**{"scanner": 1.0, **settings})
-    return simulate_scanner(image, given, rng(seed), generator(noise))
+    changes = draw_scanner(*image.shape[:2], given, rng(seed))
+    return change_intensities(image, changes, generator(noise))
 
 
 def ramps(count: int, axis: int, sides: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -235,7 +237,8 @@ class TestScanner:
 
             return operation
 
-        monkeypatch.setattr(module, "INTENSITY", {name: stand_in(name) for name in SCANNER})
+        for name in SCANNER:
+            monkeypatch.setitem(INTENSITY, name, stand_in(name))
         return found
 
     def test_probability_1_applies_each_change_once_to_every_channel(self, calls):

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import Untouchable, plain_crops, stored_volume
+from tiny import Untouchable, count_work, plain_crops, stored_volume
 
 from segpl.data.augment import AugmentSettings
 from segpl.data.cache import Volume
 from segpl.data.sampler import Resident, Sampler, place_volumes
+from segpl.engine.distributed import Processes
 from segpl.types import IGNORE, Batch
 
 CPU = torch.device("cpu")
@@ -280,6 +281,43 @@ class TestAugmentation:
         after = replace(plain, augment=plain_crops(mirror=1.0)).batch(3)
         assert torch.equal(after.labeled.label, before.labeled.label.flip(1))
         assert torch.equal(after.unlabeled.image, before.unlabeled.image.flip(2))
+
+
+class TestShares:
+    @both_dims
+    def test_two_processes_share_the_work_of_one(self, shape, monkeypatch):
+        """Together they return the batch of one process, and compute no crop twice."""
+        cases = [volume(shape), volume(shape, first=600)]
+        crops = {"labeled_crops": 4, "unlabeled_crops": 6}
+        one = sampler(cases, augment=EVERYTHING, classes=1200, **crops)
+        pair = [replace(one, shares=Processes(rank, 2)) for rank in (0, 1)]
+        counts = count_work(monkeypatch)
+        for step in range(4):
+            whole, alone = one.batch(step), counts.copy()
+            counts.clear()
+            parts = [two.batch(step) for two in pair]
+            assert counts == alone
+            assert alone.keys() == {"cut", "sample", "change"}
+            for rank, part in enumerate(parts):
+                assert same_crops(part, whole, slice(rank, None, 2))
+            counts.clear()
+
+
+def same_crops(part: Batch, whole: Batch, own: slice) -> bool:
+    """Equal up to rounding: a matrix product may round differently for fewer crops."""
+    images = [
+        (part.labeled.image, whole.labeled.image[own]),
+        (part.unlabeled.image, whole.unlabeled.image[own]),
+    ]
+    masks = [
+        (part.labeled.label, whole.labeled.label[own]),
+        (part.unlabeled.inside, whole.unlabeled.inside[own]),
+    ]
+    return (
+        all(torch.allclose(a, b, atol=0.05) for a, b in images)
+        and all(a.shape == b.shape and (a != b).float().mean() < 0.02 for a, b in masks)
+        and torch.equal(part.generator.get_state(), whole.generator.get_state())
+    )
 
 
 class TestHiddenLabels:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from tiny import count_work
 from torch import Tensor
 from torch.nn import functional as F
 
 from segpl.methods.strong_view import harden, make_strong_view
-from segpl.types import Batch, Labeled, PseudoLabels, Unlabeled
+from segpl.types import Batch, CropShares, Labeled, PseudoLabels, Unlabeled
 from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
 SETTINGS = SimpleNamespace(operations=4, magnitude=1.0, geometry=True)
@@ -104,3 +106,33 @@ def test_hard_labels_keep_the_shape_of_a_moved_disk():
     found = hard.target[is_shown]
     dice = 2 * (found * expected).sum() / (found.sum() + expected.sum())
     assert dice > 0.96
+
+
+class Half(CropShares):
+    """One of two processes, which never hears of the other."""
+
+    def __init__(self, rank: int) -> None:
+        self.own = slice(rank, None, 2)
+
+
+def test_two_processes_share_the_work_of_one(monkeypatch):
+    """Together they return the views of one process, and compute no view twice."""
+    pseudo = PseudoLabels(rand(8, 2, 12, 12), rand(8, 2, 12, 12, seed=1))
+    inside = rand(8, 12, 12, seed=2) > 0.2
+    counts = count_work(monkeypatch)
+
+    def make(shares: CropShares) -> tuple[list[Tensor], Tensor]:
+        batch = replace(batch_of(pseudo.weight[:, :1], inside), shares=shares)
+        view, made, shown = make_strong_view(batch.unlabeled, pseudo, batch, SETTINGS)
+        return [view, made.weight * made.target, made.weight, shown], batch.generator.get_state()
+
+    whole, state = make(CropShares())
+    alone = counts.copy()
+    counts.clear()
+    for rank in (0, 1):
+        parts, after = make(Half(rank))
+        for part, expected in zip(parts, whole, strict=True):
+            assert torch.allclose(part, expected[rank::2], atol=1e-5)
+        assert torch.equal(after, state)
+    assert counts == alone
+    assert alone.keys() == {"sample", "change"}
