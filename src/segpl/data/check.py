@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from segpl.data.case import Case, Dataset
-from segpl.data.fingerprint import ChannelStatistics, Fingerprint
+from segpl.data.fingerprint import Fingerprint
 from segpl.data.inspect import Inspection, Problem, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
 from segpl.data.split import SplitSettings, make_split
@@ -183,20 +183,16 @@ def _intensities(inspection: Inspection) -> Table:
             if number < len(item.channels)
         ]
         if channels:
-            table.add_row(name, *_intensity_row(channels))
+            values = (
+                min(channel.minimum for channel in channels),
+                np.median([channel.low for channel in channels]),
+                np.median([channel.median for channel in channels]),
+                np.median([channel.high for channel in channels]),
+                max(channel.maximum for channel in channels),
+            )
+            zeros = float(np.mean([channel.zeros for channel in channels]))
+            table.add_row(name, *(f"{value:.4g}" for value in values), _percent(zeros))
     return table
-
-
-def _intensity_row(channels: Sequence[ChannelStatistics]) -> list[str]:
-    values = (
-        min(channel.minimum for channel in channels),
-        np.median([channel.low for channel in channels]),
-        np.median([channel.median for channel in channels]),
-        np.median([channel.high for channel in channels]),
-        max(channel.maximum for channel in channels),
-    )
-    zeros = float(np.mean([channel.zeros for channel in channels]))
-    return [f"{value:.4g}" for value in values] + [_percent(zeros)]
 
 
 def _class_sizes(inspection: Inspection) -> Table:

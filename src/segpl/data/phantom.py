@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from segpl.data.masks import Mask
-from segpl.errors import InputError
 
 Floats = NDArray[np.float32]
 Range = tuple[float, float]  # each case draws a number between the two
@@ -29,7 +28,7 @@ SPACING = 0.7  # mm, of the files
 class PhantomSettings:
     """Lengths are in voxels, brightness in Hounsfield units."""
 
-    shape: tuple[int, ...] = (64, 64, 64)  # two or three axes
+    shape: tuple[int, ...] = (64, 64, 64)  # two or three axes of at least 16
     foreground: Range = (0.025, 0.045)  # fraction of vessel voxels at which no tree is added
     root_radius: Range = (1.9, 3.2)
     min_radius: float = 0.8  # a branch ends at this radius
@@ -55,11 +54,6 @@ def vessel_phantom(
 ) -> tuple[Floats, NDArray[np.uint8]]:
     """A scan (*S) in Hounsfield units and its vessel mask (*S), determined by the seed."""
     settings = settings or PhantomSettings()
-    if len(settings.shape) not in (2, 3) or min(settings.shape) < 16:
-        raise InputError(
-            f"PhantomSettings.shape is {settings.shape}, but must have two or three axes of at "
-            "least 16 voxels."
-        )
     rng = np.random.default_rng(seed)
     wall = _wall(rng, settings)
     vessels = _trees(rng, settings, inside=wall < 0.02)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from segpl.data.dicom.header import files_below, is_dicom, read_header
 from segpl.errors import InputError, UnusableFileError, errors_naming
@@ -46,13 +46,6 @@ class Index:
     skipped: dict[str, list[Path]]  # kind -> files
 
 
-class _Slices(NamedTuple):
-    """A file with slices: the UID of the file, and its series as if it had no other file."""
-
-    uid: str
-    series: SeriesFiles
-
-
 def index_folder(root: Path) -> Index:
     """Read the header of every DICOM file below `root`."""
     groups: dict[str, dict[str, SeriesFiles]] = defaultdict(dict)
@@ -68,9 +61,9 @@ def index_folder(root: Path) -> Index:
             continue
         status = path.stat()
         found = _read_file(path, status.st_size, status.st_mtime_ns)
-        if isinstance(found, _Slices):
-            # a second copy of a file adds nothing
-            groups[found.series.uid].setdefault(found.uid, found.series)
+        if isinstance(found, tuple):
+            uid, part = found
+            groups[part.uid].setdefault(uid, part)  # a second copy of a file adds nothing
         elif isinstance(found, LabelFile):
             labels.append(found)
         else:
@@ -84,8 +77,11 @@ def index_folder(root: Path) -> Index:
 
 
 @lru_cache(maxsize=200_000)  # a command reads its dataset several times
-def _read_file(path: Path, size: int, modified: int) -> _Slices | LabelFile | str:
-    """What a file contributes; a description of its kind if it is neither image nor label."""
+def _read_file(path: Path, size: int, modified: int) -> tuple[str, SeriesFiles] | LabelFile | str:
+    """What a file contributes; a description of its kind if it is neither image nor label.
+
+    Of an image, this is its UID, and its series as if it had no other file.
+    """
     header = read_header(path)
 
     def text(tag: str) -> str:
@@ -101,18 +97,16 @@ def _read_file(path: Path, size: int, modified: int) -> _Slices | LabelFile | st
             return kind
         if header.SOPClassUID in (*SEGMENTATIONS, CONTOURS):
             return _label_file(path, header)
-        return _Slices(
-            text("SOPInstanceUID") or str(path),
-            SeriesFiles(
-                str(header.SeriesInstanceUID),
-                (path,),
-                text("SeriesNumber"),
-                text("Modality"),
-                text("PatientID"),
-                text("StudyInstanceUID"),
-                text("FrameOfReferenceUID"),
-            ),
+        series = SeriesFiles(
+            str(header.SeriesInstanceUID),
+            (path,),
+            text("SeriesNumber"),
+            text("Modality"),
+            text("PatientID"),
+            text("StudyInstanceUID"),
+            text("FrameOfReferenceUID"),
         )
+        return text("SOPInstanceUID") or str(path), series
 
 
 def match_labels(index: Index) -> dict[str, LabelFile]:
