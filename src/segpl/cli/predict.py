@@ -137,6 +137,8 @@ def show_cases(out: Path, console: Console, *, preview: bool | None) -> None:
     manifest, reviews = reviews_of(out)
     print_table(review_table(manifest, reviews, MOST_ROWS, width=console.width), console)
     console.print(f"All cases: {shlex.quote(str(out / CASES))}")
+    if not manifest.summaries:
+        return  # there is no mask to draw
     if preview or (preview is None and len(reviews) <= MOST_PREVIEWS):
         with bar("drawing", len(reviews)) as advance:
             page = write_preview(out, advance=advance)

@@ -195,10 +195,12 @@ def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:
     axes = len(opened.shape)
     spatial = dims or opened.dims or min(axes, 3)
     if opened.dims not in (None, spatial) or axes not in (spatial, spatial + 1):
+        what, remedy = f"has {axes} axes", f"Store {spatial} axes, or {spatial + 1} with channels. "
+        if opened.dims:
+            what, remedy = f"is {opened.dims}D,", ""
         raise UnusableFileError(
-            f"{path} has {axes} axes {opened.shape}, but a {spatial}D image is expected",
-            f"Store it with {spatial} axes, or {spatial + 1} with channels. Keep 2D and 3D images "
-            "in separate datasets.",
+            f"{path} {what} of shape {opened.shape}, but a {spatial}D image is expected",
+            f"{remedy}Keep 2D and 3D images in separate datasets.",
         )
     if 0 in opened.shape:
         raise UnusableFileError(f"{path} is empty: its shape is {opened.shape}", "Replace it.")

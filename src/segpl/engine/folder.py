@@ -154,13 +154,17 @@ class RunFolder:
         if not any(self.path.iterdir()):
             self.path.rmdir()
 
+    def run_inside(self) -> Path | None:
+        """A run one or two folders below; None without any."""
+        places = (*self.path.glob("*/config.toml"), *self.path.glob("*/*/config.toml"))
+        return min(places).parent if places else None
+
     def require_run(self) -> None:
         missing = [f.name for f in (self.config, self.plan, self.split) if not f.is_file()]
         if missing:
-            places = (*self.path.glob("*/config.toml"), *self.path.glob("*/*/config.toml"))
-            inside = min(places, default=None)
+            inside = self.run_inside()
             raise MissingFileError(
                 f"{self.path} is not a segpl run: {', '.join(missing)} missing. "
-                + (f"Did you mean {inside.parent}? " if inside and len(missing) > 1 else "")
+                + (f"Did you mean {inside}? " if inside and len(missing) > 1 else "")
                 + "Give the folder that `segpl train --out` wrote, or restore the file."
             )

@@ -153,7 +153,10 @@ def predict_scans(
         except (StorageError, DivergedError):
             raise  # the others would fail as well
         except UserError as error:
-            results.failed[job.name] = str(error)
+            reason = str(error)
+            if len(job.images) == 1:  # tables name the case, and equal reasons are shown once
+                reason = reason.replace(str(job.images[0]), "the image")
+            results.failed[job.name] = reason
             advance()
         except Exception as error:
             if not is_out_of_memory(error):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, mark_reconstruction
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
@@ -113,7 +114,9 @@ def collect_runs(
         advance()
     if not runs:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        raise InputError(f"none of the runs can be read: {reasons} Give run folders.")
+        inside = next(filter(None, (RunFolder(path).run_inside() for path in unique)), None)
+        hint = f", such as {inside}" if inside else ""
+        raise InputError(f"none of the runs can be read: {reasons} Give run folders{hint}.")
     return group_runs(runs, left_out)
 
 

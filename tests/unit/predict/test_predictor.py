@@ -184,16 +184,17 @@ def test_a_broken_input_does_not_stop_the_others(tmp_path):
     folder.mkdir()
     for name in "ac":
         write_nifti(folder / f"{name}.nii.gz", blob())
-    (folder / "b.nii.gz").write_bytes(b"broken")
+    for name in ("b", "d"):
+        (folder / f"{name}.nii.gz").write_bytes(b"broken")
     calls: list[int] = []
-    with pytest.raises(InputError, match=r"1 of 3 images .* \[b\] .*b\.nii\.gz"):
+    with pytest.raises(InputError, match=r"2 of 4 images .* \[b, d\] the image "):
         predict([folder], PLAN, tmp_path / "out", advance=lambda: calls.append(1))
     assert sorted(p.name for p in (tmp_path / "out").glob("*.nii.gz")) == ["a.nii.gz", "c.nii.gz"]
     assert sorted(json.loads((tmp_path / "out/predictions.json").read_text())["files"]) == [
         "a",
         "c",
     ]
-    assert len(calls) == 3
+    assert len(calls) == 4
 
 
 def test_a_full_disk_stops_at_once(tmp_path, monkeypatch):

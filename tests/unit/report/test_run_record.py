@@ -235,5 +235,7 @@ def test_moved_data_is_reported_and_hides_nothing_else(tmp_path):
 
 
 def test_error_names_all_unreadable_runs(tmp_path):
-    with pytest.raises(InputError, match=r"none of the runs can be read: a: .*b: "):
+    (tmp_path / "b" / "x").mkdir(parents=True)
+    (tmp_path / "b" / "x" / "config.toml").touch()
+    with pytest.raises(InputError, match=r"none of the runs can be read: a: .*b: .*such as .*b/x"):
         collect_runs([tmp_path / "a", tmp_path / "b"])
