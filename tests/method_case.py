@@ -39,8 +39,6 @@ class MethodCase:
     untrained: dict[str, Any] = field(default_factory=dict)
     # settings under which the M-step sees unlabeled crops voxel by voxel
     unmixed: dict[str, Any] = field(default_factory=dict)
-    # settings under which the method uses validation crops
-    validated: dict[str, Any] = field(default_factory=dict)
 
 
 def path_for_tests(name: str) -> Path:

@@ -159,14 +159,10 @@ def make_batch(
     classes: int = 2,
     images: int = 2,
     unlabeled: bool = True,
-    validation: bool = False,
     patch: tuple[int, ...] = (),
     seed: int = 0,
 ) -> Batch:
-    """Noise with bright boxes; every class appears in every image, and one edge is ignored.
-
-    Validation crops have the labels of the labeled crops, and other noise.
-    """
+    """Noise with bright boxes; every class appears in every image, and one edge is ignored."""
     generator = torch.Generator().manual_seed(seed)
     sides = patch or (SIDES[dims],) * dims
     label = torch.zeros((images, *sides), dtype=torch.int64)
@@ -182,7 +178,6 @@ def make_batch(
         Labeled(image, label),
         Unlabeled(others) if unlabeled else None,
         torch.Generator().manual_seed(seed + 1),
-        Labeled(label.clamp(min=0).unsqueeze(1) + 0.5 * noise[1], label) if validation else None,
     )
 
 

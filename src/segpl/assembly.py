@@ -248,14 +248,6 @@ def require_batch_fits(
     )
 
 
-def require_validation(method: Method, split: Split) -> None:
-    if method.needs_validation and not split.validation:
-        raise InputError(
-            f"method '{method.name}' calibrates on validation cases, but there are none. Hold some "
-            "out with --validation N, or turn calibration off."
-        )
-
-
 def build_trainer(
     config: Config,
     inputs: TrainingInputs,
@@ -322,16 +314,14 @@ def build_sampler(
 ) -> Sampler:
     named = {volume.name: volume for volume in volumes.training}
     training = [named[name] for name in (*split.labeled, *split.unlabeled) if name in named]
-    validation = volumes.validation if method.needs_validation else []
-    memory = free_memory(device)
-    placed = place_volumes([*training, *validation], device, memory, balance=config.train.balance)
+    placed = place_volumes(training, device, free_memory(device), balance=config.train.balance)
     count = len(split.labeled)
     crops = config.train.batch or plan.batch
     hidden = hidden_volumes(training[count:], volumes.hidden) if volumes.hidden else []
     return Sampler(
         labeled=placed[:count],
         # without unlabeled scans, mixing and strong views of the labeled ones still help
-        unlabeled=placed[count : len(training)] or placed[:count],
+        unlabeled=placed[count:] or placed[:count],
         patch=plan.patch,
         classes=len(plan.classes),
         labeled_crops=crops,
@@ -341,7 +331,6 @@ def build_sampler(
         seed=config.train.seed,
         device=device,
         hidden=place_volumes(hidden, device, free_memory(device)),
-        validation=placed[len(training) :],
         mirror_axes=plan.mirror_axes,
         spacing=plan.spacing,
         shares=processes,

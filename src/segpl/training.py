@@ -18,7 +18,6 @@ from segpl.assembly import (
     load_training_volumes,
     prepare_inputs,
     require_batch_fits,
-    require_validation,
 )
 from segpl.cores import limit_threads
 from segpl.display import TrainingDisplay, say, stopwatch
@@ -266,7 +265,6 @@ def prepare_run(
     processes.require_equal_shares(config.train.batch or inputs.plan.batch)
     require_batch_fits(config, inputs.plan, device, processes.count)
     method = build_method(config, inputs.plan)
-    require_validation(method, inputs.split)
     if config.train.start and not folder.last.exists():
         source = RunFolder(Path(config.train.start)).last
         load_weights(method, read_checkpoint(source), source)

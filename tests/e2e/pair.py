@@ -38,7 +38,7 @@ TIMED_STEPS = 4
 
 def uneven_batch(step: int) -> Batch:
     """Four labeled and four unlabeled images; the shares have different numbers of voxels."""
-    batch = make_batch(2, images=4, validation=True, seed=step)
+    batch = make_batch(2, images=4, seed=step)
     assert batch.unlabeled is not None
     label, inside = batch.labeled.label.clone(), torch.ones(4, 16, 16, dtype=torch.bool)
     label[0, :, 8:], inside[:3, 4:], inside[3, :2] = IGNORE, False, False
@@ -71,9 +71,8 @@ def curve(name: str, processes: Processes, settings: dict[str, Any]) -> list[tor
 
 
 def curves(processes: Processes) -> dict[str, list[torch.Tensor]]:
-    """The curve of every method, and of one with another setting."""
-    found = {name: curve(name, processes, SETTINGS.get(name, {})) for name in METHODS.names}
-    return found | {"bpl, calibrated": curve("bpl", processes, {"calibrate": "all"})}
+    """The curve of every method."""
+    return {name: curve(name, processes, SETTINGS.get(name, {})) for name in METHODS.names}
 
 
 def difference(alone: list[torch.Tensor], together: list[torch.Tensor]) -> float:

@@ -87,14 +87,6 @@ def test_nested_settings_are_used_saved_and_repeated(train, segpl, pictures, tmp
     assert "other settings: method.threshold.scope ('image' -> 'batch'). A resumed" in answer.err
 
 
-def test_calibration_is_logged(train, pictures, tmp_path):
-    options = ("--method", "bpl", "--set", "method.calibrate=all", "--validation", 1)
-    train(pictures, *options, "--out", tmp_path / "run")
-    last = log_of(tmp_path / "run")[-1]
-    assert {"ece_before", "ece_after", "temperature", "calibration"} <= last.keys()
-    assert float(last["temperature"]) != 1
-
-
 def test_default_learns_from_one_labeled_picture(train, tmp_path):
     data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1, test=0)
     answer = train(data, "--set", "method.ramp_begin=0", "--out", tmp_path / "run")

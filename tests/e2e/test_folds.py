@@ -312,16 +312,6 @@ class TestErrors:
         assert answer.code == 1
         assert "split.folds is 3: these are the settings of a single fold" in answer.err
 
-    def test_a_method_that_calibrates_on_the_held_out_cases(self, segpl, made, tmp_path):
-        out = tmp_path / "run"
-        answer = segpl(
-            *("train", made / "data", *SHORT, "--method", "bpl", "--set", "method.calibrate=all"),
-            *("--validation", 1, "--folds", 2, "--out", out),
-        )
-        assert answer.code == 1
-        assert "method 'bpl' calibrates on validation cases" in answer.err
-        assert not out.exists()
-
     @pytest.mark.parametrize("part", ["labeled", "test"])
     def test_a_dataset_that_has_changed_since_the_run_started(self, segpl, copy, part):
         edited(copy / "split.json", **{part: read(copy / "split.json")[part][1:]})

@@ -8,20 +8,19 @@ import torch
 from method_case import MethodCase
 from mutations import Mutation
 from scipy import stats
-from tiny import Slope, build, build_with, make_batch, moved, table_network, trainable
+from tiny import build, build_with, make_batch, moved, table_network, trainable
 
-from segpl.errors import InputError, UserError
+from segpl.errors import UserError
 from segpl.losses import dice_cross_entropy, dice_loss
 from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
-from segpl.networks.network import Network
 from segpl.threshold.base import FAMILIES
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.priors import PRIORS, StepPredictions
 from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, SELECTING_RULES
 from segpl.threshold.scopes import SCOPES
-from segpl.types import Batch, Labeled, Unlabeled
+from segpl.types import Unlabeled
 
 CASE = MethodCase(
     curve={
@@ -29,8 +28,7 @@ CASE = MethodCase(
         "pseudo": [0.338340, 0.338549],
         "threshold_cost": [4.545838, 4.597769],
     },
-    terms_without_network=frozenset({"threshold_cost", "calibration"}),
-    validated={"calibrate": "all"},
+    terms_without_network=frozenset({"threshold_cost"}),
 )
 IMAGE = make_batch(2, images=1).labeled.image
 every_rule = pytest.mark.parametrize("rule", list(RULES))
@@ -217,100 +215,6 @@ def test_fractions_of_foreground_background_and_excluded_voxels_sum_to_one():
     assert 0 < shares[2].item() < 1
 
 
-def calibrated(calibrate: str, classes: int = 2) -> BPL:
-    method = build("bpl", 2, classes=classes, settings={"calibrate": calibrate})
-    assert isinstance(method, BPL)
-    return method
-
-
-@pytest.mark.parametrize(("calibrate", "temperatures"), [("all", 1), ("class", 3)])
-def test_calibration_fits_one_temperature_or_one_per_class(calibrate, temperatures):
-    method = calibrated(calibrate, classes=3)
-    assert len(method.temperature.log_temperature) == temperatures
-    assert method.needs_validation
-    assert not calibrated("off").needs_validation
-
-
-def test_validation_crops_train_the_temperature_and_not_the_network():
-    method = calibrated("all")
-    term = method.step(make_batch(2, validation=True), 1.0).terms["calibration"].value
-    assert moved(term, trainable(method.temperature))
-    assert not moved(term, trainable(method.network))
-
-
-def test_temperature_depends_on_the_labels_of_validation_crops():
-    """Everything else is equal."""
-    batch = make_batch(2, validation=True)
-    values = []
-    for label in (batch.labeled.label, 1 - batch.labeled.label.clamp(min=0)):
-        crops = Labeled(batch.labeled.image, label)
-        output = calibrated("all").step(replace(batch, validation=crops), 1.0)
-        values.append(output.terms["calibration"].value)
-    assert not torch.equal(*values)
-
-
-def test_labels_are_made_from_calibrated_probabilities():
-    method = calibrated("all")
-    torch.nn.init.constant_(method.temperature.log_temperature, -3.0)
-    sharp = method.step(make_batch(2, validation=True), 1.0).monitors["kept"]
-    plain = build("bpl", 2).step(make_batch(2), 1.0).monitors["kept"]
-    assert sharp > plain + 0.1
-
-
-def test_calibration_uses_the_network_in_evaluation_mode():
-    """Validation cases must not change the statistics of batch normalization."""
-    method = build_with(
-        "bpl",
-        lambda: Network(Slope(), dims=2, outputs=1, features=1, trunk=1),
-        settings={"calibrate": "all"},
-    )
-    method.train().step(make_batch(2, validation=True), 1.0)
-    assert method.network.body.modes == [(False, False), (True, True)]  # validation, then training
-
-
-def test_prior_is_estimated_from_calibrated_probabilities():
-    means = []
-    for number in (0.0, -3.0):
-        settings = {"calibrate": "all", "threshold": ThresholdSettings(prior="labeled")}
-        method = build("bpl", 2, settings=settings)
-        torch.nn.init.constant_(method.temperature.log_temperature, number)
-        method.step(make_batch(2, validation=True), 1.0)
-        means.append(method.latent.prior.above.clone())
-    assert not torch.equal(*means)
-
-
-def test_calibration_corrects_an_overconfident_network():
-    """By hand: logits of 4 that are right in 3 of 4 voxels need a temperature of 4 / log 3."""
-    label = (torch.arange(16) % 4 > 0).long().view(1, 4, 4)
-    table = torch.full((2, 1, 4, 4), 4.0)
-    method = build_with("bpl", lambda: table_network(table), settings={"calibrate": "all"})
-    image = torch.zeros(1, 1, 4, 4)
-    batch = Batch(
-        Labeled(image, label),
-        Unlabeled(image),
-        torch.Generator().manual_seed(0),
-        validation=Labeled(image, label),
-    )
-    (slope,) = torch.autograd.grad(
-        method.step(batch, 1.0).terms["calibration"].value, trainable(method.temperature)
-    )
-    assert slope.item() < -0.01  # descent raises the temperature
-    bound, best = math.log(50), math.log(4 / math.log(3))
-    torch.nn.init.constant_(method.temperature.log_temperature, bound * math.atanh(best / bound))
-    output = method.step(batch, 1.0)
-    (slope,) = torch.autograd.grad(output.terms["calibration"].value, trainable(method.temperature))
-    assert slope.item() == pytest.approx(0, abs=1e-4)
-    monitors = output.monitors
-    assert monitors["temperature"].item() == pytest.approx(4 / math.log(3), rel=1e-4)
-    assert monitors["ece_before"].item() == pytest.approx(0.232, abs=1e-3)
-    assert monitors["ece_after"].item() < 0.01
-
-
-def test_calibration_without_validation_crops_is_rejected():
-    with pytest.raises(InputError, match="no validation crops"):
-        calibrated("all").step(make_batch(2), 1.0)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -331,11 +235,6 @@ def test_calibration_without_validation_crops_is_rejected():
 def test_invalid_threshold_setting_is_rejected(settings, words):
     with pytest.raises(UserError, match=words):
         ThresholdSettings(**settings)
-
-
-def test_unknown_calibration_is_rejected():
-    with pytest.raises(UserError, match="calibrate named"):
-        BPL.Settings(calibrate="on")
 
 
 def test_prior_is_recomputed_only_when_it_changes():
@@ -472,8 +371,8 @@ def test_high_threshold_that_selects_keeps_the_foreground(e_step):
     assert (slope * (probability - 0.5) <= 0).all()
 
 
-def with_threshold(calibrate: str = "off", **threshold: object) -> BPL:
-    settings = {"threshold": ThresholdSettings(**threshold), "calibrate": calibrate}
+def with_threshold(**threshold: object) -> BPL:
+    settings = {"threshold": ThresholdSettings(**threshold)}
     return build("bpl", 2, settings=settings).eval()
 
 
@@ -490,16 +389,6 @@ def test_mean_of_sampled_masks_converges_to_the_cdf(family):
     expected = found.threshold.cdf(found.probability)
     assert (torch.stack(masks).float().mean(0) - expected).abs().max() < 0.08
     assert expected.std() > 0.02, "thresholds all on one side would show nothing"
-
-
-@torch.no_grad()
-def test_threshold_in_prediction_applies_to_calibrated_probabilities():
-    method = with_threshold(calibrate="all")
-    torch.nn.init.constant_(method.temperature.log_temperature, 1.0)
-    found = method.predict_threshold(IMAGE)
-    logits = method.network(IMAGE).logits
-    assert torch.equal(found.probability, method.temperature(logits).sigmoid())
-    assert not torch.equal(found.probability, logits.sigmoid())
 
 
 @every_rule
@@ -536,34 +425,10 @@ MUTATIONS = [
         {"rule": "marginal"},
     ),
     Mutation(
-        "does not calibrate",
-        "return logits if self.temperature is None else self.temperature(logits)",
-        "return logits",
-        "test_labels_are_made_from_calibrated_probabilities",
-    ),
-    Mutation(
         "drops the cost of the threshold",
-        "terms, monitors = {**made.terms, **fitted.terms}",
-        "terms, monitors = {**fitted.terms}",
+        "replace(made, outputs=outputs)",
+        "replace(made, terms={}, outputs=outputs)",
         "test_every_weight_is_moved_by_some_term",
-    ),
-    Mutation(
-        "calibrates on labeled images",
-        "self.fit_temperature(batch.validation)",
-        "self.fit_temperature(batch.labeled)",
-        "test_temperature_depends_on_the_labels_of_validation_crops",
-    ),
-    Mutation(
-        "calibrates in training mode",
-        "logits = eval_logits(self.network, validation.image)",
-        "logits = self.network(validation.image).logits.detach()",
-        "test_calibration_uses_the_network_in_evaluation_mode",
-    ),
-    Mutation(
-        "estimates the prior from raw probabilities",
-        "            on_labeled.sigmoid(),",
-        "            outputs[0].logits.detach().sigmoid(),",
-        "test_prior_is_estimated_from_calibrated_probabilities",
     ),
     Mutation(
         "detaches the pseudo loss",

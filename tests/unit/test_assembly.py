@@ -15,7 +15,6 @@ from segpl.assembly import (
     TrainingVolumes,
     build_sampler,
     require_batch_fits,
-    require_validation,
 )
 from segpl.data.cache import Volume
 from segpl.data.split import Split
@@ -37,8 +36,6 @@ def sampler(
     watched: list[Volume],
     *,
     split: Split = SPLIT,
-    needs_validation: bool = False,
-    memory: int = 2**40,
 ):
     volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
     plan = SimpleNamespace(
@@ -48,11 +45,11 @@ def sampler(
         mirror_axes=(1,),
         spacing=(1.0, 2.0),
     )
-    method = SimpleNamespace(needs_unlabeled=True, needs_validation=needs_validation)
+    method = SimpleNamespace(needs_unlabeled=True)
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
     device = torch.device("cpu")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(assembly, "free_memory", lambda _: memory)
+        patched.setattr(assembly, "free_memory", lambda _: 2**40)
         config = replace(resolve({}), augment=plain_crops())
         given = TrainingVolumes(volumes, validation, watched)
         return build_sampler(config, split, plan, given, method, device)
@@ -72,27 +69,6 @@ def test_labeled_scans_serve_as_unlabeled_ones_if_there_are_none():
     assert batch.unlabeled.image.long().unique().tolist() == [4]
 
 
-def test_validation_cases_only_give_validation_crops():
-    built = sampler([], needs_validation=True)
-    seen: dict[str, set[int]] = {"labeled": set(), "unlabeled": set(), "validation": set()}
-    for step in range(20):
-        batch = built.batch(step)
-        for part, values in seen.items():
-            values.update(getattr(batch, part).image.long().unique().tolist())
-        assert torch.equal(batch.validation.image[:, 0].long(), batch.validation.label)
-    assert seen == {"labeled": {4}, "unlabeled": {5, 6, 7}, "validation": {8, 9}}
-
-
-def test_validation_cases_count_towards_the_memory_limit():
-    """The training cases alone would fit into it."""
-    training = 4 * (16 + 25 + 36 + 49) + 16  # bytes of images, and of the one label
-    memory = int(training / 0.4) + 1
-    assert isinstance(sampler([], memory=memory).labeled[0].image, torch.Tensor)
-    tight = sampler([], needs_validation=True, memory=memory)
-    for part in (tight.labeled, tight.unlabeled, tight.validation):
-        assert not any(isinstance(entry.image, torch.Tensor) for entry in part)
-
-
 def sought(**settings: object):
     """Crops of a case whose classes lie in two corners, four voxels of one, one of the other."""
     label = np.zeros((16, 16), np.int8)
@@ -104,7 +80,7 @@ def sought(**settings: object):
     plan = SimpleNamespace(
         patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 1.0), classes=classes
     )
-    method = SimpleNamespace(needs_unlabeled=True, needs_validation=False)
+    method = SimpleNamespace(needs_unlabeled=True)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
     config = resolve({"train": settings})
     given = TrainingVolumes(volumes, [], [])
@@ -128,14 +104,6 @@ def test_collapse_watch_expects_the_foreground_fraction_of_the_labeled_scans():
 def test_foreground_fraction_outside_0_to_1_is_rejected(share):
     with pytest.raises(InputError, match=rf"train\.foreground is {share}: it must be from 0 to 1"):
         resolve({"train": {"foreground": share}})
-
-
-def test_method_that_needs_validation_is_rejected_without_it():
-    bare = replace(SPLIT, validation=())
-    with pytest.raises(InputError, match=r"calibrates on validation cases.* --validation N"):
-        require_validation(SimpleNamespace(name="bpl", needs_validation=True), bare)
-    require_validation(SimpleNamespace(needs_validation=False), bare)
-    require_validation(SimpleNamespace(needs_validation=True), SPLIT)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 SETTING = re.compile(r"`(?:--set )?((?:data|split|train|network|augment|method)\.(?!json)[a-z_.]+)")
 # settings that pages name although they are gone
 REMOVED = {
+    "method.calibrate",
     "augment.flip",
     "augment.intensity",
     "augment.rotate",

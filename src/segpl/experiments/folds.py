@@ -221,11 +221,6 @@ def prepare_folds(
     """Write the run that the folds belong to; its number of steps fits into `budget`."""
     device = choose_device(config.train.device)
     run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
-    if run.method.needs_validation:  # the held-out cases could not be scored
-        raise InputError(
-            f"method '{run.method.name}' calibrates on validation cases, but --folds needs those "
-            "of each fold for scoring. Turn the calibration off, or leave out --folds."
-        )
     if budget is not None:
         first = fold_config(run.config, len(splits), 0)
         run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))

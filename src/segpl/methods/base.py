@@ -74,11 +74,6 @@ class Method(nn.Module, ABC):
         shown = label or cls.name
         return mark_reconstruction(shown) if cls.is_reconstruction else shown
 
-    @property
-    def needs_validation(self) -> bool:
-        """Whether batches must contain validation crops. No network may learn from them."""
-        return False
-
     def step(self, batch: Batch, progress: float) -> StepOutput:
         """One EM iteration on a batch, at `progress` in [0, 1] of the training."""
         if self.needs_unlabeled:

@@ -9,23 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segpl.errors import InputError, unknown
-from segpl.losses import targets_of
-from segpl.methods.base import (
-    Method,
-    ThresholdPrediction,
-    eval_logits,
-    forward_together,
-    mask_padding,
-)
+from segpl.methods.base import Method, ThresholdPrediction, forward_together, mask_padding
 from segpl.methods.latent_threshold import LatentThreshold, ThresholdSettings
 from segpl.methods.settings import LinearRampSettings
 from segpl.networks.network import Network
-from segpl.threshold.calibration import Temperature, batch_calibration_error
 from segpl.threshold.priors import StepPredictions
-from segpl.types import Batch, Labeled, LabelSets, NetOutput, PseudoLabels, StepOutput, Term
-
-CALIBRATIONS = ("off", "all", "class")
+from segpl.types import Batch, LabelSets, NetOutput, PseudoLabels, StepOutput
 
 
 class BPL(Method):
@@ -49,35 +38,18 @@ class BPL(Method):
     @dataclass(frozen=True)
     class Settings(LinearRampSettings):
         threshold: ThresholdSettings = field(default_factory=ThresholdSettings)
-        # temperature scaling on validation crops: `off`, one temperature for `all`, or per `class`
-        calibrate: str = "off"
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.calibrate not in CALIBRATIONS:
-                raise unknown("method.calibrate", self.calibrate, CALIBRATIONS)
 
     settings: Settings
 
     def __init__(self, build: Callable[[], Network], settings: Settings) -> None:
         super().__init__(build, settings)
         self.latent = LatentThreshold(settings.threshold, self.network)
-        self.temperature: Temperature | None = None
-        if settings.calibrate != "off":
-            self.temperature = Temperature(
-                self.network.outputs if settings.calibrate == "class" else 1
-            )
-
-    @property
-    def needs_validation(self) -> bool:
-        return self.temperature is not None
 
     def label(self, batch: Batch, progress: float) -> LabelSets:
-        """E-step: infer the threshold from calibrated probabilities, and label with it."""
+        """E-step: infer the threshold from the probabilities, and label with it."""
         unlabeled = self.unlabeled(batch)
-        fitted = self.fit_temperature(batch.validation)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
-        on_labeled, on_unlabeled = (self.calibrate(output.logits) for output in outputs)
+        on_labeled, on_unlabeled = (output.logits.detach() for output in outputs)
         predictions = StepPredictions(
             on_labeled.sigmoid(),
             batch.labeled.label,
@@ -87,8 +59,7 @@ class BPL(Method):
         made: PseudoLabels = self.latent(
             predictions, on_unlabeled, outputs[1].to_pool, batch.generator
         )
-        terms, monitors = {**made.terms, **fitted.terms}, {**made.monitors, **fitted.monitors}
-        return (replace(made, terms=terms, monitors=monitors, outputs=outputs),)
+        return (replace(made, outputs=outputs),)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels."""
@@ -97,34 +68,6 @@ class BPL(Method):
         loss = self.loss(on_unlabeled.logits, made.target, made.weight)
         return self.semi_supervised(batch, on_labeled, made, loss, progress)
 
-    @torch.no_grad()
-    def calibrate(self, logits: Tensor) -> Tensor:
-        logits = logits.detach()
-        return logits if self.temperature is None else self.temperature(logits)
-
-    def fit_temperature(self, validation: Labeled | None) -> StepOutput:
-        """The term that fits the temperature to validation crops, and its effect as monitors."""
-        if self.temperature is None:
-            return StepOutput({})
-        if validation is None:
-            raise InputError(
-                f"method.calibrate is '{self.settings.calibrate}', but the batch has no validation "
-                "crops. Hold out cases with --validation N."
-            )
-        logits = eval_logits(self.network, validation.image)
-        target, weight = targets_of(validation.label, logits.shape[1])
-        before, after = (
-            batch_calibration_error(answer.sigmoid(), target, weight)
-            for answer in (logits, self.calibrate(logits))
-        )
-        monitors = {
-            "ece_before": before,
-            "ece_after": after,
-            "temperature": self.temperature.value.detach().mean(),
-        }
-        term = Term(self.temperature.loss(logits, validation.label))
-        return StepOutput({"calibration": term}, monitors)
-
     def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         output: NetOutput = self.network(image)
-        return self.latent.predict(self.calibrate(output.logits).sigmoid(), output.features)
+        return self.latent.predict(output.logits.sigmoid(), output.features)

@@ -98,14 +98,9 @@ def question(**changes: object) -> Question:
 
 
 RUNS = [
-    make_record(
-        method, seed, dice, validation=list(BASE + shift), settings={"method.calibrate": calibrate}
-    )
+    make_record(method, seed, dice, validation=list(BASE + shift))
     for seed in range(5)
-    for method, shift, dice, calibrate in (
-        ("segpl", 0.0, [0.9, 0.8], "off"),
-        ("cps", 0.1, [0.4, 0.3], "all"),
-    )
+    for method, shift, dice in (("segpl", 0.0, [0.9, 0.8]), ("cps", 0.1, [0.4, 0.3]))
 ]
 
 
@@ -119,12 +114,6 @@ def test_questions_are_answered_on_validation_cases_unless_they_ask_for_test_cas
         "No significant difference between cps and segpl: -0.500 Dice (95% CI -0.500 to -0.500; "
         "lower in 2 of 2 cases; p = 0.500).",
     )
-
-
-def test_methods_calibrated_on_validation_cases_are_named():
-    answer = answer_question(question(), collect(*RUNS))
-    assert answer.sentences[1].startswith("cps was calibrated on the labels of these validation")
-    assert len(answer_question(question(cases="test"), collect(*RUNS)).sentences) == 1
 
 
 def test_page_warns_against_choosing_by_test_scores():

@@ -73,7 +73,6 @@ class TrainingTrial:
             augment=self.config.augment,
             seed=self.config.train.seed,
             device=self.device,
-            validation=volumes[:half] if self.method.needs_validation else (),
             mirror_axes=load.plan.mirror_axes,
             spacing=load.plan.spacing,
         )

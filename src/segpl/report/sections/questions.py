@@ -73,13 +73,6 @@ def answer_question(
         describe(label, question.reference, each, comparisons=len(others))
         for label, each in differences.items()
     ]
-    if question.cases == "validation":
-        sentences += [
-            f"{label} was calibrated on the labels of these validation cases; its score is "
-            "optimistic."
-            for label in question.labels
-            if any(r.settings.get("method.calibrate", "off") != "off" for r in found.of(label))
-        ]
     return QuestionAnswer(
         question,
         dataset,
