@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from segpl.report.figures import INK, make_plain
-from segpl.threshold.base import FAMILIES, Distribution
+from segpl.threshold.base import FAMILIES, Prior
 from segpl.threshold.histogram import threshold_grid
 from segpl.threshold.rules import RULES, binarize, select
 
@@ -39,7 +39,7 @@ class Example:
     """A distribution of the threshold, and how it differs from the prior."""
 
     name: str
-    threshold: Distribution  # of shape (1,), in double precision: differences of it are drawn
+    threshold: Prior  # of shape (1,), in double precision: differences of it are drawn
 
     @property
     def label(self) -> str:
@@ -75,7 +75,7 @@ def examples_of(family: str) -> list[Example]:
     return [Example("prior", kind.prior(mean, std)), *posteriors]
 
 
-def density(threshold: Distribution, edges: Tensor) -> Tensor:
+def density(threshold: Prior, edges: Tensor) -> Tensor:
     r"""Mean density between neighboring edges, $(F(e_{i+1}) - F(e_i)) / (e_{i+1} - e_i)$."""
     return threshold.cdf(edges).diff() / edges.diff()
 

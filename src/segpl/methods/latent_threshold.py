@@ -17,7 +17,7 @@ from segpl.networks.graphs import Function, Recordable
 from segpl.networks.heads import ThresholdMap
 from segpl.networks.network import Network
 from segpl.resize import POOLED_SIDE, average_pool
-from segpl.threshold.base import FAMILIES, Distribution
+from segpl.threshold.base import FAMILIES, Distribution, Prior
 from segpl.threshold.categorical import Categorical
 from segpl.threshold.exact import dice_of_thresholds, grid_posterior
 from segpl.threshold.histogram import GRID_POINTS
@@ -251,7 +251,7 @@ class Inferred:
 class References:
     """The prior in the forms that inference needs."""
 
-    prior: Distribution
+    prior: Prior
     anchor: tuple[Tensor, ...]  # initial posterior of the head; empty without a head
     log_mass: Tensor  # (G,) of the prior per grid cell; empty if unused
 

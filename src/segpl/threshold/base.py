@@ -15,8 +15,8 @@ from torch import Tensor
 from segpl.registry import Registry
 
 
-class Distribution(ABC):
-    """The distribution of a threshold."""
+class Prior(ABC):
+    """The distribution of a threshold before an image is seen."""
 
     @property
     @abstractmethod
@@ -25,6 +25,14 @@ class Distribution(ABC):
     @property
     @abstractmethod
     def std(self) -> Tensor: ...
+
+    @abstractmethod
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability that the threshold is below `value`; differentiable in the parameters."""
+
+
+class Distribution(Prior):
+    """The distribution of a threshold."""
 
     @property
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -36,11 +44,7 @@ class Distribution(ABC):
         """Draw one sample; differentiable in the parameters if the family allows it."""
 
     @abstractmethod
-    def cdf(self, value: Tensor) -> Tensor:
-        """Probability that the threshold is below `value`; differentiable in the parameters."""
-
-    @abstractmethod
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         """KL divergence from a prior of the same family, one number per threshold."""
 
 
@@ -52,11 +56,11 @@ class Family(ABC):
     parameters: ClassVar[int]  # per posterior
 
     @abstractmethod
-    def prior(self, mean: Tensor, std: Tensor) -> Distribution:
+    def prior(self, mean: Tensor, std: Tensor) -> Prior:
         """Return the prior with this mean and standard deviation."""
 
     @abstractmethod
-    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Prior) -> tuple[Tensor, ...]:
         """Return the parameters of the posterior closest to a prior, the origin of `shifted`.
 
         It may need an iterative solver, so cache it while the prior does not change.

@@ -8,9 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 from torch.nn import functional as F
 
-from segpl.threshold.base import Distribution, Family
+from segpl.threshold.base import Family, Prior
 from segpl.threshold.beta_prior import Beta, beta_from_moments
-from segpl.threshold.kumaraswamy import Kumaraswamy, complement, kumaraswamy_moments
+from segpl.threshold.kumaraswamy import Kumaraswamy, complement
 from segpl.threshold.parameters import MAX_LOG_SCALE, clip_moments, soft_clip, solve_moments
 
 MAX_SHIFT = 16.0  # of the median, in standard deviations of the prior
@@ -38,12 +38,12 @@ class BetaFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Beta:
         return beta_from_moments(*clip_moments(mean, std))
 
-    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Prior) -> tuple[Tensor, ...]:
         mean, std = prior.mean, prior.std
         unit = std / (mean * (1 - mean))  # standard deviation of the logit, for a narrow prior
 
         def moments(logit: Tensor, log_a: Tensor) -> tuple[Tensor, Tensor]:
-            return kumaraswamy_moments(kumaraswamy_with_median(logit, log_a))
+            return kumaraswamy_with_median(logit, log_a).moments
 
         return *solve_moments(moments, (mean.logit(), -unit.log()), mean, std), unit
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from segpl.threshold.base import Distribution
+from segpl.threshold.base import Prior
 from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
 from segpl.threshold.tables import interpolate_table
 
@@ -17,11 +17,11 @@ TABLE_REACH = 20.0  # half-width of the table, in standard deviations of the log
 
 
 @dataclass(frozen=True, slots=True)
-class Beta(Distribution):
+class Beta(Prior):
     r"""$p(T) \propto T^{\alpha - 1} (1 - T)^{\beta - 1}$.
 
     Posteriors are Kumaraswamy distributions, which have closed forms. The CDF of a Beta is a table
-    accurate to 5e-5, and its samples carry no gradient.
+    accurate to 5e-5.
     """
 
     alpha: Tensor
@@ -70,33 +70,11 @@ class Beta(Distribution):
         dtype = self.alpha.dtype
         return (mass / mass[..., -1:]).to(dtype), lowest.to(dtype), step.to(dtype)
 
-    def sample(self, generator: torch.Generator) -> Tensor:
-        """Draw one sample, without a gradient."""
-        with torch.no_grad():
-            table, lowest, step = self._table()
-            shape = (*table.shape[:-1], 1)
-            device, dtype = table.device, table.dtype
-            uniform = torch.rand(shape, generator=generator, device=device, dtype=dtype)
-            cell = torch.searchsorted(table, uniform).clamp(
-                1, TABLE_CELLS
-            )  # index of the entry above
-            above, below = table.gather(-1, cell), table.gather(-1, cell - 1)
-            width = (above - below).clamp(min=torch.finfo(table.dtype).tiny)
-            position = (cell - 1 + (uniform - below) / width).squeeze(-1)
-            return clip_open_unit((lowest + step * position).sigmoid())
-
     def cdf(self, value: Tensor) -> Tensor:
         table, lowest, step = self._table()
         value = value.to(table.dtype)
         position = (clip_open_unit(value).logit() - lowest) / step
         return with_cdf_ends(interpolate_table(table, position.clamp(0, TABLE_CELLS)), value)
-
-    def kl(self, prior: Distribution) -> Tensor:
-        r"""KL from another Beta, with $E[\log T] = \psi(\alpha) - \psi(\alpha + \beta)$."""
-        assert isinstance(prior, Beta), "a Beta has a Beta prior"
-        whole = torch.digamma(self.alpha + self.beta)
-        logs = torch.digamma(self.alpha) - whole, torch.digamma(self.beta) - whole
-        return self.expected_log(*logs) - prior.expected_log(*logs)
 
 
 def beta_from_moments(mean: Tensor, std: Tensor) -> Beta:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from segpl.threshold.base import Distribution, Family
+from segpl.threshold.base import Distribution, Family, Prior
 from segpl.threshold.beta_prior import beta_from_moments
 from segpl.threshold.histogram import GRID_POINTS, threshold_grid
 from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments
@@ -67,7 +67,7 @@ class Categorical(Distribution):
         # the rounded weights do not sum to exactly 1
         return interpolate_table(table / table[..., -1:], position.clamp(0, cells))
 
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         r"""$\sum_i w_i (\log w_i - \log w^0_i)$."""
         assert isinstance(prior, Categorical), "a categorical posterior has a categorical prior"
         log_ratio = self.logits.log_softmax(-1) - prior.logits.log_softmax(-1)  # (..., G)
@@ -108,7 +108,7 @@ class CategoricalFamily(Family):
         guess = mean.logit(), strength.log()
         return _beta_shaped(*solve_moments(lambda *p: _beta_shaped(*p).moments, guess, mean, std))
 
-    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Prior) -> tuple[Tensor, ...]:
         assert isinstance(prior, Categorical), "of this family"
         return (prior.logits,)
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from segpl.threshold.base import Distribution
+from segpl.threshold.base import Distribution, Prior
 from segpl.threshold.beta_prior import Beta
 from segpl.threshold.parameters import clip_open_unit, with_cdf_ends
-from segpl.threshold.quadrature import Nodes, expected, expected_std, quadrature_moments
+from segpl.threshold.quadrature import Nodes, expected, expected_std
 
 EULER = 0.5772156649015329
 LARGE = 15.0  # beyond it, 1 + e^-x is 1 in float32
@@ -65,12 +65,6 @@ def _quantile_nodes(dtype: torch.dtype, device: torch.device) -> Nodes:
     """
     nodes = torch.linspace(-18, 18, 65, dtype=dtype, device=device)
     return nodes, (F.logsigmoid(nodes) + F.logsigmoid(-nodes)).softmax(0)
-
-
-def kumaraswamy_moments(distribution: Kumaraswamy) -> tuple[Tensor, Tensor]:
-    """Mean and std in one pass."""
-    log_a, log_b = distribution.log_a, distribution.log_b
-    return quadrature_moments(_quantile_at, distribution.nodes, log_a, log_b)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class Kumaraswamy(Distribution):
         rest = complement(self.log_a + loglog) + self.log_b  # of 1 - F
         return with_cdf_ends(-torch.expm1(-rest.clamp(-80, 5).exp()), value)
 
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         r"""KL divergence from a Beta prior.
 
         $$E_q[\log q(T)] - (\alpha - 1) E_q[\log T] - (\beta - 1) E_q[\log(1 - T)]

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segpl.threshold.base import Distribution, Family
+from segpl.threshold.base import Distribution, Family, Prior
 from segpl.threshold.normal import Normal, shift_normal
 from segpl.threshold.parameters import clip_moments, clip_open_unit, solve_moments, with_cdf_ends
-from segpl.threshold.quadrature import Nodes, expected, expected_std, quadrature_moments
+from segpl.threshold.quadrature import Nodes, expected, expected_std
 
 
 @cache
@@ -28,11 +28,6 @@ def _normal_nodes(dtype: torch.dtype, device: torch.device) -> Nodes:
 
 def _sigmoid_at(node: Tensor, location: Tensor, scale: Tensor) -> Tensor:
     return (location + scale * node).sigmoid()
-
-
-def _logit_normal_moments(location: Tensor, log_scale: Tensor) -> tuple[Tensor, Tensor]:
-    nodes = _normal_nodes(location.dtype, location.device)
-    return quadrature_moments(_sigmoid_at, nodes, location, log_scale.exp())
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class LogitNormal(Distribution):
         value = value.to(self.logit.mean.dtype)
         return with_cdf_ends(self.logit.cdf(clip_open_unit(value).logit()), value)
 
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         """KL of the two normals, since KL is invariant under a change of variables."""
         assert isinstance(prior, LogitNormal), "a logit-normal posterior has a logit-normal prior"
         return self.logit.kl(prior.logit)
@@ -87,10 +82,13 @@ class LogitNormalFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> LogitNormal:
         mean, std = clip_moments(mean, std)
         start = mean.logit(), (std / (mean * (1 - mean))).log()
-        location, log_scale = solve_moments(_logit_normal_moments, start, mean, std)
-        return LogitNormal(Normal(location, 2 * log_scale))
 
-    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
+        def logit_normal(location: Tensor, log_scale: Tensor) -> LogitNormal:
+            return LogitNormal(Normal(location, 2 * log_scale))
+
+        return logit_normal(*solve_moments(lambda *p: logit_normal(*p).moments, start, mean, std))
+
+    def anchor(self, prior: Prior) -> tuple[Tensor, ...]:
         assert isinstance(prior, LogitNormal), "of this family"
         return prior.logit.location, prior.logit.log_variance
 

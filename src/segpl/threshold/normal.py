@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segpl.threshold.base import Distribution, Family
+from segpl.threshold.base import Distribution, Family, Prior
 from segpl.threshold.parameters import MAX_LOG_SCALE, MIN_STD, soft_clip
 
 # stds from 1e-6 to 1e6: a narrower CDF is a step function in float32
@@ -49,7 +49,7 @@ class Normal(Distribution):
         precision = (-0.5 * self.log_variance.clamp(*LOG_VARIANCE_RANGE)).exp() * math.sqrt(0.5)
         return 0.5 * torch.erfc((self.mean - value.to(precision.dtype)) * precision)
 
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         r"""KL divergence from a normal prior, the last line of [Xu2024, eq. 20].
 
         $$\log\sigma_\beta - \log\sigma + \frac{\sigma^2 + (\mu - \mu_\beta)^2}{2\sigma_\beta^2}
@@ -83,7 +83,7 @@ class NormalFamily(Family):
     def prior(self, mean: Tensor, std: Tensor) -> Normal:
         return Normal(mean, 2 * std.clamp(min=MIN_STD).log())
 
-    def anchor(self, prior: Distribution) -> tuple[Tensor, ...]:
+    def anchor(self, prior: Prior) -> tuple[Tensor, ...]:
         assert isinstance(prior, Normal), "of this family"
         return prior.location, prior.log_variance
 

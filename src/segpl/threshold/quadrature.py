@@ -46,19 +46,5 @@ def expected_std(
         return (function(node, *parameters) - center) ** 2
 
     # the variance is minimal at the mean, so no derivative flows through it
-    return safe_sqrt(expected(squared_deviation, nodes, mean.detach(), *parameters))
-
-
-def quadrature_moments(
-    function: Callable[..., Tensor], nodes: Nodes, *parameters: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Both moments in one pass, without chunks: faster for a few thresholds."""
-    positions, weights = (part.view(-1, *[1] * parameters[0].dim()) for part in nodes)
-    values = function(positions, *parameters)  # (nodes, ...)
-    mean = (weights * values).sum(0)
-    return mean, safe_sqrt((weights * (values - mean) ** 2).sum(0))
-
-
-def safe_sqrt(variance: Tensor) -> Tensor:
-    """Square root with a finite derivative at 0."""
-    return variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()
+    variance = expected(squared_deviation, nodes, mean.detach(), *parameters)
+    return variance.clamp(min=torch.finfo(variance.dtype).tiny).sqrt()  # finite derivative at 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from segpl.resize import resize_linear
-from segpl.threshold.base import Distribution
+from segpl.threshold.base import Distribution, Prior
 
 # scope -> whether images and whether classes have separate thresholds
 SCOPES: dict[str, tuple[bool, bool]] = {
@@ -73,5 +73,5 @@ class CoarseDraws(Distribution):
     def cdf(self, value: Tensor) -> Tensor:
         return self.voxels.cdf(value)
 
-    def kl(self, prior: Distribution) -> Tensor:
+    def kl(self, prior: Prior) -> Tensor:
         return self.voxels.kl(prior)

@@ -63,13 +63,6 @@ def test_kl_is_zero_if_the_kumaraswamy_is_a_beta(a, b):
     assert kumaraswamy(a, b).kl(beta(a, b)).item() == pytest.approx(0, abs=1e-4)
 
 
-def test_kl_of_two_betas_agrees_with_torch():
-    theirs = torch.distributions.kl_divergence(
-        torch.distributions.Beta(3.0, 4.0), torch.distributions.Beta(9.0, 0.7)
-    )
-    assert beta(3.0, 4.0).kl(beta(9.0, 0.7)).item() == pytest.approx(theirs.item(), rel=1e-4)
-
-
 @pytest.mark.parametrize(("alpha", "other"), [*SHAPES, (0.15, 3.0), (1250.0, 1250.0)])
 def test_cdf_table_of_the_prior_agrees_with_scipy(alpha, other):
     value = torch.linspace(0, 1, 501)
@@ -86,13 +79,11 @@ def test_first_offset_shifts_the_threshold_and_the_second_widens_it():
     assert posterior.std[2] / posterior.std[0] == pytest.approx(math.exp(0.5), rel=0.1)
 
 
-def test_posterior_samples_are_differentiable_and_prior_samples_are_not():
+def test_posterior_samples_are_differentiable():
     log_a = torch.tensor(1.0, requires_grad=True)
     generator = torch.Generator().manual_seed(0)
     Kumaraswamy(log_a, torch.tensor(1.0)).sample(generator).backward()
     assert log_a.grad.item() != 0
-    alpha = torch.tensor(2.0, requires_grad=True)
-    assert not Beta(alpha, torch.tensor(2.0)).sample(generator).requires_grad
 
 
 def quantiles(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
