@@ -16,11 +16,13 @@ from segpl.networks.unet import Block
 from segpl.resize import average_pool, resize_linear
 from segpl.threshold.normal import Normal
 
+HIDDEN = 8  # channels
 
-def hidden_layers(dims: int, features: int, width: int) -> list[nn.Module]:
+
+def hidden_layers(dims: int, features: int) -> list[nn.Module]:
     """A normalized 3x3(x3) convolution with ReLU, for small images."""
-    convolution = CONVOLUTIONS[dims](features, width, 3, padding=1, bias=False)
-    return [convolution, nn.GroupNorm(1, width), nn.ReLU()]
+    convolution = CONVOLUTIONS[dims](features, HIDDEN, 3, padding=1, bias=False)
+    return [convolution, nn.GroupNorm(1, HIDDEN), nn.ReLU()]
 
 
 class ThresholdHead(nn.Module):
@@ -31,12 +33,12 @@ class ThresholdHead(nn.Module):
     fixed threshold of SegPL, and the standard deviation at that of the prior.
     """
 
-    def __init__(self, dims: int, features: int, *, start_std: float, width: int = 8) -> None:
+    def __init__(self, dims: int, features: int, *, start_std: float) -> None:
         super().__init__()
         convolution = CONVOLUTIONS[dims]
-        self.block = nn.Sequential(*hidden_layers(dims, features, width))
-        self.mean = convolution(width, 1, 1)
-        self.log_variance = convolution(width, 1, 1)
+        self.block = nn.Sequential(*hidden_layers(dims, features))
+        self.mean = convolution(HIDDEN, 1, 1)
+        self.log_variance = convolution(HIDDEN, 1, 1)
         for layer, start in ((self.mean, 0.5), (self.log_variance, 2 * math.log(start_std))):
             nn.init.normal_(layer.weight, std=0.01)
             assert layer.bias is not None
@@ -45,9 +47,9 @@ class ThresholdHead(nn.Module):
     def forward(self, pooled: Tensor) -> Normal:
         # half precision would round a threshold near 0.5
         with torch.autocast(pooled.device.type, enabled=False):
-            hidden = self.block(pooled.float())  # (B, width, *coarse)
+            hidden = self.block(pooled.float())  # (B, HIDDEN, *coarse)
             # the layers are linear, so their mean output is that for the mean
-            mean = hidden.mean([0, *range(2, hidden.dim())])  # (width,)
+            mean = hidden.mean([0, *range(2, hidden.dim())])  # (HIDDEN,)
             return Normal(*(apply_to_vector(one, mean) for one in (self.mean, self.log_variance)))
 
 
@@ -63,13 +65,11 @@ class ThresholdMap(nn.Module):
     is at the prior.
     """
 
-    def __init__(
-        self, dims: int, features: int, *, parameters: int, thresholds: int, width: int = 8
-    ) -> None:
+    def __init__(self, dims: int, features: int, *, parameters: int, thresholds: int) -> None:
         super().__init__()
         self.per_threshold, self.thresholds = parameters, thresholds
-        self.block = nn.Sequential(*hidden_layers(dims, features, width))
-        self.last = CONVOLUTIONS[dims](width, parameters * thresholds, 1)
+        self.block = nn.Sequential(*hidden_layers(dims, features))
+        self.last = CONVOLUTIONS[dims](HIDDEN, parameters * thresholds, 1)
         nn.init.normal_(self.last.weight, std=0.01)
         assert self.last.bias is not None
         nn.init.zeros_(self.last.bias)
@@ -88,16 +88,11 @@ class JigsawHead(nn.Module):
     Pooling leaves two voxels per tile and axis, so the linear layer can tell positions apart.
     """
 
-    def __init__(
-        self, dims: int, features: int, *, tiles: int, orders: int, width: int = 8
-    ) -> None:
+    def __init__(self, dims: int, features: int, *, tiles: int, orders: int) -> None:
         super().__init__()
-        self.side = side = 2 * tiles
-        self.block = nn.Sequential(
-            *hidden_layers(dims, features, width),
-            nn.Flatten(),
-            nn.Linear(width * side**dims, orders),
-        )
+        self.side = 2 * tiles
+        layers = [*hidden_layers(dims, features), nn.Flatten()]
+        self.block = nn.Sequential(*layers, nn.Linear(HIDDEN * self.side**dims, orders))
 
     def forward(self, features: Tensor) -> Tensor:
         """Return float32 logits (B, orders)."""

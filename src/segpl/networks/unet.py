@@ -37,10 +37,10 @@ class InstanceNorm(nn.Module):
     training step on a GPU. Plain sums need no conversion, and the compiler fuses them.
     """
 
-    def __init__(self, width: int, *, affine: bool = True) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width)) if affine else None
-        self.bias = nn.Parameter(torch.zeros(width)) if affine else None
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, features: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
@@ -51,10 +51,8 @@ class InstanceNorm(nn.Module):
         exact = features.float()  # (B, F, *S)
         variance, mean = torch.var_mean(exact, axes, correction=0, keepdim=True)
         normed = (exact - mean) * torch.rsqrt(variance + VARIANCE_EPSILON)
-        if self.weight is not None and self.bias is not None:
-            shape = (-1, *[1] * len(axes))
-            normed = normed * self.weight.view(shape) + self.bias.view(shape)
-        return normed.to(features.dtype)
+        shape = (-1, *[1] * len(axes))
+        return (normed * self.weight.view(shape) + self.bias.view(shape)).to(features.dtype)
 
 
 NORMS: dict[str, dict[int, type[nn.Module]]] = {
@@ -81,10 +79,10 @@ def two_convolutions(
     margin = tuple(side // 2 for side in sides)
     return [
         convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
-        normalization(width, affine=True),
+        normalization(width),
         nn.LeakyReLU(SLOPE, inplace=True),
         convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
-        normalization(width, affine=True),
+        normalization(width),
     ]
 
 
@@ -107,25 +105,17 @@ class ResidualBlock(nn.Module):
     """
 
     def __init__(
-        self,
-        dims: int,
-        channels: int,
-        width: int,
-        *,
-        norm: str,
-        stride: Sequence[int] = (),
-        kernel: Sequence[int] = (),
+        self, dims: int, channels: int, width: int, *, stride: Sequence[int] = (), **options: Any
     ) -> None:
         super().__init__()
-        self.block = nn.Sequential(
-            *two_convolutions(dims, channels, width, norm=norm, stride=stride, kernel=kernel)
-        )
+        layers = two_convolutions(dims, channels, width, stride=stride, **options)
+        self.block = nn.Sequential(*layers)
         self.shortcut = nn.Sequential()
         if any(step > 1 for step in stride):
             self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # same call in 2D and 3D
         if channels != width:
             self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
-            self.shortcut.append(NORMS[norm][dims](width, affine=True))
+            self.shortcut.append(NORMS[options["norm"]][dims](width))
         self.activation = nn.LeakyReLU(SLOPE, inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
