@@ -149,11 +149,12 @@ def require_usable(inspection: Inspection) -> None:
 def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
     """The plan named by `data.plan`, otherwise one derived from the data."""
     if config.data.plan:
-        plan = named_plan(config)
+        plan = Plan.read(Path(config.data.plan))
     else:
         device = choose_device(config.train.device)
         resources = Resources(free_memory(device), device.type != "cpu", seconds)
-        plan = with_batch(derive_plan(inspection, resources), config)
+        plan = derive_plan(inspection, resources)
+    plan = replace(plan, batch=config.train.batch or plan.batch)
     plan.check(config.data.plan or "the plan")
     if plan.dims != inspection.dims:
         raise InputError(
@@ -168,14 +169,6 @@ def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
             f"images have {sorted(found)}. Use a plan made for this dataset."
         )
     return plan
-
-
-def named_plan(config: Config) -> Plan:
-    return with_batch(Plan.read(Path(config.data.plan)), config)
-
-
-def with_batch(plan: Plan, config: Config) -> Plan:
-    return replace(plan, batch=config.train.batch or plan.batch)
 
 
 def build_method(config: Config, plan: Plan) -> Method:

@@ -25,15 +25,13 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from segpl.cli.options import (
-    add_engine,
-    add_overrides,
-    chosen_engine,
-    engine_options,
-    require_script,
-)
+from segpl.cli.options import add_engine, add_overrides, chosen_engine, require_script
+
+if TYPE_CHECKING:
+    from segpl.experiments.engines.base import Engine
+    from segpl.experiments.experiment import Experiment
 
 EXPERIMENT_OPTIONS = ("phantom", "methods", "seeds", "steps", "labeled", "test", "device")
 
@@ -99,24 +97,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from segpl.api import compare
+    from segpl.api import read_comparison
     from segpl.display import plain_console
+    from segpl.experiments.compare import run_experiment
     from segpl.report.tables import print_table
 
     described = {name: getattr(args, name) for name in EXPERIMENT_OPTIONS}
-    described |= {"source": args.source or "", "overrides": args.set}
+    experiment = read_comparison(args.source or "", overrides=args.set, **described)
+    engine = chosen_engine(args, args.out)
     if args.dry_run or args.print:
-        show_plan(args, described)
+        show_plan(args, experiment, engine)
         return 0
-    result = compare(
-        out=args.out,
-        on=args.on,
-        data=args.data,
-        only=args.only,
-        command=shlex.join(["segpl", *sys.argv[1:]]),
-        **described,
-        **engine_options(args),
-    )
+    command = shlex.join(["segpl", *sys.argv[1:]])
+    where = {"root": args.data, "only": args.only, "engine": engine}
+    result = run_experiment(experiment, args.out, command=command, **where)
     console = plain_console()
     for answer in result.answers:
         console.print(f"\n{answer.title}")
@@ -131,15 +125,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if result.failures else 0
 
 
-def show_plan(args: argparse.Namespace, described: dict[str, Any]) -> None:
+def show_plan(args: argparse.Namespace, experiment: Experiment, engine: Engine) -> None:
     """Print the batch script of Slurm, or the number of runs and their expected time."""
-    from segpl.api import read_comparison
     from segpl.display import plain_console
     from segpl.experiments.estimate import batch_script, estimate_comparison
 
     console = plain_console()
-    experiment = read_comparison(**described)
-    engine = chosen_engine(args, args.out)
     if args.print:
         script = batch_script(experiment, args.out, require_script(engine), args.only)
         console.print(script)

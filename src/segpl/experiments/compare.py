@@ -16,7 +16,7 @@ from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
     TrainingJob,
-    finished_jobs,
+    listed_jobs,
     plan_jobs,
     reject_changed_settings,
     reject_repeated_runs,
@@ -97,7 +97,8 @@ def gather_jobs(
     for dataset in experiment.datasets:
         folder = out / dataset.name
         if only and dataset.name not in only:
-            jobs += finished_jobs(experiment, dataset, folder)
+            listed = listed_jobs(experiment, dataset, folder)
+            jobs += listed if any(job.is_scored for job in listed) else []
         else:
             jobs += plan_jobs(
                 experiment, dataset, folder, root=root, derive_plans=derive_plans, quiet=quiet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from segpl.experiments.phantom_data import PELVIS_LABELED, PELVIS_UNLABELED, make_pelvis
 from segpl.experiments.scoring import score_run
@@ -19,14 +18,6 @@ class DemoSettings:
     steps: int = 400
     seed: int = 0
     methods: tuple[str, ...] = (BASELINE, DEFAULT_METHOD)
-
-    def sections(self, method: str, plan: Path) -> dict[str, dict[str, Any]]:
-        """Settings of a run; only the method differs between runs."""
-        return {
-            "data": {"plan": str(plan.resolve())},
-            "train": {"steps": self.steps, "seed": self.seed, "ratio": 1},
-            "method": {"name": method},
-        }
 
     @property
     def command(self) -> str:
@@ -43,7 +34,10 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCo
         run = train(
             data,
             out=out / "runs" / method,
-            settings=settings.sections(method, plan),
+            method=method,
+            steps=settings.steps,
+            seed=settings.seed,
+            settings={"data": {"plan": str(plan.resolve())}, "train": {"ratio": 1}},
             resume=True,
             quiet=quiet,
         )

@@ -102,14 +102,6 @@ def plan_jobs(
             yield TrainingJob(dataset.name, label, seed, run, content, own, plan, planning)
 
 
-def finished_jobs(
-    experiment: Experiment, dataset: ExperimentDataset, folder: Path
-) -> Iterator[TrainingJob]:
-    """Finished runs on a dataset that this call does not train on."""
-    jobs = listed_jobs(experiment, dataset, folder)
-    yield from jobs if any(job.is_scored for job in jobs) else ()
-
-
 def listed_jobs(
     experiment: Experiment, dataset: ExperimentDataset, folder: Path
 ) -> list[TrainingJob]:

@@ -39,12 +39,10 @@ def score_run(run: Run) -> list[Score]:
     return score_masks(predictions, data.path, run.path / "scores.csv", layout=data.layout)
 
 
-def score_masks(
-    predictions: Path, labels: str | Path, out: Path, *, layout: str | None
-) -> list[Score]:
-    """Score masks by the metrics that a report needs, and write the table."""
-    metrics = (*DEFAULT_METRICS, "volume", "label_volume")
-    scores = evaluate_folders(predictions, labels, metrics=metrics, layout=layout)
+def score_masks(predictions: Path, labels: str | Path, out: Path, **options: Any) -> list[Score]:
+    """Score masks, by default by the metrics that a report needs, and write the table."""
+    options = {"metrics": (*DEFAULT_METRICS, "volume", "label_volume"), **options}
+    scores = evaluate_folders(predictions, labels, **options)
     write_scores(out, scores)
     return scores
 
@@ -68,12 +66,8 @@ def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
     is_new = not any((path / name).exists() for name in MASK_FOLDERS)
     unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
     if set(record.predicted) & set(split.test):
-        score_masks(
-            path / "predictions",
-            record.dataset,
-            path / "scores.csv",
-            layout=record.settings.get("data.layout"),
-        )
+        layout = record.settings.get("data.layout")
+        score_masks(path / "predictions", record.dataset, path / "scores.csv", layout=layout)
     elif is_new and split.test:
         if not quiet:
             say(f"Predicting and scoring the {count_noun(len(split.test), 'test case')} of {path}")
@@ -94,15 +88,10 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     predictions = path / "predictions"
     predict_again(run, predictions, probabilities=True)
     predict_again(run, path / "samples", samples=SAMPLES)
+    data, scores = run.config.data, path / "scores.csv"
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
-        scores = evaluate_folders(
-            predictions,
-            run.config.data.path,
-            metrics=tuple(METRICS),
-            layout=run.config.data.layout,
-            advance=advance,
-        )
-    write_scores(path / "scores.csv", scores)
+        options = {"metrics": tuple(METRICS), "layout": data.layout, "advance": advance}
+        score_masks(predictions, data.path, scores, **options)
 
 
 def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> list[Path]:
