@@ -231,15 +231,13 @@ class Run:
                 image of nibabel or SimpleITK.
             spacing: voxel size of an array in mm, one number per axis.
             affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
-            overlap: overlap of neighboring windows, as a fraction of the window.
+            overlap: as for `predict`, like the arguments that follow.
             samples: number of sampled predictions to average.
-            by: how to draw samples; by default networks if there are enough, otherwise views.
+            by: how to draw samples.
             seed: seed of the samples.
-            ensemble: other runs to average with. By default, a run that has only been
-                cross-validated averages its folds.
+            ensemble: other runs to average with.
             fast: predict with a single run and without mirrored views.
-            largest: classes that keep only their largest component, or "all" or "none"; by default
-                those with one component in every training label, unless validation Dice drops.
+            largest: classes that keep only their largest component.
             name: random samples are those for a file of this name.
         """
         infer = self.prepare(

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         server.serve_forever()
     finally:
-        session.close()
+        session.rounds.stop()
         server.server_close()
     return 0
 

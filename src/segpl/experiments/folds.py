@@ -44,6 +44,7 @@ from segpl.training import (
     write_description,
 )
 
+HELD_OUT = "validation"  # folder of the masks of held-out cases
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
 
 
@@ -311,7 +312,7 @@ def train_fold(folder: RunFolder, config: Config, whole: Run, split: Split) -> N
 
 def score_held_out(run: Run) -> None:
     """Write and score a mask of each held-out case, on the grid of its file."""
-    out = held_out_masks(run.folder)
+    out = run.folder.path / HELD_OUT
     # as test cases: the run has not learned from them
     split = replace(run.split, test=run.split.validation, validation=())
     # what the training labels decide: the held-out cases must not choose their own post-processing
@@ -323,10 +324,6 @@ def score_held_out(run: Run) -> None:
         score_masks(out, data.path, scores, layout=data.layout)
 
 
-def held_out_masks(folder: RunFolder) -> Path:
-    return folder.path / "validation"
-
-
 def collect_estimate(
     run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]
 ) -> FoldEstimate:
@@ -336,7 +333,7 @@ def collect_estimate(
     rows = [
         FoldScore(steps, number, score.case, score.class_name, score.value)
         for number, folder in enumerate(folders)
-        for score in read_scores(held_out_masks(folder) / "scores.csv")
+        for score in read_scores(folder.path / HELD_OUT / "scores.csv")
         if score.metric == "dice"
     ]
     subject = {case.name: case.subject for case in open_dataset(run.config).cases}

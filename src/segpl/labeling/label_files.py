@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
@@ -127,11 +128,6 @@ class LabelFiles:
                     "--labels FOLDER. The dataset stays unchanged, and training reads both."
                 )
 
-    def target(self, dataset: Dataset, case: Case) -> Path:
-        place = label_target(dataset, case, self.folder)
-        assert place is not None, "require_places has rejected such a dataset"
-        return place
-
     def read(self, case: Case, dims: int) -> Indices:
         """The label of a case."""
         label: Label = read_case_label(case, dims)
@@ -141,23 +137,19 @@ class LabelFiles:
         self, dataset: Dataset, case: Case, indices: Indices, grid: Grid, *, state: str
     ) -> Path:
         """Write the label of a case on the grid of its image; returns its file."""
-        path = self.target(dataset, case)
+        path = label_target(dataset, case, self.folder)
+        assert path is not None, "require_places has rejected such a dataset"
         with one_process(self.work):
             for earlier in {path, case.label} if case.segments is None else {path}:
                 if earlier is not None and earlier.is_file():
-                    self._keep(case, earlier)
+                    copy = partial(shutil.copyfile, earlier)
+                    write_atomically(self._version(case, suffix_of(earlier)), copy)
             write_labels(path, self.classes.labels(indices), case.images[0], grid)
             if case.label is not None and case.label != path and case.label.parent == path.parent:
                 case.label.unlink(missing_ok=True)  # one label per scan, whatever its format
             self._record(case.name, SavedLabel(state, file_stamp(path)))
-            self.draft_file(case.name).unlink(missing_ok=True)
+            self.discard_draft(case.name)
         return path
-
-    def _keep(self, case: Case, path: Path) -> None:
-        def write(draft: Path) -> None:
-            shutil.copyfile(path, draft)
-
-        write_atomically(self._version(case, suffix_of(path)), write)
 
     def _version(self, case: Case, suffix: str) -> Path:
         when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")

@@ -14,6 +14,7 @@ from threading import Lock
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError, count_noun
+from segpl.evaluate.statistics import mean_by_key
 from segpl.files import read_csv, read_table
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.settings import read_config, resolve
@@ -29,7 +30,8 @@ class Round:
 
     folder: str
     labels: int
-    dice: float | None  # mean of its cross-validation; None without one
+    dice: float | None = None  # mean of its cross-validation; None without one
+    error: float = 0.0  # standard error of the mean
 
 
 class Rounds:
@@ -130,7 +132,7 @@ class Rounds:
         for folder in self.trained:
             with suppress(UserError):  # a run that is being written
                 labels = len(Split.read(folder.split).labeled)
-                found.append(Round(folder.path.name, labels, cross_validated_dice(folder)))
+                found.append(Round(folder.path.name, labels, *cross_validated_dice(folder)))
         return found
 
     @property
@@ -172,10 +174,9 @@ class Rounds:
             return ""
         (before, after), more = known[-2:], known[-1].labels - known[-2].labels
         gain = (after.dice or 0) - (before.dice or 0)
-        error = dice_error(RunFolder(self.base.with_name(after.folder)))
         text = f"{count_noun(more, 'more label')} changed the expected Dice by {gain:+.3f}"
-        text += f" (± {error:.3f})"
-        return f"{text}. More labels may not help." if gain < error else f"{text}."
+        text += f" (± {after.error:.3f})"
+        return f"{text}. More labels may not help." if gain < after.error else f"{text}."
 
 
 def has_new(folder: RunFolder, labeled: Collection[str]) -> bool:
@@ -195,21 +196,11 @@ def is_complete(folder: RunFolder) -> bool:
     return bool(rows) and rows[-1][0].isdigit() and int(rows[-1][0]) >= steps
 
 
-def case_dice(folder: RunFolder) -> list[float]:
-    """Cross-validated Dice of each labeled case; empty without cross-validation."""
+def cross_validated_dice(folder: RunFolder) -> tuple[float | None, float]:
+    """Mean over the cases of a cross-validation, None without one, and its standard error."""
     if not folder.folds.exists():
-        return []
+        return None, 0.0
     rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, "Cross-validate again.")
-    cases = {row.case for row in rows}
-    return [statistics.fmean(r.dice for r in rows if r.case == case) for case in sorted(cases)]
-
-
-def cross_validated_dice(folder: RunFolder) -> float | None:
-    values = case_dice(folder)
-    return statistics.fmean(values) if values else None
-
-
-def dice_error(folder: RunFolder) -> float:
-    """Standard error of the expected Dice."""
-    values = case_dice(folder)
-    return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    values = list(mean_by_key((row.case, row.dice) for row in rows).values())
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return statistics.fmean(values) if values else None, error

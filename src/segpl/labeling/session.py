@@ -202,6 +202,7 @@ class Session:
         windows = [gray_window(values) for values in array]
         if self.dims == 2 and len(array) == 3:  # colors
             windows = [(min(low for low, _ in windows), max(high for _, high in windows))] * 3
+        names, numbered = self.dataset.channels, [f"channel {n + 1}" for n in range(len(array))]
         with self.lock:
             is_elsewhere = self.windows.touch(window, scan.case.name)
         return {
@@ -209,7 +210,7 @@ class Session:
             "dims": self.dims,
             "shape": view_shape(scan.grid),
             "spacing": view_spacing(scan.grid),
-            "channels": self.channel_names(scan),
+            "channels": list(names) if len(names) == len(array) else numbered,
             "windows": [[low, max(high, low + 1e-6)] for low, high in windows],
             "is_ct": [bool(values.min() <= -500) for values in array],  # Hounsfield units of air
             "start": scan.start,
@@ -223,10 +224,6 @@ class Session:
                 for index, name in enumerate(self.classes.names)
             ],
         }
-
-    def channel_names(self, scan: OpenScan) -> list[str]:
-        names, count = self.dataset.channels, len(scan.image.array)
-        return list(names) if len(names) == count else [f"channel {n + 1}" for n in range(count)]
 
     def drawn_on(self, name: str) -> tuple[Grid, str]:
         """Grid and origin of the mask in the browser; storing strokes waits for no prediction."""
@@ -345,6 +342,3 @@ class Session:
             raise InputError("cross-validation needs labels of two subjects. Label another scan.")
         labeled = [case.name for case in self.dataset.labeled]
         self.rounds.start(labeled, steps=steps, folds=min(MOST_FOLDS, subjects) if folds else None)
-
-    def close(self) -> None:
-        self.rounds.stop()

@@ -569,7 +569,7 @@ def test_training_gets_the_current_labels_and_a_fold_for_each_subject(client, ro
 def test_closing_stops_the_training(client):
     session = client.server.session
     session.rounds.process = subprocess.Popen(["sleep", "60"])
-    session.close()
+    session.rounds.stop()
     assert not session.rounds.is_training
 
 
