@@ -370,7 +370,6 @@ def memory_advice(run: Run, trainer: Trainer) -> Iterator[None]:
 def run_trainer(trainer: Trainer, run: Run) -> None:
     """Take the remaining steps."""
     display = trainer.observer
-    assert isinstance(display, TrainingDisplay)
     with display:
         try:
             with memory_advice(run, trainer):

@@ -33,14 +33,13 @@ def run(args: argparse.Namespace) -> int:
     from segpl.assembly import plan_for
     from segpl.display import say
     from segpl.errors import InputError
-    from segpl.settings import resolve, with_overrides
+    from segpl.settings import gather_settings, resolve
     from segpl.training import time_budget
 
     if args.out.exists():
         raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
-    content = settings_from(args)
-    content.setdefault("data", {})["path"] = str(args.data.resolve())
-    content = with_overrides(content, args.set)
+    given = {"settings": settings_from(args), "overrides": args.set, "yes": args.yes}
+    content = gather_settings(args.data, **given)
     budget = time_budget(args.time, content)
     plan = plan_for(resolve(content), seconds=budget.seconds if budget else 0.0)
     plan.write(args.out)

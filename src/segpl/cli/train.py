@@ -101,10 +101,6 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """The given options as sections of settings."""
-    from segpl.data.layouts import accepted_layout
-
-    is_resumed = getattr(args, "resume", False)
-    has_layout = args.yes and not is_resumed and args.data is not None and args.data.is_dir()
     plan: Path | None = getattr(args, "plan", None)
     settings: dict[str, dict[str, Any]] = {}
     for section, key, value in (
@@ -116,7 +112,6 @@ def settings_from(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         ("split", "validation", args.validation),
         ("split", "test", args.test),
         ("data", "plan", str(plan.resolve()) if plan else None),
-        ("data", "layout", accepted_layout(args.data) if has_layout else None),
     ):
         if value is not None:
             settings.setdefault(section, {})[key] = value
@@ -146,6 +141,7 @@ def run(args: argparse.Namespace) -> int:
         "config": config,
         "settings": settings_from(args),
         "overrides": args.set,
+        "yes": args.yes,
     }
     has_fold = args.fold is not None
     if args.folds is None and (has_fold or args.estimate_only):

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from segpl.data.prefetch import Prefetch
 from segpl.data.sampler import Sampler
+from segpl.display import TrainingDisplay
 from segpl.engine.acceleration import AcceleratedNetworks
 from segpl.engine.checkpoint import (
     Facts,
@@ -112,14 +112,6 @@ class TrainSettings:
         return self.validate_every or tenth
 
 
-class Observer(Protocol):
-    """Shows the progress of a training run."""
-
-    def on_step(self, step: int) -> None: ...
-    def on_log(self, step: int, row: Mapping[str, float]) -> None: ...
-    def on_warning(self, message: str) -> None: ...
-
-
 class Trainer:
     def __init__(
         self,
@@ -127,7 +119,7 @@ class Trainer:
         sampler: Sampler,
         settings: TrainSettings,
         folder: RunFolder,
-        observer: Observer,
+        observer: TrainingDisplay,
         validate: Callable[[int], float] | None = None,
         # fraction of voxels of each foreground class in the labeled scans, if known
         foreground: Mapping[str, float] | None = None,
@@ -158,7 +150,7 @@ class Trainer:
         self.step = 0
         self.facts: Facts = {}
 
-    def with_steps(self, steps: int, observer: Observer) -> Trainer:
+    def with_steps(self, steps: int, observer: TrainingDisplay) -> Trainer:
         """A new trainer of the same method that takes `steps` steps."""
         return Trainer(
             self.method,

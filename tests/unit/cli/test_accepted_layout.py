@@ -10,7 +10,7 @@ from segpl.cli import plan, train
 from segpl.data.inspect import Inspection, Problem
 from segpl.data.layouts import read_dataset
 from segpl.errors import InputError
-from segpl.settings import gather_settings, resolve
+from segpl.settings import Config, gather_settings
 
 
 @pytest.fixture
@@ -22,18 +22,37 @@ def folder(tmp_path):
     tmp_path.chmod(0o755)
 
 
-def settings(command, *arguments: object) -> dict[str, dict[str, object]]:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    return train.settings_from(parser.parse_args([str(one) for one in (*arguments, "--out", "x")]))
+class StoppedError(Exception):
+    """Stops a command when its settings are known."""
+
+
+@pytest.fixture
+def config_of(monkeypatch, tmp_path_factory):
+    """The settings that a command would plan or train with."""
+
+    def stop(config, *_, **__):
+        raise StoppedError(config)
+
+    monkeypatch.setattr("segpl.assembly.plan_for", stop)
+    monkeypatch.setattr("segpl.training.train_config", stop)
+
+    def run(command, *arguments: object) -> Config:
+        parser = argparse.ArgumentParser()
+        command.add_arguments(parser)
+        out = tmp_path_factory.mktemp("out") / "new"
+        with pytest.raises(StoppedError) as stopped:
+            command.run(parser.parse_args([str(one) for one in (*arguments, "--out", out)]))
+        return stopped.value.args[0]
+
+    return run
 
 
 @pytest.mark.parametrize("command", [plan, train])
-def test_accepted_layout_becomes_a_setting_of_the_run(folder, command):
-    config = resolve(settings(command, folder, "--yes"))
+def test_accepted_layout_becomes_a_setting_of_the_run(folder, command, config_of):
+    config = config_of(command, folder, "--yes")
     assert config.data.layout == "{case}_T1.png -> {case}_seg.png"
     assert [case.name for case in read_dataset(folder, config.data.layout).labeled] == ["a"]
-    assert "data" not in settings(command, folder)
+    assert config_of(command, folder).data.layout == ""
 
 
 def test_accepted_layout_becomes_a_setting_from_python(folder):
@@ -41,15 +60,15 @@ def test_accepted_layout_becomes_a_setting_from_python(folder):
     assert "layout" not in gather_settings(folder)["data"]
 
 
-def test_resumed_run_keeps_its_layout(folder):
-    assert "data" not in settings(train, folder, "--yes", "--resume")
+def test_resumed_run_keeps_its_layout(folder, config_of):
+    assert config_of(train, folder, "--yes", "--resume").data.layout == ""
 
 
-def test_standard_layout_needs_no_setting(tmp_path):
+def test_standard_layout_needs_no_setting(tmp_path, config_of):
     for part in ("images", "labels"):
         (tmp_path / part).mkdir()
         (tmp_path / part / "a.png").touch()
-    assert "data" not in settings(train, tmp_path, "--yes")
+    assert config_of(train, tmp_path, "--yes").data.layout == ""
 
 
 def test_suggested_check_has_the_accepted_layout(folder):
