@@ -213,7 +213,7 @@ def _naming_advice(inspection: Inspection) -> Iterator[RenderableType]:
     path = inspection.dataset.root / "labels.json"
     yield Text(f"The classes have no names. To name them, write {path} with your own names:")
     example = json.dumps({"labels": inspection.classes}, ensure_ascii=False)
-    yield Padding(Text(example, no_wrap=True, overflow="ignore"), (0, 0, 1, 2))
+    yield _whole_line(f"  {example}\n")
 
 
 def _percent(share: float) -> str:
@@ -231,7 +231,7 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
     cases.sort(key=lambda case: case not in errors)  # errors first: the list may be cut off
     root = f"{inspection.dataset.root}/"
     for case in cases[:MOST_CASES]:
-        yield Text(case or "whole dataset", style="bold")
+        yield _whole_line(case or "whole dataset", "bold")
         for problem in problems:
             if problem.case == case:
                 kind, style = ("error", "bold red") if problem.fatal else ("warning", "yellow")
@@ -256,6 +256,9 @@ def _next_step(inspection: Inspection, command: str) -> list[RenderableType]:
             "Ready to train. All cases are labeled, and all labels are used; --labeled N simulates "
             "few labels:"
         )
-    # one line, however long, so that it can be copied
-    line = Text(f"  {command}", no_wrap=True, overflow="ignore")
-    return [Text(text, style="bold green"), line]
+    return [Text(text, style="bold green"), _whole_line(f"  {command}")]
+
+
+def _whole_line(text: str, style: str = "") -> Text:
+    """One line, however long, so that it can be copied."""
+    return Text(text, style, no_wrap=True, overflow="ignore")

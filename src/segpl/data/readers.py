@@ -19,7 +19,7 @@ from segpl.data.dicom.label import read_segments
 from segpl.data.dicom.series import Series, open_series
 from segpl.data.formats import OPENERS, OpenFile, Role
 from segpl.data.limits import SPACING_RANGE, require_size
-from segpl.errors import MissingFileError, UnusableFileError, errors_naming
+from segpl.errors import MissingFileError, UnusableFileError, count_noun, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 
@@ -253,7 +253,7 @@ def _finite(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
     count = array.size - sum(int(np.count_nonzero(np.isfinite(part))) for part in _slices(array))
     if count:
         raise UnusableFileError(
-            f"{path} contains {count} values that are NaN or infinite",
+            f"{path} contains {count_noun(count, 'NaN or infinite value')}",
             "Replace them, for example with numpy.nan_to_num, or remove the case.",
         )
     return array

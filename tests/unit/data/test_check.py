@@ -61,7 +61,7 @@ class TestPage:
 
     def test_unnamed_classes_come_with_an_example_that_can_be_read(self, tmp_path):
         found = inspection()
-        line = next(line for line in text(found).splitlines() if '{"labels"' in line)
+        line = next(line for line in text(found, 30).splitlines() if '{"labels"' in line)
         (tmp_path / "labels.json").write_text(line)
         (tmp_path / "images").mkdir()
         (tmp_path / "images" / "a.png").touch()
@@ -74,6 +74,10 @@ class TestPage:
         page = text(inspection(), width)
         assert "Ready to train" in page
         assert "segpl train 'my data' --out runs/first\n" in page
+
+    def test_name_of_a_case_with_a_problem_stays_on_one_line(self):
+        name = "patient 1, T2 weighted, session 2"
+        assert f"{name}\n" in text(inspection(Problem(name, "x", "y")), 30)
 
     def test_fully_labeled_dataset_is_trained_with_all_its_labels(self):
         page = text(inspection(labeled=20, unlabeled=0))

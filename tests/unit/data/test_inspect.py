@@ -257,7 +257,7 @@ class TestFiles:
         folder.cases.append(Case("gone", (folder.root / "gone.nii",)))
         inspection = folder.inspect(classes=NAMED)
         own = problems(inspection, "broken", fatal=True)
-        assert "contains 1 values that are NaN or infinite" in own
+        assert "contains 1 NaN or infinite value" in own
         assert "numbers without a class: 3" in own
         assert "constant" in problems(inspection, "flat", fatal=True)
         assert "a 3D image is expected" in problems(inspection, "picture", fatal=True)

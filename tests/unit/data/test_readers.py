@@ -302,7 +302,7 @@ def with_values(*values: float) -> np.ndarray:
             3,
             "contains 2 values that are",
         ),
-        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 values that are NaN or"),
+        (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 NaN or infinite value"),
         (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes of shape \(4, 5\), but a 3D"),
         (
             lambda d: picture(d / "a.png", np.zeros((4, 5, 3), np.uint8)),
