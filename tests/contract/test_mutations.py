@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
 
@@ -62,6 +63,16 @@ def check_of(module: str, mutation: Mutation) -> Callable[[], None]:
     return lambda: check(**arguments)
 
 
+@cache
+def own_modules(_: int) -> list[ModuleType]:
+    """Modules of the package and its tests, searched again after every import."""
+    return [
+        module
+        for key, module in list(sys.modules.items())
+        if key.startswith("segpl") or str(getattr(module, "__file__", "")).startswith(str(TESTS))
+    ]
+
+
 def break_source(file: str, mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Execute the mutated source, and replace what it defines wherever that was imported."""
     name = "segpl." + file.removesuffix(".py").replace("/", ".")
@@ -71,11 +82,7 @@ def break_source(file: str, mutation: Mutation, monkeypatch: pytest.MonkeyPatch)
     assert count == 1, f"{file} contains {mutation.before!r} {count} times: update this mutation"
     broken = ModuleType(name)
     exec(compile(source.replace(mutation.before, mutation.after), file, "exec"), vars(broken))
-    modules = [
-        module
-        for key, module in list(sys.modules.items())
-        if key.startswith("segpl") or str(getattr(module, "__file__", "")).startswith(str(TESTS))
-    ]
+    modules = own_modules(len(sys.modules))
     for key, value in list(vars(whole).items()):
         if getattr(value, "__module__", None) != name or key not in vars(broken):
             continue

@@ -195,7 +195,7 @@ def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
 @IN_BROWSER
 @pytest.mark.slow
 def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeypatch):
-    data, labels = make_dataset(tmp_path / "data"), tmp_path / "labels"
+    data, labels = make_dataset(tmp_path / "data", side=16), tmp_path / "labels"
     monkeypatch.chdir(tmp_path)
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path, webgl=True) as page:
         page.open(address, width=700, height=500)

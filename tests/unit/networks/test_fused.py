@@ -48,7 +48,6 @@ def results(network: UNet, image: torch.Tensor, *, is_fused: bool) -> list[torch
     ],
 )
 def test_fused_network_equals_the_plain_one(on_cpu, monkeypatch, sides, strides, options):
-    torch.manual_seed(0)
     monkeypatch.setattr(unet, "MAX_WIDTH", 16)  # the shortcut of the last block only pools
     torch.manual_seed(0)
     network = UNet(dims=len(sides), channels=3, outputs=2, width=8, strides=strides, **options).to(
