@@ -300,7 +300,7 @@ def with_values(*values: float) -> np.ndarray:
         (
             lambda d: nifti(d / "a.nii", with_values(np.nan, np.nan)),
             3,
-            "contains 2 values that are",
+            "contains 2 NaN or infinite values",
         ),
         (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 NaN or infinite value"),
         (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes of shape \(4, 5\), but a 3D"),
