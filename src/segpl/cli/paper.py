@@ -64,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.experiment import reject_unknown
     from segpl.experiments.paper.run import PAIR, PLAN, RESULTS, read_paper
     from segpl.report.tables import print_table
 
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     chosen_engine(args, out)
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
-    reject_unknown(args.only, names, "--only: no dataset named")
+    experiment.require_datasets(args.only)
     only = args.only
     if other := paper.prepare(args.data, out / "data"):
         paper = paper.on(other, out / "data")

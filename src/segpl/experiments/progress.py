@@ -50,14 +50,13 @@ class StatusDisplay:
         self.is_quiet = quiet
         # a run that trains in this process shows its own progress
         is_live = is_live and self.console.is_terminal and not quiet
-        self.live = self._live() if is_live else None
-
-    def _live(self) -> Live:
-        return Live(
-            console=self.console,
-            get_renderable=lambda: render_table(self.table()),
-            refresh_per_second=1,
-        )
+        self.live: Live | None = None
+        if is_live:
+            self.live = Live(
+                console=self.console,
+                get_renderable=lambda: render_table(self.table()),
+                refresh_per_second=1,
+            )
 
     def __enter__(self) -> StatusDisplay:
         if self.live:

@@ -92,9 +92,9 @@ class Method(nn.Module, ABC):
         returns the same terms and monitors at every step.
         """
 
-    def supervised(self, output: NetOutput, batch: Batch, weight: float = 1.0) -> Term:
+    def supervised(self, output: NetOutput, batch: Batch) -> Term:
         """The loss of an output for the labeled images."""
-        return Term(supervised_loss(output.logits, batch.labeled.label, self.loss), weight)
+        return Term(supervised_loss(output.logits, batch.labeled.label, self.loss))
 
     def semi_supervised(
         self,
