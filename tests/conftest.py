@@ -43,6 +43,14 @@ def any_cpu():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def any_disk():
+    """No test cuts the power, and thousands of files would wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory):
     """Keep tests out of the user's cache."""
     os.environ["SEGPL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
