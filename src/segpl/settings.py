@@ -92,6 +92,8 @@ SECTIONS: dict[str, type[Any]] = {
     "augment": AugmentSettings,
 }
 FREE_TABLE = "network.options"  # its keys belong to the network, not to segpl
+# settings in configs of earlier versions, with the value that still means the same
+REMOVED = {"method.calibrate": "off"}
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -151,6 +153,8 @@ def parse_table(kind: Any, values: Mapping[str, Any], section: str, source: str)
     hints = type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in values.items():
+        if REMOVED.get(f"{section}.{key}") == value:
+            continue
         if key not in known:
             names = {*known, "name"} if section == "method" else known
             raise InputError(f"{source}: no setting '{section}.{key}'. {did_you_mean(key, names)}")

@@ -211,3 +211,11 @@ def test_a_moved_dataset_is_no_change_but_another_dataset_is(tmp_path):
     ]
     old.rmdir()
     assert changed_settings(folder, wanted, ignore=("train.lr",)) == []
+
+
+def test_a_removed_setting_is_accepted_only_with_the_value_that_means_the_same():
+    assert resolve({"method": {"name": "bpl", "calibrate": "off"}}) == resolve(
+        {"method": {"name": "bpl"}}
+    )
+    with pytest.raises(InputError, match=r"no setting 'method\.calibrate'"):
+        resolve({"method": {"name": "bpl", "calibrate": "temperature"}})
