@@ -9,7 +9,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from segpl.errors import InputError, count_noun, unknown
+from segpl.errors import InputError, unknown
 from segpl.labeling.measures import NO_LOCK, ScanMeasures, ScanPool, find_candidates, measure_pool
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
@@ -48,7 +48,7 @@ def rank_cases(
     Args:
         run: a trained run whose dataset is still where it was.
         rule: a name in RANKING_RULES; DEFAULT_RULE by default.
-        count: number of scans; all by default. The order does not depend on it.
+        count: number of scans at most; all by default. The order does not depend on it.
         round: rounds of labeling so far, from 0, for rules whose noise decays; by default one for
             every 5 labeled scans.
         seed: seed of the noise and of random choices.
@@ -59,12 +59,6 @@ def rank_cases(
     require_rule(rule)
     require_positive(count)
     candidates = find_candidates(run)
-    available = len(candidates.unlabeled)
-    if count is not None and count > available:
-        raise InputError(
-            f"--count {count} exceeds the {count_noun(available, 'unlabeled scan')} of {run.path}. "
-            f"Use {available} or fewer."
-        )
     if rule == "disagreement" and not run.folds:  # before the scans are predicted
         require_two_networks(len(run.method.named_networks()))
     pool = measure_pool(run, candidates, quiet=quiet, network=network)
