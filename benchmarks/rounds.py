@@ -1,4 +1,4 @@
-"""Longer training, averaged networks, self-training and other pseudo-labels, against the default.
+"""Compare longer training, averaging, self-training and other pseudo-labels with the default.
 
 python benchmarks/rounds.py --data DATASETS/Task04_Hippocampus --labeled 8 --seeds 1 2 3
 
@@ -52,9 +52,9 @@ THRESHOLDS = [round(0.05 * number, 2) for number in range(2, 19)]  # for `decisi
 
 
 class LargestComponents(BPLMix):
-    """`bpl-mix` whose labels keep only the largest component of some channels in each crop."""
+    """`bpl-mix` whose pseudo-labels keep only the largest component of some classes in a crop."""
 
-    single: Sequence[int]  # channels
+    single: Sequence[int]  # channels of these classes
 
     def label(self, batch: Batch, progress: float) -> LabelSets:
         (made,) = super().label(batch, progress)
@@ -69,7 +69,7 @@ class LargestComponents(BPLMix):
 
 
 class SoftTargets(BPLMix):
-    """`bpl-mix` that learns the teacher's probabilities instead of labels."""
+    """`bpl-mix` that learns the teacher's probabilities instead of pseudo-labels."""
 
     def label(self, batch: Batch, progress: float) -> LabelSets:
         unlabeled = self.unlabeled(batch)
@@ -114,7 +114,7 @@ class GivenTargets(BPLMix):
 
 
 class SoftGivenTargets(GivenTargets, SoftTargets):
-    """The targets of the former with the loss of the latter."""
+    """The targets of `GivenTargets` with the loss of `SoftTargets`."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Study:
         if kind is not BPLMix:
             model.__class__ = kind
             model.single, model.made, model.sampler, model.taken = self.single, made, sampler, 0
-            # the others infer no threshold
+            # the other kinds infer no threshold
             model.latent.requires_grad_(kind is LargestComponents)
         with tempfile.TemporaryDirectory() as folder:
             display = TrainingDisplay(method, config.train.steps)
@@ -237,13 +237,13 @@ def decide(maps: Maps, thresholds: Sequence[float]) -> Maps:
 
 
 def fit_thresholds(study: Study, maps: Maps) -> list[float]:
-    """The thresholds of the foreground classes with the best Dice, one class after the other."""
+    """The threshold of each foreground class with the best Dice, fitted one after another."""
     best = [0.5] * (len(study.plan.classes) - 1)
     for k in range(len(best)):
 
         def quality(value: float, k: int = k) -> tuple[float, float]:
             found = study.dice(decide(maps, [*best[:k], value, *best[k + 1 :]])).mean()
-            return found, -abs(value - 0.5)  # equally good ones: the nearest to 0.5
+            return found, -abs(value - 0.5)  # on ties, the closest to 0.5
 
         best[k] = max(THRESHOLDS, key=quality)
     return best
@@ -329,7 +329,7 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         print(f"{title}: {scores[title]:.4f}", flush=True)
 
     def score(name: str, models: Sequence[Method]) -> Maps:
-        """Record a single view and, if there are any, mirrored views; returns the latter."""
+        """Record the Dice of a single view and, if any, of mirrored views; returns the last."""
         maps = study.predict(models, study.validation, views=False)
         record(name, maps)
         if study.plan.mirror_axes:

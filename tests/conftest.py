@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-# not earlier, because pytest searches for garbage at its end; Triton reports what remains then
+# at exit, after the last collection by pytest; Triton reports what remains
 atexit.register(gc.unfreeze)
 
 

@@ -70,7 +70,7 @@ def error_console() -> Console:
 
 @contextmanager
 def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
-    """Show a progress bar, or lines of text; yields the function that advances it by one."""
+    """Show a progress bar, or lines without a terminal; yields a function that advances it."""
     if quiet or total == 0:
         yield lambda: None
         return
@@ -91,7 +91,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
 
 
 def count_lines(title: str, total: int) -> Callable[[], None]:
-    """Print a line now, every minute, and at the end; returns the function that counts."""
+    """Print a line now, every minute, and at the end; returns a function that advances by one."""
     done, due = -1, 0.0
 
     def advance() -> None:
@@ -106,7 +106,7 @@ def count_lines(title: str, total: int) -> Callable[[], None]:
 
 
 def is_live(console: Console) -> bool:
-    """Whether it can show progress in place."""
+    """Whether the console can update a progress bar in place."""
     return console.is_terminal or console.is_jupyter
 
 

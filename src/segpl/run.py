@@ -54,7 +54,7 @@ class Run:
     is_finished: bool = True
 
     def __repr__(self) -> str:
-        """Ten lines."""
+        """A description in ten lines."""
         plan, split, config = self.plan, self.split, self.config
         patch = "x".join(map(str, plan.patch))
         spacing = " x ".join(f"{size:g}" for size in plan.spacing)
@@ -302,7 +302,7 @@ class PreparedRun:
 
     @property
     def identity(self) -> str:
-        """Of the runs, and how they predict."""
+        """Identity of the runs and of how they predict."""
         return " + ".join(run.identity for run in self.runs) + self.notes
 
     def predict(

@@ -32,9 +32,9 @@ class Unlabeled:
 
 
 class CropShares:
-    """How the processes of a run divide the work on the crops of a batch; here: only one process.
+    """How the processes of a run share the crops of a batch; this class is for a single process.
 
-    Every process draws the random numbers of all crops, but changes only its own.
+    Every process draws the random numbers of all crops, but transforms only its own.
     """
 
     own: slice = slice(None)  # the crops of this process
@@ -53,7 +53,7 @@ class Batch:
     unlabeled: Unlabeled | None
     generator: torch.Generator  # all randomness of one step, on the device of the images
     validation: Labeled | None = None  # crops of validation cases, for calibration only
-    shares: CropShares = WHOLE  # of the processes that train together
+    shares: CropShares = WHOLE  # crops of this process
 
     def choices(self, purpose: str) -> np.random.Generator:
         """Random numbers on the host, for decisions that must not wait for the device.

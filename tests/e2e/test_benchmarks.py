@@ -154,7 +154,7 @@ def test_soft_pseudo_labels_are_the_probabilities_of_the_teacher():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_decision_threshold_is_that_with_the_best_dice(channels):
+def test_decision_threshold_has_the_best_dice(channels):
     rounds = runpy.run_path(str(ROUNDS))
     label = np.array([0, 0, 1, 1, 1, 2 if channels > 1 else 0])
     first = torch.tensor([0.1, 0.25, 0.35, 0.4, 0.9, 0.0])

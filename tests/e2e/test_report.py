@@ -116,7 +116,7 @@ def filled(runs_by_dims, tmp_path_factory) -> Filled:
 def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
     assert "HD95: 95th percentile of the distances" in section(filled.page, "scores")
     assert "<svg" in section(filled.page, "calibration")
-    assert "ECE, ACE: expected and adaptive" in section(filled.page, "calibration")
+    assert "ECE: expected calibration error" in section(filled.page, "calibration")
     assert 'value="uncertainty"' in section(filled.page, "cases")
     assert "Dice" in (filled.assets / "scores.csv").read_text().splitlines()[0]
     assert r"\begin{tabular}" in (filled.assets / "scores.tex").read_text()
@@ -124,7 +124,7 @@ def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
     assert "<svg" in (filled.assets / "bland-altman-1.svg").read_text()
 
 
-def test_the_page_of_2d_images_does_not_speak_of_voxels(filled):
+def test_page_of_2d_images_does_not_mention_voxels(filled):
     assert "voxel" not in filled.page.lower()
 
 
@@ -146,7 +146,7 @@ def test_every_table_and_figure_of_the_page_is_among_the_assets(filled):
 
 def test_progress_bars_name_each_step(filled):
     for step in (
-        "probabilities and 5 samples that it lacks are predicted first",
+        "Missing masks, probabilities and 5 samples are predicted first",
         "predicting",
         "scoring",
         "reading runs",

@@ -150,7 +150,7 @@ def test_agreement_of_one_case_has_no_limits():
     assert math.isnan(found.upper)
 
 
-def test_mean_is_that_over_seeds():
+def test_mean_is_over_seeds_not_over_scores():
     """By hand: seeds have 0.3 and 0.6; the second has one case more."""
     found = estimate({0: {"a": 0.2, "b": 0.4}, 1: {"a": 0.5, "b": 0.6, "c": 0.7}})
     assert found.mean == pytest.approx(0.45)

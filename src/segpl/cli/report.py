@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fill",
         action="store_true",
         help="first predict the test cases of all runs with probabilities and 5 samples, and "
-        "score them by every metric; existing files are kept, but masks without probabilities "
-        "are predicted again to add these",
+        "score them by every metric; existing files are kept, except that masks without "
+        "probabilities are predicted again",
     )
     parser.add_argument(
         "--device", default="auto", help="for predictions: auto (default), cpu, cuda or cuda:N"

@@ -219,9 +219,8 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
                 count = count_noun(voxels[case][number], "time")
                 yield Problem(
                     case,
-                    f"only this label contains the number {number} ({count}), which becomes a "
-                    "class",
-                    "Correct the label if that is a mistake.",
+                    f"the number {number} occurs only in this label ({count}) and becomes a class",
+                    "Correct the label if this is a mistake.",
                     fatal=False,
                 )
     if len(together) > MOST_CLASSES:

@@ -21,7 +21,7 @@ Range = tuple[float, float]  # each case draws a number between the two
 
 MAX_FOREGROUND = 0.058  # fraction of vessel voxels at which growth stops
 MAX_TREES = 12
-SPACING = 0.7  # mm, of the files
+SPACING = 0.7  # of the voxels in the files, in mm
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class Sampler:
     validation: Sequence[Resident] = ()  # for methods that need validation crops
     mirror_axes: tuple[int, ...] = ()
     spacing: tuple[float, ...] = ()  # of the voxels; isotropic by default
-    shares: CropShares = WHOLE  # of the processes that train together
+    shares: CropShares = WHOLE  # crops of this process
 
     @property
     def is_resident(self) -> bool:

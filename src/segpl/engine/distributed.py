@@ -2,7 +2,8 @@
 
 Cropping, augmentation, strong views and networks are split: each process computes its share of the
 images and gathers the results of all. Every process draws all random numbers and computes the whole
-loss, so mixing and averages over the batch need no changes. Nothing else knows `torch.distributed`.
+loss, so mixing and averages over the batch need no changes. No other module uses
+`torch.distributed`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Processes(CropShares):
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank = rank
         self.count = count
-        # every nth, so that all shares have labeled and unlabeled images
+        # every nth crop, so that all shares have labeled and unlabeled ones
         self.own = slice(rank, None, count)
         self.group: dist.ProcessGroup | None = None  # for tensors on the device
 

@@ -41,9 +41,9 @@ MEASURES: dict[str, Callable[[FloatArray, Answers], float]] = {
 }
 TITLES = {"brier": "Brier", "ece": "ECE", "ace": "ACE", "nll": "NLL"}
 MEASURES_NOTE = (
-    "Brier: mean squared error. ECE, ACE: expected and adaptive calibration error, the mean gap "
-    "between probability and frequency over 15 bins of equal width and of equal size. NLL: "
-    "negative log-likelihood."
+    "Brier: mean squared error. ECE: expected calibration error, the mean gap between probability "
+    "and frequency over 15 bins of equal width. ACE: adaptive calibration error, the same over 15 "
+    "bins of equal size. NLL: negative log-likelihood."
 )
 UNITS = {"nll": "nats"}
 PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predict` writes them

@@ -161,7 +161,7 @@ def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
     if not inside.any():
         raise InputError(
             f"case {case}: the region {path} is empty, so there is nothing to score. Check that "
-            "it marks where to score."
+            "it marks the region to score."
         )
     return inside
 

@@ -42,7 +42,7 @@ class Difference:
     estimate: Estimate  # of the paired differences
     higher: int  # cases whose difference, averaged over seeds, is above 0
     lower: int
-    corrected: float  # p of Wilcoxon's signed-rank test over cases, after Holm's correction
+    corrected: float  # Holm-corrected p of the Wilcoxon signed-rank test over cases
     left_out: int  # pairs in which one of the two has no finite value
 
     @property
@@ -59,7 +59,7 @@ class BlandAltman:
     means: dict[Any, float]  # of the two methods, by case
     differences: dict[Any, float]
     bias: float
-    reach: float = math.nan  # half of the 95% confidence interval of the bias
+    reach: float = math.nan  # half-width of the 95% confidence interval of the bias
     lower: float = math.nan
     upper: float = math.nan
 

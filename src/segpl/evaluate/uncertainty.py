@@ -72,7 +72,7 @@ class Reliability:
 
     @property
     def error(self) -> float:
-        r"""The expected calibration error (ECE), the mean gap of probability and frequency.
+        r"""The expected calibration error (ECE), the mean gap between probability and frequency.
 
         $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
 

@@ -100,8 +100,8 @@ def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False
     for number, path in enumerate(paths, 1):
         if not quiet:
             say(
-                f"Scoring {path}, {number} of {len(paths)}. Masks, probabilities and {SAMPLES} "
-                "samples that it lacks are predicted first."
+                f"Scoring run {number} of {len(paths)}: {path}. Missing masks, probabilities and "
+                f"{SAMPLES} samples are predicted first."
             )
         try:
             fill(path, device=device, quiet=quiet)

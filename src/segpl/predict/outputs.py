@@ -119,8 +119,8 @@ class OutputFolder:
             raise InputError(f"{self.path} is a file, not a folder. Choose another --out.")
         if RunFolder(self.path).split.exists():
             raise InputError(
-                f"{self.path} is a run folder and is not mixed with masks. Choose another --out, "
-                f"such as {self.path / 'predictions'}."
+                f"{self.path} is a run folder, so masks cannot be written there. Choose another "
+                f"--out, such as {self.path / 'predictions'}."
             )
         self._protect_inputs(jobs, kinds)
         if RunFolder(self.path.parent).config.exists():  # a run that somebody sent may have links

@@ -92,7 +92,7 @@ def predict_jobs(
         if (start := time.monotonic()) > next_record:
             folder.record(jobs, kinds, results)
             end = time.monotonic()
-            # recording takes a tenth of the time at most
+            # recording takes at most a tenth of the time
             next_record = end + max(SECONDS_BETWEEN_RECORDS, 9 * (end - start))
 
     try:

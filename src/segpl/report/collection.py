@@ -191,7 +191,7 @@ def short_paths(paths: Sequence[str]) -> dict[str, str]:
 
 
 def cases_by_score(runs: Sequence[RunRecord]) -> list[str]:
-    """The scored cases, the lowest mean Dice over the runs first, those without a number last."""
+    """The scored cases: lowest mean Dice over the runs first, cases without a number last."""
     scores = [run.by_case("dice") for run in runs]
     names = sorted({score.case for run in runs for score in run.scores})
     means = {name: mean_of([each[name] for each in scores if name in each]) for name in names}

@@ -202,7 +202,7 @@ def read_settings(folder: RunFolder) -> dict[str, Any]:
 
 
 def current_agreement(folder: RunFolder) -> NetworkAgreement | None:
-    """The saved record of the last weights; None without one."""
+    """The saved agreement, if it was measured with the last weights."""
     if not folder.agreement.exists():
         return None
     record = read_agreement(folder.agreement)

@@ -97,7 +97,7 @@ def calibration_summary(scores: list[Score]) -> Table:
     left_out = ""
     if unknown:
         left_out = (
-            f" Left out, because nothing in their label is known: {', '.join(unknown)} "
+            f" Left out, because their whole label is ignored: {', '.join(unknown)} "
             f"({count_noun(len(unknown), 'case')})."
         )
     return Table(

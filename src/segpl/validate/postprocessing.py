@@ -82,7 +82,7 @@ def validation_note(path: Path, step: int, plan: Plan) -> str:
 
 
 def overrule_by_validation(folder: RunFolder, plan: Plan, steps: Mapping[str, int]) -> None:
-    """Add the validation scores of each checkpoint, given the step of each, to the decision."""
+    """Add the validation scores of each checkpoint to the decision; `steps` are their steps."""
     decided = read_postprocessing(folder.postprocessing)
     checkpoints = {}
     for checkpoint, step in steps.items():

@@ -180,7 +180,7 @@ class TestClasses:
         folder.add("c", label=mask(1))
         (problem,) = folder.inspect().problems
         assert (problem.case, problem.fatal) == ("stray", False)
-        assert "only this label contains the number 7 (90 times)" in problem.what
+        assert "the number 7 occurs only in this label (90 times)" in problem.what
 
     @pytest.mark.parametrize("numbers", [(1, 2, 253, 255), (3, 2_000_000_000)])
     def test_numbers_unlike_classes_are_an_error(self, folder, numbers):

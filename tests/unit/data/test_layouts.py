@@ -90,7 +90,7 @@ class TestFolders:
         assert names(dataset.unlabeled) == ["b"]
         assert dataset.classes is None
 
-    def test_files_are_listed_without_a_look_at_each(self, tmp_path, monkeypatch):
+    def test_files_are_listed_without_a_stat_call_for_each(self, tmp_path, monkeypatch):
         touch(tmp_path, *(f"images/{name}.png" for name in "abc"))
         asked, stat = [], os.stat
         monkeypatch.setattr(

@@ -209,7 +209,7 @@ def test_a_case_without_known_pixels_is_reported_as_left_out(folders, capsys):
     picture(folders[1] / "b.png", [[7, 7], [7, 7]])
     evaluate(*folders, "--metrics", "dice", "--calibration")
     said = capsys.readouterr()
-    assert "Left out, because nothing in their label is known: b (1 case)" in " ".join(
+    assert "Left out, because their whole label is ignored: b (1 case)" in " ".join(
         said.out.split()
     )
     assert "0.0000" in said.out

@@ -109,7 +109,7 @@ def test_hard_labels_keep_the_shape_of_a_moved_disk():
 
 
 class Half(CropShares):
-    """One of two processes, which never hears of the other."""
+    """One of two processes that do not communicate."""
 
     def __init__(self, rank: int) -> None:
         self.own = slice(rank, None, 2)

@@ -274,7 +274,7 @@ def test_masks_are_not_written_into_a_run_folder(tmp_path):
     source, run = write_nifti(tmp_path / "scan.nii.gz", blob()), tmp_path / "run"
     run.mkdir()
     (run / "split.json").touch()
-    with pytest.raises(InputError, match=r"run is a run folder .* such as .*run/predictions"):
+    with pytest.raises(InputError, match=r"run is a run folder, .* such as .*run/predictions"):
         predict([source], PLAN, run)
     assert [path.name for path in run.iterdir()] == ["split.json"]
 

@@ -81,7 +81,7 @@ def image_files(folder: Path) -> list[Path]:
     """Files of a known format, sorted; none if the folder does not exist."""
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as entries:  # knows files without a look at each of them
+    with os.scandir(folder) as entries:  # recognizes files without a stat call for each
         files = [Path(entry.path) for entry in entries if entry.is_file()]
     # macOS leaves hidden files such as "._case.nii.gz" on external disks
     return sorted(path for path in files if suffix_of(path) and not path.name.startswith("."))
@@ -91,7 +91,7 @@ def subfolder(root: Path, names: Sequence[str]) -> Path | None:
     """The first of these subfolders that exists, in upper or lower case."""
     if not root.is_dir():
         return None
-    with os.scandir(root) as entries:  # knows folders without a look at each of many files
+    with os.scandir(root) as entries:  # recognizes folders without a stat call for each
         folders = sorted(entry.name for entry in entries if entry.is_dir())
     found = {name.lower(): root / name for name in folders}
     return next((found[name] for name in names if name in found), None)

@@ -133,7 +133,7 @@ def write_npy(path: Path, array: NDArray[Any]) -> None:
 def write_sample(
     folder: Path, name: str, role: CaseRole, case: str, image: NDArray[Any], label: NDArray[Any]
 ) -> Sample:
-    """Write one sample below `folder` in the format of its `name`, unlabeled ones without label."""
+    """Write a sample to `folder`, in the format of its `name`; an unlabeled one without label."""
     write = write_npy if name.endswith(".npy") else write_nifti
     target = None
     if role != "unlabeled":

@@ -21,7 +21,7 @@ from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update, 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 KILLED = (
     "its process was killed twice, probably because it ran out of memory. Repeat the command with "
-    "fewer --jobs; it resumes."
+    "fewer --jobs to resume."
 )
 stop_event: Event | None = None  # in a worker: set when the user interrupts
 
@@ -62,7 +62,7 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
     ]
     workers = tuple(idle)
     waiting = deque(tasks)
-    repeated: set[str] = set()  # names of tasks
+    repeated: set[str] = set()  # names of restarted tasks
     running: dict[Future[str], tuple[Worker, Task]] = {}
     try:
         while waiting or running:
@@ -76,7 +76,7 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
                 idle.append(worker)
                 if error == KILLED and task.name not in repeated:
                     repeated.add(task.name)
-                    waiting.append(task)  # last, when fewer tasks compete for memory
+                    waiting.append(task)  # last: then fewer tasks compete for memory
                 else:
                     yield Update(task, error)
     except BaseException:

@@ -24,7 +24,7 @@ RESOLUTIONS = tuple(
 )
 FOR_OTHERS = RESOLUTIONS[2:]  # of cases that are not featured
 MAX_TILES = 6
-SCALED = "Large pictures are scaled down, and of large volumes some slices are shown."
+SCALED = "Large pictures are scaled down, and only some slices of large volumes are shown."
 MAX_MISSING = 3  # reasons that are listed in full
 
 

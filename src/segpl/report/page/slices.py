@@ -133,7 +133,7 @@ def draw_case(
 
 
 def gray_window(image: NDArray[Any]) -> tuple[float, float]:
-    """The intensities shown black and white: the 1st and the 99.5th percentile."""
+    """The intensities shown as black and as white: the 1st and the 99.5th percentile."""
     step = max(1, round((image.size / WINDOW_VOXELS) ** (1 / image.ndim)))
     low, high = np.percentile(image[(slice(None, None, step),) * image.ndim], (1, 99.5))
     return float(low), float(high)

@@ -88,7 +88,7 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
         text=(
             "Of everything with a predicted probability of 0.8, 80% should be foreground; a curve "
             "below the diagonal is overconfident. The retention curve shows the error that remains "
-            "after the most uncertain parts are passed to a human.",
+            "after an expert takes over the most uncertain parts.",
         ),
         tables=(NamedTable("calibration", calibration_table(known)),),
         figures=(
@@ -159,7 +159,7 @@ def retention_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
         curves = [case.retention for seed in seeds.values() for case in seed.values()]
         error = 100 * np.mean([curve.error for curve in curves], axis=0)
         axes.plot(100 * curves[0].retained, error, **_line(label, places))
-    make_plain(axes, x="retained (%)", y="wrong (%)")
+    make_plain(axes, x="retained (%)", y="error (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     legend_below(axes)
