@@ -52,7 +52,6 @@ class Batch:
     labeled: Labeled
     unlabeled: Unlabeled | None
     generator: torch.Generator  # all randomness of one step, on the device of the images
-    validation: Labeled | None = None  # crops of validation cases, for calibration only
     shares: CropShares = WHOLE  # crops of this process
 
     def choices(self, purpose: str) -> np.random.Generator:

@@ -137,12 +137,6 @@ def test_without_hidden_volumes_nothing_is_monitored():
     assert sampler([]).hidden == []
 
 
-def test_validation_cases_are_in_no_batch_by_default():
-    built = sampler([])
-    assert len(built.validation) == 0
-    assert built.batch(0).validation is None
-
-
 def test_high_rate_of_an_edited_plan_is_kept():
     plan = SimpleNamespace(width=8, lr=0.05)
     assert resolve({}).learning_rate(plan) == 0.05

@@ -31,8 +31,7 @@ from segpl.views.intensity import change_intensities
 
 RESIDENT_SHARE = 0.4  # of the free memory, for volumes; training needs the rest
 PLACED_AT_ONCE = 4  # volumes read in parallel
-# random streams besides [seed, step]; numpy treats [seed, step, 0] like [seed, step]
-VALIDATION_STREAM, SCANNER_STREAM = 1, 2
+SCANNER_STREAM = 2  # of random numbers besides [seed, step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +98,15 @@ class Draws:
     labeled_geometry: Geometry
     unlabeled: list[Crop]
     unlabeled_geometry: Geometry
-    validation: list[Crop]
 
     def select(self, own: slice) -> Draws:
-        """The choices for the crops of one process, and for all validation crops."""
+        """The choices for the crops of one process."""
         return Draws(
             self.seed,
             self.labeled[own],
             self.labeled_geometry.select(own),
             self.unlabeled[own],
             self.unlabeled_geometry.select(own),
-            self.validation,
         )
 
 
@@ -120,7 +117,6 @@ class StepCrops:
     draws: Draws
     labeled: Labeled
     unlabeled: Tensor | None  # (B, C, *S)
-    validation: Labeled | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +133,6 @@ class Sampler:
     device: torch.device
     # hidden labels (1, *S) of `unlabeled`, in place of images; IGNORE where a case has no label
     hidden: Sequence[Resident] = ()
-    validation: Sequence[Resident] = ()  # for methods that need validation crops
     mirror_axes: tuple[int, ...] = ()
     spacing: tuple[float, ...] = ()  # of the voxels; isotropic by default
     shares: CropShares = WHOLE  # crops of this process
@@ -169,27 +164,22 @@ class Sampler:
             image, inside = crops.unlabeled.to(self.device, non_blocking=True), self.inside(draws)
             geometry = draws.unlabeled_geometry
             unlabeled = Unlabeled(*transform(image, inside, geometry, self.classes))
-        validation = crops.validation and self.on_device(crops.validation)
-        return Batch(labeled, unlabeled, generator, validation)
+        return Batch(labeled, unlabeled, generator)
 
     def hidden_labels(self, step: int) -> Tensor:
         """Hidden labels (B, *S) of the unlabeled crops of a step, for monitoring only."""
-        draws = replace(self, validation=()).draw(step)
+        draws = self.draw(step)
         labels = [self.hidden[crop.volume].image for crop in draws.unlabeled]
         crops = self.cut(labels, draws.unlabeled, fill=IGNORE).to(self.device, non_blocking=True)
         return transform_labels(crops[:, 0].long(), draws.unlabeled_geometry, self.classes)
 
     def read(self, step: int) -> StepCrops:
         """Draw and crop a step. Several threads may call this at once."""
-        draws, unlabeled, validation = self.draw(step).select(self.shares.own), None, None
+        draws, unlabeled = self.draw(step).select(self.shares.own), None
         if draws.unlabeled:
             images = [self.unlabeled[crop.volume].image for crop in draws.unlabeled]
             unlabeled = self.cut(images, draws.unlabeled)
-        if draws.validation:
-            validation = self.cut_labeled(self.validation, draws.validation)
-        return StepCrops(
-            draws, self.cut_labeled(self.labeled, draws.labeled), unlabeled, validation
-        )
+        return StepCrops(draws, self.cut_labeled(self.labeled, draws.labeled), unlabeled)
 
     def draw(self, step: int) -> Draws:
         rng = np.random.default_rng([self.seed, step])
@@ -198,12 +188,7 @@ class Sampler:
         labeled_geometry = self.draw_geometry(labeled, rng)
         unlabeled = self.draw_crops(self.unlabeled, self.unlabeled_crops, rng)
         unlabeled_geometry = self.draw_geometry(unlabeled, rng)
-        validation: list[Crop] = []
-        if self.validation:
-            # random positions, as for the unlabeled crops whose probabilities are calibrated
-            rng = np.random.default_rng([self.seed, step, VALIDATION_STREAM])
-            validation = self.draw_crops(self.validation, self.labeled_crops, rng, 0.0)
-        return Draws(seed, labeled, labeled_geometry, unlabeled, unlabeled_geometry, validation)
+        return Draws(seed, labeled, labeled_geometry, unlabeled, unlabeled_geometry)
 
     def draw_crops(
         self,

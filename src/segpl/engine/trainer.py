@@ -304,11 +304,9 @@ def stop_without_acceleration(message: str) -> None:
 
 def with_layout(batch: Batch, layout: torch.memory_format) -> Batch:
     """The batch with its images in the memory layout that is fastest on the device."""
-    labeled, unlabeled, validation = batch.labeled, batch.unlabeled, batch.validation
+    labeled, unlabeled = batch.labeled, batch.unlabeled
     return replace(
         batch,
         labeled=replace(labeled, image=labeled.image.to(memory_format=layout)),
         unlabeled=unlabeled and replace(unlabeled, image=unlabeled.image.to(memory_format=layout)),
-        validation=validation
-        and replace(validation, image=validation.image.to(memory_format=layout)),
     )

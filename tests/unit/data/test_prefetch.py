@@ -46,7 +46,6 @@ def make_sampler(volumes: list[Volume], *, memory: float) -> Sampler:
         augment=AugmentSettings(),
         seed=3,
         device=CPU,
-        validation=placed[2:],
         mirror_axes=(0,),
     )
 
@@ -57,9 +56,8 @@ def stored(tmp_path: Path) -> list[Volume]:
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
-    crops = (batch.labeled, batch.validation)
     return [
-        *(part for each in crops for part in (each.image, each.label)),
+        *(batch.labeled.image, batch.labeled.label),
         *(batch.unlabeled.image, batch.unlabeled.inside, batch.generator.get_state()),
     ]
 
@@ -190,6 +188,6 @@ def test_more_cases_than_open_files(tmp_path):
         for memory in (0, 2**40):
             placed = place_volumes(volumes, CPU, memory)
             crops = {"labeled": placed[:2], "unlabeled": placed, "unlabeled_crops": 60}
-            taken.append(take_steps(replace(any_sampler, patch=(4, 4), validation=(), **crops), 4))
+            taken.append(take_steps(replace(any_sampler, patch=(4, 4), **crops), 4))
     for from_disk, resident in zip(*taken, strict=True):
         assert torch.equal(from_disk.unlabeled.image, resident.unlabeled.image)

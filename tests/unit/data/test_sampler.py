@@ -357,62 +357,9 @@ class TestHiddenLabels:
                 assert torch.equal(labels == IGNORE, ~crops.inside)
                 assert ((crops.image[:, 0] - labels).abs()[crops.inside] <= 0.5 + 1e-3).all()
 
-    def test_validation_cases_are_not_touched(self):
-        watched = self.watched([volume((9, 8))], validation=[Untouchable()])
-        assert watched.hidden_labels(0).shape == (2, 4, 4)
-
     def test_watching_changes_no_batch(self):
         cases = [volume((9, 8)), volume((12, 6), first=500)]
         plain, watched = sampler(cases, augment=EVERYTHING), self.watched(cases, augment=EVERYTHING)
         for step in range(4):
             watched.hidden_labels(step)
             assert equal(plain.batch(step), watched.batch(step))
-
-
-class TestValidation:
-    def validated(self, shape: tuple[int, ...], **changes: object) -> Sampler:
-        """A training case whose voxels are below 504, a validation case with voxels from 1000."""
-        placed = place_volumes([volume(shape, first=1000)], CPU, PLENTY)
-        return sampler([volume((9, 8, 7)[: len(shape)])], validation=placed, **changes)
-
-    @both_dims
-    def test_validation_crops_change_nothing_else(self, shape):
-        with_crops = self.validated(shape, augment=EVERYTHING)
-        without = replace(with_crops, validation=())
-        for step in range(4):
-            assert equal(with_crops.batch(step), without.batch(step))
-            assert without.batch(step).validation is None
-
-    @both_dims
-    def test_validation_crops_are_not_augmented_and_come_from_validation_cases(self, shape):
-        """Neighbors along the last axis differ by 1."""
-        drawn = self.validated(shape, augment=EVERYTHING, labeled_crops=5)
-        for step in range(4):
-            batch = drawn.batch(step)
-            assert batch.validation.image.shape == (5, 1, *(4,) * len(shape))
-            assert torch.equal(batch.validation.image[:, 0].long(), batch.validation.label)
-            assert (batch.validation.label.diff(dim=-1) == 1).all()
-            assert batch.validation.label.min() >= 1000
-            assert batch.labeled.label.max() < 504
-
-    def test_validation_crops_do_not_seek_foreground(self):
-        label = np.zeros((40, 40), np.int16)
-        label[39, 0] = 1
-        case = Volume("a", label[None].astype(np.float32), label, np.array([[39, 0]], np.int32))
-        drawn = sampler([case], validation=place_volumes([case], CPU, PLENTY), foreground=1.0)
-        hits = [drawn.batch(s).validation.label.flatten(1).any(1).float().mean() for s in range(20)]
-        assert torch.stack(hits).mean() < 0.1
-
-    def test_validation_crops_are_padded_and_ignored(self):
-        crops = self.validated((9, 3)).batch(0).validation
-        padding = crops.label == IGNORE
-        assert padding.sum() == 3 * 4
-        assert (crops.image[:, 0][padding] == 0).all()
-
-    def test_validation_crops_have_their_own_random_stream(self):
-        drawn = self.validated((20, 20))
-        for step in range(4):
-            shared = np.random.default_rng([drawn.seed, step])
-            repeated = drawn.draw_crops(drawn.validation, drawn.labeled_crops, shared, 0.0)
-            assert drawn.draw(step).validation == drawn.draw(step).validation
-            assert drawn.draw(step).validation != repeated

@@ -15,21 +15,14 @@ LAYOUTS = {2: torch.channels_last, 3: torch.channels_last_3d}
 def test_images_of_all_parts_change_their_layout_and_nothing_else(dims):
     image = torch.rand((2, 3, *[4] * dims), generator=torch.Generator().manual_seed(0))
     label = torch.ones((2, *[4] * dims), dtype=torch.int64)
-    other = torch.zeros_like(label)
     inside = label.bool()
-    plain = Batch(
-        Labeled(image, label),
-        Unlabeled(image + 1, inside),
-        torch.Generator(),
-        validation=Labeled(image + 2, other),
-    )
+    plain = Batch(Labeled(image, label), Unlabeled(image + 1, inside), torch.Generator())
     batch = with_layout(plain, LAYOUTS[dims])
-    for part in ("labeled", "unlabeled", "validation"):
+    for part in ("labeled", "unlabeled"):
         before, after = getattr(plain, part).image, getattr(batch, part).image
         assert torch.equal(before, after)
         assert not before.is_contiguous(memory_format=LAYOUTS[dims])
         assert after.is_contiguous(memory_format=LAYOUTS[dims])
     assert batch.labeled.label is label
     assert batch.unlabeled.inside is inside
-    assert batch.validation.label is other
     assert batch.generator is plain.generator
