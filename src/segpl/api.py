@@ -200,7 +200,7 @@ def next_cases(
 
     Args:
         run: run folder, or a loaded run.
-        count: number of scans at most.
+        count: maximum number of scans.
         rule: "entropy", "disagreement", "distance" or "random".
         round: rounds of labeling so far, from 0, for the noise of "entropy"; by default one for
             every 5 labeled scans.

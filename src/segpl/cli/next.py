@@ -28,7 +28,7 @@ from segpl.cli.options import add_checkpoint, next_command
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder")
     parser.add_argument(
-        "--count", type=int, default=5, metavar="N", help="number of scans at most (default 5)"
+        "--count", type=int, default=5, metavar="N", help="maximum number of scans (default 5)"
     )
     parser.add_argument(
         "--rule",

@@ -197,9 +197,9 @@ def _grid(path: Path, opened: OpenFile, dims: int | None) -> tuple[Grid, int]:
     if opened.dims not in (None, spatial) or axes not in (spatial, spatial + 1):
         what, remedy = f"has {axes} axes", f"Store {spatial} axes, or {spatial + 1} with channels. "
         if opened.dims:
-            what, remedy = f"is {opened.dims}D,", ""
+            what, remedy = f"is {opened.dims}D", ""
         raise UnusableFileError(
-            f"{path} {what} of shape {opened.shape}, but a {spatial}D image is expected",
+            f"{path} {what} (shape {opened.shape}), but a {spatial}D image is expected",
             f"{remedy}Keep 2D and 3D images in separate datasets.",
         )
     if 0 in opened.shape:

@@ -303,11 +303,11 @@ def with_values(*values: float) -> np.ndarray:
             "contains 2 NaN or infinite values",
         ),
         (lambda d: nifti(d / "a.nii", with_values(np.inf)), 3, "contains 1 NaN or infinite value"),
-        (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes of shape \(4, 5\), but a 3D"),
+        (lambda d: nifti(d / "a.nii", volume(4, 5)), 3, r"2 axes \(shape \(4, 5\)\), but a 3D"),
         (
             lambda d: picture(d / "a.png", np.zeros((4, 5, 3), np.uint8)),
             3,
-            "is 2D, of shape .* a 3D",
+            r"is 2D \(shape .* a 3D",
         ),
         (lambda d: nifti(d / "a.nii", volume(4, 5, 6, 2)), 2, "has 4 axes .* but a 2D image is"),
         (lambda d: store(d / "a.npy", volume(4, 5).astype(np.complex64)), 2, "of type complex64"),
