@@ -75,9 +75,6 @@ class Reliability:
         r"""The expected calibration error (ECE), the mean gap between probability and frequency.
 
         $$\sum_b \frac{N_b}{N} \left| \bar y_b - \bar p_b \right|$$
-
-        Training logs the same measure with the same bins (`threshold.calibration`), but in fixed
-        point, so that the order of additions on a GPU does not matter.
         """
         if not self.count.sum():
             return float("nan")
