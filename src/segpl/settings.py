@@ -153,7 +153,7 @@ def parse_table(kind: Any, values: Mapping[str, Any], section: str, source: str)
     hints = type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in values.items():
-        if REMOVED.get(f"{section}.{key}") == value:
+        if (f"{section}.{key}", value) in REMOVED.items():
             continue
         if key not in known:
             names = {*known, "name"} if section == "method" else known

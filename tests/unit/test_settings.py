@@ -219,3 +219,8 @@ def test_a_removed_setting_is_accepted_only_with_the_value_that_means_the_same()
     )
     with pytest.raises(InputError, match=r"no setting 'method\.calibrate'"):
         resolve({"method": {"name": "bpl", "calibrate": "temperature"}})
+
+
+def test_a_setting_without_a_value_is_rejected():
+    with pytest.raises(InputError, match=r"train\.steps is None, but it must be a whole number"):
+        resolve({"train": {"steps": None}})
