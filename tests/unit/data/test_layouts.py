@@ -99,6 +99,13 @@ class TestFolders:
         assert len(image_files(tmp_path / "images")) == 3
         assert not [path for path in asked if path.endswith(".png")]
 
+    def test_links_to_files_count_and_links_to_nothing_do_not(self, tmp_path):
+        touch(tmp_path, "images/a.png", "labels/a.png")
+        for name, target in {"b": "a", "gone": "missing", "loop": "loop"}.items():
+            (tmp_path / "images" / f"{name}.png").symlink_to(f"{target}.png")
+        (tmp_path / "loop").symlink_to("loop")
+        assert names(read_dataset(tmp_path).cases) == ["a", "b"]
+
     def test_hidden_and_unknown_files_are_skipped(self, tmp_path):
         touch(tmp_path, "images/a.png", "images/._a.png", "images/Thumbs.db", "labels/._b.png")
         assert names(read_dataset(tmp_path).cases) == ["a"]

@@ -319,6 +319,10 @@ class TestTraining:
         assert thin_out(log, 3) == {"step": [2.0, 4.0, 5.0], "total": [2.0, 5.0, 6.0]}
         assert thin_out(log, 5) is log
 
+    def test_an_unreadable_agreement_is_listed(self):
+        training, *_ = curve_sections(collect(make_record("cps", problems=("no agreement: why",))))
+        assert training.missing == ("cps-0: no agreement: why",)
+
     def test_log_with_a_single_row_has_a_visible_point(self):
         figure = curve_figure({"segpl": [{"step": [10.0], "total": [0.5]}]}, "total", "loss")
         (line,) = figure.axes[0].lines

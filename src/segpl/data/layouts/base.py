@@ -81,10 +81,12 @@ def image_files(folder: Path) -> list[Path]:
     """Files of a known format, sorted; none if the folder does not exist."""
     if not folder.is_dir():
         return []
-    with os.scandir(folder) as entries:  # recognizes files without a stat call for each
-        files = [Path(entry.path) for entry in entries if entry.is_file()]
-    # macOS leaves hidden files such as "._case.nii.gz" on external disks
-    return sorted(path for path in files if suffix_of(path) and not path.name.startswith("."))
+    with os.scandir(folder) as entries:
+        # macOS leaves hidden files such as "._case.nii.gz" on external disks
+        named = [e for e in entries if suffix_of(Path(e.name)) and not e.name.startswith(".")]
+    # no stat call for each, except for links: some lead nowhere, or to themselves
+    files = [e for e in named if e.is_file(follow_symlinks=False) or Path(e.path).is_file()]
+    return sorted(Path(e.path) for e in files)
 
 
 def subfolder(root: Path, names: Sequence[str]) -> Path | None:
@@ -92,7 +94,8 @@ def subfolder(root: Path, names: Sequence[str]) -> Path | None:
     if not root.is_dir():
         return None
     with os.scandir(root) as entries:  # recognizes folders without a stat call for each
-        folders = sorted(entry.name for entry in entries if entry.is_dir())
+        named = [entry for entry in entries if entry.name.lower() in names]
+        folders = sorted(entry.name for entry in named if entry.is_dir())
     found = {name.lower(): root / name for name in folders}
     return next((found[name] for name in names if name in found), None)
 
