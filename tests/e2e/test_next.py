@@ -76,7 +76,9 @@ def test_table_shows_case_and_reason(segpl, runs):
     assert all(case in answer.out for case in ("u0", "u1", "u2", "u3"))
     assert "networks disagree on" in answer.out
     advice = answer.err.split("To label them: ")[1]
-    assert advice.split() == f"segpl label {runs / 'data'} --run {runs / 'teacher'}".split()
+    # the layout has no place for labels of scans in unlabeled/
+    options = f"--run {runs / 'teacher'} --labels my-labels"
+    assert advice.split() == f"segpl label {runs / 'data'} {options}".split()
 
 
 def test_disagreement_of_a_single_network_is_refused(segpl, runs):

@@ -49,8 +49,10 @@ def run(args: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
+    from segpl.assembly import open_dataset
     from segpl.display import plain_console, say
     from segpl.files import csv_text, write_text
+    from segpl.labeling.label_files import unplaced_labels
     from segpl.labeling.ranking import rank_cases, require_positive, require_rule
     from segpl.report.tables import Table, number, print_table
     from segpl.run import load_run
@@ -68,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     rows_shown = [[one.case, number(one.score), one.reason] for one in found]
     print_table(Table(["case", "score", "reason"], rows_shown), plain_console(soft_wrap=False))
     source = trained.config.data
-    given = {"data": source.path, "labels": source.labels or None, "run": args.run}
+    needs_folder = not source.labels and unplaced_labels(open_dataset(trained.config), None)
+    labels = "my-labels" if needs_folder else source.labels or None
+    given = {"data": source.path, "labels": labels, "run": args.run}
     say(f"To label them: {next_command('label', given)}")
     return 0

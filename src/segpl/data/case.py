@@ -86,3 +86,8 @@ class Dataset:
         raise MissingFileError(
             f"case '{name}' is no longer in {self.root}. Restore its files, or start a new run."
         )
+
+
+def is_patterns(layout: str) -> bool:
+    """Whether a layout is given by patterns instead of a name."""
+    return "{" in layout

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
 
-from segpl.data.case import LARGEST_CLASS, Case, Dataset
+from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.pool import CasePool
@@ -86,6 +86,9 @@ def inspect(
     reports = [by_case[case.name] for case in cases]
     fingerprints = {r.case: r.fingerprint for r in reports if r.fingerprint is not None}
     voxels = {r.case: r.voxels for r in reports if r.voxels is not None}
+    is_color = all(len(item.channels) > 1 for item in fingerprints.values())
+    if is_color and len(dataset.channels) == 1 and is_patterns(dataset.layout):
+        dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
     problems = [problem for report in reports for problem in report.problems]
     if dataset.classes is None:

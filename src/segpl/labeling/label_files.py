@@ -96,6 +96,12 @@ def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | No
     return None
 
 
+def unplaced_labels(dataset: Dataset, folder: Path | None) -> list[str]:
+    """The cases whose label could not be written."""
+    cases = [case for case in dataset.cases if not case.is_test]
+    return [case.name for case in cases if label_target(dataset, case, folder) is None]
+
+
 class LabelFiles:
     """The label files of one dataset; every change is atomic and keeps what it replaces."""
 
@@ -109,11 +115,10 @@ class LabelFiles:
         """Raise if some label could not be written."""
         cases = [case for case in dataset.cases if not case.is_test]
         places = {case.name: label_target(dataset, case, self.folder) for case in cases}
-        homeless = [name for name, place in places.items() if place is None]
-        if homeless:
+        if unplaced := unplaced_labels(dataset, self.folder):
             raise InputError(
                 f"the layout '{dataset.layout}' of {dataset.root} has no place for a label of "
-                f"{count_noun(len(homeless), 'scan')}, such as '{homeless[0]}'. Name a folder for "
+                f"{count_noun(len(unplaced), 'scan')}, such as '{unplaced[0]}'. Name a folder for "
                 "the labels: --labels FOLDER. The dataset stays unchanged, and training reads both."
             )
         parts = ("versions", "drafts", "predictions")

@@ -299,13 +299,14 @@ class OutputFolder:
         return path.relative_to(self.path).as_posix()
 
     def _protect_inputs(self, jobs: Sequence[Job], kinds: Sequence[str]) -> None:
-        images = {path.resolve() for job in jobs for path in job.images}
+        images = [path for job in jobs for path in job.images]
+        folders = {folder for p in images for folder in (p.parent.resolve(), p.resolve().parent)}
         for job in jobs:
             for path in self.files(job, kinds).paths:
-                if path.resolve() in images:
+                if path.parent.resolve() in folders:
                     raise InputError(
-                        f"the prediction of {job.name} would overwrite the image {path}. Choose "
-                        "an --out that does not contain the inputs."
+                        f"{path.parent} contains input images. Masks among them could be mistaken "
+                        "for images or labels. Choose an --out that does not contain the inputs."
                     )
 
 

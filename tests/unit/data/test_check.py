@@ -168,7 +168,7 @@ class TestCommand:
     def test_proposed_layout_is_accepted_and_repeated_in_the_next_command(self, folder, capsys):
         (folder / "images" / "p1-a.npy").rename(folder / "images" / "p1-a_ct.npy")
         (folder / "images" / "p1-b.npy").rename(folder / "images" / "p1-b_ct.npy")
-        with pytest.raises(InputError, match="repeat the command with --yes"):
+        with pytest.raises(InputError, match="check, plan and train accept --yes"):
             self.check(folder)
         assert self.check(folder, "--yes") == 0
         assert "--out runs/first --yes" in capsys.readouterr().out

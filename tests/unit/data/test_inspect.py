@@ -9,6 +9,7 @@ import pytest
 
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
+from segpl.data.layouts import read_dataset
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
@@ -145,6 +146,16 @@ class TestFingerprints:
         inspection = inspect(Dataset(tmp_path, "folders", (case,)), read_labels_of=["a"])
         assert inspection.dims == 2
         assert len(inspection.fingerprints["a"].channels) == 3
+
+    def test_a_file_name_does_not_name_the_channels_of_color_images(self, tmp_path):
+        photo = np.random.default_rng(0).integers(0, 255, (8, 9, 3), np.uint8)
+        for name, image in {"a_rgb": photo, "a_seg": np.eye(8, 9, dtype=np.uint8)}.items():
+            PIL.Image.fromarray(image).save(tmp_path / f"{name}.png")
+        dataset = read_dataset(tmp_path, layout="{case}_rgb.png -> {case}_seg.png")
+        inspection = inspect(dataset, read_labels_of=["a"])
+        assert dataset.channels == ("rgb",)
+        assert inspection.dataset.channels == ()
+        assert inspection.problems == ()
 
 
 class TestClasses:

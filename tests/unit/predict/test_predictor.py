@@ -258,10 +258,15 @@ def test_a_file_that_segpl_did_not_write_is_never_replaced(tmp_path):
     assert not (tmp_path / "labels" / "predictions.json").exists()
 
 
-def test_inputs_are_never_overwritten(tmp_path):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob())
-    with pytest.raises(InputError, match="would overwrite the image"):
-        predict([source], PLAN, tmp_path, overwrite=True)
+def test_masks_are_never_written_among_their_inputs(tmp_path):
+    for folder in ("in", "linked"):
+        (tmp_path / folder).mkdir()
+    source = write_nifti(tmp_path / "in" / "scan_T1.nii.gz", blob())
+    (link := tmp_path / "linked" / "scan.nii.gz").symlink_to(source)
+    for given in (source, link):
+        with pytest.raises(InputError, match="in contains input images"):
+            predict([given], PLAN, tmp_path / "in", overwrite=True)
+    assert [path.name for path in (tmp_path / "in").iterdir()] == ["scan_T1.nii.gz"]
 
 
 def test_out_must_not_be_a_file(tmp_path):

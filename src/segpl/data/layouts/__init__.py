@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from segpl.data.case import Case, Dataset
+from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.layouts.base import (
     Layout,
     channel_names,
@@ -21,7 +21,7 @@ from segpl.data.layouts.base import (
 )
 from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
-from segpl.data.layouts.patterns import is_patterns, parse_patterns
+from segpl.data.layouts.patterns import parse_patterns
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, name_some
 from segpl.files import read_toml
@@ -132,9 +132,9 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     raise InputError(
         f"{problem} The file names suggest this layout:\n\n"
         f"{describe_patterns(dataset)}\n\n"
-        "If this is right, repeat the command with --yes (check, plan, train), or write this line "
-        f"to {root / 'segpl.toml'}. If not, correct the line:\n\n"
-        f'  layout = "{dataset.layout}"\n'
+        f"If this is right, write this line to {root / 'segpl.toml'}. If not, correct it first:\n\n"
+        f'  layout = "{dataset.layout}"\n\n'
+        "Instead of the line, segpl check, plan and train accept --yes.\n"
     )
 
 

@@ -145,11 +145,6 @@ class Patterns:
         return () if not is_named or any(map(IMAGE_WORD.fullmatch, names)) else tuple(names)
 
 
-def is_patterns(layout: str) -> bool:
-    """Whether a layout is given by patterns instead of a name."""
-    return "{" in layout
-
-
 def parse_patterns(layout: str) -> Patterns:
     before, arrow, after = layout.partition(ARROW)
     images = tuple(FilePattern(text.strip()) for text in before.split(AND))
