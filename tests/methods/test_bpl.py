@@ -237,6 +237,16 @@ def test_invalid_threshold_setting_is_rejected(settings, words):
         ThresholdSettings(**settings)
 
 
+def test_prior_is_estimated_from_the_labeled_images():
+    found = []
+    for sign in (1, -1):
+        method, batch = bpl(prior="labeled"), make_batch(2)
+        changed = Unlabeled(sign * batch.unlabeled.image)
+        method.step(replace(batch, unlabeled=changed), 1.0)
+        found.append(method.latent.prior.above)
+    assert torch.allclose(*found)
+
+
 def test_prior_is_recomputed_only_when_it_changes():
     fixed, learned = bpl(), bpl(prior="confidence")
     before = [method.latent.references() for method in (fixed, learned)]
@@ -429,6 +439,12 @@ MUTATIONS = [
         "replace(made, outputs=outputs)",
         "replace(made, terms={}, outputs=outputs)",
         "test_every_weight_is_moved_by_some_term",
+    ),
+    Mutation(
+        "estimates the prior from unlabeled images",
+        "            on_labeled.sigmoid(),",
+        "            on_unlabeled.sigmoid(),",
+        "test_prior_is_estimated_from_the_labeled_images",
     ),
     Mutation(
         "detaches the pseudo loss",

@@ -210,6 +210,20 @@ def test_predictions_are_means_over_mirrored_views_unless_fast(run, scan, tmp_pa
     assert not np.allclose(expected.probabilities, averaged, atol=1e-4)
 
 
+def test_an_image_in_memory_is_predicted_with_all_given_options(run, monkeypatch):
+    given = {"overlap": 0.25, "samples": 3, "by": "views", "seed": 5, "largest": "all"}
+    given |= {"ensemble": [run], "fast": True}
+    used, prepare = {}, type(run).prepare
+
+    def recorded(self, **options):
+        used.update(options)
+        return prepare(self, probabilities=True)
+
+    monkeypatch.setattr(type(run), "prepare", recorded)
+    run.predict_array(np.zeros((16, 16, 16)), **given)
+    assert used == {"probabilities": True, **given}
+
+
 def test_fast_uses_a_single_run(run, scan):
     with pytest.raises(InputError, match="fast=True uses a single run"):
         run.predict_array(scan, fast=True, ensemble=[run])

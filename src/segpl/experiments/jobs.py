@@ -18,7 +18,7 @@ from segpl.experiments.phantom_data import make_phantom
 from segpl.files import one_process
 from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE
-from segpl.settings import Config, changed_settings, merge_settings, resolve
+from segpl.settings import REMOVED, Config, changed_settings, merge_settings, resolve
 
 # settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")
@@ -126,10 +126,11 @@ def run_path(
     content = merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}})
     leaves = resolve(content).leaves()
     named = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
-    earlier = folder / "runs" / f"{label}-{seed}-{hash_of(named)}"  # with the path of the plan
-    if earlier.exists():
-        return earlier
-    return folder / "runs" / f"{label}-{seed}-{hash_of(with_plan_content(named))}"
+    # earlier versions used the path of the plan, and had more settings
+    whole = {**named, **REMOVED}
+    used = (named, whole, with_plan_content(whole), with_plan_content(named))
+    places = [folder / "runs" / f"{label}-{seed}-{hash_of(one)}" for one in used]
+    return next((place for place in places if place.exists()), places[-1])
 
 
 def plan_path(folder: Path, config: Config) -> Path:
