@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -303,3 +305,14 @@ class Untouchable:
 
     def __len__(self) -> int:
         raise AssertionError("the length of hidden data was read")
+
+
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """Make the system cut writes short, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import ANY, SHORT, Answer, make_dataset
 from test_rejections import check_words
+from tiny import no_file_larger_than
 
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.methods.supervised import Supervised
@@ -85,17 +83,6 @@ class TestFolders:
         monkeypatch.setattr(os, "scandir", reject)
         for command in (("check", pictures), ("train", pictures, "--out", tmp_path / "r", *SHORT)):
             check_words(segpl(*command), "cannot open .*labeled/imgs: Permission denied")
-
-
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """Make the system cut writes short, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class TestFullDisk:

@@ -30,9 +30,9 @@ from segpl.data.plan import Plan
 from segpl.data.pool import THREADS, CasePool
 from segpl.data.prepare import preparation_memory, prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
-from segpl.data.stored import Array, StoredArray
+from segpl.data.stored import Array, StoredArray, write_npy
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.files import file_status, read_record, write_atomically, write_json
+from segpl.files import file_status, read_record, write_json
 
 VERSION = 4  # increase it when the same files and plan give other arrays
 FOREGROUND = 20_000  # foreground positions kept per case
@@ -307,5 +307,5 @@ def _are_positions(array: StoredArray, shape: tuple[int, ...]) -> bool:
 
 
 def _save_array(case: str, path: Path, array: NDArray[Any]) -> StoredArray:
-    write_atomically(path, lambda draft: np.save(draft, np.ascontiguousarray(array)))
+    write_npy(path, array)
     return StoredArray.find(case, path)

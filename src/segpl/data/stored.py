@@ -16,6 +16,23 @@ from numpy.typing import DTypeLike, NDArray
 
 from segpl.data.formats import npy_header
 from segpl.errors import MissingFileError
+from segpl.files import write_atomically
+
+
+def write_npy(path: Path, array: NDArray[Any]) -> None:
+    """Write a `.npy` file.
+
+    `np.save` reports no error if only the last bytes do not fit on the disk.
+    """
+    array = np.ascontiguousarray(array)
+
+    def write(draft: Path) -> None:
+        with draft.open("wb") as file:
+            header = np.lib.format.header_data_from_array_1_0(array)
+            np.lib.format.write_array_header_1_0(file, header)
+            file.write(array.reshape(-1).view(np.uint8).data)
+
+    write_atomically(path, write)
 
 
 @dataclass(frozen=True, slots=True)

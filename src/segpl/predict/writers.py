@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from segpl.data.formats import itk_geometry, nifti_header
 from segpl.data.readers import Grid, is_series, suffix_of
+from segpl.data.stored import write_npy
 from segpl.errors import StorageError
 from segpl.files import write_atomically
 
@@ -152,7 +153,7 @@ def _write_picture(path: Path, values: FileArray) -> None:
 
 def _write_array(path: Path, values: FileArray, like: Path, name: str) -> None:
     if suffix_of(path) == ".npy":
-        write_atomically(path, lambda draft: np.save(draft, values))
+        write_npy(path, values)
         return
     arrays = {name: values}
     if suffix_of(like) == ".npz":

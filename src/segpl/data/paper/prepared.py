@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import PAPER_WIDTH, choose_kernels, choose_strides
+from segpl.data.stored import write_npy
 from segpl.errors import InputError, MissingFileError, name_some
 from segpl.files import write_atomically, write_json
 
@@ -124,10 +125,6 @@ def write_nifti(path: Path, array: NDArray[Any], affine: NDArray[np.float64] | N
 
     image = nibabel.Nifti1Image(array, np.eye(4) if affine is None else affine)
     write_atomically(path, lambda draft: nibabel.save(image, draft))
-
-
-def write_npy(path: Path, array: NDArray[Any]) -> None:
-    write_atomically(path, lambda draft: np.save(draft, array))
 
 
 def write_sample(
