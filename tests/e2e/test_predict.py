@@ -82,6 +82,15 @@ def test_a_failed_image_is_in_the_table_beside_the_others(segpl, made, tmp_path)
     assert "not predicted" in (out / "index.html").read_text(encoding="utf-8")
 
 
+def test_without_any_mask_there_is_no_preview(segpl, made, tmp_path):
+    broken, out = tmp_path / "cut.nii.gz", tmp_path / "masks"
+    broken.write_bytes(b"cut")
+    answer = segpl("predict", made / "deep", broken, "--preview", "--out", out)
+    assert answer.code == 1
+    assert "not predicted" in answer.out
+    assert not (out / "index.html").exists()
+
+
 def test_a_run_without_test_cases_needs_inputs(segpl, made, tmp_path):
     run = Path(shutil.copytree(made / "flat", tmp_path / "run"))
     text = (run / "split.json").read_text()
