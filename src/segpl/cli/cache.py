@@ -1,4 +1,4 @@
-"""List the datasets in the cache, or remove their prepared scans.
+"""List the folders of images in the cache, or remove their prepared scans.
 
 Removing them is safe: training prepares scans again if they are not in the
 cache.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from segpl.data.cache_entries import CachedDataset
+    from segpl.data.cache_entries import CachedFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         default=[],
-        metavar="DATASET",
-        help="remove the prepared scans of these dataset folders",
+        metavar="FOLDER",
+        help="remove the prepared scans of images in these folders or below, such as a dataset",
     )
     parser.add_argument(
         "--remove-missing",
         action="store_true",
-        help="remove the prepared scans of datasets that no longer exist",
+        help="remove the prepared scans of folders that no longer exist",
     )
     parser.add_argument(
         "--yes", action="store_true", help="remove the scans instead of only listing them"
@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.data.cache import cache_root
-    from segpl.data.cache_entries import cached_datasets, folder_size
+    from segpl.data.cache_entries import cached_folders, folder_size
     from segpl.data.known_cases import fingerprints_file
     from segpl.display import plain_console
 
     root = cache_root()
-    known = cached_datasets(root)
+    known = cached_folders(root)
     is_removal = bool(args.remove or args.remove_missing)
     chosen = choose(known, args.remove, args.remove_missing) if is_removal else known
     console = plain_console(soft_wrap=False)
@@ -61,39 +61,45 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in chosen:
             one.remove()
-            fingerprints_file(one.folder, root).unlink(missing_ok=True)
+        # the folder of a dataset contains its images, or the folders of its images
+        folders = {folder for one in chosen for folder in (one.folder, one.folder.parent)}
+        for folder in (*folders, *args.remove):
+            fingerprints_file(folder.expanduser(), root).unlink(missing_ok=True)
         console.print(f"Removed {total}.")
     return 0
 
 
 def choose(
-    known: list[CachedDataset], folders: list[Path], is_missing_chosen: bool
-) -> list[CachedDataset]:
+    known: list[CachedFolder], folders: list[Path], is_missing_chosen: bool
+) -> list[CachedFolder]:
     from segpl.errors import MissingFileError
 
     resolved = {folder.expanduser().resolve(): folder for folder in folders}
     for path, given in resolved.items():
-        if path not in {one.folder for one in known}:
+        if not any(one.folder.is_relative_to(path) for one in known):
             raise MissingFileError(
-                f"the cache has no dataset {given}. Run `segpl cache` to list its datasets."
+                f"the cache has no images of {given}. Run `segpl cache` to list what it has."
             )
     return [
-        one for one in known if one.folder in resolved or (is_missing_chosen and not one.exists)
+        one
+        for one in known
+        if any(one.folder.is_relative_to(path) for path in resolved)
+        or (is_missing_chosen and not one.exists)
     ]
 
 
-def table_of(datasets: list[CachedDataset]) -> Table:
+def table_of(folders: list[CachedFolder]) -> Table:
     from datetime import datetime
 
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("dataset", overflow="fold")
+    table.add_column("images in", overflow="fold")
     for name in ("cases", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("last used", no_wrap=True)
     table.add_column("")
-    for one in sorted(datasets, key=lambda one: -one.size):
+    for one in sorted(folders, key=lambda one: -one.size):
         day = datetime.fromtimestamp(one.last_used).date().isoformat()
         state = "" if one.exists else "no longer exists"
         table.add_row(str(one.folder), f"{one.cases:,}", size_in_words(one.size), day, state)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from segpl.data.cache import CacheRecord, short_hash
@@ -24,11 +23,11 @@ CACHED_FILE = re.compile(r".+\.(?:(?:image|label)\.(?:npy|json)|foreground\.npy)
 
 
 @dataclass(frozen=True, slots=True)
-class CachedDataset:
-    """Prepared cases of one dataset."""
+class CachedFolder:
+    """Prepared cases whose images are in one folder."""
 
-    folder: Path  # of the dataset
-    exists: bool  # whether the folders of its images still exist
+    folder: Path
+    exists: bool
     files: tuple[Path, ...]  # in the cache
     cases: int
     size: int  # bytes
@@ -44,18 +43,14 @@ class CachedDataset:
                 folder.rmdir()
 
 
-def cached_datasets(root: Path) -> list[CachedDataset]:
-    """The datasets in the cache; a dataset that exists only in part is listed twice."""
-    found: list[tuple[Path, bool, Path]] = []  # dataset, whether the source exists, file
+def cached_folders(root: Path) -> list[CachedFolder]:
+    """The folders of images whose prepared cases are in the cache."""
+    found = []
     for entry in _subfolders(root, ENTRY):
         files = [file for part in _subfolders(entry, VARIANT) for file in _cached_files(part)]
         if source := _images_folder(entry, files):
-            found += [(source.parent, source.is_dir(), file) for file in files]
-    found.sort()
-    return [
-        _summarize(folder, exists, [file for *_, file in group])
-        for (folder, exists), group in groupby(found, key=lambda one: one[:2])
-    ]
+            found.append(_summarize(source, files))
+    return found
 
 
 def folder_size(folder: Path) -> int:
@@ -73,13 +68,13 @@ def _states(files: Iterable[Path]) -> dict[Path, os.stat_result]:
     return states
 
 
-def _summarize(folder: Path, exists: bool, files: list[Path]) -> CachedDataset:
+def _summarize(folder: Path, files: list[Path]) -> CachedFolder:
     states = _states(files)
     # this list itself reads the records, which must not count as use
     arrays = [state for file, state in states.items() if file.suffix == ".npy"]
-    return CachedDataset(
+    return CachedFolder(
         folder,
-        exists,
+        folder.is_dir(),
         tuple(files),
         len({file.name for file in files if file.name.endswith(".image.npy")}),
         sum(state.st_size for state in states.values()),

@@ -34,9 +34,9 @@ def root(tmp_path, monkeypatch) -> Path:
 
 
 def rows(text: str) -> dict[str, str]:
-    """The rest of each row, by the name of the dataset's folder."""
+    """The rest of each row, by the name of the dataset."""
     lines = [line.split(maxsplit=1) for line in text.splitlines() if line.startswith("/")]
-    return {Path(folder).name: rest for folder, rest in lines}
+    return {Path(folder).parent.name: rest for folder, rest in lines}
 
 
 def cached_files(root: Path, name: str) -> list[Path]:
@@ -81,9 +81,20 @@ def test_a_dataset_is_removed_by_its_folder(root, tmp_path):
     assert [path.name.partition("-")[0] for path in root.iterdir()] == ["lungs"]
 
 
+def test_folders_of_images_are_listed_and_removed_with_all_folders_above(root, tmp_path, capsys):
+    """A dataset may contain its images directly."""
+    images = tmp_path / "hearts" / "images"
+    assert main(["cache"]) == 0
+    assert str(images) in capsys.readouterr().out.split()
+    assert main(["cache", "--remove", str(images), "--yes"]) == 0
+    assert [path.name.partition("-")[0] for path in root.iterdir()] == ["lungs"]
+    assert main(["cache", "--remove", str(tmp_path), "--yes"]) == 0
+    assert not list(root.iterdir())
+
+
 def test_unknown_dataset_is_refused(root, tmp_path, capsys):
     assert main(["cache", "--remove", str(tmp_path / "other"), "--yes"]) == 1
-    assert "the cache has no dataset" in capsys.readouterr().err
+    assert "the cache has no images of" in capsys.readouterr().err
 
 
 def test_files_of_others_and_targets_of_links_are_kept(root, tmp_path):
