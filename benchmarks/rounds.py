@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from segpl.assembly import build_method, open_dataset, prepare_inputs
 from segpl.data.augment import transform
@@ -31,6 +32,7 @@ from segpl.data.plan import Plan
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import make_split
 from segpl.display import TrainingDisplay
+from segpl.engine.adam import Adam
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
@@ -48,6 +50,7 @@ from segpl.views.mixing import TrainingCrops
 Maps = dict[str, Tensor]  # case -> (K, *S)
 BINS = torch.tensor([0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])  # lower limits of confidence, but 0
 TARGET = 0.9  # precision of the voxels that `selected` keeps
+SGD_RATES = (0.01, 0.03)
 THRESHOLDS = [round(0.05 * number, 2) for number in range(2, 19)]  # for `decision`
 
 
@@ -117,6 +120,27 @@ class SoftGivenTargets(GivenTargets, SoftTargets):
     """The targets of `GivenTargets` with the loss of `SoftTargets`."""
 
 
+class Momentum(Adam):
+    """SGD with the momentum and weight decay of nnU-Net [Isensee2021]."""
+
+    @torch.no_grad()
+    def step(self) -> None:
+        changed = [index for index, weight in enumerate(self.weights) if weight.grad is not None]
+        for index in changed:
+            self.state.setdefault(index, {"momentum": torch.zeros_like(self.weights[index])})
+        sgd(
+            [self.weights[index] for index in changed],
+            [grad for weight in self.weights if (grad := weight.grad) is not None],
+            [self.state[index]["momentum"] for index in changed],
+            weight_decay=3e-5,
+            momentum=0.99,
+            lr=self.lr,
+            dampening=0,
+            nesterov=True,
+            maximize=False,
+        )
+
+
 @dataclass(frozen=True)
 class Study:
     config: Config
@@ -137,14 +161,17 @@ class Study:
         member: int = 0,
         kind: type[BPLMix] = BPLMix,
         made: Sequence[Tensor] = (),
+        sgd_rate: float = 0.0,
     ) -> Method:
         """A trained method; `made` are the targets of the unlabeled cases, if not the teacher's.
 
-        Members differ in weights and crops. `kind` is the variant of `bpl-mix`.
+        Members differ in weights and crops. `kind` is the variant of `bpl-mix`. `sgd_rate` replaces
+        Adam by SGD.
         """
         settings = self.config.train
         settings = replace(settings, steps=steps or settings.steps, batch=batch or settings.batch)
         settings = replace(settings, seed=settings.seed + 1000 * member)
+        settings = replace(settings, lr=sgd_rate or settings.lr)
         config = replace(resolve({"method": {"name": method}}), train=settings)
         config = replace(config, network=self.config.network, augment=self.config.augment)
         model = build_method(config, self.plan)
@@ -172,7 +199,10 @@ class Study:
             model.latent.requires_grad_(kind is LargestComponents)
         with tempfile.TemporaryDirectory() as folder:
             display = TrainingDisplay(method, config.train.steps)
-            Trainer(model, sampler, config.train, RunFolder(Path(folder)), display).run()
+            trainer = Trainer(model, sampler, config.train, RunFolder(Path(folder)), display)
+            if sgd_rate:
+                trainer.optimizer = Momentum(trainer.optimizer.weights, sgd_rate)
+            trainer.run()
         return model.eval()
 
     @property
@@ -343,6 +373,8 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         record("decision, upper bound", decide(maps, fit_thresholds(study, maps)))
     for name in (name for name in variants if name in KINDS):
         score(name, [study.train(study.given(), kind=KINDS[name])])
+    for rate in SGD_RATES if "sgd" in variants else ():
+        score(f"SGD, learning rate {rate:g}", [study.train(study.given(), sgd_rate=rate)])
     if "members" in variants:
         more = [study.train(study.given(), member=number) for number in (1, 2)]
         for number, model in enumerate(more, start=1):
@@ -419,7 +451,7 @@ def agreed(study: Study, held_out: Maps) -> Targets:
 
 MAKERS = {maker.__name__: maker for maker in (hard, soft, selected, weighted, agreed)}
 KINDS = {"largest": LargestComponents, "soft-teacher": SoftTargets}
-WITHOUT_FOLDS = ("default", *KINDS, "members", "longer")
+WITHOUT_FOLDS = ("default", *KINDS, "sgd", "members", "longer")
 VARIANTS = (*WITHOUT_FOLDS, "folds", "decision", "supervised", *MAKERS)
 
 
@@ -427,7 +459,7 @@ def make_study(args: argparse.Namespace, seed: int) -> Study:
     device = choose_device(args.device)
     config = resolve(
         {
-            "data": {"path": str(args.data)},
+            "data": {"path": str(args.data), "plan": args.plan},
             "split": {"labeled": args.labeled, "test": args.test},
             "train": {
                 "steps": args.steps,
@@ -457,6 +489,7 @@ def make_study(args: argparse.Namespace, seed: int) -> Study:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--plan", default="")
     parser.add_argument("--labeled", type=int, required=True)
     parser.add_argument("--validation", type=int, default=40)
     parser.add_argument("--test", type=int, default=40)
