@@ -236,6 +236,15 @@ class Study:
             name: mean(torch.from_numpy(image).to(self.device)) for name, image in images.items()
         }
 
+    def largest(self, maps: Maps) -> Maps:
+        """`maps` without all but the largest component of classes with a single one."""
+        found = {name: one_hot(one) for name, one in maps.items()}
+        for one in found.values():
+            for channel in self.single:
+                kept = torch.from_numpy(largest_component(one[channel].cpu().numpy() > 0))
+                one[channel] *= kept.to(one)
+        return found
+
     def dice(self, maps: Maps) -> NDArray[Any]:
         """Mean Dice of each foreground class over the cases of `maps`."""
         scores = [
@@ -365,6 +374,8 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
         if study.plan.mirror_axes:
             maps = study.predict(models, study.validation, views=True)
             record(f"{name}, mirrored views", maps)
+        if study.single:
+            record(f"{name}, largest component", study.largest(maps))
         return maps
 
     if {"default", "members", "decision"} & set(variants):
