@@ -120,16 +120,6 @@ def test_kl_is_small_at_the_anchor_and_grows_from_there(name, mean, std):
 
 
 @every_family
-def test_kl_is_never_negative(name):
-    for seed in range(10):
-        family = FAMILIES.get(name)()
-        mean, std = torch.tensor(0.6), torch.tensor(0.1)
-        offsets = some_offsets(name, seed=seed, size=0.1).float()
-        divergence = family.posterior(offsets, mean, std).kl(family.prior(mean, std))
-        assert divergence.item() > -1e-4
-
-
-@every_family
 def test_gradients_of_cdf_and_kl_agree_with_finite_differences(name):
     offsets = some_offsets(name).clone().requires_grad_()
     value = torch.tensor([0.11, 0.433, 0.62, 0.877], dtype=double)
@@ -154,15 +144,6 @@ def test_gradients_of_moments_agree_with_finite_differences(name, moment):
         return getattr(pair(name, 0.6, 0.1, offsets)[0], moment)
 
     assert torch.autograd.gradcheck(function, offsets, atol=1e-4, fast_mode=True)
-
-
-@every_family
-def test_gradient_of_the_kl_vanishes_at_the_anchor(name):
-    """So the KL alone pulls a posterior to its prior; a Kumaraswamy is only close to a Beta."""
-    offsets = torch.zeros(FAMILIES.get(name).parameters, dtype=double, requires_grad=True)
-    posterior, prior = pair(name, 0.6, 0.1, offsets)
-    (gradient,) = torch.autograd.grad(posterior.kl(prior), [offsets])
-    assert gradient.abs().max().item() < (1e-6 if type(posterior) is type(prior) else 0.2)
 
 
 EXTREME = st.sampled_from([-50.0, -8.0, -1.0, 0.0, 1.0, 8.0, 50.0])

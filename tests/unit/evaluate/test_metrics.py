@@ -131,3 +131,13 @@ def test_label_volume_is_that_of_the_label():
 def test_empty_policy_of_dice_and_iou():
     assert empty_policy(DEFAULT_METRICS) == EMPTY_POLICY
     assert EMPTY_POLICY == "Empty masks: overlaps are 1 if both are empty, 0 if only one is."
+
+
+def test_overlap_of_two_of_three_against_four_by_hand():
+    prediction = np.array([1, 1, 1, 0, 0, 0], bool)
+    truth = np.array([0, 1, 1, 1, 1, 0], bool)
+    assert score("dice", prediction, truth) == pytest.approx(2 * 2 / (3 + 4))
+    assert score("iou", prediction, truth) == pytest.approx(2 / 5)
+    assert score("precision", prediction, truth) == pytest.approx(2 / 3)
+    assert score("recall", prediction, truth) == pytest.approx(2 / 4)
+    assert score("volume_error", prediction, truth) == pytest.approx(-1 / 4)

@@ -19,21 +19,6 @@ def test_cdf_is_linear_within_each_cell():
     assert of_weights(0.1, 0.2, 0.3, 0.4).cdf(value).tolist() == pytest.approx(expected)
 
 
-def test_mean_and_std_by_hand():
-    """Centers 0.25 and 0.75; the variance between cells is 0.046875, within cells 1/48."""
-    distribution = of_weights(0.25, 0.75)
-    assert distribution.mean.item() == pytest.approx(0.625)
-    assert distribution.std.item() == pytest.approx(math.sqrt(0.046875 + 1 / 48))
-
-
-def test_kl_agrees_with_torch():
-    q, p = torch.randn(2, 7, generator=torch.Generator().manual_seed(0))
-    theirs = torch.distributions.kl_divergence(
-        torch.distributions.Categorical(logits=q), torch.distributions.Categorical(logits=p)
-    )
-    assert Categorical(q).kl(Categorical(p)).item() == pytest.approx(theirs.item(), rel=1e-4)
-
-
 def test_samples_carry_no_gradient():
     logits = torch.zeros(5, requires_grad=True)
     assert not Categorical(logits).sample(torch.Generator().manual_seed(0)).requires_grad

@@ -4,8 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mutations import Mutation
 from recorded import Recorded
 
@@ -155,23 +153,6 @@ def test_posterior_is_computed_in_float32_under_bfloat16_autocast():
     torch.testing.assert_close(half, single, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(
-    values=st.lists(
-        st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0]), min_size=2, max_size=12
-    ),
-    kept=st.floats(0, 1, width=32) | st.sampled_from([0.0, 1.0]),
-    temperature=st.floats(1e-12, 1e12),
-    scope=st.sampled_from(sorted(AXES)),
-)
-def test_posterior_of_any_image_sums_to_one(values, kept, temperature, scope):
-    probability = torch.tensor(values).view(1, 1, -1)
-    weight = torch.full_like(probability, kept)
-    posterior = exact_posterior(probability, weight, FLAT, scope=scope, temperature=temperature)
-    assert not posterior.isnan().any()
-    assert posterior.exp().sum().item() == pytest.approx(1, abs=1e-4)
-
-
 MUTATIONS = [
     Mutation(
         "counts excluded voxels of a selecting threshold",
@@ -182,34 +163,6 @@ MUTATIONS = [
         file="threshold/exact.py",
     ),
 ]
-
-
-@both_kinds
-@pytest.mark.parametrize("fill", [0.0, 1.0, 1e-9, 0.005, 1 - 2**-24])
-def test_dice_of_a_uniform_image_agrees_with_brute_force(fill, selects):
-    probability, weight = torch.full((1, 1, 30, 30), fill), torch.ones(1, 1, 30, 30)
-    ours = dice_of_thresholds(probability, weight, scope="batch", selects=selects)
-    expected = brute_force(probability, weight, "batch", selects=selects)
-    torch.testing.assert_close(ours.double(), expected, rtol=0, atol=1e-4)
-
-
-def test_dice_worked_out_by_hand():
-    """Thresholds 1/4 and 3/4 of p = 0.5, 1, 0: overlap 1.5 and 1, labels 2 and 1, mass 1.5."""
-    probability = torch.tensor([[[0.5, 1.0, 0.0]]])
-    dice = dice_of_thresholds(probability, torch.ones(1, 1, 3), scope="batch", points=2)
-    assert dice.flatten().tolist() == pytest.approx([4 / 4.5, 3 / 3.5])
-
-
-def test_posterior_at_a_low_temperature_respects_the_prior():
-    """The prior excludes the best threshold of all."""
-    probability, weight = some((1, 1, 9, 9))
-    dice = brute_force(probability, weight, "batch").flatten()
-    prior_log = torch.where(dice > dice.max() - 0.02, -math.inf, FLAT.double())
-    posterior = exact_posterior(probability, weight, prior_log, scope="batch", temperature=1e-30)
-    allowed = torch.where(prior_log.isinf(), -1, dice)
-    assert posterior.isfinite().any()
-    assert allowed[posterior.argmax()] > allowed.max() - 1e-5
-    assert posterior.exp().sum().item() == pytest.approx(1)
 
 
 def test_posterior_has_no_gradient():

@@ -11,7 +11,6 @@ from segpl.threshold.histogram import (
     count_thresholds_below,
     histogram_copies,
     private_addresses,
-    scope_total,
     sums_above,
     sums_at_addresses,
     threshold_grid,
@@ -53,15 +52,6 @@ def test_sums_agree_with_brute_force(scope, shape):
         assert sums.dtype == torch.float32
         assert sums.shape == expected.shape
         torch.testing.assert_close(sums.double(), expected, rtol=1e-5, atol=1e-5)
-
-
-def test_sums_of_four_voxels_worked_out_by_hand():
-    """Thresholds 1/8, 3/8, 5/8, 7/8; a voxel on a threshold is not above it."""
-    probability = torch.tensor([0.1, 0.375, 0.5, 1.0]).view(1, 1, 2, 2)
-    weight = torch.tensor([1.0, 1.0, 0.5, 1.0]).view(1, 1, 2, 2)
-    count, mass = sums_above(probability, weight, weight * probability, scope="batch", points=4)
-    assert count.tolist() == [[[2.5, 1.5, 1.0, 1.0]]]
-    assert mass.tolist() == [[[1.625, 1.25, 1.0, 1.0]]]
 
 
 @pytest.mark.parametrize("points", [1, 3, 100, 1000])
@@ -146,15 +136,6 @@ def test_any_probabilities_agree_with_brute_force(values, points, scope):
     assert torch.equal(count.double(), expected)
 
 
-def test_voxels_of_weight_zero_do_not_count():
-    scope = "image"
-    probability, weight = some((2, 2, 6, 6))
-    other = torch.where(weight == 0, 1 - probability, probability)
-    (first,) = sums_above(probability, weight, scope=scope)
-    (second,) = sums_above(other, weight, scope=scope)
-    assert torch.equal(first, second)
-
-
 def test_half_precision_is_summed_in_float32():
     probability = torch.rand((1, 1, 3000), generator=torch.Generator().manual_seed(0)).bfloat16()
     weight = torch.ones_like(probability)
@@ -162,12 +143,3 @@ def test_half_precision_is_summed_in_float32():
         (count,) = sums_above(probability, weight, scope="batch")
     assert count.dtype == torch.float32
     assert torch.equal(count.double(), brute_force(probability.float(), weight, "batch", 100))
-
-
-@every_scope
-def test_total_is_the_sum_over_voxels_that_share_a_threshold(scope):
-    _, weight = some((2, 3, 4, 5))
-    expected = weight.double().flatten(2).sum(2, keepdim=True)
-    if AXES[scope]:
-        expected = expected.sum(AXES[scope], keepdim=True)
-    torch.testing.assert_close(scope_total(weight, scope).double(), expected, rtol=1e-5, atol=1e-5)

@@ -56,3 +56,21 @@ def test_small_divergence_keeps_its_precision():
     near = Normal(torch.tensor(0.5), torch.tensor(-4.0 + 2**-10))
     expected = (math.expm1(2**-10) - 2**-10) / 2  # 4.8e-7
     assert near.kl(wide).item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("mean", "std"), [(0.7, 0.05), (-0.5, 1.5)])
+def test_kl_agrees_with_torch(mean, std):
+    theirs = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mean, std), torch.distributions.Normal(0.4, 0.2)
+    )
+    assert prior(mean, std).kl(prior(0.4, 0.2)).item() == pytest.approx(theirs.item(), rel=1e-4)
+
+
+def test_sample_is_the_mean_plus_noise_times_the_std():
+    """The derivative is 1 in the mean and half the deviation in the log variance."""
+    mean = torch.tensor(0.4, requires_grad=True)
+    log_variance = torch.tensor(-2.0, requires_grad=True)
+    draw = Normal(mean, log_variance).sample(torch.Generator().manual_seed(0))
+    draw.backward()
+    assert mean.grad.item() == 1
+    assert log_variance.grad.item() == pytest.approx(0.5 * (draw - mean).item())

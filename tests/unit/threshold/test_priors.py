@@ -103,15 +103,6 @@ def test_resamples_draw_only_from_the_stored_crops():
     assert (counts[:, :10].sum(0) > 0).all()
 
 
-def test_ties_give_their_mean():
-    """A perfect, fully confident network is equally good at every threshold."""
-    label = torch.zeros(2, 8, 8, dtype=torch.int64)
-    label[:, 2:4] = 1
-    mean, std = feed(LabeledPrior(0.9, 0.2), (label == 1).float().unsqueeze(1), label)
-    assert mean == pytest.approx(0.5)
-    assert std == pytest.approx(MIN_LEARNED_STD)
-
-
 @pytest.mark.parametrize("fill", [0, IGNORE])
 def test_labels_without_foreground_keep_the_given_values(fill):
     """Otherwise the Dice would push the threshold above every probability."""
@@ -243,36 +234,10 @@ def test_any_probabilities_and_labels_give_a_usable_prior(name, values, labels, 
     assert 0.999 * MIN_LEARNED_STD <= std < 1
 
 
-@pytest.mark.parametrize("best", [0.2, 0.8])
-def test_labeled_prior_finds_the_threshold_that_made_the_labels(best):
-    mean, std = feed(LabeledPrior(0.9, 0.2), *scene(1, (32, 32), images=8, best=best))
-    assert mean == pytest.approx(best, abs=0.03)
-    assert 0.999 * MIN_LEARNED_STD <= std < 0.05
-
-
 def test_resamples_of_a_full_memory_draw_from_all_crops():
     counts = resample_counts(16, torch.tensor(1000), generator())
     assert (counts.sum(1) == 16).all()
     assert (counts.sum(0) > 0).all()
-
-
-def test_ignored_voxels_do_not_influence_the_labeled_prior():
-    probability, label = scene(1)
-    label[:, :4] = IGNORE
-    other = probability.clone()
-    other[:, :, :4] = 1 - other[:, :, :4]
-    assert feed(LabeledPrior(0.5, 0.1), probability, label) == feed(
-        LabeledPrior(0.5, 0.1), other, label
-    )
-
-
-def test_background_channel_does_not_influence_the_labeled_prior():
-    probability, label = scene(3)
-    other = probability.clone()
-    other[:, 0] = 0.99
-    assert feed(LabeledPrior(0.5, 0.1), probability, label) == feed(
-        LabeledPrior(0.5, 0.1), other, label
-    )
 
 
 def test_fixed_prior_never_changes():

@@ -13,11 +13,6 @@ def test_probability_above_the_threshold_is_foreground():
     assert pseudo.target.tolist() == [[[0, 0, 1, 1]]]
 
 
-@pytest.mark.parametrize(("threshold", "fraction"), [(1.2, 0), (-0.1, 1)])
-def test_threshold_outside_the_unit_interval_labels_everything_the_same(threshold, fraction):
-    assert binarize(torch.rand(1, 1, 8), torch.tensor(threshold)).target.mean() == fraction
-
-
 class Uniform(Distribution):
     """Uniform from `low` to `high`."""
 
@@ -115,19 +110,3 @@ def test_each_image_uses_its_own_threshold(rule):
     )
     both = apply(rule, threshold, torch.full((2, 1, 4), 0.6))
     assert not torch.equal(both.target[0] + both.weight[0], both.target[1] + both.weight[1])
-
-
-def test_labels_carry_no_gradient_to_probability_or_threshold():
-    probability = torch.rand(1, 1, 8, requires_grad=True)
-    threshold = torch.tensor(0.5, requires_grad=True)
-    pseudo = binarize(probability, threshold)
-    assert not pseudo.target.requires_grad
-    assert not pseudo.weight.requires_grad
-
-
-@pytest.mark.parametrize("rule", ["select", "marginal-select"])
-def test_selection_excludes_uncertain_foreground_and_background(rule):
-    """As a decision boundary, 0.9 would label 0.8 background; selection excludes it."""
-    pseudo = apply(rule, flat(0.89, 0.91), torch.tensor([[[0.2, 0.8]]]))
-    assert pseudo.target.tolist() == [[[0, 1]]]
-    assert pseudo.weight.tolist() == [[[0, 0]]]
