@@ -351,36 +351,6 @@ def test_a_step_that_changes_from_call_to_call_is_not_recorded(threshold):
     assert bpl(**threshold).latent.recordable() is None
 
 
-def slopes_of_pseudo_term(**threshold: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Probabilities of a table, their labels, and the gradient of the pseudo term."""
-    table = torch.randn((4, 1, 16, 16), generator=torch.Generator().manual_seed(5))
-    settings = {
-        "threshold": ThresholdSettings(prior_mean=0.9, prior_std=0.02, **threshold),
-        "loss": "cross-entropy",
-    }
-    method = build_with("bpl", lambda: table_network(table), settings=settings)
-    output = method.step(make_batch(2), 1.0)
-    (slope,) = torch.autograd.grad(output.terms["pseudo"].value, [method.network.body.logits])
-    return table[2:].sigmoid(), output.pseudo[0].target, slope[2:]
-
-
-def test_high_threshold_as_decision_boundary_shrinks_the_foreground():
-    """One EM iteration: voxels between 0.5 and T are labeled background, and pushed down."""
-    probability, target, slope = slopes_of_pseudo_term(rule="binarize", family="normal")
-    lost = (probability > 0.5) & (probability < 0.8)
-    assert lost.sum() > 50
-    assert not target[lost].any()
-    assert (slope[lost] > 0).all()  # descent lowers the probability
-
-
-@pytest.mark.parametrize("e_step", ["variational", "exact"])
-def test_high_threshold_that_selects_keeps_the_foreground(e_step):
-    """One EM iteration never moves a voxel across 0.5."""
-    probability, target, slope = slopes_of_pseudo_term(rule="marginal-select", e_step=e_step)
-    assert torch.equal(target, (probability > 0.5).float())
-    assert (slope * (probability - 0.5) <= 0).all()
-
-
 def with_threshold(**threshold: object) -> BPL:
     settings = {"threshold": ThresholdSettings(**threshold)}
     return build("bpl", 2, settings=settings).eval()

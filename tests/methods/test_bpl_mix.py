@@ -125,15 +125,6 @@ def test_every_crop_has_one_box_of_its_own():
     assert len(boxes) == 7
 
 
-def test_student_sees_plain_crops_without_operations_and_mixing():
-    method, batch = slopes(1.0, -2.0, loss="cross-entropy", **STILL, **UNMIXED), crops()
-    output = method.step(batch, 1.0)
-    image, (pseudo,) = batch.unlabeled.image, output.pseudo
-    assert torch.equal(method.network.body.seen[0][2:], image)
-    expected = LOSSES["cross-entropy"](image, pseudo.target, pseudo.weight)
-    assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
 @pytest.mark.parametrize("rule", ["marginal", "marginal-select"])
 @pytest.mark.parametrize("geometry", [False, True])
 def test_student_sees_strong_views_and_their_labels_without_mixing(geometry, rule):
@@ -308,34 +299,6 @@ def test_ema_horizon_is_a_fraction_of_the_steps(steps, expected):
     assert method.network.body.slope.item() == 1
 
 
-@pytest.mark.parametrize("settings", [UNMIXED, {**STILL, "paste": 1.0}], ids=["views", "boxes"])
-def test_views_and_boxes_depend_only_on_the_seed_of_the_step(settings):
-    """A resumed training sees what the uninterrupted one saw."""
-    method, views = slopes(**settings), []
-    for seed in (3, 3, 4):
-        batch = replace(crops(), generator=torch.Generator().manual_seed(seed))
-        method.step(batch, 1.0)
-        views.append(method.network.body.seen[-1][2:])
-    assert torch.equal(views[0], views[1])
-    assert not torch.equal(views[0], views[2])
-
-
-def test_supervised_term_is_that_of_the_student_on_plain_labeled_crops():
-    method, batch = slopes(0.7, -3.0, loss="cross-entropy"), crops()
-    value = method.step(batch, 1.0).terms["supervised"].value
-    expected = LOSSES["cross-entropy"](
-        0.7 * batch.labeled.image, *targets_of(batch.labeled.label, 1)
-    )
-    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_each_network_runs_once_per_step():
-    method = slopes()
-    for _ in range(2):
-        method.step(crops(), 1.0)
-    assert len(method.network.body.seen) == len(method.teacher.body.seen) == 2
-
-
 def test_teacher_predicts_by_default():
     method = slopes()
     assert method.predictors() == [method.teacher]
@@ -352,18 +315,6 @@ def test_threshold_in_prediction_belongs_to_the_teacher(rule, selects):
     assert torch.equal(found.probability, (2 * image).sigmoid())
     assert torch.equal(found.threshold.mean, alone.threshold.mean)
     assert found.selects == selects
-
-
-def test_fractions_are_those_of_the_teachers_labels():
-    batch = crops()
-    output = slopes(1.0, 2.0).step(batch, 1.0)
-    (pseudo,), monitors = output.pseudo, output.monitors
-    inside = batch.unlabeled.inside.unsqueeze(1)
-    kept = pseudo.weight[inside].mean().item()
-    assert monitors["kept"].item() == pytest.approx(kept, rel=1e-5)
-    parts = [monitors[f"share_{part}"] for part in ("foreground", "background", "left_out")]
-    assert sum(parts).item() == pytest.approx(1)
-    assert not pseudo.weight[~inside].any()
 
 
 @pytest.mark.parametrize(

@@ -70,22 +70,6 @@ def test_prediction_is_the_mean_probability_of_all_members():
     assert torch.allclose(with_tables(3).predict(image), expected)
 
 
-def test_unlabeled_images_change_nothing():
-    values = [
-        with_tables(2).step(make_batch(2, unlabeled=unlabeled), 0.5).terms["supervised"].value
-        for unlabeled in (True, False)
-    ]
-    assert torch.equal(*values)
-
-
-def test_ensemble_of_one_is_supervised_training():
-    batch = make_batch(2)
-    one = build("ensemble", 2, seed=3, settings={"members": 1}).step(batch, 0.5).terms
-    plain = build("supervised", 2, seed=3).step(batch, 0.5).terms
-    assert torch.equal(one["supervised"].value, plain["supervised"].value)
-    assert one["supervised"].weight == 1
-
-
 def test_ensemble_without_members_is_rejected():
     with pytest.raises(InputError, match=r"method\.members is 0: it must be 1 or more"):
         build("ensemble", 2, settings={"members": 0})

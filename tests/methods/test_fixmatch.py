@@ -104,13 +104,6 @@ def test_gradient_reaches_only_the_strong_view():
     assert gradient[2:].any()
 
 
-def test_confident_background_counts_like_confident_foreground():
-    logits = torch.tensor([6.0, -6.0, 0.3, -0.3]).expand(2, 1, 16, 4).repeat(1, 1, 1, 4)
-    (pseudo,) = answering(logits, **STILL).step(make_batch(2), 1.0).pseudo
-    assert torch.equal(pseudo.target[0, 0, 0, :2], torch.tensor([1.0, 0.0]))
-    assert torch.equal(pseudo.weight[0, 0, 0, :4], torch.tensor([1.0, 1.0, 0.0, 0.0]))
-
-
 def test_voxel_exactly_at_the_confidence_counts():
     method = answering(torch.zeros(2, 1, 16, 16), confidence=0.5, **STILL)
     assert method.step(make_batch(2), 1.0).monitors["kept"] == 1
@@ -185,22 +178,6 @@ def test_strong_view_applies_the_drawn_recipes():
     torch.randn(image.shape, generator=generator)
     expected, _ = strong_view(image, image, recipes_for(batch, operations=3), generator)
     assert torch.equal(method.network.body.shown[1][2:], expected)
-
-
-def test_images_of_a_batch_have_different_augmentations():
-    method = echoing(operations=3)
-    method.step(batch_of(blocks(images=4)), 1.0)
-    strong = method.network.body.shown[1][2:]
-    assert all(not torch.equal(strong[0], other) for other in strong[1:])
-
-
-def test_augmentation_depends_on_the_seed_of_the_batch():
-    method = echoing(noise=0.0)
-    for seed in (0, 0, 1):
-        method.step(batch_of(blocks(), seed), 1.0)
-    first, same, other = method.network.body.shown[1::2]
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
 
 
 def test_labels_are_transformed_with_the_image():

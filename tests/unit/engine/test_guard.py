@@ -56,15 +56,6 @@ def test_pseudo_term_has_weight_0_during_the_pause(tmp_path):
     assert "step 13: the pseudo-labels are back in range" in trainer.observer.warnings[1]
 
 
-def test_pause_changes_the_weights_from_its_first_step_on(tmp_path):
-    paused, warned = trainer_in(tmp_path / "pause", "pause"), trainer_in(tmp_path / "warn", "warn")
-    paused.run()
-    warned.run()
-    first, second = paused.method.before, warned.method.before
-    assert first[:10] == second[:10]
-    assert first[10] != second[10]
-
-
 def test_gradient_of_a_paused_step_comes_from_the_other_terms(tmp_path):
     trainer = trainer_in(tmp_path, "pause", dies_at=10)
     with pytest.raises(KeyboardInterrupt):

@@ -67,26 +67,6 @@ def test_latest_value_is_found_after_a_restart(tmp_path):
     assert CsvLog(log.path).last("seconds") == 7.25
 
 
-def test_rows_after_the_step_are_dropped(path):
-    CsvLog(path).cut_after(20)
-    assert path.read_text() == "step,loss\n10,0.1\n20,0.05\n"
-
-
 def test_missing_log_can_be_cut(tmp_path):
     CsvLog(tmp_path / "log.csv").cut_after(10)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_floats_survive_bit_by_bit(tmp_path):
-    value = 0.1 + 0.2
-    log = CsvLog(tmp_path / "log.csv")
-    log.add({"step": 1, "loss": value})
-    assert float(log.path.read_text().splitlines()[1].split(",")[1]) == value
-
-
-def test_file_of_a_run_killed_before_its_header_is_removed(tmp_path):
-    """Whoever writes next would take an empty file for one that has its header."""
-    path = tmp_path / "validation.csv"
-    path.touch()
-    CsvLog(path).cut_after(10)
-    assert not path.exists()

@@ -58,7 +58,8 @@ def test_many_small_values_are_summed_in_double_precision():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_first_non_finite_step_and_term_are_named(value):
     meter = filled(0.3, value, value)
-    with pytest.raises(DivergedError, match=r"step 412: term 'supervised' is .*\(pseudo 0\.5\)"):
+    words = r"term 'supervised' is .*\(pseudo 0\.5\).*Lower train\.lr.*train\.precision=float32"
+    with pytest.raises(DivergedError, match=rf"step 412: {words}"):
         meter.row(lr=0.01)
 
 
@@ -82,11 +83,6 @@ def test_changing_weight_is_averaged():
     for step, weight in enumerate((0.0, 0.1, 0.2)):
         meter.add(output(1.0, weight=weight), torch.tensor(1.0), step)
     assert meter.row(lr=0.01)["pseudo.weight"] == pytest.approx(0.1)
-
-
-def test_error_suggests_a_remedy():
-    with pytest.raises(DivergedError, match=r"Lower train\.lr.*train\.precision=float32"):
-        filled(math.nan).row(lr=0.01)
 
 
 def test_sums_keep_no_graph():

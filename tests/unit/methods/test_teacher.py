@@ -49,26 +49,6 @@ def test_teacher_starts_with_the_predictions_of_its_student(settings):
     assert torch.equal(ours.features, theirs.features)
 
 
-@both_networks
-def test_teacher_is_frozen_and_its_student_is_not(settings):
-    student = make(settings)
-    teacher = make_teacher(student)
-    assert not any(p.requires_grad for p in teacher.parameters())
-    assert all(p.requires_grad for p in student.parameters())
-    assert teacher.is_frozen
-    assert not student.is_frozen
-
-
-def test_teacher_does_not_share_the_weights_of_its_student():
-    student = make()
-    teacher = make_teacher(student)
-    before = teacher(image()).logits
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter.add_(1.0)
-    assert torch.equal(teacher(image()).logits, before)
-
-
 @pytest.mark.parametrize(("steps", "kept"), [(1, 0.5), (3, 0.75), (8, 8 / 9), (9, 0.9), (99, 0.9)])
 def test_decay_is_smaller_in_the_first_steps(steps, kept):
     """By hand: the minimum of 1 - 1 / (steps + 1) and 0.9."""
@@ -88,39 +68,6 @@ def test_teacher_is_the_mean_of_its_students_in_the_first_steps():
     assert weight_of(teacher) == pytest.approx((0 + 3 + 6 - 5) / 4)
 
 
-def test_teacher_is_an_exponential_moving_average_later():
-    """By hand: 0.9 (0.9 x 1 + 0.1 x 2) + 0.1 x 4 = 1.39."""
-    student = number(1.0)
-    teacher = make_teacher(student)
-    for steps, value in ((1000, 2.0), (1001, 4.0)):
-        set_weight(student, value)
-        update_teacher(teacher, student, 0.9, steps)
-    assert weight_of(teacher) == pytest.approx(1.39)
-
-
-def test_update_does_not_change_the_student():
-    student = make()
-    before = {key: value.clone() for key, value in student.state_dict().items()}
-    teacher = make_teacher(student)
-    with torch.no_grad():
-        for parameter in teacher.parameters():
-            parameter.add_(1.0)
-    update_teacher(teacher, student, 0.9, 100)
-    assert all(torch.equal(value, before[key]) for key, value in student.state_dict().items())
-
-
-@both_networks
-def test_decay_of_zero_copies_the_student(settings):
-    student = make(settings)
-    teacher = make_teacher(student)
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter.add_(0.5)
-    update_teacher(teacher, student, 0.0, 100)
-    for (key, ours), theirs in zip(teacher.named_parameters(), student.parameters(), strict=True):
-        assert torch.equal(ours, theirs), key
-
-
 def test_statistics_of_batch_normalization_are_averaged():
     student = make()
     teacher = make_teacher(student)
@@ -130,15 +77,7 @@ def test_statistics_of_batch_normalization_are_averaged():
     ours = teacher.body.stem.block[1].running_mean
     assert torch.allclose(ours, 0.1 * student.body.stem.block[1].running_mean)
     assert ours.abs().sum() > 0
-
-
-def test_integers_are_copied():
-    student = make()
-    teacher = make_teacher(student)
-    for _ in range(3):
-        student(image())
-    update_teacher(teacher, student, 0.9, 100)
-    assert teacher.body.stem.block[1].num_batches_tracked == 3
+    assert teacher.body.stem.block[1].num_batches_tracked == 3  # integers are copied
 
 
 def test_teacher_stays_frozen_after_an_update():
@@ -146,16 +85,6 @@ def test_teacher_stays_frozen_after_an_update():
     teacher = make_teacher(student)
     update_teacher(teacher, student, 0.9, 1)
     assert all(p.grad_fn is None and not p.requires_grad for p in teacher.parameters())
-
-
-@both_networks
-def test_dropout_is_active_only_inside_the_context(settings):
-    teacher = make_teacher(make(settings))
-    plain = teacher(image()).logits
-    with torch.random.fork_rng(), with_dropout(teacher):
-        first, second = teacher(image()).logits, teacher(image()).logits
-    assert not torch.equal(first, second)
-    assert torch.equal(teacher(image()).logits, plain)
 
 
 @both_networks
