@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from segpl.data.check import inspect_all, render
 from segpl.data.inspect import Problem
@@ -13,7 +13,7 @@ from segpl.data.layouts.content import list_content, unused_files
 from segpl.display import bar, plain_console
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment
-from segpl.experiments.engines.base import EngineOptions
+from segpl.experiments.engines.base import EngineKeywords, EngineOptions
 from segpl.experiments.engines.choice import make_engine
 from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.experiments.scoring import fill_all, predict_missing
@@ -71,20 +71,11 @@ def compare(
     test: int | None = None,
     device: str | None = None,
     on: str = "local",
-    jobs: int | None = None,
-    address: str | None = None,
-    cpus: int | None = None,
-    gpus: float | None = None,
-    memory: float | None = None,
-    retries: int | None = None,
-    partition: str | None = None,
-    account: str | None = None,
-    time_limit: str | None = None,
     data: str | Path = "",
     only: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    command: str = "",
     quiet: bool = False,
+    **resources: Unpack[EngineKeywords],
 ) -> ExperimentResult:
     """Train several methods with several seeds, and compare them with significance tests.
 
@@ -99,6 +90,10 @@ def compare(
         test: hold out this many labeled cases for testing.
         device: "auto", "cpu", "cuda" or "cuda:N".
         on: where to train: "local", "ray" or "slurm".
+        data: folder that contains the datasets of a TOML file.
+        only: train on these datasets of a TOML file only.
+        overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
+        quiet: show no progress.
         jobs: runs to train in parallel; by default one, and on a cluster as many as it has room
             for.
         address: of a Ray cluster, such as "host:6379"; by default the one on this machine.
@@ -109,23 +104,7 @@ def compare(
         partition: of Slurm.
         account: of Slurm.
         time_limit: of a Slurm job, such as "4h"; a longer run is requeued and resumes.
-        data: folder that contains the datasets of a TOML file.
-        only: train on these datasets of a TOML file only.
-        overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
-        command: shown in the report.
-        quiet: show no progress.
     """
-    options = EngineOptions(
-        jobs=jobs,
-        cpus=cpus,
-        gpus=gpus,
-        memory=memory,
-        retries=retries,
-        address=address,
-        partition=partition,
-        account=account,
-        time_limit=time_limit,
-    )
     experiment = read_comparison(
         source,
         phantom=phantom,
@@ -137,14 +116,9 @@ def compare(
         device=device,
         overrides=overrides,
     )
+    engine = make_engine(on, EngineOptions(**resources), Path(out))
     return run_experiment(
-        experiment,
-        Path(out),
-        root=Path(data),
-        only=only,
-        engine=make_engine(on, options, Path(out)),
-        command=command,
-        quiet=quiet,
+        experiment, Path(out), root=Path(data), only=only, engine=engine, quiet=quiet
     )
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import shlex
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from numpy.typing import ArrayLike
 
 from segpl.assembly import build_method, open_dataset
 from segpl.cores import limit_threads
-from segpl.data.arrays import image_in_memory, labels_like
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
-from segpl.display import bar, say
+from segpl.display import say
 from segpl.engine.acceleration import fuse_networks
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.device import choose_device, memory_format
@@ -28,11 +26,10 @@ from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError, UserError, count_noun, in_voxels
 from segpl.methods.base import Method
 from segpl.predict.familiarity import FEWEST_IMAGES, ScanJudge, read_training_images
-from segpl.predict.inference import Inference, PredictedImage, predict_image
+from segpl.predict.inference import PredictedImage
 from segpl.predict.inputs import Job, find_inputs
-from segpl.predict.predictor import Distribute, predict_jobs
-from segpl.predict.samples import average_views
-from segpl.predict.sampling_choice import samplers_for, sampling_note, views_note
+from segpl.predict.options import PredictKeywords, PredictOptions
+from segpl.predict.prepared import PreparedRun, prepare_runs
 from segpl.report.run_scores import current_scores
 from segpl.settings import Config, read_config, resolve
 from segpl.validate.postprocessing import one_component_classes_of, prediction_note
@@ -105,13 +102,8 @@ class Run:
         out: str | Path,
         probabilities: bool = False,
         overwrite: bool = False,
-        overlap: float = 0.5,
-        samples: int | None = None,
-        by: str | None = None,
-        seed: int = 0,
         ensemble: Sequence[Run] | None = None,
-        fast: bool = False,
-        largest: str | Sequence[str] | None = None,
+        **options: Unpack[PredictKeywords],
     ) -> list[Path]:
         """Write a mask for every input and return the files written.
 
@@ -122,59 +114,50 @@ class Run:
             out: folder for the masks.
             probabilities: also write the probability of each class.
             overwrite: replace existing masks instead of skipping them.
-            overlap: overlap of neighboring windows, as a fraction of the window.
-            samples: number of sampled predictions to average; also writes uncertainty maps.
-            by: how to draw samples; by default networks if there are enough, otherwise views.
-            seed: seed of the samples.
             ensemble: other runs to average with; also writes uncertainty maps. By default, a run
                 that has only been cross-validated averages its folds.
+            overlap: overlap of neighboring windows, as a fraction of the window; 0.5 by default.
+            samples: number of sampled predictions to average; also writes uncertainty maps.
+            by: how to draw samples; by default networks if there are enough, otherwise views.
+            seed: seed of the samples; 0 by default.
             fast: predict with a single run and without mirrored views.
             largest: classes that keep only their largest component, or "all" or "none"; by default
                 those with one component in every training label, unless validation Dice drops.
         """
-        jobs = self.jobs(inputs)
-        prepared = self.prepare(
-            probabilities=probabilities,
-            overlap=overlap,
-            samples=samples,
-            by=by,
-            seed=seed,
-            ensemble=ensemble,
-            fast=fast,
-            largest=largest,
-        )
+        chosen, jobs = PredictOptions(**options), self.jobs(inputs)
+        prepared = self.prepare(chosen, ensemble=ensemble, needs_maps=probabilities)
         return prepared.predict(jobs, Path(out), overwrite=overwrite)
 
-    def prepare(
+    def predict_array(
         self,
+        image: Any,
         *,
-        probabilities: bool = False,
-        overlap: float = 0.5,
-        samples: int | None = None,
-        by: str | None = None,
-        seed: int = 0,
+        spacing: Sequence[float] | None = None,
+        affine: ArrayLike | None = None,
+        name: str = "",
         ensemble: Sequence[Run] | None = None,
-        fast: bool = False,
-        largest: str | Sequence[str] | None = None,
+        **options: Unpack[PredictKeywords],
+    ) -> PredictedImage:
+        """Predict an image in memory; the result equals that for a file with this content.
+
+        Args:
+            image: array (*S), with an axis of channels first or last if there are several; or an
+                image of nibabel or SimpleITK.
+            spacing: voxel size of an array in mm, one number per axis.
+            affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
+            name: random samples are those for a file of this name.
+            ensemble: as for `predict`.
+            **options: overlap, samples, by, seed, fast and largest, as for `predict`.
+        """
+        prepared = self.prepare(PredictOptions(**options), ensemble=ensemble, needs_maps=True)
+        return prepared.predict_array(image, spacing=spacing, affine=affine, name=name)
+
+    def prepare(
+        self, options: PredictOptions, *, ensemble: Sequence[Run] | None, needs_maps: bool
     ) -> PreparedRun:
-        """Get ready to predict files; for the arguments, see `predict`."""
-        runs = (self, *self.other_runs(ensemble, fast=fast))
-        samplers = samplers_for(runs, samples, by, seed, fast=fast)
-        kept = self.one_component_classes(largest)
-        for run in runs:
-            run.method.to(self.device).eval()
-        infer = Inference(
-            average_views(self.method.predict, self.plan, mirrors=self.mirrors and not fast),
-            self.plan,
-            tuple(samplers),
-            self.device,
-            overlap,
-            self.scan_judge(),
-            kept,
-            needs_maps=probabilities,
-        )
-        notes = views_note(runs, samplers, fast=fast) + sampling_note(samplers)
-        return PreparedRun(runs, infer, notes)
+        """Get ready to predict, with probabilities if `needs_maps`."""
+        runs = (self, *self.other_runs(ensemble, fast=options.fast))
+        return prepare_runs(runs, options, needs_maps=needs_maps)
 
     def scan_judge(self) -> ScanJudge | None:
         """Detects scans unlike the training images; None if too little is known about those."""
@@ -209,56 +192,6 @@ class Run:
             for path in self.folds
         ]
 
-    def predict_array(
-        self,
-        image: Any,
-        *,
-        spacing: Sequence[float] | None = None,
-        affine: ArrayLike | None = None,
-        overlap: float = 0.5,
-        samples: int | None = None,
-        by: str | None = None,
-        seed: int = 0,
-        ensemble: Sequence[Run] | None = None,
-        fast: bool = False,
-        largest: str | Sequence[str] | None = None,
-        name: str = "",
-    ) -> PredictedImage:
-        """Predict an image in memory; the result equals that for a file with this content.
-
-        Args:
-            image: array (*S), with an axis of channels first or last if there are several; or an
-                image of nibabel or SimpleITK.
-            spacing: voxel size of an array in mm, one number per axis.
-            affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
-            overlap: as for `predict`, like the arguments that follow.
-            samples: number of sampled predictions to average.
-            by: how to draw samples.
-            seed: seed of the samples.
-            ensemble: other runs to average with.
-            fast: predict with a single run and without mirrored views.
-            largest: classes that keep only their largest component.
-            name: random samples are those for a file of this name.
-        """
-        infer = self.prepare(
-            probabilities=True,
-            overlap=overlap,
-            samples=samples,
-            by=by,
-            seed=seed,
-            ensemble=ensemble,
-            fast=fast,
-            largest=largest,
-        ).infer
-        dims, channels = self.plan.dims, len(self.plan.channels)
-        loaded = image_in_memory(
-            image, dims=dims, channels=channels, spacing=spacing, affine=affine
-        )
-        predicted = predict_image(infer, loaded, name)
-        if infer.judge and not self.quiet:
-            warn_of_unfamiliar(infer.judge)
-        return replace(predicted, image=labels_like(image, predicted.labels))
-
     def one_component_classes(self, wanted: str | Sequence[str] | None) -> tuple[str, ...]:
         """Classes reduced to their largest component: `wanted`, or those of this run.
 
@@ -292,54 +225,6 @@ class Run:
         return [Job(name, dataset.case(name).images) for name in self.split.test]
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
-    """A run, and those to average with, ready to predict files."""
-
-    runs: tuple[Run, ...]
-    infer: Inference
-    notes: str  # how they predict
-
-    @property
-    def identity(self) -> str:
-        """Identity of the runs and of how they predict."""
-        return " + ".join(run.identity for run in self.runs) + self.notes
-
-    def predict(
-        self,
-        jobs: Sequence[Job],
-        out: Path,
-        *,
-        overwrite: bool = False,
-        distribute: Distribute | None = None,
-    ) -> list[Path]:
-        """Write a mask for every job and return the files written."""
-        quiet, judge = self.runs[0].quiet, self.infer.judge
-        roles = {name: "validation" for run in self.runs for name in run.split.validation}
-        roles |= {name: "training" for run in self.runs for name in run.split.labeled}
-        seen = {job.name: roles[job.name] for job in jobs if job.name in roles}
-        trained_on = list(seen.values()).count("training")
-        if trained_on and not quiet:
-            say(
-                f"note: {trained_on} of {len(jobs)} inputs share their name with a labeled "
-                "training case. Their scores do not measure performance on new scans.",
-                style="yellow",
-            )
-        with ExitStack() as stack:
-            if judge and not quiet:
-                stack.callback(warn_of_unfamiliar, judge)
-            return predict_jobs(
-                jobs,
-                self.infer,
-                out,
-                run=self.identity,
-                overwrite=overwrite,
-                seen=seen,
-                advance=stack.enter_context(bar("predicting", len(jobs), quiet=quiet)),
-                distribute=distribute,
-            )
-
-
 def training_line(folder: RunFolder, steps: int) -> str:
     try:
         log = read_log(folder.log)
@@ -359,11 +244,6 @@ def score_line(folder: RunFolder, split: Split) -> str:
     values = [one.value for one in scores if one.metric == "dice"]
     cases = count_noun(len({one.case for one in scores}), "case")
     return f"{statistics.fmean(values):.3f} ({cases})" if values else "not scored yet"
-
-
-def warn_of_unfamiliar(judge: ScanJudge) -> None:
-    for warning in judge.warnings():
-        say(f"warning: {warning}", style="yellow")
 
 
 def load_run(

@@ -28,14 +28,11 @@ from segpl.experiments.prediction import (
     shard_size,
 )
 from segpl.predict import predictor, shards
+from segpl.predict.options import PredictOptions
 from segpl.predict.predictor import IncompleteError
 from segpl.run import Run, load_run
 
 NAMES = [f"s{number}" for number in range(5)]
-OPTIONS = {
-    **{"probabilities": False, "overlap": 0.5, "samples": None, "by": None, "seed": 0},
-    **{"fast": True, "largest": None},
-}
 PLAIN = LocalEngine(EngineOptions())
 
 
@@ -83,7 +80,9 @@ def scans(tmp_path) -> Path:
 
 @pytest.fixture
 def request_of(trained_once) -> PredictionRequest:
-    return PredictionRequest(trained_once / "run", (), "last", "cpu", OPTIONS)
+    return PredictionRequest(
+        trained_once / "run", (), "last", "cpu", False, PredictOptions(fast=True)
+    )
 
 
 @pytest.fixture
@@ -126,7 +125,7 @@ def copied_at(call: int, out: Path, copy: Path, monkeypatch) -> None:
 
 def test_shards_give_the_files_of_an_unsharded_prediction(scans, request_of, predicted, tmp_path):
     (scans / "cut.png").write_bytes(b"cut")
-    request = replace(request_of, options=OPTIONS | {"probabilities": True})
+    request = replace(request_of, probabilities=True)
     messages = []
     for engine, out in ((PLAIN, tmp_path / "a"), (InThisProcess(), tmp_path / "b")):
         predicted.clear()
@@ -291,7 +290,7 @@ def test_shard_that_still_runs_is_not_replaced(scans, request_of, tmp_path):
     with pytest.raises(IncompleteError):
         predict_on(InThisProcess(0), request_of, [scans], out)
     (place,) = (out / "shards").iterdir()
-    request = replace(request_of, options=OPTIONS | {"probabilities": True})
+    request = replace(request_of, probabilities=True)
     with (
         RunFolder(place).locked(),
         pytest.raises(InputError, match=f"another process is predicting in {place}"),

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import ArgumentParser
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
 
 import segpl
+from segpl.cli.options import options_of
+from segpl.cli.predict import add_arguments
 from segpl.data.arrays import image_in_memory
 from segpl.data.generated import write_generated_dataset
 from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.errors import InputError, Spelling
 from segpl.evaluate.scores import Score, write_scores
+from segpl.experiments.engines.base import EngineKeywords, EngineOptions
 from segpl.predict.inference import Inference, predict_image
+from segpl.predict.options import PredictKeywords, PredictOptions
 from segpl.training import new_folder, train
 
 TURNED = np.array([[0, 0, 0.7, 5], [-0.5, 0, 0, 7], [0, 0.6, 0, -3], [0, 0, 0, 1.0]])
@@ -210,18 +217,48 @@ def test_predictions_are_means_over_mirrored_views_unless_fast(run, scan, tmp_pa
     assert not np.allclose(expected.probabilities, averaged, atol=1e-4)
 
 
-def test_an_image_in_memory_is_predicted_with_all_given_options(run, monkeypatch):
-    given = {"overlap": 0.25, "samples": 3, "by": "views", "seed": 5, "largest": "all"}
-    given |= {"ensemble": [run], "fast": True}
-    used, prepare = {}, type(run).prepare
+@pytest.mark.parametrize("kind", ["files", "array"])
+def test_all_given_options_are_used(run, scan, tmp_path, monkeypatch, kind):
+    given = {"overlap": 0.25, "samples": 3, "by": "views", "seed": 5, "fast": True}
+    given |= {"largest": "all"}
+    used, prepare = [], type(run).prepare
 
-    def recorded(self, **options):
-        used.update(options)
-        return prepare(self, probabilities=True)
+    def recorded(self, options, **others):
+        used.append((options, others))
+        return prepare(self, PredictOptions(), ensemble=None, needs_maps=True)
 
     monkeypatch.setattr(type(run), "prepare", recorded)
-    run.predict_array(np.zeros((16, 16, 16)), **given)
-    assert used == {"probabilities": True, **given}
+    if kind == "array":
+        run.predict_array(np.zeros((16, 16, 16)), ensemble=[run], **given)
+    else:
+        run.predict(scan, out=tmp_path, probabilities=True, ensemble=[run], **given)
+    assert used == [(PredictOptions(**given), {"ensemble": [run], "needs_maps": True})]
+    assert all(getattr(PredictOptions(), name) != value for name, value in given.items())
+    assert given.keys() == {entry.name for entry in fields(PredictOptions)}
+
+
+def test_unknown_options_are_errors(run, tmp_path):
+    for name in ("sample", "name"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            run.predict(out=tmp_path, **{name: 2})
+    for name in ("sample", "probabilities", "overwrite"):
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
+            run.predict_array(np.zeros((8, 8, 8)), **{name: 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords"), [(PredictOptions, PredictKeywords), (EngineOptions, EngineKeywords)]
+)
+def test_keyword_arguments_have_the_types_of_the_options(options, keywords):
+    assert get_type_hints(keywords) == get_type_hints(options)
+
+
+def test_the_command_line_has_all_options_with_the_same_defaults():
+    parser = ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(["run", "--out", "masks"])
+    assert options_of(PredictOptions, args) == PredictOptions()
+    assert options_of(EngineOptions, args) == EngineOptions()
 
 
 def test_fast_uses_a_single_run(run, scan):

@@ -11,6 +11,8 @@ import pytest
 import segpl
 from segpl.display import say
 from segpl.errors import ARGUMENTS, OPTION, SWITCHES, InputError, Spelling, spell_options
+from segpl.experiments.engines.base import EngineOptions
+from segpl.predict.options import PredictOptions
 
 ROOT = Path(segpl.__file__).parent
 # commands without a Python function
@@ -58,9 +60,8 @@ def known_arguments() -> set[str]:
     functions += [segpl.Run.predict, segpl.Run.predict_array]
     from segpl.api import report
 
-    return {
-        name for function in (*functions, report) for name in inspect.signature(function).parameters
-    }
+    functions += [report, PredictOptions, EngineOptions]
+    return {name for function in functions for name in inspect.signature(function).parameters}
 
 
 def test_every_option_in_a_message_is_an_argument_in_python():

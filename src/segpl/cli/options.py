@@ -76,18 +76,16 @@ def add_engine(parser: argparse.ArgumentParser, task: str, description: str = ""
     )
 
 
-def engine_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of `EngineOptions`."""
-    from segpl.experiments.engines.base import EngineOptions
-
-    return {entry.name: getattr(args, entry.name) for entry in fields(EngineOptions)}
+def options_of(kind: Any, args: argparse.Namespace) -> Any:
+    """A dataclass of options with the arguments of the same names."""
+    return kind(**{entry.name: getattr(args, entry.name) for entry in fields(kind)})
 
 
 def chosen_engine(args: argparse.Namespace, out: Path) -> Engine:
     from segpl.experiments.engines.base import EngineOptions
     from segpl.experiments.engines.choice import make_engine
 
-    return make_engine(args.on, EngineOptions(**engine_options(args)), out)
+    return make_engine(args.on, options_of(EngineOptions, args), out)
 
 
 def require_script(engine: Engine) -> SlurmEngine:

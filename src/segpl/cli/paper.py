@@ -20,11 +20,12 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segpl.cli import compare
-from segpl.cli.options import add_engine, add_overrides, chosen_engine, engine_options
+from segpl.cli.options import add_engine, add_overrides, chosen_engine
 
 if TYPE_CHECKING:
     from segpl.data.paper.other import OtherData
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
     # the preparation may take long: wrong options are errors before it
-    chosen_engine(args, out)
+    engine = chosen_engine(args, out)
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     experiment.require_datasets(args.only)
@@ -87,8 +88,8 @@ def run(args: argparse.Namespace) -> int:
     options += ["--device", args.device] if args.device else []
     parser = argparse.ArgumentParser()
     compare.add_arguments(parser)
-    shared = (*engine_options(args), "on", "print", "dry_run")
-    given = argparse.Namespace(**{name: getattr(args, name) for name in shared})
+    shared = {"on": args.on, "print": args.print, "dry_run": args.dry_run}
+    given = argparse.Namespace(**asdict(engine.options), **shared)
     code = compare.run(parser.parse_args(options, given))
     if args.dry_run or args.print:
         return code

@@ -18,14 +18,13 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segpl.cli.options import add_checkpoint, add_engine, chosen_engine, require_script
+from segpl.cli.options import add_checkpoint, add_engine, chosen_engine, options_of, require_script
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 MOST_PREVIEWS = 50  # by default
 MOST_ROWS = 20  # of the table in the terminal
-PREDICT_OPTIONS = ("probabilities", "overlap", "samples", "by", "seed", "fast", "largest")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.errors import count_noun
     from segpl.experiments.prediction import PredictionRequest, predict_on, script_of_shards
+    from segpl.predict.options import PredictOptions
     from segpl.predict.predictor import IncompleteError
 
     console = plain_console()
@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> int:
         tuple(args.ensemble),
         args.checkpoint,
         args.device,
-        {name: getattr(args, name) for name in PREDICT_OPTIONS},
+        args.probabilities,
+        options_of(PredictOptions, args),
     )
     if args.print:
         submitted = require_script(engine), request, args.inputs, args.out

@@ -11,7 +11,6 @@ from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from threading import Lock
-from typing import Any
 
 from segpl.data.manifest import mask_digest, same_weights
 from segpl.engine.folder import RunFolder
@@ -20,11 +19,13 @@ from segpl.experiments.engines.base import Engine, Task, error_of
 from segpl.experiments.engines.slurm import SlurmEngine
 from segpl.predict.familiarity import Judgment, ScanJudge
 from segpl.predict.inputs import Job
+from segpl.predict.options import PredictOptions
 from segpl.predict.outputs import OutputFolder
 from segpl.predict.predictor import map_kinds, output_folder, predict_scans
+from segpl.predict.prepared import PreparedRun
 from segpl.predict.shards import SHARD, SHARDS, Results, Shard, read_shard, read_shards
 from segpl.predict.writers import output_name
-from segpl.run import PreparedRun, load_run
+from segpl.run import Run, load_run
 
 SHARDS_PER_WORKER = 4  # so that all workers end at about the same time
 SHARDS_ON_CLUSTER = 1000  # if the number of workers is unknown
@@ -41,19 +42,21 @@ class PredictionRequest:
     ensemble: tuple[Path, ...]
     checkpoint: str
     device: str
-    options: Mapping[str, Any]  # of `Run.prepare`
+    probabilities: bool
+    options: PredictOptions
 
     def absolute(self) -> PredictionRequest:
         """For processes with another working folder."""
         ensemble = tuple(path.resolve() for path in self.ensemble)
         return replace(self, run=self.run.resolve(), ensemble=ensemble)
 
-    def prepare(self, device: str = "", *, quiet: bool = False) -> PreparedRun:
-        first, *others = (
+    def load(self, device: str = "", *, quiet: bool = False) -> tuple[Run, PreparedRun]:
+        run, *others = (
             load_run(path, device=device or self.device, checkpoint=self.checkpoint, quiet=quiet)
             for path in (self.run, *self.ensemble)
         )
-        return first.prepare(ensemble=others or None, **self.options)
+        ensemble = others or None
+        return run, run.prepare(self.options, ensemble=ensemble, needs_maps=self.probabilities)
 
 
 def predict_on(
@@ -66,14 +69,14 @@ def predict_on(
 ) -> list[Path]:
     """Write a mask for every input; returns the masks written."""
     if engine.in_process:
-        prepared = request.prepare()
-        return prepared.predict(prepared.runs[0].jobs(inputs), out, overwrite=overwrite)
+        run, prepared = request.load()
+        return prepared.predict(run.jobs(inputs), out, overwrite=overwrite)
     engine.check([Task("", str, request.device)])
     with RunFolder(out).locked(doing="predicting"):
         # the machine of this process may have no GPU
-        prepared = request.prepare("cpu")
+        run, prepared = request.load("cpu")
         return prepared.predict(
-            absolute_jobs(prepared, inputs),
+            absolute_jobs(run, inputs),
             out.resolve(),
             overwrite=overwrite,
             distribute=Distributor(engine, request.absolute(), prepared.infer.judge, overwrite),
@@ -89,20 +92,21 @@ def script_of_shards(
     overwrite: bool,
 ) -> str:
     """The script that `--on slurm` would submit. Writes nothing."""
-    prepared = request.prepare("cpu")
+    run, prepared = request.load("cpu")
     folder = output_folder(prepared.infer, out.resolve(), prepared.identity)
     kinds = map_kinds(prepared.infer)
-    missing = folder.missing(absolute_jobs(prepared, inputs), kinds, overwrite=overwrite)
+    missing = folder.missing(absolute_jobs(run, inputs), kinds, overwrite=overwrite)
     if not missing:
         raise InputError(f"{out} has all masks already, so there is nothing to submit.")
     shards = ceil(len(missing) / shard_size(len(missing), engine.options.jobs))
     return engine.script([Task(str(number), str, request.device) for number in range(shards)])
 
 
-def absolute_jobs(prepared: PreparedRun, inputs: Sequence[Path]) -> list[Job]:
+def absolute_jobs(run: Run, inputs: Sequence[Path]) -> list[Job]:
     """For processes with another working folder."""
-    jobs = prepared.runs[0].jobs(inputs)
-    return [Job(job.name, tuple(path.absolute() for path in job.images)) for job in jobs]
+    return [
+        Job(job.name, tuple(path.absolute() for path in job.images)) for job in run.jobs(inputs)
+    ]
 
 
 def shard_size(scans: int, workers: int | None) -> int:
@@ -225,7 +229,7 @@ def predict_rest(request: PredictionRequest, place: Path, todo: Mapping[Job, set
     results.add(shard.results, set(shard.results.done) - {job.name for job in rest})
     if not rest:
         return
-    prepared = request.prepare(quiet=True)
+    _, prepared = request.load(quiet=True)
     folder = output_folder(prepared.infer, out, prepared.identity)
     if not same_weights(shard.run, folder.run):
         raise InputError(f"{request.run} has changed since the command started. Repeat it.")

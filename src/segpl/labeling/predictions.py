@@ -104,13 +104,15 @@ class Predictions:
 
     def load(self) -> tuple[Run, Inference]:
         """The latest trained round, and how it predicts; the caller holds `network`."""
+        from segpl.predict.options import PredictOptions
         from segpl.run import load_run
 
         folder = self.rounds.trained[-1]
         weights = file_stamp(folder.last)
         if self.latest is None or self.loaded != weights:
             run = load_run(folder.path, device=self.device, quiet=True)
-            infer = replace(run.prepare(probabilities=True).infer, judge=None)
+            prepared = run.prepare(PredictOptions(), ensemble=None, needs_maps=True)
+            infer = replace(prepared.infer, judge=None)
             self.latest, self.loaded = (run, infer), weights
         return self.latest
 

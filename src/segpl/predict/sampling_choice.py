@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 
 from segpl.data.plan import Plan
+from segpl.data.split import Split
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS
+from segpl.predict.familiarity import ScanJudge
 from segpl.predict.samples import RunSampler, Sampling, plausible_views
 
 # what each way needs
@@ -36,6 +38,14 @@ class TrainedRun(Protocol):
     def device(self) -> torch.device: ...
     @property
     def mirrors(self) -> bool: ...  # whether the run was trained with mirroring
+    @property
+    def split(self) -> Split: ...
+    @property
+    def identity(self) -> str: ...  # of its weights
+    @property
+    def quiet(self) -> bool: ...
+    def one_component_classes(self, wanted: str | Sequence[str] | None) -> tuple[str, ...]: ...
+    def scan_judge(self) -> ScanJudge | None: ...
 
 
 def samplers_for(

@@ -24,7 +24,7 @@ class Round:
     def infer(self) -> Round:
         return self
 
-    def prepare(self, **_: object) -> Round:
+    def prepare(self, options: object, **_: object) -> Round:
         return self
 
 

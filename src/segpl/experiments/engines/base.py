@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from segpl.errors import InputError, Spelling, UserError
 from segpl.files import write_text
@@ -70,6 +70,20 @@ class EngineOptions:
             least = 0 if name in ("gpus", "retries") else 1
             if isinstance(value, int | float) and value < least:
                 raise InputError(f"{option} is {value}, but must be at least {least}.")
+
+
+class EngineKeywords(TypedDict, total=False):
+    """The same options as keyword arguments."""
+
+    jobs: int | None
+    cpus: int | None
+    gpus: float | None
+    memory: float | None
+    retries: int | None
+    address: str | None
+    partition: str | None
+    account: str | None
+    time_limit: str | None
 
 
 class Engine(ABC):
