@@ -107,6 +107,9 @@ def stored_volume(volume: Volume, folder: Path) -> Volume:
     return replace(volume, **{part: store(part, getattr(volume, part)) for part in parts})
 
 
+BATCH_NORM = NetworkSettings("UNet", options={"channels": [4, 8], "strides": [2], "norm": "batch"})
+
+
 def shape_for(
     dims: int,
     *,

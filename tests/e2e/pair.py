@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tiny import build, make_batch
+from tiny import BATCH_NORM, build, make_batch
 
 import segpl.engine.budget
 import segpl.engine.device
@@ -23,7 +23,6 @@ from segpl.display import TrainingDisplay
 from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.base import METHODS
-from segpl.networks.network import NetworkSettings
 from segpl.types import IGNORE, Batch
 
 STEPS = 2  # a teacher moves after the first one
@@ -82,7 +81,7 @@ def difference(alone: list[torch.Tensor], together: list[torch.Tensor]) -> float
 
 def batch_statistics(processes: Processes) -> list[float]:
     """Sums of the running statistics after a step of a teacher and its student."""
-    method = build("mean-teacher", 2, network=NetworkSettings(norm="batch")).train()
+    method = build("mean-teacher", 2, network=BATCH_NORM).train()
     optimizer = optimizer_for(method, 0.01)
     context = nullcontext()
     take_step(method, optimizer, uneven_batch(0), 1.0, context, taken=0, processes=processes)

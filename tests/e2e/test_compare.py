@@ -27,7 +27,7 @@ from segpl.experiments.experiment import ExperimentDataset, make_experiment
 from segpl.experiments.jobs import run_path
 from segpl.methods.segpl import SegPL
 from segpl.report.collection import collect_runs
-from segpl.settings import Config
+from segpl.settings import REMOVED, Config
 
 FAST = (*SHORT, "--steps", 2)
 BASIC = (*FAST, "--methods", "segpl", "--seeds", 0)
@@ -284,12 +284,13 @@ def test_runs_named_after_the_path_of_a_plan_are_found(tmp_path):
     assert run_path(experiment, dataset, "segpl", 0, tmp_path) == before
 
 
-def test_runs_of_an_earlier_version_with_a_removed_setting_are_found(tmp_path, monkeypatch):
+@pytest.mark.parametrize("had", [{"method.calibrate"}, {"method.kl_weight", "network.norm"}])
+def test_runs_of_an_earlier_version_with_removed_settings_are_found(tmp_path, monkeypatch, had):
     experiment = make_experiment({"datasets": {"d": {"path": "data"}}}, "test")
     where = (experiment, ExperimentDataset(path="data"), "bpl", 0, tmp_path)
-    leaves = Config.leaves
+    leaves, more = Config.leaves, {name: REMOVED[name] for name in had}
     with monkeypatch.context() as patch:
-        patch.setattr(Config, "leaves", lambda self: {**leaves(self), "method.calibrate": "off"})
+        patch.setattr(Config, "leaves", lambda self: leaves(self) | more)
         before = run_path(*where)
     assert run_path(*where) != before
     before.mkdir(parents=True)

@@ -6,13 +6,22 @@ import pytest
 import torch
 from method_case import MethodCase
 from mutations import Mutation
-from tiny import build, build_with, make_batch, moved, table_network, total_of, trainable
+from tiny import (
+    BATCH_NORM,
+    build,
+    build_with,
+    make_batch,
+    moved,
+    table_network,
+    total_of,
+    trainable,
+)
 from torch import Tensor, nn
 
 from segpl.errors import InputError
 from segpl.losses import LOSSES
 from segpl.methods.base import Method
-from segpl.networks.network import Network, NetworkSettings
+from segpl.networks.network import Network
 from segpl.types import Batch, Unlabeled
 from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
@@ -238,7 +247,7 @@ def test_weak_view_is_labeled_in_evaluation_mode_without_gradient():
 
 
 def test_one_pass_updates_the_statistics_of_batch_normalization():
-    method = build("fixmatch", 2, network=NetworkSettings(norm="batch"))
+    method = build("fixmatch", 2, network=BATCH_NORM)
     method.step(make_batch(2), 1.0)
     layers = [m for m in method.network.modules() if isinstance(m, nn.BatchNorm2d)]
     counts = [layer.num_batches_tracked for layer in layers]

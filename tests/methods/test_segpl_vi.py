@@ -38,7 +38,7 @@ def test_kl_moves_the_head_and_through_the_features_the_network():
 
 
 def test_kl_compares_the_head_on_unlabeled_features_with_the_prior():
-    settings = {"prior_mean": 0.7, "prior_std": 0.2, "kl_weight": 0.3}
+    settings = {"prior_mean": 0.7, "prior_std": 0.2}
     method, batch = build("segpl-vi", 2, settings=settings), make_batch(2)
     term = method.step(batch, 1.0).terms["kl"]
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_kl_compares_the_head_on_unlabeled_features_with_the_prior():
     )
     assert term.value.item() == pytest.approx(expected.item(), rel=1e-3)
     assert term.value >= 0
-    assert term.weight == 0.3
+    assert term.weight == 1
 
 
 def test_threshold_is_drawn_with_the_generator_of_the_batch():
@@ -81,7 +81,7 @@ def test_prediction_uses_the_head():
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("prior_std", 0.0), ("prior_std", float("nan")), ("prior_mean", 7.0), ("kl_weight", -1.0)],
+    [("prior_std", 0.0), ("prior_std", float("nan")), ("prior_mean", 7.0)],
 )
 def test_invalid_setting_is_rejected(setting, value):
     with pytest.raises(InputError, match=f"method.{setting} is"):

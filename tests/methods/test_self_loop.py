@@ -9,7 +9,7 @@ import pytest
 import torch
 from method_case import MethodCase
 from mutations import Mutation
-from tiny import build, build_with, make_batch, moved, table_network, trainable
+from tiny import BATCH_NORM, build, build_with, make_batch, moved, table_network, trainable
 from torch.nn.functional import cross_entropy
 
 from segpl.errors import InputError
@@ -27,11 +27,10 @@ CASE = MethodCase(
         "jigsaw": [2.322864, 2.151444],
     },
 )
-BATCH_NORM = NetworkSettings(norm="batch")
 every_network = pytest.mark.parametrize(
     "network",
     [NetworkSettings(), BATCH_NORM, NetworkSettings("DynUNet")],
-    ids=["unet", "unet with batch norm", "DynUNet"],
+    ids=["unet", "batch norm", "DynUNet"],
 )
 
 

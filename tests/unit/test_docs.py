@@ -31,6 +31,8 @@ SETTING = re.compile(r"`(?:--set )?((?:data|split|train|network|augment|method)\
 # settings that pages name although they are gone
 REMOVED = {
     "method.calibrate",
+    "method.kl_weight",
+    "network.norm",
     "augment.flip",
     "augment.intensity",
     "augment.rotate",

@@ -213,12 +213,21 @@ def test_a_moved_dataset_is_no_change_but_another_dataset_is(tmp_path):
     assert changed_settings(folder, wanted, ignore=("train.lr",)) == []
 
 
-def test_a_removed_setting_is_accepted_only_with_the_value_that_means_the_same():
-    assert resolve({"method": {"name": "bpl", "calibrate": "off"}}) == resolve(
-        {"method": {"name": "bpl"}}
-    )
-    with pytest.raises(InputError, match=r"no setting 'method\.calibrate'"):
-        resolve({"method": {"name": "bpl", "calibrate": "temperature"}})
+@pytest.mark.parametrize(
+    ("method", "setting", "same", "other"),
+    [
+        ("bpl", "method.calibrate", "off", "temperature"),
+        ("segpl-vi", "method.kl_weight", 1, 0.1),
+        ("supervised", "network.norm", "instance", "batch"),
+    ],
+)
+def test_a_removed_setting_is_accepted_only_with_the_value_that_means_the_same(
+    method, setting, same, other
+):
+    plain = {"method": {"name": method}}
+    assert resolve(with_overrides(plain, [f"{setting}={same}"])) == resolve(plain)
+    with pytest.raises(InputError, match=f"no setting '{setting}'"):
+        resolve(with_overrides(plain, [f"{setting}={other}"]))
 
 
 def test_a_setting_without_a_value_is_rejected():

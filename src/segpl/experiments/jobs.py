@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,9 @@ def run_path(
     leaves = resolve(content).leaves()
     named = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
     # earlier versions used the path of the plan, and had more settings
-    whole = {**named, **REMOVED}
-    used = (named, whole, with_plan_content(whole), with_plan_content(named))
+    sizes = reversed(range(len(REMOVED) + 1))
+    more = [dict(some) for size in sizes for some in combinations(REMOVED.items(), size)]
+    used = [one | some for some in more for one in (named, with_plan_content(named))]
     places = [folder / "runs" / f"{label}-{seed}-{hash_of(one)}" for one in used]
     return next((place for place in places if place.exists()), places[-1])
 

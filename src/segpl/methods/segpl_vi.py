@@ -48,13 +48,11 @@ class SegPLVI(Recordable, Method):
     class Settings(LinearRampSettings):
         prior_mean: float = 0.5  # mu_beta, mean of the prior; the paper uses 0.4 to 0.9
         prior_std: float = 0.1  # sigma_beta, standard deviation of the prior
-        kl_weight: float = 1.0  # weight of the KL divergence
         alpha: float = 0.1  # weight of the unlabeled images; the paper uses 0.002 to 1
 
         def __post_init__(self) -> None:
             super().__post_init__()
             require_range(self, 0, 1, "prior_mean")
-            require_range(self, 0, math.inf, "kl_weight")
             if not 0 < self.prior_std < math.inf:
                 raise InputError(
                     f"method.prior_std is {self.prior_std}: a standard deviation must be above 0, "
@@ -87,7 +85,7 @@ class SegPLVI(Recordable, Method):
             "threshold_std": std.detach(),
             "threshold_drawn": threshold,
         }
-        terms = {"kl": Term(divergence, self.settings.kl_weight)}
+        terms = {"kl": Term(divergence)}
         weight = mask_padding(unlabeled, made.weight)
         return (PseudoLabels(made.target, weight, terms, monitors, outputs=outputs),)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from segpl.errors import InputError, unknown
+from segpl.errors import InputError
 from segpl.networks.monai import MonaiBody
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
-from segpl.networks.unet import NORMS, UNet
+from segpl.networks.unet import UNet
 
 # settings of our U-Net, and the advice for a MONAI network
 MONAI_ADVICE = {
@@ -17,8 +17,6 @@ MONAI_ADVICE = {
 
 
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
-    if settings.norm not in NORMS:
-        raise unknown("norm", settings.norm, NORMS)
     width = settings.width or shape.width
     if settings.name == "unet":
         return _build_unet(settings, shape, width)
@@ -29,7 +27,7 @@ def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> N
     if settings.options:
         raise InputError(
             f"network.options {sorted(settings.options)} are only for MONAI networks. Configure "
-            "'unet' with network.width, network.norm, network.dropout and network.residual."
+            "'unet' with network.width, network.dropout and network.residual."
         )
     unet = UNet(
         dims=shape.dims,
@@ -38,7 +36,6 @@ def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> N
         width=width,
         strides=shape.strides,
         kernels=shape.kernels,
-        norm=settings.norm,
         dropout=settings.dropout,
         residual=settings.residual,
     )

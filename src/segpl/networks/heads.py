@@ -112,7 +112,7 @@ class Branch(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         dims, width = network.dims, network.features
-        self.block = Block(dims, network.trunk, width, norm="instance", kernel=network.kernel)
+        self.block = Block(dims, network.trunk, width, kernel=network.kernel)
         self.last = CONVOLUTIONS[dims](width, network.outputs, 1)
 
     def forward(self, trunk: Tensor, sides: Sequence[int]) -> Tensor:

@@ -21,7 +21,6 @@ MOST_CHANNELS = 4096  # of the first level
 class NetworkSettings:
     name: str = "unet"  # `unet`, or a segmentation network of MONAI such as `SegResNet`
     width: int = 0  # channels of the first level; 0: from the plan
-    norm: str = "instance"  # `instance` or `batch`
     dropout: float = 0.0  # channel dropout at the deepest level and before the last layer
     residual: bool = True  # residual blocks in the encoder of `unet`
     options: dict[str, Any] = field(default_factory=dict)  # arguments of a MONAI network

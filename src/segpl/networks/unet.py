@@ -55,34 +55,22 @@ class InstanceNorm(nn.Module):
         return (normed * self.weight.view(shape) + self.bias.view(shape)).to(features.dtype)
 
 
-NORMS: dict[str, dict[int, type[nn.Module]]] = {
-    "instance": {2: InstanceNorm, 3: InstanceNorm},
-    "batch": {2: nn.BatchNorm2d, 3: nn.BatchNorm3d},
-}
-
-
 def two_convolutions(
-    dims: int,
-    channels: int,
-    width: int,
-    *,
-    norm: str,
-    stride: Sequence[int] = (),
-    kernel: Sequence[int] = (),
+    dims: int, channels: int, width: int, *, stride: Sequence[int] = (), kernel: Sequence[int] = ()
 ) -> list[nn.Module]:
     """Two normalized convolutions with a leaky ReLU between them.
 
     The first one applies the `stride`, by default 1. The `kernel` has 3 voxels per axis by default.
     """
-    convolution, normalization = CONVOLUTIONS[dims], NORMS[norm][dims]
+    convolution = CONVOLUTIONS[dims]
     steps, sides = tuple(stride) or (1,) * dims, tuple(kernel) or (3,) * dims
     margin = tuple(side // 2 for side in sides)
     return [
         convolution(channels, width, sides, stride=steps, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
-        normalization(width),
+        InstanceNorm(width),
         nn.LeakyReLU(SLOPE, inplace=True),
         convolution(width, width, sides, padding=margin, bias=False),  # type: ignore[arg-type]  # same call in 2D and 3D
-        normalization(width),
+        InstanceNorm(width),
     ]
 
 
@@ -115,7 +103,7 @@ class ResidualBlock(nn.Module):
             self.shortcut.append(POOLS[dims](tuple(stride)))  # type: ignore[arg-type]  # same call in 2D and 3D
         if channels != width:
             self.shortcut.append(CONVOLUTIONS[dims](channels, width, 1, bias=False))
-            self.shortcut.append(NORMS[options["norm"]][dims](width))
+            self.shortcut.append(InstanceNorm(width))
         self.activation = nn.LeakyReLU(SLOPE, inplace=True)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -177,7 +165,6 @@ class UNet(nn.Module):
         outputs: int,
         width: int,
         strides: Sequence[Sequence[int]],
-        norm: str = "instance",
         dropout: float = 0.0,
         kernels: Sequence[Sequence[int]] = (),
         residual: bool = False,
@@ -186,13 +173,12 @@ class UNet(nn.Module):
         widths = [min(width * 2**level, max(MAX_WIDTH, width)) for level in range(len(strides) + 1)]
         kernels = kernels or [()] * len(widths)
         encoder = ResidualBlock if residual else Block
-        self.stem = encoder(dims, channels, width, norm=norm, kernel=kernels[0])
+        self.stem = encoder(dims, channels, width, kernel=kernels[0])
         self.down = nn.ModuleList(
             encoder(
                 dims,
                 widths[level],
                 widths[level + 1],
-                norm=norm,
                 stride=stride,
                 kernel=kernels[level + 1],
             )
@@ -205,15 +191,13 @@ class UNet(nn.Module):
             self.up.append(
                 UPSAMPLERS[dims](widths[level + 1], widths[level], stride, stride=stride)  # type: ignore[arg-type]  # same call in 2D and 3D
             )
-            self.merge.append(
-                Block(dims, 2 * widths[level], widths[level], norm=norm, kernel=kernels[level])
-            )
+            self.merge.append(Block(dims, 2 * widths[level], widths[level], kernel=kernels[level]))
         self.last = CONVOLUTIONS[dims](width, outputs, 1)
         self.trunk = 2 * width if strides else width
         # without downsampling, the last block is also the deepest: drop only once
         self.drop_deepest = CHANNEL_DROPOUTS[dims](dropout) if dropout and strides else None
         self.drop_last = CHANNEL_DROPOUTS[dims](dropout) if dropout else None
-        self.can_fuse = norm == "instance" and width % ALIGNMENT == 0
+        self.can_fuse = width % ALIGNMENT == 0
         self.is_fused = False  # whether to use the Triton kernels under bfloat16 autocast
         self.pools = False  # whether these kernels also pool the features, where they can
 

@@ -64,7 +64,6 @@ def test_networks_that_the_kernels_do_not_fit_are_left_alone():
     options = {"dims": 3, "channels": 1, "outputs": 1, "strides": [(2, 2, 2)]}
     assert UNet(**options, width=8).can_fuse
     assert not UNet(**options, width=6).can_fuse
-    assert not UNet(**options, width=8, norm="batch").can_fuse
     assert not fused.can_fuse(UNet(**options, width=8), torch.device("cpu"))
 
 

@@ -35,7 +35,7 @@ def silenced(block: ResidualBlock) -> ResidualBlock:
 
 @both_dims
 def test_input_passes_a_block_whose_convolutions_are_zero(dims):
-    block = silenced(ResidualBlock(dims, 4, 4, norm="instance"))
+    block = silenced(ResidualBlock(dims, 4, 4))
     features = noise(2, 4, *[6] * dims)
     assert torch.allclose(block(features), F.leaky_relu(features, 0.01))
     assert len(block.shortcut) == 0
@@ -44,7 +44,7 @@ def test_input_passes_a_block_whose_convolutions_are_zero(dims):
 @both_dims
 def test_shortcut_of_a_strided_block_averages_its_input(dims):
     """By hand: the mean of each 2x2(x2) cell, without any weight."""
-    block = silenced(ResidualBlock(dims, 4, 4, norm="instance", stride=[2] * dims))
+    block = silenced(ResidualBlock(dims, 4, 4, stride=[2] * dims))
     features = noise(2, 4, *[6] * dims)
     parts = features
     for axis in range(2, 2 + dims):
@@ -55,14 +55,14 @@ def test_shortcut_of_a_strided_block_averages_its_input(dims):
 
 
 def test_axis_with_stride_one_is_not_averaged():
-    block = silenced(ResidualBlock(3, 1, 1, norm="instance", stride=(1, 2, 2)))
+    block = silenced(ResidualBlock(3, 1, 1, stride=(1, 2, 2)))
     ramp = torch.arange(4.0).view(1, 1, 4, 1, 1).expand(1, 1, 4, 6, 6)
     assert torch.allclose(block(ramp), ramp[..., :3, :3])
 
 
 @both_dims
 def test_shortcut_projects_to_another_width_and_normalizes(dims):
-    block = silenced(ResidualBlock(dims, 3, 5, norm="instance"))
+    block = silenced(ResidualBlock(dims, 3, 5))
     features = noise(2, 3, *[6] * dims)
     weight = block.shortcut[0].weight.flatten(1)  # (5, 3)
     mixed = torch.einsum("oc,bc...->bo...", weight, features)
@@ -74,7 +74,7 @@ def test_shortcut_projects_to_another_width_and_normalizes(dims):
 
 @both_dims
 def test_shortcut_is_added_before_the_last_activation(dims):
-    block = ResidualBlock(dims, 4, 4, norm="instance")
+    block = ResidualBlock(dims, 4, 4)
     features = noise(2, 4, *[6] * dims)
     made = block.block(features)
     assert (made < -0.5).any()  # no activation of its own
@@ -125,7 +125,7 @@ def test_block_does_not_modify_its_input():
     dims = 2
     features = noise(2, 4, *[6] * dims)
     before = features.clone()
-    ResidualBlock(dims, 4, 4, norm="instance")(features)
+    ResidualBlock(dims, 4, 4)(features)
     assert torch.equal(features, before)
 
 

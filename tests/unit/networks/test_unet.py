@@ -8,12 +8,16 @@ from segpl.networks.unet import InstanceNorm, UNet
 both_dims = pytest.mark.parametrize("dims", [2, 3])
 
 
-def make(dims: int, *, levels: int = 2, norm: str = "instance") -> UNet:
+def make(dims: int, *, levels: int = 2) -> UNet:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return UNet(
-            dims=dims, channels=1, outputs=2, width=4, strides=[[2] * dims] * levels, norm=norm
-        )
+        return UNet(dims=dims, channels=1, outputs=2, width=4, strides=[[2] * dims] * levels)
+
+
+@pytest.fixture
+def no_norm(monkeypatch):
+    """Without normalization, which spreads any change over the whole image."""
+    monkeypatch.setattr("segpl.networks.unet.InstanceNorm", torch.nn.Identity)
 
 
 def noise(dims: int, seed: int = 0) -> torch.Tensor:
@@ -31,9 +35,8 @@ def test_detail_reaches_the_output_through_the_skip_connections(dims):
 
 
 @both_dims
-def test_distant_voxels_influence_the_output(dims):
-    """With fixed statistics: instance normalization would spread any change everywhere."""
-    unet = make(dims, norm="batch").eval().double()
+def test_distant_voxels_influence_the_output(no_norm, dims):
+    unet = make(dims).double()
     image = noise(dims).double().requires_grad_()
     (gradient,) = torch.autograd.grad(unet(image)[0][(0, 0, *[0] * dims)], [image])
     assert gradient[(0, 0, *[7] * dims)] != 0
@@ -55,7 +58,7 @@ def test_network_without_downsampling_is_one_block():
     assert features.shape[1] == 4
 
 
-def test_kernel_of_one_voxel_keeps_slices_independent():
+def test_kernel_of_one_voxel_keeps_slices_independent(no_norm):
     """Slices interact only at the level whose kernel has 3 voxels."""
     flat, thick = (3, 3, 1), (3, 3, 3)
     image = noise(3).requires_grad_()
@@ -66,9 +69,8 @@ def test_kernel_of_one_voxel_keeps_slices_independent():
             outputs=1,
             width=4,
             strides=((2, 2, 1),) * 2,
-            norm="batch",
             kernels=kernels,
-        ).eval()
+        )
         (gradient,) = torch.autograd.grad(unet(image)[0][..., 1].sum(), [image])
         assert gradient[..., 1].any()
         assert bool(gradient[..., 0].any()) == is_seen
