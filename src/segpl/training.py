@@ -188,10 +188,10 @@ def train_config(
         volumes = load_training_volumes(run.config, inputs, quiet=quiet)
         # only now: the others find the prepared volumes in the cache
         processes.share((run.config, folder, inputs, budget, is_new))
-        processes.connect(device)
         trainer = build_trainer(
             run.config, inputs, volumes, run.method, folder, device, processes, quiet=quiet
         )
+        processes.connect(device)
         if budget is not None:
             run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
             # only now: a run killed earlier would resume with a different number of steps
@@ -232,8 +232,8 @@ def follow(processes: Processes) -> Run:
     method = build_method(config, inputs.plan)
     run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=True)
     volumes = load_training_volumes(config, inputs, quiet=True)
-    processes.connect(device)
     trainer = build_trainer(config, inputs, volumes, method, folder, device, processes, quiet=True)
+    processes.connect(device)
     with memory_advice(run, trainer):
         if budget is not None:
             measure_step(trainer, budget.seconds, processes.clock)

@@ -34,13 +34,19 @@ class Unlabeled:
 class CropShares:
     """How the processes of a run share the crops of a batch; this class is for a single process.
 
-    Every process draws the random numbers of all crops, but transforms only its own.
+    Every process draws the random numbers of all crops, but transforms only its own. Images of
+    other processes are NaN: a network computes only the outputs of its own crops and gathers the
+    others. A method that combines images, such as mixing, gathers them first.
     """
 
     own: slice = slice(None)  # the crops of this process
 
     def gather(self, crops: Tensor) -> Tensor:
         """The crops (B, ...) of all processes, given those of this process."""
+        return crops
+
+    def place(self, crops: Tensor) -> Tensor:
+        """A batch (B, ...) with the crops of this process, and NaN in place of all others."""
         return crops
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from segpl.display import TrainingDisplay
 from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.step import optimizer_for, take_step
 from segpl.methods.base import METHODS
-from segpl.types import IGNORE, Batch
+from segpl.types import IGNORE, Batch, Labeled, Unlabeled
 
 STEPS = 2  # a teacher moves after the first one
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -33,6 +34,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fixmatch": {"confidence": 0.55},  # new networks are less confident than the default
 }
 TIMED_STEPS = 4
+NCCL_TYPES = (
+    *(torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+)
+
+
+class Traffic:
+    """The tensors that this process sends to the others."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []  # what NCCL would not send
+        self.gathered = 0  # bytes
+
+    def watch(self) -> None:
+        """Check every exchange from now on."""
+        for name in ("all_gather", "all_reduce", "broadcast"):
+            setattr(dist, name, partial(self.exchange, getattr(dist, name), name))
+
+    def exchange(self, function: Any, name: str, *args: Any, **options: Any) -> Any:
+        tensor = args[1] if name == "all_gather" else args[0]
+        if "group" not in options and tensor.is_floating_point():
+            self.refused.append(f"{name} through the group for the CPU")
+        if not tensor.is_contiguous() or tensor.dtype not in NCCL_TYPES:
+            self.refused.append(f"{name} of {tensor.dtype}, strides {tensor.stride()}")
+        self.gathered += tensor.nbytes if name == "all_gather" else 0
+        return function(*args, **options)
 
 
 def uneven_batch(step: int) -> Batch:
@@ -48,15 +75,30 @@ def uneven_batch(step: int) -> Batch:
     )
 
 
-def curve(name: str, processes: Processes, settings: dict[str, Any]) -> list[torch.Tensor]:
+def share_of_batch(step: int, processes: Processes) -> Batch:
+    """The batch of a step as a trainer of one of the processes gets it."""
+    batch, own = uneven_batch(step), processes.own
+    labeled, unlabeled = batch.labeled, batch.unlabeled
+    assert unlabeled is not None
+    assert unlabeled.inside is not None
+    return processes.gather_batch(
+        replace(
+            batch,
+            labeled=Labeled(labeled.image[own], labeled.label[own]),
+            unlabeled=Unlabeled(unlabeled.image[own], unlabeled.inside[own]),
+        )
+    )
+
+
+def curve(name: str, processes: Processes) -> list[torch.Tensor]:
     """All terms, monitors and gradients of a few steps."""
-    method = build(name, 2, settings=settings).train()
+    method = build(name, 2, settings=SETTINGS.get(name)).train()
     optimizer, found = optimizer_for(method, 0.01), []
     for step in range(STEPS):
         output, total = take_step(
             method,
             optimizer,
-            uneven_batch(step),
+            share_of_batch(step, processes),
             (step + 1) / STEPS,
             nullcontext(),
             taken=step,
@@ -71,7 +113,7 @@ def curve(name: str, processes: Processes, settings: dict[str, Any]) -> list[tor
 
 def curves(processes: Processes) -> dict[str, list[torch.Tensor]]:
     """The curve of every method."""
-    return {name: curve(name, processes, SETTINGS.get(name, {})) for name in METHODS.names}
+    return {name: curve(name, processes) for name in METHODS.names}
 
 
 def difference(alone: list[torch.Tensor], together: list[torch.Tensor]) -> float:
@@ -84,7 +126,8 @@ def batch_statistics(processes: Processes) -> list[float]:
     method = build("mean-teacher", 2, network=BATCH_NORM).train()
     optimizer = optimizer_for(method, 0.01)
     context = nullcontext()
-    take_step(method, optimizer, uneven_batch(0), 1.0, context, taken=0, processes=processes)
+    batch = share_of_batch(0, processes)
+    take_step(method, optimizer, batch, 1.0, context, taken=0, processes=processes)
     return [float(value.double().sum()) for value in method.buffers()]
 
 
@@ -109,9 +152,14 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
     os.environ["MASTER_PORT"] = str(ports.pop())
     processes = join_processes()
     processes.connect(torch.device("cpu"))
+    traffic = Traffic()
+    traffic.watch()
     together = curves(processes)
     found["differences"] = {name: difference(alone[name], together[name]) for name in alone}
     found["statistics"] = batch_statistics(processes)
+    traffic.gathered = 0
+    curve("segpl", processes)
+    found["gathered"] = traffic.gathered / STEPS
     for name, arguments in commands.items():
         if dist.is_initialized():  # the run before was interrupted
             dist.destroy_process_group()
@@ -119,6 +167,7 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
             stop_at(4 if rank == 1 else 0)
         os.environ["MASTER_PORT"] = str(ports.pop())
         found[name] = main(arguments)
+        found["refused"] = traffic.refused
         (folder / f"{rank}.json").write_text(json.dumps(found))
     return int(found[name])
 

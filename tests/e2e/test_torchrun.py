@@ -9,22 +9,32 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from conftest import make_dataset
 from pair import TIMED_STEPS, stop_at
+from tiny import build, make_batch
 
 from segpl.cli.main import main
 from segpl.display import TrainingDisplay
+from segpl.engine.acceleration import WARM_UP, AcceleratedNetworks
 from segpl.engine.checkpoint import read_checkpoint
+from segpl.engine.device import autocast
+from segpl.engine.distributed import ALONE, Processes
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
+from segpl.engine.step import optimizer_for, take_step
 from segpl.evaluate.validation import read_validation
 from segpl.methods.base import METHODS
 from segpl.settings import read_config
+from segpl.types import Batch, Labeled, Unlabeled
 
 PAIR = Path(__file__).with_name("pair.py")
 TESTS = PAIR.parents[1]
@@ -104,6 +114,8 @@ def test_two_processes_train_like_one(root):
     check_all_methods_take_the_same_steps(root)
     check_batch_statistics_are_the_same_in_all_processes(root)
     check_curves_are_the_same(root)
+    check_nccl_would_send_all_tensors(root)
+    check_labels_and_logits_are_exchanged_but_no_images(root)
     check_a_signal_to_one_process_stops_both_at_the_same_step(root)
     check_both_take_the_number_of_steps_that_the_first_one_measured(root)
     check_a_batch_without_equal_shares_is_refused(root)
@@ -132,6 +144,17 @@ def check_curves_are_the_same(root: Path) -> None:
         for column, values in alone.items():
             assert together[column] == pytest.approx(values, abs=TOLERANCE), (name, column)
         assert validation_steps(root, name) == validated
+
+
+def check_nccl_would_send_all_tensors(root: Path) -> None:
+    assert [results(root, rank)["refused"] for rank in (0, 1)] == [[], []]
+
+
+def check_labels_and_logits_are_exchanged_but_no_images(root: Path) -> None:
+    """Two labeled and two unlabeled crops of 16 x 16 voxels: labels, padding and logits."""
+    crop = 16 * 16
+    expected = 2 * crop * 2 + 2 * crop * 1 + 4 * crop * 4
+    assert [results(root, rank)["gathered"] for rank in (0, 1)] == [expected] * 2
 
 
 def read_curve(root: Path, name: str) -> dict[str, list[float]]:
@@ -166,6 +189,57 @@ def check_only_the_first_process_shows_progress(root: Path) -> None:
     assert "step 6 of 6" in said(root, 0)
     shown = [line for line in said(root, 1).splitlines() if line]
     assert [line.split(":")[0].split(".")[0] for line in shown] == ["interrupted", "error"]
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def itself(request) -> Iterator[tuple[Processes, torch.device]]:
+    """A group of one process, which exchanges tensors with itself, and its device."""
+    device = torch.device(request.param)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        pytest.skip("NCCL needs a GPU")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    processes = Processes()
+    processes.group = dist.new_group(backend="nccl" if device.type == "cuda" else "gloo")
+    yield processes, device
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["bpl-mix", "cct", "fixmatch", "segpl-vi", "self-loop"])
+def test_a_process_that_exchanges_tensors_with_itself_trains_as_alone(itself, name):
+    """On a GPU, this is a test of NCCL, also between CUDA graphs."""
+    processes, device = itself
+    alone, together = (losses(name, one, device) for one in (ALONE, processes))
+    tolerance = TOLERANCE if device.type == "cpu" else 0.01  # of the loss in bfloat16
+    assert together == pytest.approx(alone, abs=tolerance)
+
+
+def losses(name: str, processes: Processes, device: torch.device) -> list[float]:
+    """The loss of each step; on a GPU, the first ones record CUDA graphs."""
+    method = build(name, 2).to(device).train()
+    processes.equalize(method)
+    context, found = autocast(device, "auto"), []
+    networks, steps = None, 1
+    if device.type == "cuda":
+        networks, steps = AcceleratedNetworks(method, device, context, pytest.fail), WARM_UP + 1
+    optimizer = optimizer_for(method, 0.01)
+    for step in range(steps):
+        batch = processes.gather_batch(on_device(make_batch(2, seed=step), device))
+        advance = partial(
+            take_step, method, optimizer, batch, 1.0, context, taken=step, processes=processes
+        )
+        _, total = networks.run(advance) if networks else advance()
+        found.append(total.item())
+    return found
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    labeled, unlabeled = batch.labeled, batch.unlabeled
+    assert unlabeled is not None
+    return Batch(
+        Labeled(labeled.image.to(device), labeled.label.to(device)),
+        Unlabeled(unlabeled.image.to(device)),
+        torch.Generator(device).manual_seed(batch.generator.initial_seed()),
+    )
 
 
 def start_torchrun(root: Path) -> subprocess.Popen[bytes]:

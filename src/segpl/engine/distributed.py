@@ -2,8 +2,8 @@
 
 Cropping, augmentation, strong views and networks are split: each process computes its share of the
 images and gathers the results of all. Every process draws all random numbers and computes the whole
-loss, so mixing and averages over the batch need no changes. No other module uses
-`torch.distributed`.
+loss, so averages over the batch need no changes. Images are not gathered: networks read only the
+own ones. No other module uses `torch.distributed`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from segpl.errors import InputError, UserError
+from segpl.errors import InputError, UserError, count_noun
 from segpl.methods.base import Method
 from segpl.resize import POOLED_SIDE, average_pool
 from segpl.types import Batch, CropShares, Labeled, NetOutput, Unlabeled
@@ -68,22 +68,36 @@ class Processes(CropShares):
         wanted, found = int(os.environ["LOCAL_WORLD_SIZE"]), torch.cuda.device_count()
         if wanted > found:
             raise InputError(
-                f"torchrun started {wanted} processes on a machine with {found} GPUs. Use "
-                f"`--nproc-per-node {found}` or less."
+                f"torchrun started {wanted} processes on a machine with "
+                f"{count_noun(found, 'visible GPU')}, but each process needs its own. Use "
+                f"`--nproc-per-node {found}`, or make more GPUs visible (CUDA_VISIBLE_DEVICES)."
             )
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
         return own
 
     def connect(self, device: torch.device) -> None:
-        """Prepare the exchange of tensors on `device`."""
-        if self.count > 1:
-            backend = "nccl" if device.type == "cuda" else "gloo"
-            with lost_processes():
-                self.group = dist.new_group(backend=backend, timeout=STEP_LIMIT)
+        """Prepare the exchange of tensors on `device`, once all processes are ready for it."""
+        if self.count == 1:
+            return
+        kinds = [""] * self.count
+        with lost_processes():
+            # waits for volumes longer than a group with the limit of a step
+            dist.all_gather_object(kinds, device.type)
+        if len(set(kinds)) > 1:
+            ranks = ", ".join(str(rank) for rank, kind in enumerate(kinds) if kind == "cpu")
+            raise InputError(
+                f"the processes of ranks {ranks} found no GPU, but the others did. Train only on "
+                "machines with GPUs, or with --device cpu."
+            )
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        with lost_processes():
+            self.group = dist.new_group(backend=backend, timeout=STEP_LIMIT)
 
     def leave(self) -> None:
         if self.count > 1:
+            # wait for all: the first one may validate for longer than NCCL waits
+            self.agree(0, paused=False)
             dist.destroy_process_group()
 
     def require_equal_shares(self, crops: int) -> None:
@@ -120,7 +134,7 @@ class Processes(CropShares):
 
     def equalize(self, module: nn.Module) -> None:
         """Copy weights and buffers of the first process. Other CPUs may draw other weights."""
-        if self.count == 1:
+        if self.group is None:
             return
         for tensor in (*module.parameters(), *module.buffers()):
             values = tensor.detach().contiguous()
@@ -129,7 +143,7 @@ class Processes(CropShares):
             tensor.data.copy_(values)
 
     def gather(self, crops: Tensor) -> Tensor:
-        if self.count == 1:
+        if self.group is None:
             return crops
         own = crops.contiguous()  # strong views may have another memory layout in each process
         parts = [torch.empty_like(own) for _ in range(self.count)]
@@ -137,18 +151,29 @@ class Processes(CropShares):
             dist.all_gather(parts, own, group=self.group)
         return torch.stack(parts, 1).flatten(0, 1)
 
+    def place(self, crops: Tensor) -> Tensor:
+        if self.group is None:
+            return crops
+        whole = crops.new_full((self.count * len(crops), *crops.shape[1:]), torch.nan)
+        whole[self.own] = crops
+        return whole
+
     def gather_batch(self, batch: Batch) -> Batch:
-        """The whole batch, given the labeled and unlabeled crops of this process."""
+        """The whole batch, given the crops of this process; images of the others are NaN."""
+        if self.group is None:
+            return batch
         labeled, unlabeled = batch.labeled, batch.unlabeled
         if unlabeled is not None:
             inside = None if unlabeled.inside is None else self.gather(unlabeled.inside)
-            unlabeled = Unlabeled(self.gather(unlabeled.image), inside)
-        labeled = Labeled(self.gather(labeled.image), self.gather(labeled.label))
+            unlabeled = Unlabeled(self.place(unlabeled.image), inside)
+        # as bytes: NCCL does not support int16, and int64 would be four times as large
+        label = self.gather(labeled.label.contiguous().to(torch.int16).view(torch.uint8))
+        labeled = Labeled(self.place(labeled.image), label.view(torch.int16).long())
         return replace(batch, labeled=labeled, unlabeled=unlabeled)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its mean over the processes."""
-        if self.count == 1 or not tensors:
+        if self.group is None or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         with lost_processes():
@@ -161,7 +186,7 @@ class Processes(CropShares):
     @torch.no_grad()
     def average_gradients(self, method: Method) -> None:
         """Average gradients, and the running statistics of batch normalization."""
-        if self.count == 1:
+        if self.group is None:
             return
         gradients = [weight.grad for weight in method.parameters() if weight.grad is not None]
         norms = [m for m in method.modules() if isinstance(m, BATCH_NORMS) and m.training]
@@ -171,7 +196,7 @@ class Processes(CropShares):
     @contextmanager
     def split(self, method: Method) -> Iterator[None]:
         """Inside the block, the networks of `method` run on shares of their images."""
-        if self.count == 1:
+        if self.group is None:
             yield
             return
         networks, shares = method.networks(), Shares(self, method.reads)
@@ -274,6 +299,8 @@ def lost_processes() -> Iterator[None]:
     """Explain the errors of an exchange with processes that have stopped."""
     try:
         yield
+    except torch.OutOfMemoryError:  # NCCL needs buffers
+        raise
     except RuntimeError as error:
         # without the place in the source of torch, and advice for its developers
         cause = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).split(". ")[0]

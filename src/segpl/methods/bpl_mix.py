@@ -94,13 +94,14 @@ class BPLMix(TeacherMethod):
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the student learns given labels, and both kinds of labels on mixed crops."""
         (made,) = pseudo
-        labeled = batch.labeled
+        labeled, shares = batch.labeled, batch.shares
         view, moved, _ = make_strong_view(self.unlabeled(batch), made, batch, self.settings)
         if self.settings.threshold.rule not in SOFT_RULES:
             moved = harden(moved)
+        image = shares.gather(labeled.image[shares.own])
         mixed = self.mix(
-            TrainingCrops(labeled.image, *targets_of(labeled.label, self.network.outputs)),
-            TrainingCrops(view, moved.target, moved.weight),
+            TrainingCrops(image, *targets_of(labeled.label, self.network.outputs)),
+            TrainingCrops(shares.gather(view), moved.target, moved.weight),
             batch.choices("mixing"),
         )
         on_labeled, on_mixed = forward_together(self.network, labeled.image, mixed.image)

@@ -77,8 +77,10 @@ class FixMatch(TeacherMethod):
         """M-step: learn given labels, and the weak view's labels on the strong view."""
         view, made, shown = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
         made = harden(made)
-        confident = made.weight.transpose(0, 1).flatten(1).sum(1)  # (K,)
-        kept = confident / shown.sum().clamp(min=1)  # (K,), r
+        confident = made.weight.flatten(2).sum(2)  # (B, K)
+        voxels = batch.shares.gather(shown.flatten(2).sum(2))  # (B, 1), inside the scans
+        kept = confident.sum(0) / voxels.sum(0).clamp(min=1)  # (K,), r
+        view = batch.shares.place(view)
         on_labeled, on_view = forward_together(self.network, batch.labeled.image, view)
         parts = (on_view.logits, made.target, made.weight)
         losses = [self.loss(*(p[:, k : k + 1] for p in parts)) for k in range(kept.shape[0])]

@@ -24,7 +24,9 @@ class StrongViewSettings(Protocol):
 def make_strong_view(
     unlabeled: Unlabeled, pseudo: PseudoLabels, batch: Batch, settings: StrongViewSettings
 ) -> tuple[Tensor, PseudoLabels, Tensor]:
-    r"""Augmented images, their labels, and the fraction (B, 1, *S) of each voxel inside the scan.
+    r"""Augmented images, labels, and the fraction (b, 1, *S) of each voxel inside the scan.
+
+    Images and fractions are those of the b crops of this process, labels those of the batch.
 
     A voxel of a moved view interpolates its neighbors $i$ with coefficients $a_i$. Its loss
     interpolates theirs, $\sum_i a_i w_i L(p, y_i)$, so weight and target are
@@ -54,10 +56,9 @@ def make_strong_view(
     known = torch.cat([weight * target, weight, inside], 1)  # (B, 2K + 1, *S)
     strong, known = strong_view(image, known, recipes, batch.generator, shares.own)
     # padding stays as it was
-    strong = shares.gather(torch.where(is_inside.unsqueeze(1), strong, image))
-    known = shares.gather(known * inside)
-    outputs = pseudo.target.shape[1]
-    weighted, weight, shown = torch.split(known, [outputs, outputs, 1], 1)
+    strong, known = torch.where(is_inside.unsqueeze(1), strong, image), known * inside
+    shown = known[:, -1:]
+    weighted, weight = shares.gather(known[:, :-1]).chunk(2, 1)
     target = weighted / weight.clamp(min=torch.finfo(weight.dtype).tiny)
     return strong, PseudoLabels(target, weight, on_grid=not settings.geometry), shown
 

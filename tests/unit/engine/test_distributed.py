@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 
 from segpl.cli.main import main
-from segpl.engine.distributed import ALONE, Processes, process_count, share_of
+from segpl.engine.distributed import (
+    ALONE,
+    STEP_LIMIT,
+    Processes,
+    lost_processes,
+    process_count,
+    share_of,
+)
 from segpl.errors import InputError
 
 
@@ -66,8 +75,42 @@ def test_one_gpu_for_several_processes_is_refused(four):
 
 def test_more_processes_than_gpus_are_refused(four, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    with pytest.raises(InputError, match="4 processes on a machine with 3 GPUs"):
+    with pytest.raises(InputError, match=r"4 processes .* with 3 visible GPUs.*node 3`"):
         four.own_device(torch.device("cuda"))
+
+
+@pytest.fixture
+def exchanges(monkeypatch) -> list[str]:
+    """What processes exchange to form a group; the device of rank 0 is a GPU."""
+    found: list[str] = []
+
+    def gather(kinds: list[str], own: str) -> None:
+        found.append("devices")
+        kinds[:] = ["cuda", own, own, own]
+
+    def new_group(backend: str, timeout: timedelta) -> None:
+        found.append(f"{backend} group with a limit of {timeout}")
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    monkeypatch.setattr(torch.distributed, "new_group", new_group)
+    return found
+
+
+def test_machines_with_and_without_gpus_do_not_wait_for_each_other(four, exchanges):
+    with pytest.raises(InputError, match="ranks 1, 2, 3 found no GPU, but the others did"):
+        four.connect(torch.device("cpu"))
+    assert exchanges == ["devices"]
+
+
+def test_the_limit_of_a_step_starts_when_all_processes_are_ready(four, exchanges):
+    """Others may prepare scans for longer, each machine for its own cache."""
+    four.connect(torch.device("cuda:2"))
+    assert exchanges == ["devices", f"nccl group with a limit of {STEP_LIMIT}"]
+
+
+def test_memory_that_nccl_lacks_is_not_reported_as_a_lost_process():
+    with pytest.raises(torch.OutOfMemoryError), lost_processes():
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 @pytest.mark.parametrize(
