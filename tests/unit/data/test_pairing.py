@@ -1,20 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from test_layouts import touch
 
 from segpl.data.layouts import read_dataset
 from segpl.errors import InputError, MissingFileError
-
-
-def touch(root: Path, *names: str) -> Path:
-    for name in names:
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    return root
 
 
 def each(*patterns: str, of: int = 3, **values: tuple[str, ...]) -> list[str]:

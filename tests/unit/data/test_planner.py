@@ -22,7 +22,7 @@ from segpl.data.planner import (
     shrink_box,
     total_strides,
 )
-from segpl.data.spacing import median_spacing, reorient_fingerprint
+from segpl.data.spacing import median_spacing
 from segpl.errors import InputError
 
 CPU = Resources(2**36, accelerated=False)
@@ -270,17 +270,6 @@ class TestGrid:
     def test_spacing_is_the_median(self):
         prints = [fingerprint((9, 9), spacing=(s, 2 * s)) for s in (0.5, 0.7, 3.0)]
         assert median_spacing(prints) == (0.7, 1.4)
-
-    @pytest.mark.parametrize(
-        ("stored", "shape"),
-        [("RAS", (10, 20, 30)), ("LPI", (10, 20, 30)), ("PIR", (30, 10, 20))],
-    )
-    def test_fingerprints_are_reoriented(self, stored, shape):
-        """The size along R or L comes first, then A or P, then S or I."""
-        item = fingerprint((10, 20, 30), spacing=(10.0, 20.0, 30.0), orientation=stored)
-        result = reorient_fingerprint(item, "RAS")
-        assert result.shape == shape
-        assert result.spacing == tuple(map(float, shape))
 
 
 class TestNormalization:

@@ -85,10 +85,6 @@ class TestParts:
         with pytest.raises(InputError, match=r"split\.json .*missing required field .unlabeled."):
             Split.read(path)
 
-    def test_all_labels_are_kept_by_default(self):
-        result = split(mixed(8, 4))
-        assert (len(result.labeled), result.hidden) == (8, ())
-
 
 class TestDraws:
     @pytest.mark.parametrize("draw", [0, 3])
@@ -161,10 +157,6 @@ class TestFullyLabeled:
         assert result.test == ("t",)
         assert len(result.labeled) == 15
 
-    def test_explicit_numbers_are_used(self):
-        result = split(mixed(20, 0), test=3, labeled=5)
-        assert (len(result.test), len(result.labeled), len(result.hidden)) == (3, 5, 12)
-
 
 class TestFolds:
     def folds(self, data: Dataset, count: int, **settings: int) -> list[Split]:
@@ -211,11 +203,6 @@ class TestFolds:
     def test_another_draw_gives_other_folds(self):
         draws = [self.folds(mixed(9), 2, labeled=4, draw=draw) for draw in (0, 1)]
         assert draws[0][0].validation != draws[1][0].validation
-
-    def test_folds_of_a_fully_labeled_dataset_divide_all_its_labels(self):
-        whole = split(mixed(20, 0))
-        for part in self.folds(mixed(20, 0), 3):
-            assert sorted([*part.labeled, *part.validation]) == list(whole.labeled)
 
 
 @pytest.mark.parametrize(

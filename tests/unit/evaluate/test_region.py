@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import pytest
 from PIL import Image
@@ -99,21 +98,6 @@ def test_an_empty_region_is_an_error(retina):
     picture(retina / "data" / "test" / "fov" / "01.png", np.zeros((4, 6)))
     with pytest.raises(InputError, match=r"case 01: the region .* is empty"):
         evaluate_folders(retina / "masks", retina / "data", region="fov")
-
-
-def test_a_region_of_another_spacing_is_an_error(tmp_path):
-    for folder, spacing in (("masks", 1.0), ("labels", 1.0), ("region", 2.0)):
-        (tmp_path / folder).mkdir()
-        volume = nib.Nifti1Image(np.ones((3, 3, 3), np.uint8), np.diag([spacing] * 3 + [1.0]))
-        nib.save(volume, tmp_path / folder / "a.nii.gz")
-    with pytest.raises(InputError, match=r"case a: the region .* voxel spacing"):
-        evaluate_folders(tmp_path / "masks", tmp_path / "labels", region=tmp_path / "region")
-
-
-def test_a_class_outside_the_region_is_empty():
-    truth = np.array([[1, 0]])
-    scores = evaluate_case(truth, truth, BINARY, None, case="a", region=np.array([[False, True]]))
-    assert {score.empty for score in scores} == {"both"}
 
 
 def test_a_region_of_another_shape_is_an_error(retina):

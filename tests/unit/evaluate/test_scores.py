@@ -76,13 +76,13 @@ def test_masks_of_0_and_255_score_across_formats(folders):
     assert (found["b", "dice"], found["b", "iou"]) == (pytest.approx(2 / 3), 0.5)
 
 
-def test_predictions_json_names_the_ignored_number(folders):
+def test_predictions_json_names_the_classes_and_the_ignored_number(folders):
     predictions, labels = folders
     picture(labels / "b.tif", [[255, 128], [0, 0]])
     content = {"classes": {"background": 0, "vessel": 255}, "ignore": 128}
     (predictions / "predictions.json").write_text(json.dumps(content))
     scores = evaluate_folders(predictions, labels)
-    assert {s.value for s in scores} == {1.0}
+    assert {(s.class_name, s.value) for s in scores} == {("vessel", 1.0)}
 
 
 @pytest.mark.parametrize("content", [[], {"classes": [1]}, {"classes": {"a": 1}, "ignore": "x"}])
@@ -269,19 +269,6 @@ def test_footnote_says_that_no_mask_was_empty():
     assert note == "No prediction and no label is empty."
 
 
-def test_the_background_is_never_scored():
-    truth = np.array([0, 1])
-    names = {s.class_name for s in evaluate_case(truth, truth, BINARY, None, case="a")}
-    assert names == {"vessel"}
-
-
-def test_predictions_json_names_the_classes(folders):
-    predictions, labels = folders
-    content = {"classes": {"background": 0, "vessel": 255}, "ignore": None}
-    (predictions / "predictions.json").write_text(json.dumps(content))
-    assert {s.class_name for s in evaluate_folders(predictions, labels)} == {"vessel"}
-
-
 def test_missing_scores_name_the_command_that_writes_them(tmp_path):
     with pytest.raises(MissingFileError, match="segpl evaluate PREDICTIONS LABELS --out"):
         read_scores(tmp_path / "scores.csv")
@@ -290,11 +277,6 @@ def test_missing_scores_name_the_command_that_writes_them(tmp_path):
 def test_one_case_has_no_deviation():
     (row,) = summary_rows([Score("a", "left", "dice", 0.5)], digits=3)
     assert row[3] == "-"
-
-
-def test_an_unknown_metric_suggests_the_nearest_name(folders):
-    with pytest.raises(KeyError, match=r"no metric named 'hd59'\. Did you mean 'hd95'"):
-        evaluate_folders(*folders, metrics=["hd59"])
 
 
 def test_footnote_counts_nothing_if_empty_masks_were_not_recorded():

@@ -7,8 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from segpl.data.masks import voxel_entropy
 from segpl.errors import InputError
@@ -41,14 +39,6 @@ def some(seed: int, count: int = 400) -> tuple[np.ndarray, np.ndarray]:
     p = draw.random(count).round(2)
     p[: count // 3] = 0.0
     return p, draw.random(count) < p**2
-
-
-@st.composite
-def predictions(draw):
-    count = draw(st.integers(1, 40))
-    p = draw(st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 1]), min_size=count, max_size=count))
-    y = draw(st.lists(st.booleans(), min_size=count, max_size=count))
-    return np.array(p, float), np.array(y, bool)
 
 
 class TestByHand:
@@ -92,22 +82,6 @@ class TestByHand:
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
         assert voxel_entropy(array(0.25, 0.75)) == pytest.approx([quarter, quarter])
 
-    def test_calibration_error_of_two_bins(self):
-        """Below half: 0.1 and 0.3 with one yes; above: 0.9 with a no."""
-        found = reliability(array(0.1, 0.3, 0.9), yes(0, 1, 0), bins=2).error
-        assert found == pytest.approx(2 / 3 * abs(0.5 - 0.2) + 1 / 3 * 0.9)
-
-    def test_adaptive_bins_hold_equal_numbers_of_voxels(self):
-        p, y = array(0.9, 0.1, 0.2, 0.3), yes(0, 0, 0, 1)
-        found = adaptive_calibration_error(p, y, bins=2)
-        assert found == pytest.approx((abs(0 - 0.15) + abs(0.5 - 0.6)) / 2)
-
-    def test_a_voxel_at_a_bin_edge_is_divided(self):
-        """Four voxels in three bins: excesses 0.1, -0.8, 0.7, -0.1 in parts of 4/3."""
-        found = adaptive_calibration_error(array(0.1, 0.2, 0.7, 0.9), yes(0, 1, 0, 1), bins=3)
-        parts = (0.1 - 0.8 / 3, -0.8 * 2 / 3 + 0.7 * 2 / 3, 0.7 / 3 - 0.1)
-        assert found == pytest.approx(sum(map(abs, parts)) / 4)
-
 
 class TestBySecondSource:
     def test_calibration_error_equals_that_of_a_loop(self):
@@ -136,27 +110,6 @@ class TestBySecondSource:
 
 
 class TestAlways:
-    @given(predictions())
-    @settings(max_examples=60, deadline=None)
-    def test_measures_stay_in_their_bounds(self, prediction):
-        for measure in BOUNDED:
-            assert 0 <= measure(*prediction) <= 1 + 1e-12
-        assert 0 <= negative_log_likelihood(*prediction) <= 16.2
-        curve = error_retention(voxel_entropy(prediction[0]), prediction[1], points=7)
-        assert ((curve.error >= 0) & (curve.error <= 1 + 1e-12)).all()
-        assert 0 <= curve.area <= 1 + 1e-12
-
-    @given(predictions(), st.randoms(use_true_random=False))
-    @settings(max_examples=60, deadline=None)
-    def test_order_of_voxels_does_not_matter(self, prediction, random):
-        order = list(range(len(prediction[0])))
-        random.shuffle(order)
-        p, y = prediction
-        for measure in MEASURES:
-            assert measure(p[order], y[order]) == pytest.approx(measure(p, y))
-        before, after = (error_retention(u, e).area for u, e in ((p, y), (p[order], y[order])))
-        assert after == pytest.approx(before)
-
     @pytest.mark.parametrize("measure", MEASURES)
     def test_certain_and_correct_is_best_and_certain_and_wrong_is_worst(self, measure):
         y = yes(0, 1, 0).repeat(5)  # no adaptive bin has both answers, which would make up
@@ -167,14 +120,6 @@ class TestAlways:
     @pytest.mark.parametrize("measure", MEASURES)
     def test_measures_without_voxels_are_nan(self, measure):
         assert math.isnan(measure(array(), yes()))
-
-    def test_retention_area_ranks_informative_below_uninformative_uncertainty(self):
-        p, y = some(8)
-        wrong = (p > 0.5) != y
-        areas = [error_retention(u, wrong).area for u in (wrong * 1.0, wrong * 0.0, wrong * -1.0)]
-        assert areas == sorted(areas)
-        assert areas[1] == pytest.approx(wrong.mean())
-        assert areas[0] < areas[1] < areas[2]
 
 
 class TestQuestions:
@@ -188,10 +133,6 @@ class TestQuestions:
         known = weight.expand_as(target)[0].bool().numpy()
         assert np.array_equal(asked.ravel(), p[known])
         assert np.array_equal(answers.ravel(), target[0].bool().numpy()[known])
-
-    def test_ignored_voxels_do_not_count(self):
-        p, y = questions(array(0.9, 0.5)[None], np.array([1, IGNORE]))
-        assert brier(p, y) == pytest.approx(0.01)
 
 
 def test_invalid_inputs_are_errors():

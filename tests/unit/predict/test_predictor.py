@@ -21,7 +21,6 @@ from segpl.errors import DivergedError, InputError, MissingFileError, StorageErr
 from segpl.predict import inference, predictor
 from segpl.predict.inputs import find_inputs
 
-CPU = torch.device("cpu")
 FLAT_PLAN = replace(PLAN, dims=2, orientation=None, spacing=(1.0, 1.0), patch=(8, 8))
 SHAPE = (9, 12, 14)
 

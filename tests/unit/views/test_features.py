@@ -12,7 +12,6 @@ from segpl.views.features import (
     PERTURBATIONS,
     cut_out_boxes,
     drop_channels,
-    drop_context,
     drop_objects,
     drop_strongest,
     feature_noise,
@@ -94,15 +93,6 @@ def strengths(values: list[float]) -> Tensor:
     return torch.cat([0.5 * row, 1.5 * row], 1)
 
 
-def test_dropout_removes_voxels_near_the_strongest_activation():
-    """With a maximum of 10, 6.9 always stays and 9.1 always goes."""
-    trunk = strengths([1.0, 6.9, 9.1, 10.0])
-    for seed in range(20):
-        view = drop_strongest(trunk, torch.zeros(1, 1, 4, 1), drawn(seed))
-        assert torch.equal(view[:, :, :2], trunk[:, :, :2])
-        assert not view[:, :, 2:].any()
-
-
 def test_dropout_uses_the_maximum_of_each_image():
     trunk = torch.cat([strengths([1.0, 10.0]), strengths([0.1, 1.0])])
     view = drop_strongest(trunk, torch.zeros(2, 1, 2, 1), drawn())
@@ -132,14 +122,6 @@ def test_objects_are_removed_and_their_context_stays():
     view = drop_objects(trunk, half_object(dims), drawn())
     assert not view[..., :6].any()
     assert torch.equal(view[..., 6:], trunk[..., 6:])
-
-
-def test_context_is_removed_and_the_objects_stay():
-    dims = 2
-    trunk = make_trunk(dims)
-    view = drop_context(trunk, half_object(dims), drawn())
-    assert torch.equal(view[..., :6], trunk[..., :6])
-    assert not view[..., 6:].any()
 
 
 def test_object_is_where_any_foreground_channel_exceeds_one_half():

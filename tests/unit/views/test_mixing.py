@@ -88,16 +88,6 @@ MUTATIONS = [
 ]
 
 
-def test_same_seed_gives_the_same_boxes():
-    assert boxes_in(9, 8, 7, draws=5) == boxes_in(9, 8, 7, draws=5)
-
-
-def test_concat_keeps_images_and_labels_together():
-    joined = crops_of(1.0, 2.0).concat(crops_of(3.0))
-    for part, scale in ((joined.image, 1), (joined.target, 10), (joined.weight, 100)):
-        assert (scale * part[:, 0, 0, 0]).tolist() == pytest.approx([1, 2, 3])
-
-
 def test_paste_modifies_no_crops_that_were_concatenated():
     first, second = crops_of(1.0), crops_of(2.0)
     first.concat(second).paste(0, (slice(0, 3), slice(0, 4)), second, 0)

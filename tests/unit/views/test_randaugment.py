@@ -120,14 +120,6 @@ def test_every_image_follows_its_own_recipe():
     assert torch.equal(labels[2], image[2])
 
 
-def test_view_is_a_function_of_recipe_and_generator():
-    image = blocks(1, 12, 12)
-    recipe = ViewRecipe(None, (("noise", 1.0),))
-    first, same, other = (view(image, image, recipe, seed=seed)[0] for seed in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 def test_views_are_computed_in_float32_under_bfloat16_autocast():
     image = torch.randn((1, 1, 16, 16), generator=torch.Generator().manual_seed(0))
     motion = rotate(1.0, [0, 1], (16, 16))
@@ -146,19 +138,6 @@ def test_labels_stay_between_0_and_1():
     _, labels = view(image, image, *(ViewRecipe(motion, ()) for motion in motions))
     assert labels.max() == 1
     assert labels.min() >= 0
-
-
-def test_same_seed_gives_the_same_recipe():
-    first, same, other = drawn(3), drawn(3), drawn(4)
-    assert first.changes == same.changes
-    assert first.changes != other.changes
-
-
-def test_zero_magnitude_gives_identity_motions():
-    motions = [drawn(seed, magnitude=0.0).motion for seed in range(30)]
-    given = [motion for motion in motions if motion is not None]
-    assert given
-    assert all(np.array_equal(motion, np.eye(3)) for motion in given)
 
 
 def test_changes_are_applied_in_order():

@@ -64,14 +64,6 @@ def test_wide_axes_are_at_least_half_as_long_as_the_longest(sides, axes):
     assert wide_axes(sides) == axes
 
 
-@every_motion
-@pytest.mark.parametrize("sides", [(9, 9), (9, 8, 7)])
-def test_zero_amount_is_the_identity(name, sides):
-    image = numbered(*sides)
-    matrix = GEOMETRY[name](0.0, [1, 0], sides)
-    assert torch.allclose(warp(image, [matrix]), image, atol=0.01)
-
-
 @pytest.mark.parametrize("axis", [0, 2])
 def test_translation_by_whole_voxels_copies_them(axis):
     """A quarter of 8 voxels is 2: the view starts at the third slice and ends with zeros."""
@@ -146,13 +138,6 @@ def test_other_axes_keep_their_slices(name):
     shown = warp(torch.ones_like(image), [GEOMETRY[name](1.0, [1, 0], sides)])
     assert torch.allclose(view, image * shown, atol=1e-3)
     assert (shown > 0.9).any()
-
-
-@every_motion
-def test_opposite_amounts_undo_each_other(name):
-    sides = (9, 8, 7)
-    there, back = (GEOMETRY[name](amount, [2, 0, 1], sides) for amount in (0.7, -0.7))
-    assert np.allclose(there @ back, np.eye(4))
 
 
 def test_every_image_uses_its_own_matrix():
