@@ -160,9 +160,8 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
     traffic.gathered = 0
     curve("segpl", processes)
     found["gathered"] = traffic.gathered / STEPS
+    processes.leave()
     for name, arguments in commands.items():
-        if dist.is_initialized():  # the run before was interrupted
-            dist.destroy_process_group()
         if name == "resumed":
             stop_at(4 if rank == 1 else 0)
         os.environ["MASTER_PORT"] = str(ports.pop())

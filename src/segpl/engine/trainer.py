@@ -234,6 +234,7 @@ class Trainer:
                 if meter.count:
                     self.facts["meter"] = meter.state()
                 self.save(self.folder.last)
+            processes.leave()
             raise KeyboardInterrupt(number)
 
     def learn(self, meter: Meter, lr: float, *, paused: bool = False) -> None:
