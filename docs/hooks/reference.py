@@ -13,7 +13,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from mkdocs.structure.files import File, Files
 
@@ -196,7 +196,9 @@ def describe(value: Any, name: str, heading: str) -> Iterator[str]:
 def signature(function: Callable[..., Any], name: str) -> str:
     """The signature, with one argument per line if it is long, and unquoted annotations."""
     plain = inspect.signature(function)
-    arguments = [str(p) for p in plain.parameters.values() if p.name != "self"]
+    arguments = [
+        text for p in plain.parameters.values() if p.name != "self" for text in texts(function, p)
+    ]
     kinds = [p.kind for p in plain.parameters.values() if p.name != "self"]
     if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         arguments.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
@@ -206,6 +208,14 @@ def signature(function: Callable[..., Any], name: str) -> str:
     if len(text) > 88:
         text = f"{name}(\n" + "".join(f"    {a},\n" for a in arguments) + f"){returns}"
     return re.sub(r"(: | -> )'([^']*)'", r"\1\2", text).replace(" -> '", " -> ").rstrip("'")
+
+
+def texts(function: Callable[..., Any], argument: inspect.Parameter) -> list[str]:
+    """An argument as text; keyword arguments that a `TypedDict` lists, one by one."""
+    if not str(argument.annotation).startswith("Unpack["):
+        return [str(argument)]
+    (kind,) = get_args(get_type_hints(function)[argument.name])
+    return [f"{name}: {hint.__forward_arg__} = ..." for name, hint in kind.__annotations__.items()]
 
 
 def docstring(value: Any) -> str:

@@ -16,7 +16,7 @@ from segpl.predict.inputs import Job
 from segpl.predict.options import PredictOptions
 from segpl.predict.predictor import Distribute, predict_jobs
 from segpl.predict.samples import average_views
-from segpl.predict.sampling_choice import TrainedRun, samplers_for, sampling_note, views_note
+from segpl.predict.sampling_choice import TrainedRun, samplers_for, sampling_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def prepare_runs(
 ) -> PreparedRun:
     """Get runs ready to predict with the plan and on the device of the first one."""
     first, fast = runs[0], options.fast
-    samplers = samplers_for(runs, options.samples, options.by, options.seed, fast=fast)
+    samplers = samplers_for(runs, options)
     largest = first.one_component_classes(options.largest)
     for run in runs:
         run.method.to(first.device).eval()
@@ -103,4 +103,4 @@ def prepare_runs(
         largest,
         needs_maps,
     )
-    return PreparedRun(runs, infer, views_note(runs, samplers, fast=fast) + sampling_note(samplers))
+    return PreparedRun(runs, infer, sampling_note(runs, samplers, fast=fast))

@@ -15,6 +15,7 @@ from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS
 from segpl.predict.familiarity import ScanJudge
+from segpl.predict.options import PredictOptions
 from segpl.predict.samples import RunSampler, Sampling, plausible_views
 
 # what each way needs
@@ -48,21 +49,20 @@ class TrainedRun(Protocol):
     def scan_judge(self) -> ScanJudge | None: ...
 
 
-def samplers_for(
-    runs: Sequence[TrainedRun], count: int | None, by: str | None, seed: int, *, fast: bool = False
-) -> list[RunSampler]:
+def samplers_for(runs: Sequence[TrainedRun], options: PredictOptions) -> list[RunSampler]:
     """One sampler for each run; none for a single run without sampling.
 
-    Samples are means over mirrored views unless `fast`.
+    Samples are means over mirrored views unless `options.fast`.
     """
     require_same_task([run.plan for run in runs], [str(run.path.resolve()) for run in runs])
+    count, by = options.samples, options.by
     if count is None and by is not None:
         raise InputError(f"--by {by} also needs the number of samples. Add --samples 5.")
     if count is None and len(runs) == 1:
         return []
-    sampling = None if count is None else choose_sampling(runs, count, by, seed)
+    sampling = None if count is None else choose_sampling(runs, count, by, options.seed)
     return [
-        RunSampler(run.method, run.plan, sampling, number, run.mirrors, averages=not fast)
+        RunSampler(run.method, run.plan, sampling, number, run.mirrors, averages=not options.fast)
         for number, run in enumerate(runs)
     ]
 
@@ -103,17 +103,12 @@ def most_samples(run: TrainedRun, way: str) -> float:
     return len(plausible_views(plan, mirrors=run.mirrors))
 
 
-def sampling_note(samplers: Sequence[RunSampler]) -> str:
-    """Suffix for the identity of the runs: sampled predictions differ from plain ones."""
-    sampling = samplers[0].sampling if samplers else None
-    return f" ({sampling})" if sampling else ""
-
-
-def views_note(runs: Sequence[TrainedRun], samplers: Sequence[RunSampler], *, fast: bool) -> str:
-    """Suffix for the identity of the runs: means over mirrored views differ from one view."""
+def sampling_note(runs: Sequence[TrainedRun], samplers: Sequence[RunSampler], *, fast: bool) -> str:
+    """Suffix for the identity of the runs: samples and means over views differ from one view."""
     sampling = samplers[0].sampling if samplers else None
     is_averaged = not fast and any(run.mirrors and run.plan.mirror_axes for run in runs)
-    return VIEWS_NOTE if is_averaged and (sampling is None or sampling.by != "views") else ""
+    views = VIEWS_NOTE if is_averaged and (sampling is None or sampling.by != "views") else ""
+    return f"{views} ({sampling})" if sampling else views
 
 
 def require_same_task(plans: Sequence[Plan], names: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
 from segpl.predict.inputs import Job
+from segpl.predict.options import PredictOptions
 from segpl.predict.samples import (
     THRESHOLDS_PER_PASS,
     RunSampler,
@@ -32,7 +33,6 @@ from segpl.predict.sampling_choice import (
     choose_sampling,
     samplers_for,
     sampling_note,
-    views_note,
 )
 from segpl.predict.window import predict_windows
 
@@ -389,20 +389,22 @@ class TestMirroredViews:
         run = Trained(Path("a"), method_for(way or "networks"))
         runs = [run] if way else [run, replace(run, path=Path("b"))]
         for fast in (False, True):
-            sampler = samplers_for(runs, count, way, 0, fast=fast)[0]
+            sampler = samplers_for(runs, PredictOptions(samples=count, by=way, fast=fast))[0]
             square = IMAGE[:, :16, :16]
             plain, mirrored = (arrays(sampler, image=one) for one in (square, square.flip(1)))
             turned = [sample[:, ::-1] for sample in mirrored]
             assert np.allclose(plain, turned, atol=1e-4) != fast
 
-    def test_the_note_says_whether_views_were_averaged(self):
+    def test_the_note_says_whether_views_were_averaged_and_how_samples_were_drawn(self):
         run = Trained(Path("a"), vi())
-        note = " (mean of mirrored views)"
-        assert views_note([run], [], fast=False) == note
-        assert views_note([run], [], fast=True) == ""
-        assert views_note([replace(run, mirrors=False)], [], fast=False) == ""
-        assert views_note([run], [sampler_for("dropout")], fast=False) == note
-        assert views_note([run], [sampler_for("views")], fast=False) == ""
+        views, dropout = " (mean of mirrored views)", " (3 samples by dropout, seed 0)"
+        assert sampling_note([run], [], fast=False) == views
+        assert sampling_note([run], [], fast=True) == ""
+        assert sampling_note([replace(run, mirrors=False)], [], fast=False) == ""
+        assert sampling_note([run], [sampler_for("dropout")], fast=False) == views + dropout
+        assert sampling_note([run], [sampler_for("dropout")], fast=True) == dropout
+        assert sampling_note([run], [sampler_for("views")], fast=False) == " (3 samples by views)"
+        assert sampling_note([run], [RunSampler(vi(), PLAN)], fast=True) == ""
 
 
 class TestAveraging:
@@ -456,15 +458,15 @@ class TestChoice:
     def test_bad_requests_are_errors(self):
         runs = [Trained(Path("a"), vi())]
         with pytest.raises(InputError, match="--samples is 0, but must be at least 1"):
-            samplers_for(runs, 0, None, 0)
+            samplers_for(runs, PredictOptions(samples=0))
         with pytest.raises(LookupError, match=r"way of sampling.*treshold"):
-            samplers_for(runs, 5, "tresholds", 0)
+            samplers_for(runs, PredictOptions(samples=5, by="tresholds"))
         with pytest.raises(InputError, match="Add --samples 5"):
-            samplers_for(runs, None, "views", 0)
+            samplers_for(runs, PredictOptions(by="views"))
 
     def test_a_single_run_without_sampling_has_no_sampler(self):
-        assert samplers_for([Trained(Path("a"), vi())], None, None, 0) == []
-        both = samplers_for([Trained(Path("a"), vi()), Trained(Path("b"), vi())], None, None, 0)
+        assert samplers_for([Trained(Path("a"), vi())], PredictOptions()) == []
+        both = samplers_for([Trained(Path("a"), vi()), Trained(Path("b"), vi())], PredictOptions())
         assert [sampler.sampling for sampler in both] == [None, None]
         assert [sampler.number for sampler in both] == [0, 1]
 
@@ -480,15 +482,9 @@ class TestChoice:
     def test_an_ensemble_needs_the_same_task(self, change, words):
         runs = [Trained(Path("a"), vi()), Trained(Path("b"), vi(), replace(PLAN, **change))]
         with pytest.raises(InputError, match=words):
-            samplers_for(runs, None, None, 0)
+            samplers_for(runs, PredictOptions())
 
     def test_an_ensemble_needs_different_runs(self):
         runs = [Trained(Path("a"), vi()), Trained(Path("x/../a"), vi())]
         with pytest.raises(InputError, match="is given twice"):
-            samplers_for(runs, None, None, 0)
-
-    def test_the_note_names_the_seed_of_random_samples(self):
-        assert sampling_note([sampler_for("dropout")]) == " (3 samples by dropout, seed 0)"
-        assert sampling_note([sampler_for("views")]) == " (3 samples by views)"
-        assert sampling_note([RunSampler(vi(), PLAN)]) == ""
-        assert sampling_note([]) == ""
+            samplers_for(runs, PredictOptions())
