@@ -140,14 +140,13 @@ class Run:
     ) -> PredictedImage:
         """Predict an image in memory; the result equals that for a file with this content.
 
-        `ensemble`, `overlap`, `samples`, `by`, `seed`, `fast` and `largest` are as for `predict`.
-
         Args:
             image: array (*S), with an axis of channels first or last if there are several; or an
                 image of nibabel or SimpleITK.
             spacing: voxel size of an array in mm, one number per axis.
             affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
             name: random samples are those for a file of this name.
+            ensemble: as for `predict`, like overlap, samples, by, seed, fast and largest.
         """
         prepared = self.prepare(PredictOptions(**options), ensemble=ensemble, needs_maps=True)
         return prepared.predict_array(image, spacing=spacing, affine=affine, name=name)
