@@ -454,6 +454,7 @@ def agreed(study: Study, held_out: Maps) -> Targets:
 
     def make(maps: Tensor) -> Tensor:
         mean = maps.mean(0)
+        maps, mean = maps.clamp(0, 1), mean.clamp(0, 1)  # blended windows may round beyond
         information = voxelwise_entropy(mean) - voxelwise_entropy(maps).mean(0)  # (K, *S)
         return with_weight(one_hot(mean), 1 - information.amax(0).clamp(min=0) / math.log(2))
 

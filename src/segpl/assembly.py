@@ -79,12 +79,9 @@ def open_dataset(config: Config) -> Dataset:
 
 
 def prepare_inputs(
-    config: Config, folder: RunFolder | None, *, seconds: float = 0.0, quiet: bool = False
+    config: Config, folder: RunFolder | None, *, quiet: bool = False
 ) -> TrainingInputs:
-    """Split the dataset and plan for `seconds` of training, if known.
-
-    A resumed run reads its saved split and plan.
-    """
+    """Split the dataset and plan the training. A resumed run reads its saved split and plan."""
     dataset = open_dataset(config)
     if folder and (folder.last.exists() or folder.log.exists()):
         folder.require_run()  # a new plan or split would not fit the weights
@@ -106,7 +103,7 @@ def prepare_inputs(
             known=KnownCases(dataset.root, cache_root()),
         )
     require_usable(inspection)
-    plan = choose_plan(config, inspection, seconds)
+    plan = choose_plan(config, inspection)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
         names = ", ".join(f"{case} ({shape})" for case, shape in padded.items())
@@ -115,9 +112,9 @@ def prepare_inputs(
     return TrainingInputs(dataset, split, plan)
 
 
-def plan_for(config: Config, *, seconds: float = 0.0, quiet: bool = False) -> Plan:
+def plan_for(config: Config, *, quiet: bool = False) -> Plan:
     """The plan that a training run with this config would use."""
-    return prepare_inputs(config, None, seconds=seconds, quiet=quiet).plan
+    return prepare_inputs(config, None, quiet=quiet).plan
 
 
 def training_cases(dataset: Dataset, split: Split) -> list[Case]:
@@ -146,13 +143,13 @@ def require_usable(inspection: Inspection) -> None:
     raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")
 
 
-def choose_plan(config: Config, inspection: Inspection, seconds: float) -> Plan:
+def choose_plan(config: Config, inspection: Inspection) -> Plan:
     """The plan named by `data.plan`, otherwise one derived from the data."""
     if config.data.plan:
         plan = Plan.read(Path(config.data.plan))
     else:
         device = choose_device(config.train.device)
-        resources = Resources(free_memory(device), device.type != "cpu", seconds)
+        resources = Resources(free_memory(device), device.type != "cpu")
         plan = derive_plan(inspection, resources)
     plan = replace(plan, batch=config.train.batch or plan.batch)
     plan.check(config.data.plan or "the plan")

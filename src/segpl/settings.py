@@ -93,7 +93,12 @@ SECTIONS: dict[str, type[Any]] = {
 }
 FREE_TABLE = "network.options"  # its keys belong to the network, not to segpl
 # settings in configs of earlier versions, with the value that still means the same
-REMOVED = {"method.calibrate": "off", "method.kl_weight": 1.0, "network.norm": "instance"}
+REMOVED = {
+    "method.calibrate": "off",
+    "method.kl_weight": 1.0,
+    "network.norm": "instance",
+    "train.weight_decay": 0.0,
+}
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 

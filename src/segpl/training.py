@@ -180,7 +180,7 @@ def train_config(
     is_new = not folder.config.exists()
     budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
-        run, inputs = prepare_run(config, folder, device, budget, processes=processes, quiet=quiet)
+        run, inputs = prepare_run(config, folder, device, processes=processes, quiet=quiet)
         if budget is None:
             write_description(run)
         if not quiet:
@@ -249,7 +249,6 @@ def prepare_run(
     config: Config,
     folder: RunFolder,
     device: torch.device,
-    budget: Budget | None,
     *,
     processes: Processes = ALONE,
     quiet: bool,
@@ -257,7 +256,7 @@ def prepare_run(
     """Inspect the data and build the method. Writes nothing."""
     if config.train.track:
         require_tensorboard()
-    inputs = prepare_inputs(config, folder, seconds=budget.seconds if budget else 0.0, quiet=quiet)
+    inputs = prepare_inputs(config, folder, quiet=quiet)
     # prediction groups files by the same layout
     found = replace(config.data, layout=inputs.dataset.layout)
     config = replace(config, data=found).with_planned_rate(inputs.plan)

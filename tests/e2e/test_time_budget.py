@@ -21,7 +21,6 @@ from segpl import training
 from segpl.data.sampler import Sampler
 from segpl.engine import budget
 from segpl.engine.budget import Budget, TrainingSpeed
-from segpl.errors import InputError
 from segpl.types import Batch
 
 STEPS = 6
@@ -186,37 +185,6 @@ def test_budget_overrides_the_steps_of_a_config_file(start, tmp_path):
     options = ("--method", "supervised", "--config", tmp_path / "my.toml", "--resume")
     assert start("run", *options, "--time", "1h").code == 0
     assert steps_of(tmp_path / "run") == STEPS
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "seconds"),
-    [
-        ("plan", (), 0.0),
-        ("plan", ("--time", "12h"), 43200.0),
-        ("train", ("--time", "2h"), 7200.0),
-        ("train", ("--time", "2h", "--labeled", "2", "--folds", "2"), 7200.0),
-        ("train", (), 3600.0),
-        ("train", ("--steps", "9"), 0.0),
-    ],
-)
-def test_budget_reaches_the_plan(
-    segpl, shared_pictures, tmp_path, monkeypatch, command, options, seconds
-):
-    planned = []
-
-    def derive(inspection, resources, **_):
-        planned.append(resources.seconds)
-        raise InputError("planned")
-
-    monkeypatch.setattr("segpl.assembly.derive_plan", derive)
-    check_words(segpl(command, shared_pictures, "--out", tmp_path / "new", *options), "planned")
-    assert planned == [seconds]
-
-
-def test_plan_suggests_training_with_its_budget(segpl, shared_pictures, tmp_path):
-    answer = segpl("plan", shared_pictures, "--time", "12h", "--out", tmp_path / "plan.json")
-    assert answer.code == 0
-    assert "--time 12h --plan" in " ".join(answer.err.split())
 
 
 def test_all_folds_and_the_final_run_take_the_same_steps(segpl, shared_pictures, tmp_path):

@@ -31,6 +31,7 @@ SETTING = re.compile(r"`(?:--set )?((?:data|split|train|network|augment|method)\
 # settings that pages name although they are gone
 REMOVED = {
     "method.calibrate",
+    "train.weight_decay",
     "method.kl_weight",
     "network.norm",
     "augment.flip",

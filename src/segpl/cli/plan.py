@@ -2,7 +2,6 @@
 
 Examples:
   segpl plan data --out plan.json
-  segpl plan data --time 12h --out plan.json    # for a long training run
   segpl train data --plan plan.json --out runs/a
 """
 
@@ -20,12 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="file to write, for example plan.json"
     )
-    parser.add_argument(
-        "--time",
-        metavar="TIME",
-        help="time budget of the training run, such as 12h; with 2h or more, a plan for a GPU may "
-        "have larger patches",
-    )
     add_data_arguments(parser)
 
 
@@ -34,14 +27,11 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.settings import gather_settings, resolve
-    from segpl.training import time_budget
 
     if args.out.exists():
         raise InputError(f"{args.out} already exists. Choose another --out, or delete it first.")
     given = {"settings": settings_from(args), "overrides": args.set, "yes": args.yes}
-    content = gather_settings(args.data, **given)
-    budget = time_budget(args.time, content)
-    plan = plan_for(resolve(content), seconds=budget.seconds if budget else 0.0)
+    plan = plan_for(resolve(gather_settings(args.data, **given)))
     plan.write(args.out)
     training = {**vars(args), "plan": args.out, "out": "runs/first"}
     say(

@@ -37,12 +37,6 @@ WIDTH = 32  # with an accelerator
 # voxels takes 30 ms at width 32, so a training run takes minutes
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
-# with a GPU, a training run of this many seconds may have patches up to the whole median image,
-# if this many steps are expected to fit; results with such patches are not measured yet
-LONG_TRAINING = 2 * 3600
-LEAST_STEPS = 4000
-VOXELS_PER_SECOND = 22e6  # at width 32; a quarter of the 88 million of `bpl-mix` on an H200
-LEAST_CROPS = 2  # labeled crops per step that a larger patch must allow [Isensee2021]
 OUTLIERS = 0.1  # fraction of images that may be much smaller than the others
 FEWEST_FOR_OUTLIERS = 5  # images without which none is an outlier
 CT_LOW = -500  # a channel whose 0.5th percentile is below this contains Hounsfield units
@@ -54,11 +48,6 @@ class Resources:
 
     memory: int  # bytes available for training
     accelerated: bool
-    seconds: float = 0.0  # length of the training run; 0: unknown
-
-    @property
-    def allow_large_patches(self) -> bool:
-        return self.accelerated and self.seconds >= LONG_TRAINING
 
 
 def derive_plan(inspection: Inspection, resources: Resources) -> Plan:
@@ -117,12 +106,11 @@ def explain(
             f"{PATCHES_PER_IMAGE:g} patches; at most {MOST_COARSENING:g} times, and the thinnest "
             f"class keeps {in_voxels(f'{SMALLEST_CHORD:g}', dims)} along each axis"
         )
-    hours = f" in {resources.seconds / 3600:.3g} h" if resources.allow_large_patches else ""
     return {
         "spacing": why_spacing,
         "patch": "median image after resampling "
-        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time{hours} and twice "
-        f"the smallest image ({by_sides(smallest)}, without outliers, which are padded); "
+        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time and twice the "
+        f"smallest image ({by_sides(smallest)}, without outliers, which are padded); "
         "each side is a multiple of its strides",
         "strides": f"an axis is downsampled while {in_voxels(SMALLEST_SIDE, dims)} remain and it "
         f"is at most {COARSE:g} times as coarse as the finest axis",
@@ -194,21 +182,11 @@ def fit_to_memory(
     limit = [min(int(side), most) for side, most in zip(middle, longest, strict=True)]
     voxels, most = VOXELS[dims, resources.accelerated], CROPS[dims, resources.accelerated]
 
-    def fitted(voxels: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], int]:
+    while True:
         patch = shrink_box(limit, voxels)
         strides = choose_strides(patch, spacing)
         patch = tuple(map(round_to_multiple, patch, total_strides(strides, dims), longest))
-        return patch, strides, min(most, crops_in_memory(patch, width, resources.memory))
-
-    larger = math.prod(limit) if resources.allow_large_patches else 0
-    while larger > voxels:
-        patch, strides, batch = fitted(larger)
-        batch = min(batch, crops_in_time(patch, width, resources.seconds))
-        if batch >= LEAST_CROPS:
-            return patch, strides, batch
-        larger = int(0.95 * larger)
-    while True:
-        patch, strides, batch = fitted(voxels)
+        batch = min(most, crops_in_memory(patch, width, resources.memory))
         if batch >= 1 or voxels <= SMALLEST_SIDE**dims:
             return patch, strides, max(batch, 1)
         voxels //= 2
@@ -224,12 +202,6 @@ def crops_in_memory(
 ) -> int:
     """Labeled crops per step that fit into half of the memory; volumes need the rest."""
     return int(0.5 * memory / (math.prod(patch) * width * BYTES_PER_VOXEL * per_labeled))
-
-
-def crops_in_time(patch: Sequence[int], width: int, seconds: float) -> int:
-    """Labeled crops per step with which `LEAST_STEPS` steps fit into `seconds`."""
-    voxels = seconds * VOXELS_PER_SECOND * (WIDTH / width) ** 2
-    return int(voxels / (LEAST_STEPS * CROPS_PER_LABELED * math.prod(patch)))
 
 
 def fitting_patch(plan: Plan, width: int, memory: int, *, per_labeled: int) -> tuple[int, ...]:

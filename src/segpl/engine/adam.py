@@ -12,12 +12,11 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8  # torch's defaults
 
 
 class Adam:
-    """Bit-identical to `torch.optim.AdamW`. Weights without a gradient do not change."""
+    """Bit-identical to `torch.optim.Adam`. Weights without a gradient do not change."""
 
-    def __init__(self, weights: Sequence[Tensor], lr: float, weight_decay: float = 0.0) -> None:
+    def __init__(self, weights: Sequence[Tensor], lr: float) -> None:
         self.weights = weights
         self.lr = lr
-        self.weight_decay = weight_decay
         self.is_fused = weights[0].is_cuda  # one kernel launch for all weights
         # by index of the weight, with torch's names
         self.state: dict[int, dict[str, Tensor]] = {}
@@ -40,14 +39,13 @@ class Adam:
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            decoupled_weight_decay=True,
             foreach=False,
             fused=self.is_fused,
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],
             lr=self.lr,
-            weight_decay=self.weight_decay,
+            weight_decay=0.0,
             eps=EPSILON,
             maximize=False,
         )

@@ -14,10 +14,10 @@ from segpl.methods.base import Method
 from segpl.types import Batch, StepOutput
 
 
-def optimizer_for(method: Method, lr: float, weight_decay: float = 0.0) -> Adam:
+def optimizer_for(method: Method, lr: float) -> Adam:
     """Adam over all trainable parameters; teachers have none."""
     weights = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    return Adam(weights, lr, weight_decay)
+    return Adam(weights, lr)
 
 
 def take_step(

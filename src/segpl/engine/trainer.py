@@ -61,7 +61,6 @@ class TrainSettings:
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
     )
-    weight_decay: float = 0.0  # decoupled weight decay, as in AdamW
     batch: int = 0  # labeled crops per step; 0: from the plan
     ratio: int = 2  # unlabeled crops per labeled crop
     foreground: float = 0.33  # fraction of labeled crops centered on foreground
@@ -85,7 +84,7 @@ class TrainSettings:
             (1, MOST_STEPS, ("steps", "log_every")),
             (0, MOST_STEPS, ("checkpoint_every", "validate_every", "agreement")),
             (0, MOST_CROPS, ("batch", "ratio")),
-            (0, math.inf, ("lr", "lr_decay", "weight_decay")),
+            (0, math.inf, ("lr", "lr_decay")),
             (0, 1, ("foreground",)),
             (0, 2**32 - 1, ("seed",)),
         ):
@@ -142,7 +141,7 @@ class Trainer:
         if should_compile(self.device, settings.compile):
             retry = self.fall_back if processes.count == 1 else stop_without_acceleration
             self.networks = AcceleratedNetworks(method, self.device, self.context, retry)
-        self.optimizer = optimizer_for(method, settings.lr, settings.weight_decay)
+        self.optimizer = optimizer_for(method, settings.lr)
         self.log = CsvLog(folder.log)
         self.times = CsvLog(folder.times)
         self.events: EventLog | None = None

@@ -123,7 +123,7 @@ def measured_seconds(job: TrainingJob) -> float:
     """Expected training time of a run, from a few steps whose result is discarded."""
     config = resolve(job.content)
     device, folder = choose_device(config.train.device), RunFolder(job.folder)
-    run, inputs = prepare_run(config, folder, device, None, quiet=True)
+    run, inputs = prepare_run(config, folder, device, quiet=True)
     volumes = load_training_volumes(run.config, inputs, quiet=True)
     trainer = build_trainer(run.config, inputs, volumes, run.method, folder, device, quiet=True)
     return measure_speed(trainer, MEASURED_BUDGET).duration(run.config.train)

@@ -221,7 +221,7 @@ def prepare_folds(
 ) -> Run:
     """Write the run that the folds belong to; its number of steps fits into `budget`."""
     device = choose_device(config.train.device)
-    run, inputs = prepare_run(config, folder, device, budget, quiet=quiet)
+    run, inputs = prepare_run(config, folder, device, quiet=quiet)
     if budget is not None:
         first = fold_config(run.config, len(splits), 0)
         run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
@@ -20,7 +19,6 @@ from segpl.data.planner import (
     fit_to_memory,
     padded_cases,
     shrink_box,
-    total_strides,
 )
 from segpl.data.spacing import median_spacing
 from segpl.errors import InputError
@@ -190,60 +188,6 @@ class TestPatch:
         plan = plan_for(fingerprint((100, 100, 100)), resources=Resources(1, accelerated=False))
         assert plan.batch == 1
         assert math.prod(plan.patch) <= 16**3
-
-
-class TestLongTraining:
-    SCANS: ClassVar = {
-        "large": fingerprint((400, 300, 120), chords={1: (2.0, 2.0, 2.0)}),
-        "prostate": fingerprint((256, 256, 23), spacing=(0.7, 0.7, 3.0), chords={1: (40.0,) * 3}),
-        "picture": fingerprint((565, 584)),
-    }
-
-    @staticmethod
-    def planned(name: str, hours: float, *, gib: int = 139, accelerated: bool = True) -> Plan:
-        resources = Resources(gib * 2**30, accelerated, 3600 * hours)
-        return plan_for(TestLongTraining.SCANS[name], resources=resources)
-
-    @pytest.mark.parametrize("name", SCANS)
-    def test_patch_stays_for_an_hour_and_on_a_cpu(self, name):
-        unknown = self.planned(name, 0)
-        assert unknown == self.planned(name, 0.5) == self.planned(name, 1)
-        on_cpu = self.planned(name, 0, accelerated=False)
-        assert on_cpu == self.planned(name, 100, accelerated=False)
-
-    @pytest.mark.parametrize("hours", [2, 12])
-    @pytest.mark.parametrize(
-        ("name", "patch"),
-        [("prostate", (160, 160, 24)), ("picture", (576, 592))],
-    )
-    def test_patch_grows_to_the_median_image_on_the_same_grid(self, name, patch, hours):
-        usual, plan = self.planned(name, 0), self.planned(name, hours)
-        assert math.prod(usual.patch) < math.prod(plan.patch)
-        assert plan.patch == patch
-        assert (plan.spacing, plan.batch) == (usual.spacing, usual.batch)
-        assert f"time in {hours} h" in plan.reasons["patch"]
-
-    def test_memory_limits_the_patch_but_keeps_two_crops(self):
-        plans = [self.planned("large", 12, gib=gib) for gib in (300, 139, 40, 22, 11)]
-        voxels = [math.prod(plan.patch) for plan in plans]
-        assert voxels == sorted(voxels, reverse=True)
-        assert voxels[0] > 5 * voxels[3] > 5 * math.prod(self.planned("large", 0).patch)
-        for plan, gib in zip(plans, (300, 139, 40, 22, 11), strict=True):
-            assert plan.batch >= 2
-            # 3 crops for each labeled one, 100 bytes per voxel and channel, half of the memory
-            assert math.prod(plan.patch) * plan.batch * 3 * 32 * 100 <= 0.5 * gib * 2**30
-        for plan in plans:
-            for side, factor in zip(plan.patch, total_strides(plan.strides, 3), strict=True):
-                assert side % factor == 0
-
-    def test_enough_steps_fit_into_the_time(self, monkeypatch):
-        """At 22 million voxels per second and 4,000 steps; a slow GPU gets the usual patch."""
-        plan = self.planned("large", 2, gib=1000)
-        assert plan.batch * 3 * math.prod(plan.patch) * 4000 <= 7200 * 22e6
-        assert math.prod(plan.patch) > 0.7 * 7200 * 22e6 / 4000 / 6
-        assert math.prod(self.planned("large", 12, gib=1000).patch) > math.prod(plan.patch)
-        monkeypatch.setattr("segpl.data.planner.VOXELS_PER_SECOND", 1e6)
-        assert self.planned("large", 2).patch == self.planned("large", 0).patch
 
 
 class TestGrid:

@@ -21,13 +21,13 @@ def set_gradients(given: list[Tensor], step: int) -> None:
         weight.grad = None if index == 1 and step == 0 else gradient
 
 
-@pytest.mark.parametrize(("decay", "fused"), [(0.0, False), (0.1, False), (0.1, True)])
-def test_updates_are_those_of_torch_to_the_bit(decay, fused):
+@pytest.mark.parametrize("fused", [False, True])
+def test_updates_are_those_of_torch_to_the_bit(fused):
     """Fused as on a GPU, too."""
     own, other = weights(), weights()
-    optimizer = Adam(own, 0.0, decay)
+    optimizer = Adam(own, 0.0)
     optimizer.is_fused = fused
-    reference = torch.optim.AdamW(other, weight_decay=decay, fused=fused)
+    reference = torch.optim.Adam(other, fused=fused)
     for step, lr in enumerate([0.1, 0.05, 0.02]):
         optimizer.lr = reference.param_groups[0]["lr"] = lr
         for given in (own, other):

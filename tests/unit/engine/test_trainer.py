@@ -188,15 +188,6 @@ def test_log_shows_the_learning_rate_of_its_last_step(tmp_path):
     assert [row["lr"] for row in logged(trainer)] == pytest.approx([0.075, 0.025])
 
 
-def test_weight_decay_shrinks_a_weight_without_gradient(tmp_path):
-    def still(level: Tensor) -> StepOutput:
-        return StepOutput({"supervised": Term(0 * level)})
-
-    decayed = trained(tmp_path / "a", Recorder(still), weight_decay=0.1).method.weight
-    kept = trained(tmp_path / "b", Recorder(still)).method.weight
-    assert decayed.item() < kept.item() - 0.01
-
-
 def test_step_runs_in_bfloat16_on_request(tmp_path):
     assert trained(tmp_path, steps=3, precision="bfloat16").method.autocast == [True] * 3
 

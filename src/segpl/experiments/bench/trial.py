@@ -53,7 +53,7 @@ class TrainingTrial:
         if should_compile(device, config.train.compile):
             self.networks = AcceleratedNetworks(self.method, device, self.context, say)
         rate = config.learning_rate(plan)
-        own = optimizer_for(self.method, rate, config.train.weight_decay)
+        own = optimizer_for(self.method, rate)
         self.optimizer = torch.optim.Adam(own.weights, lr=rate) if plain else own
         self.batches = self.batches_of(volumes)
         self.meter = Meter()
