@@ -71,7 +71,7 @@ def test_tuning_changes_one_setting_of_the_default_at_a_time():
         for label in experiment.labels_on(dataset)
     )
     changed = [[key for key in one if one[key] != reference[key]] for one in variants]
-    assert [len(keys) for keys in changed] == [1] * 6
+    assert [len(keys) for keys in changed] == [1] * 4
 
 
 def test_exact_e_step_is_timed_as_a_share_of_the_step(monkeypatch, capsys):
