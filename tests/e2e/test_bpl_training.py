@@ -7,7 +7,6 @@ import math
 import tomllib
 from pathlib import Path
 
-import pytest
 from conftest import SHORT, make_dataset
 
 from segpl.engine import trainer
@@ -38,19 +37,6 @@ def check_resume(train, segpl, monkeypatch, tmp_path, *options: object) -> None:
         assert segpl("train", *SHORT, *options, "--out", tmp_path / "part").code == 130
     train(*options, "--resume", "--out", tmp_path / "part")
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "part")
-
-
-@pytest.mark.parametrize(
-    "threshold",
-    [{"e_step": "exact", "prior": "labeled"}, {"prior": "confidence", "family": "normal"}],
-    ids=["exact-labeled", "confidence-normal"],
-)
-def test_resumed_bpl_repeats_the_uninterrupted_run(
-    train, segpl, pictures, tmp_path, monkeypatch, threshold
-):
-    """What a prior has learned is part of the checkpoint."""
-    options = (pictures, "--method", "bpl", *threshold_options(**threshold))
-    check_resume(train, segpl, monkeypatch, tmp_path, *options)
 
 
 def test_resumed_bpl_mix_repeats_the_uninterrupted_run_and_predicts(

@@ -199,12 +199,6 @@ def test_appending_does_not_follow_a_link(tmp_path):
     assert other.read_text() == "mine"
 
 
-def test_new_content_replaces_the_old(path):
-    write_text(path, "new")
-    assert path.read_text() == "new"
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
     def forbidden(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -140,11 +140,6 @@ def test_a_missed_case_scores_the_image_diagonal(folders):
     assert scores == {"a": 0.0, "b": pytest.approx(0.95), "c": pytest.approx(8**0.5)}
 
 
-def test_only_the_chosen_metrics_are_computed(folders):
-    evaluate(*folders, "--metrics", "recall", "assd")
-    assert {s.metric for s in read_scores(folders[0] / "scores.csv")} == {"recall", "assd"}
-
-
 def test_the_tolerance_reaches_surface_dice(folders):
     """One of three surface pixels of case b is a pixel away."""
     for tolerance, share in ((0, 2 / 3), (1, 1.0)):

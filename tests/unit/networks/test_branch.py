@@ -23,13 +23,6 @@ def network_and_branch(
         return network, Branch(network)
 
 
-@both_dims
-def test_branch_mirrors_the_last_block_and_layer_of_the_unet(dims):
-    network, branch = network_and_branch(dims, classes=3)
-    beside = [*network.body.merge[-1].parameters(), *network.body.last.parameters()]
-    assert [p.shape for p in branch.parameters()] == [p.shape for p in beside]
-
-
 def test_branch_uses_the_kernel_of_the_last_block():
     shape = replace(shape_for(3), kernels=((3, 3, 1), (3, 3, 3), (3, 3, 3)))
     branch = Branch(build_network(NetworkSettings(), shape))
@@ -54,26 +47,3 @@ def test_logits_of_a_coarse_trunk_are_interpolated_linearly(dims):
     assert coarse.amin() <= fine.amin()
     assert fine.amax() <= coarse.amax()
     assert fine.unique().numel() > coarse.unique().numel()
-
-
-def test_logits_of_a_half_precision_trunk_are_float32():
-    dims = 2
-    _, branch = network_and_branch(dims)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = branch(torch.ones((1, 8, *[4] * dims), dtype=torch.bfloat16), [4] * dims)
-    assert logits.dtype == torch.float32
-
-
-def test_branch_has_its_own_weights():
-    dims = 2
-    network, branch = network_and_branch(dims)
-    output = network(make_batch(dims).labeled.image)
-    assert not torch.allclose(branch(output.trunk, [SIDES[dims]] * dims), output.logits, atol=1e-2)
-
-
-def test_images_do_not_influence_each_other():
-    dims = 2
-    _, branch = network_and_branch(dims)
-    trunk = torch.randn((2, 8, *[4] * dims), generator=torch.Generator().manual_seed(0))
-    together, alone = branch(trunk, [4] * dims)[:1], branch(trunk[:1], [4] * dims)
-    assert torch.allclose(together, alone, atol=1e-5)

@@ -11,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from test_predictor import AFFINES, CPU, FLAT_PLAN, PLAN, predict, write_nifti
+from test_predictor import AFFINES, FLAT_PLAN, PLAN, predict, write_nifti
 
 from segpl.data import geometry
 from segpl.data.readers import Grid, Image, read_label
@@ -92,7 +92,7 @@ def test_labels_of_many_classes_need_little_memory(monkeypatch, spacing):
     def network(windows: torch.Tensor) -> torch.Tensor:
         return windows.expand(-1, 10, *windows.shape[2:])
 
-    infer = Inference(network, plan, (), CPU, 0.5)
+    infer = Inference(network, plan, (), torch.device("cpu"), 0.5)
     infer("", infer.prepare(Image(array[:, :8], replace(grid, shape=(8, 8, 8)))))  # imports
     scan = infer.prepare(Image(array, grid))
     with TensorMemory() as memory:

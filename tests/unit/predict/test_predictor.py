@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 import threading
 from dataclasses import replace
@@ -17,7 +16,7 @@ from tiny import predict_jobs
 
 from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
-from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
+from segpl.errors import DivergedError, InputError, MissingFileError
 from segpl.predict import inference, predictor
 from segpl.predict.inputs import find_inputs
 
@@ -127,12 +126,6 @@ def test_an_mha_gives_an_mha_on_its_grid(tmp_path):
     assert grid_difference(label.grid, read_image([source], 3).grid) is None
 
 
-def test_an_image_smaller_than_the_patch_is_predicted(tmp_path):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob()[:5, 7:11, :3])
-    (written,) = predict([source], PLAN, tmp_path / "out")
-    assert nibabel.load(written).shape == (5, 4, 3)
-
-
 def test_an_image_with_channels_gives_a_mask_without_channels(tmp_path):
     plan = replace(PLAN, channels=("a", "b"), normalization=PLAN.normalization * 2)
     both = np.stack([blob(), np.zeros_like(blob())], axis=-1)
@@ -194,17 +187,6 @@ def test_a_broken_input_does_not_stop_the_others(tmp_path):
         "c",
     ]
     assert len(calls) == 4
-
-
-def test_a_full_disk_stops_at_once(tmp_path, monkeypatch):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob())
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(nibabel.Nifti1Image, "to_filename", full)
-    with pytest.raises(StorageError, match="no space left on the disk"):
-        predict([source], PLAN, tmp_path / "out")
 
 
 def test_a_diverged_network_is_an_error(tmp_path):
@@ -281,28 +263,6 @@ def test_masks_are_not_written_into_a_run_folder(tmp_path):
     with pytest.raises(InputError, match=r"run is a run folder, .* such as .*run/predictions"):
         predict([source], PLAN, run)
     assert [path.name for path in run.iterdir()] == ["split.json"]
-
-
-def test_the_next_image_is_read_during_prediction(tmp_path, monkeypatch):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    for name in "ab":
-        write_nifti(folder / f"{name}.nii.gz", blob()[:4, 7:11, :4])
-    second = threading.Event()
-    load = predictor._load_job
-
-    def watched(job, plan):
-        if job.name == "b":
-            second.set()
-        return load(job, plan)
-
-    monkeypatch.setattr(predictor, "_load_job", watched)
-
-    def network(windows):
-        assert second.wait(60), "the second image waits for the first"
-        return bright_is_organ(windows)
-
-    assert len(predict([folder], PLAN, tmp_path / "out", network)) == 2
 
 
 # what to predict
@@ -479,14 +439,6 @@ def test_one_channel_in_two_formats_is_an_error(tmp_path):
 def test_no_input_is_an_error():
     with pytest.raises(InputError, match="nothing to predict"):
         find()
-
-
-def test_a_folder_holds_the_masks_of_one_run(tmp_path):
-    first = write_nifti(tmp_path / "first.nii.gz", blob())
-    second = write_nifti(tmp_path / "second.nii.gz", blob())
-    predict([first], PLAN, tmp_path / "out", run="runs/a")
-    with pytest.raises(InputError, match=r"another run or of other weights .runs/a"):
-        predict([second], PLAN, tmp_path / "out", run="runs/b")
 
 
 @pytest.mark.parametrize(

@@ -151,20 +151,6 @@ class TestEveryWay:
 
 
 class TestThresholds:
-    def test_one_draw_applies_to_the_whole_image(self):
-        """Brighter than the darkest voxel of a mask is in the mask, whatever window it is in."""
-        bright = lambda: Network(Bright(), dims=2, outputs=1, features=1, trunk=1)  # noqa: E731
-        method = build_with("segpl-vi", bright).eval()
-        for layer, value in ((method.head.mean, 0.5), (method.head.log_variance, -4.0)):
-            torch.nn.init.zeros_(layer.weight)
-            torch.nn.init.constant_(layer.bias, value)
-        cuts = []
-        for mask in arrays(RunSampler(method, PLAN, Sampling("thresholds", 6))):
-            inside, outside = IMAGE[0].numpy()[mask[0] == 1], IMAGE[0].numpy()[mask[0] == 0]
-            assert inside.min() > outside.max()
-            cuts.append(inside.min())
-        assert len(set(cuts)) > 3
-
     def test_masks_are_cut_at_draws_of_the_posterior(self):
         method = vi(std=0.05)
         sampler = RunSampler(method, PLAN, Sampling("thresholds", 5))
@@ -243,21 +229,6 @@ class TestThresholds:
         )
         assert np.array_equal(np.load(written), 2 * np.eye(16))
 
-    def test_masks_are_hard_even_where_windows_overlap(self):
-        for mask in arrays(sampler_for("thresholds", 5)):
-            assert set(np.unique(mask)) <= {0, 1}
-
-    def test_spread_of_masks_follows_from_their_mean(self):
-        sampler = RunSampler(vi(std=0.05), PLAN, Sampling("thresholds", 5))
-        found = average_samples([sampler], [IMAGE], "a", windows)
-        expected = np.sqrt(found.probability * (1 - found.probability))
-        assert found.std == pytest.approx(expected, abs=1e-3)
-
-    def test_a_certain_threshold_of_one_half_gives_the_plain_mask(self):
-        method = vi(std=1e-9)
-        for mask in arrays(RunSampler(method, PLAN, Sampling("thresholds", 3))):
-            assert np.array_equal(mask, windows(IMAGE, method.predict, PLAN) > 0.5)
-
 
 class TestOthers:
     def test_mean_of_networks_is_the_prediction(self):
@@ -280,13 +251,6 @@ class TestOthers:
         for first, *others in seen:
             assert all(torch.equal(first, other) for other in others)
         assert not torch.equal(seen[0][0], seen[1][0])
-
-    def test_dropout_is_active_only_in_samples(self):
-        method = method_for("dropout")
-        plain = windows(IMAGE, method.predict, PLAN)
-        assert np.array_equal(plain, windows(IMAGE, method.predict, PLAN))
-        for sample in arrays(RunSampler(method, PLAN, Sampling("dropout", 3))):
-            assert not np.allclose(sample, plain, atol=1e-4)
 
     @pytest.mark.parametrize(
         ("mirrors", "change", "flips", "shifts"),
@@ -358,11 +322,6 @@ class TestMirroredViews:
     )
     def test_axes_are_those_that_training_mirrors(self, mirrors, change, expected):
         assert mirrored_axes(replace(PLAN, **change), mirrors=mirrors) == expected
-
-    def test_each_view_is_mirrored_back(self):
-        """A network that looks at single voxels does not notice a mirror."""
-        averaged = average_views(torch.sigmoid, PLAN, mirrors=True)
-        assert averaged(IMAGE[None]) == pytest.approx(IMAGE[None].sigmoid(), abs=1e-6)
 
     def test_the_prediction_is_the_mean_over_all_views(self):
         window = IMAGE[None]

@@ -281,15 +281,6 @@ class TestSummary:
         assert "was not measured: 3 of them would take too long" in text
 
 
-def test_agreement_is_the_dice_between_student_and_teacher():
-    """The student finds 4 voxels, the teacher the 2 that are above 1: 2 * 2 / (4 + 2)."""
-    found = measure_agreement(
-        {"u0": scan([2, 2, 0.5, 0.5])}, model("mean-teacher", 0.0, 1.0), limit=10
-    )
-    assert found.networks == ("student", "teacher")
-    assert found.classes["vessel"].agreement == pytest.approx(2 / 3)
-
-
 def test_a_network_that_finds_what_the_other_does_not_disagrees():
     found = measure_agreement({"u0": scan([2, 2, 2, 2])}, model("cps", 0.0, 3.0), limit=10)
     assert found.classes["vessel"].agreement == 0
