@@ -306,8 +306,8 @@ def steps_within(budget: Budget, run: Run, trainer: Trainer) -> int:
     return steps
 
 
-def measure_speed(trainer: Trainer, budget: float) -> TrainingSpeed:
-    step = measure_step(trainer, budget, trainer.processes.clock)
+def measure_speed(trainer: Trainer, budget: float, *, is_warm: bool = False) -> TrainingSpeed:
+    step = measure_step(trainer, budget, trainer.processes.clock, is_warm=is_warm)
     if not isinstance(trainer.validate, Validator):
         return TrainingSpeed(step)
     return TrainingSpeed(step, trainer.validate.measure_seconds())

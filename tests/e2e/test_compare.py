@@ -20,9 +20,13 @@ from conftest import SHORT, Answer, Command, make_dataset
 
 from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.split import Split
+from segpl.engine.budget import TrainingSpeed
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
 from segpl.experiments import compare, estimate, phantom_data
+from segpl.experiments.engines.base import EngineOptions
+from segpl.experiments.engines.local import LocalEngine
+from segpl.experiments.estimate import estimate_comparison
 from segpl.experiments.experiment import ExperimentDataset, make_experiment
 from segpl.experiments.jobs import run_path
 from segpl.methods.segpl import SegPL
@@ -305,6 +309,8 @@ def test_dry_run_counts_runs_and_estimates_their_time(segpl, pictures, tmp_path,
     assert answer.code == 0, answer.err
     counts, times = answer.out.splitlines()
     assert counts == "4 runs: 0 done, 4 to train."
+    assert "each method takes a few training steps" in answer.err
+    assert "measuring methods: 2 of 2" in answer.err
     assert "(measured on this machine)" in times
     assert "with 2 at the same time" in times
     assert not out.exists()
@@ -317,6 +323,33 @@ def test_dry_run_counts_runs_and_estimates_their_time(segpl, pictures, tmp_path,
     assert segpl(*given, "--seeds", 0, "--dry-run").out == "2 runs: 2 done, 0 to train.\n"
     answer = segpl(*given, "--seeds", 0, "--print")
     assert "--print needs --on slurm" in answer.err
+
+
+def test_dry_run_measures_runs_that_differ_in_their_labels_only_once(pictures, monkeypatch):
+    """Two methods on two datasets, and one of the two with all labels: two measurements."""
+    warm: list[bool] = []
+
+    def measured(trainer, budget, *, is_warm):
+        warm.append(is_warm)
+        return TrainingSpeed(float(len(warm)))
+
+    monkeypatch.setattr(estimate, "measure_speed", measured)
+    split = {"test": 1}
+    content = {
+        "train": {"steps": 98, "batch": 1, "device": "cpu"},
+        "network": {"width": 4},
+        "datasets": {
+            "few": {"path": pictures.name, "seeds": [0], "split": {**split, "labeled": 1}},
+            "many": {"path": pictures.name, "seeds": [0, 1], "split": {**split, "labeled": 2}},
+        },
+        "methods": {"all-labels": {"method": "supervised", "split": {"labeled": 0}}},
+    }
+    experiment = make_experiment(content, "test", methods=["segpl", "all-labels"])
+    found = estimate_comparison(
+        experiment, Path("none"), LocalEngine(EngineOptions()), root=pictures.parent, quiet=True
+    )
+    assert warm == [False, True]
+    assert sorted(found.seconds) == pytest.approx([100.0] * 6 + [200.0] * 3)
 
 
 def test_two_comparisons_in_one_folder_are_refused(segpl, pictures, tmp_path):

@@ -91,7 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the number of runs and the expected time, without training",
+        help="print the number of runs and the expected time, from a few training steps of each "
+        "method; writes no run",
     )
     add_engine(parser, "run")
 

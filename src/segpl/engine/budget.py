@@ -24,7 +24,7 @@ MOST_DEFAULT_STEPS = 2_000  # longer runs were not better on every dataset
 MEASUREMENTS = 3
 MEASURED_SECONDS = 5.0
 MEASURED_SHARE = 0.03
-MEASUREMENT = 1.0  # seconds, or one step if that takes longer
+MEASUREMENT = 1.0  # seconds, or all of a shorter time, or one step if that takes longer
 HOPELESS = 2.0  # on a CPU, if the second step is this many times too slow, measure no others
 OVERHEAD = 0.02  # fraction of the budget for checkpoints and log lines
 SUGGESTED_MARGIN = 1.1  # factor on a suggested budget: the next measurement may be slower
@@ -93,9 +93,15 @@ def rounded_steps() -> Iterator[int]:
 
 
 def measure_step(
-    trainer: Trainer, budget: float, clock: Callable[[], float] = time.perf_counter
+    trainer: Trainer,
+    budget: float,
+    clock: Callable[[], float] = time.perf_counter,
+    *,
+    is_warm: bool = False,
 ) -> float:
     """Seconds of a training step, excluding the first ones, which are slower.
+
+    If `is_warm`, this process has trained before: on a CPU, the first step counts, too.
 
     The fastest of several measurements: other programs slow some of them down.
 
@@ -119,13 +125,14 @@ def measure_step(
 
     try:
         with weights_restored(trial.method), trial.batches:
-            seconds_of(WARM_UP - 1 if trial.networks else 1)
+            if trial.networks or not is_warm:
+                seconds_of(WARM_UP - 1 if trial.networks else 1)
             one = seconds_of(1)
             if not trial.networks and one > HOPELESS * budget / FEWEST_STEPS:
                 return one
-            steps = max(1, int(MEASUREMENT / max(one, 1e-6)))
-            times = [one] if steps == 1 else []  # otherwise its batch may have been waiting
             needed = min(MEASURED_SECONDS, MEASURED_SHARE * budget)
+            steps = max(1, int(min(MEASUREMENT, needed) / max(one, 1e-6)))
+            times = [one] if steps == 1 else []  # otherwise its batch may have been waiting
             while len(times) < MEASUREMENTS or steps * sum(times) < needed:
                 times.append(seconds_of(steps) / steps)
             return min(times)

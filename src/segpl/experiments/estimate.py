@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from segpl.assembly import build_trainer, load_training_volumes
-from segpl.display import bar
+from segpl.assembly import TrainingInputs, build_trainer, load_training_volumes
+from segpl.display import bar, say
 from segpl.durations import format_rounded
+from segpl.engine.budget import TrainingSpeed
 from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
@@ -20,10 +21,13 @@ from segpl.experiments.engines.slurm import SlurmEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
-from segpl.settings import resolve
+from segpl.settings import Config, resolve
 from segpl.training import measure_speed, prepare_run
 
-MEASURED_BUDGET = 100.0  # seconds; measuring a method takes a few percent of it
+# seconds; measuring a method takes a tenth of it, or one step if that takes longer
+MEASURED_BUDGET = 10.0
+# settings that do not change the time of a step
+WITHOUT_COST = ("train.seed", "train.steps", "train.lr")
 LONG = 2 * 3600.0  # seconds; longer comparisons get advice
 SHORTEN = "To shorten it, use fewer --seeds, methods or steps."  # `segpl paper` has no --steps
 MOVE = " A GPU, --jobs N, and a cluster (--on ray or --on slurm) also help."
@@ -100,8 +104,11 @@ def estimate_comparison(
         if done:
             known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
     unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
+    if unknown and not quiet:
+        say("To estimate the time, each method takes a few training steps. Nothing is kept.")
+    speeds: dict[str, TrainingSpeed] = {}
     with (
-        bar("measuring steps", len(unknown), quiet=quiet) as advance,
+        bar("measuring methods", len(unknown), quiet=quiet) as advance,
         TemporaryDirectory() as place,
     ):
         for dataset in experiment.datasets:
@@ -111,7 +118,7 @@ def estimate_comparison(
             planned = plan_jobs(experiment, first, folder, root=root, derive_plans=True, quiet=True)
             for job in list(planned):
                 if (job.dataset, job.label) in unknown:
-                    known[job.dataset, job.label] = measured_seconds(job)
+                    known[job.dataset, job.label] = measured_seconds(job, speeds)
                     advance()
     seconds = tuple(known[job.dataset, job.label] for job in waiting)
     slots = engine.slots(tasks) if tasks else None
@@ -119,14 +126,33 @@ def estimate_comparison(
     return ComparisonEstimate(len(jobs) - len(waiting), seconds, bool(unknown), slots, is_local)
 
 
-def measured_seconds(job: TrainingJob) -> float:
-    """Expected training time of a run, from a few steps whose result is discarded."""
+def measured_seconds(job: TrainingJob, speeds: dict[str, TrainingSpeed]) -> float:
+    """Expected training time of a run, from a few steps whose result is discarded.
+
+    `speeds` holds what was measured so far: runs that differ in their labels only take equally
+    long.
+    """
     config = resolve(job.content)
     device, folder = choose_device(config.train.device), RunFolder(job.folder)
     run, inputs = prepare_run(config, folder, device, quiet=True)
-    volumes = load_training_volumes(run.config, inputs, quiet=True)
-    trainer = build_trainer(run.config, inputs, volumes, run.method, folder, device, quiet=True)
-    return measure_speed(trainer, MEASURED_BUDGET).duration(run.config.train)
+    workload = workload_of(run.config, inputs)
+    if workload not in speeds:
+        volumes = load_training_volumes(run.config, inputs, quiet=True)
+        trainer = build_trainer(run.config, inputs, volumes, run.method, folder, device, quiet=True)
+        speeds[workload] = measure_speed(trainer, MEASURED_BUDGET, is_warm=bool(speeds))
+    return speeds[workload].duration(run.config.train)
+
+
+def workload_of(config: Config, inputs: TrainingInputs) -> str:
+    """What the time of a step and of a validation depends on."""
+    # the labeled cases determine the normalization
+    plan = replace(inputs.plan, normalization=(), reasons={})
+    settings = {
+        name: value
+        for name, value in config.leaves().items()
+        if not name.startswith(("data.", "split.")) and name not in WITHOUT_COST
+    }
+    return repr((inputs.dataset.root, plan, settings, inputs.split.validation))
 
 
 def batch_script(

@@ -99,7 +99,7 @@ class Timed(Ones):
     ("seconds", "budget", "steps"),
     [
         (0.125, HOUR, 1 + MEASURED_SECONDS / 0.125),
-        (0.125, 10.0, 1 + MEASUREMENTS * 8),
+        (0.125, 10.0, 1 + MEASUREMENTS * 2),
         (2.0, HOUR, MEASUREMENTS),
         (8.0, HOUR, MEASUREMENTS),
         (2.0, 10.0, 1),
@@ -112,6 +112,13 @@ def test_step_time_is_measured_without_the_first_step(tmp_path, seconds, budget,
     measured = measure_step(trainer, budget, clock=lambda: sampler.now)
     assert measured == pytest.approx(seconds)
     assert len(sampler.asked) == 1 + steps
+
+
+def test_one_slow_step_is_enough_in_a_process_that_has_trained_before(tmp_path):
+    sampler = Timed(2.0)
+    trainer = trainer_in(tmp_path, sampler=sampler)
+    assert measure_step(trainer, 10.0, lambda: sampler.now, is_warm=True) == pytest.approx(60.0)
+    assert len(sampler.asked) == 1
 
 
 @pytest.mark.parametrize(
