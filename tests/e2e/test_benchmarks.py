@@ -32,6 +32,18 @@ def test_every_experiment_can_be_read_and_its_plans_exist(path):
         assert plan is None or (BENCHMARKS.parent / plan).is_file(), plan
 
 
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_no_experiment_trains_a_run_twice(path):
+    experiment = make_experiment(read_toml(path), path.name)
+    runs = [
+        (dataset.path, dataset.phantom, seed, resolve(experiment.settings(dataset, label)).leaves())
+        for dataset in experiment.datasets
+        for seed in dataset.seeds
+        for label in experiment.labels_on(dataset)
+    ]
+    assert len({*map(str, runs)}) == len(runs)
+
+
 def test_readme_maps_every_file_to_its_command():
     text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
     for path in EXPERIMENTS:

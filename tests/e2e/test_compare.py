@@ -24,11 +24,11 @@ from segpl.engine.budget import TrainingSpeed
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
 from segpl.experiments import compare, estimate, phantom_data
-from segpl.experiments.engines.base import EngineOptions
+from segpl.experiments.engines.base import EngineOptions, Update
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.estimate import estimate_comparison
 from segpl.experiments.experiment import ExperimentDataset, make_experiment
-from segpl.experiments.jobs import run_path
+from segpl.experiments.jobs import TrainingJob, run_path
 from segpl.methods.segpl import SegPL
 from segpl.report.collection import collect_runs
 from segpl.settings import REMOVED, Config
@@ -350,6 +350,22 @@ def test_dry_run_measures_runs_that_differ_in_their_labels_only_once(pictures, m
     )
     assert warm == [False, True]
     assert sorted(found.seconds) == pytest.approx([100.0] * 6 + [200.0] * 3)
+
+
+def test_restart_of_a_killed_run_is_reported(tmp_path, capsys):
+    class Killed(LocalEngine):
+        def run(self, tasks):
+            yield Update(tasks[0])
+            yield Update(tasks[0], was_killed=True)
+            yield Update(tasks[0], "an error")
+
+    split = Split(("a",), (), (), ("b",), ())
+    job = TrainingJob("", "segpl", 0, tmp_path / "run", {"method": {"name": "segpl"}}, split)
+    found = compare.run_jobs([job], Killed(EngineOptions(jobs=2)), tmp_path, quiet=False)
+    assert found == {job.folder: "an error"}
+    words = capsys.readouterr().err
+    assert words.count("The process of 'segpl, seed 0' was killed") == 1
+    assert "restarted once" in words
 
 
 def test_two_comparisons_in_one_folder_are_refused(segpl, pictures, tmp_path):

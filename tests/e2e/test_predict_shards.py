@@ -254,6 +254,16 @@ def test_an_unexpected_error_of_a_shard_is_written_down(scans, request_of, tmp_p
     assert {*locked} == {1}  # no other process may predict the same shard
 
 
+def test_restart_of_a_killed_process_is_reported(scans, request_of, tmp_path, capsys):
+    class Killed(InThisProcess):
+        def run(self, tasks):
+            yield Update(tasks[0], was_killed=True)
+            yield from super().run(tasks)
+
+    assert len(predict_on(Killed(workers=1), request_of, [scans], tmp_path / "out")) == 5
+    assert "A process that predicts 5 scans was killed" in capsys.readouterr().err
+
+
 def test_lost_process_that_is_still_ending_is_no_error(scans, request_of, tmp_path):
     with ExitStack() as held:
 

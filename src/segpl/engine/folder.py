@@ -49,6 +49,7 @@ class RunFolder:
     familiarity = RunFile("familiarity.json")
     folds = RunFile("folds.csv")
     lock = RunFile(".lock")
+    OWN_FOLDERS = ("checkpoints", "tensorboard")  # no other files belong there
 
     def checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.safetensors"

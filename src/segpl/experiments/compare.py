@@ -11,7 +11,7 @@ from pathlib import Path
 from segpl.display import say
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
-from segpl.experiments.engines.base import Engine, EngineOptions, Task, error_of
+from segpl.experiments.engines.base import RESTARTED, Engine, EngineOptions, Task, error_of
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
@@ -143,6 +143,11 @@ def run_jobs(
         for update in updates:
             job = by_name[update.task.name]
             state = states[job.folder]
+            if update.was_killed:
+                state.state = "waiting"
+                if not quiet:
+                    say(RESTARTED.format(f"The process of '{job.title}'"), style="yellow")
+                continue
             if update.error is None:
                 state.state = "running"
                 if engine.in_process and not quiet:

@@ -13,9 +13,10 @@ from shutil import rmtree
 from threading import Lock
 
 from segpl.data.manifest import mask_digest, same_weights
+from segpl.display import say
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
-from segpl.experiments.engines.base import Engine, Task, error_of
+from segpl.errors import InputError, count_noun
+from segpl.experiments.engines.base import RESTARTED, Engine, Task, error_of
 from segpl.experiments.engines.slurm import SlurmEngine
 from segpl.predict.familiarity import Judgment, ScanJudge
 from segpl.predict.inputs import Job
@@ -145,9 +146,12 @@ class Distributor:
         finished = []
         with closing(self.engine.run(tasks)) as updates:
             for update in updates:
+                place = folder.path / SHARDS / update.task.name
+                if update.was_killed:
+                    scans = count_noun(len(places[place]), "scan")
+                    say(RESTARTED.format(f"A process that predicts {scans}"), style="yellow")
                 if update.error is None:
                     continue
-                place = folder.path / SHARDS / update.task.name
                 if self.add_results(place, places[place], update.error, results):
                     finished.append(place)
                 for _ in places[place]:

@@ -5,6 +5,7 @@ A folder holds the masks of one run, because one manifest says what their number
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -122,10 +123,23 @@ class OutputFolder:
                 f"{self.path} is a run folder, so masks cannot be written there. Choose another "
                 f"--out, such as {self.path / 'predictions'}."
             )
+        if (run := self._run_to_protect()) is not None:
+            raise InputError(
+                f"{self.path} is inside the run folder {run}, next to its own files. Choose "
+                f"another --out, such as {run / 'predictions'}."
+            )
         self._protect_inputs(jobs, kinds)
         if RunFolder(self.path.parent).config.exists():  # a run that somebody sent may have links
             require_below(self.path.parent, [self.path / MANIFEST])
         require_below(self.path, [path for job in jobs for path in self.files(job, kinds).paths])
+
+    def _run_to_protect(self) -> Path | None:
+        """The run whose own folders contain this one; a new folder of a run may hold masks."""
+        parents = Path(os.path.abspath(self.path)).parents
+        run = next((folder for folder in parents if RunFolder(folder).split.exists()), None)
+        if run is None or (parents[0] == run and self.path.name not in RunFolder.OWN_FOLDERS):
+            return None
+        return run
 
     def _examine(
         self, jobs: Sequence[Job], kinds: Sequence[str], *, overwrite: bool

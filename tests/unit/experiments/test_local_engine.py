@@ -65,7 +65,9 @@ def test_a_task_whose_process_is_killed_runs_once_more_after_the_others(monkeypa
         Task(name, partial(call, name, deaths))
         for name, deaths in zip("abc", (1, 9, 0), strict=True)
     ]
-    found = [u for u in run_in_workers(tasks, 1) if u.error is not None]
+    updates = list(run_in_workers(tasks, 1))
+    found = [u for u in updates if u.error is not None]
+    assert [u.task.name for u in updates if u.was_killed] == ["a", "b"]
     assert calls == ["a", "b", "c", "a", "b"]
     assert [u.task.name for u in found] == ["c", "a", "b"]
     assert found[0].error == found[1].error == ""

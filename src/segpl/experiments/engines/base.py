@@ -15,6 +15,10 @@ from segpl.files import write_text
 
 ENGINES = ("local", "ray", "slurm")
 ERROR_FILE = "error.txt"
+RESTARTED = (
+    "{} was killed, probably because it ran out of memory. It is restarted once, after the others. "
+    "Fewer --jobs need less memory."
+)
 # options that only these engines have
 OPTION_ENGINES = {
     "address": ("ray",),
@@ -39,10 +43,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A task that starts or ends."""
+    """A task that starts, ends, or has to start again."""
 
     task: Task
-    error: str | None = None  # None: it has started; empty: it has succeeded
+    error: str | None = None  # None: it has not ended; empty: it has succeeded
+    was_killed: bool = False  # its process was killed; it runs once more, after the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

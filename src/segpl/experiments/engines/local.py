@@ -77,6 +77,7 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
                 if error == KILLED and task.name not in repeated:
                     repeated.add(task.name)
                     waiting.append(task)  # last: then fewer tasks compete for memory
+                    yield Update(task, was_killed=True)
                 else:
                     yield Update(task, error)
     except BaseException:
