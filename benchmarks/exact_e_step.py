@@ -89,7 +89,7 @@ def main() -> None:
     print(f"{kind}: step {1e3 * whole:.2f} ms")
     for name, call in (("posterior", infer), ("with labels, free energy and log", label_all)):
         part = seconds_of(call, args.repeats, device)
-        print(f"exact E-step, {name}: {1e3 * part:.3f} ms, {part / whole:.1%} of the step")
+        print(f"exact E-step, {name}: {1e3 * part:.3f} ms, {100 * part / whole:.1f} % of the step")
 
 
 if __name__ == "__main__":

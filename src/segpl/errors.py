@@ -141,6 +141,11 @@ def count_noun(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def percent(share: float) -> str:
+    """'2.60 %'."""
+    return f"{100 * share:.2f} %"
+
+
 def in_voxels(count: object, dims: int) -> str:
     """'32x32x16 voxels'; in 2D, '32x32 pixels'."""
     return f"{count} {'pixels' if dims == 2 else 'voxels'}"

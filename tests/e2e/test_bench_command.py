@@ -41,7 +41,7 @@ def test_all_parts_of_a_plan_are_shown_and_written(segpl, tmp_path):
     assert len(found["scaling"]) == 6
     (ratios,) = found["ratios"]
     assert f"{ratios['segpl_to_supervised']:.3f}" in answer.out
-    for words in ("MONAI loop, float32", "segpl, on disk", "equal labels", "1,000 cases"):
+    for words in ("MONAI loop, float32", "segpl, on disk", "equal labels (%)", "1,000 cases"):
         assert words in answer.out
 
 

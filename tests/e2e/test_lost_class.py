@@ -12,6 +12,7 @@ import torch
 from conftest import PLAIN, make_dataset
 from PIL import Image
 
+from segpl.errors import percent
 from segpl.methods.segpl import SegPL
 
 OPTIONS = (
@@ -62,7 +63,7 @@ def test_lost_class_is_named_and_guarded(train, data, tmp_path, guard):
     """Lines 3 to 8 lack the class: the fifth of them is line 7, and line 9 has it again."""
     answer = train(data, *OPTIONS, "--set", f"train.guard={guard}", "--out", tmp_path / "run")
     words = " ".join((answer.out + answer.err).split())
-    found = f"(0.00%, compared with {share_of(data, 2):.2%} in the labels)"
+    found = f"(0.00 %, compared with {percent(share_of(data, 2))} in the labels)"
     assert f"step 7: the pseudo-labels have lost class 'class-2' {found}" in words
     assert "'class-1'" not in words
     assert words.count("warning:") == (1 if guard == "warn" else 2)

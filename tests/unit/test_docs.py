@@ -72,6 +72,14 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
+def test_percentages_have_a_space():
+    """'95 %' on pages and in messages."""
+    wrong = re.compile(r"(?<![\d.])\d+(?:\.\d+)?%(?!\w)|\.\d%}")
+    sources = (ROOT / "src" / "segpl").rglob("*.py")
+    for path in (*PAGES, *sources):
+        assert wrong.findall(path.read_text(encoding="utf-8")) == [], path
+
+
 def test_every_setting_that_a_page_names_exists():
     known = {
         name for method in METHODS.names for name in resolve({"method": {"name": method}}).leaves()

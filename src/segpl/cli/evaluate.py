@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metrics to compute and to print in a separate table (default: compute all): "
         "dice, iou (intersection over union), precision, recall, surface_dice, hd95 (95th "
         "percentile of surface distances), assd (mean surface distance), volume_error, volume, "
-        "label_volume",
+        "label_volume (2D: areas)",
     )
     parser.add_argument(
         "--tolerance",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from segpl.errors import InputError, unknown
 
 ALL, NONE = "all", "none"
 COARSE_AXIS = 2.0  # an axis is coarse if its spacing exceeds this many times the finest one
+AREAS = ("px", "mm²")  # units of 2D masks
 Mask = NDArray[np.bool_]
 
 
@@ -50,8 +51,15 @@ def volume(mask: Mask, spacing: Sequence[float] | None) -> float:
 def volume_unit(dims: int, spacing: Sequence[float] | None) -> str:
     """The unit of `volume`."""
     if spacing is None:
-        return "voxel" if dims == 3 else "px"
-    return "ml" if dims == 3 else "mm²"
+        return "voxel" if dims == 3 else AREAS[0]
+    return "ml" if dims == 3 else AREAS[1]
+
+
+def in_areas(text: str, units: Iterable[str]) -> str:
+    """The text with areas instead of volumes if the units ('px', 'at 2 px') are those of 2D."""
+    if not any(unit.endswith(AREAS) for unit in units):
+        return text
+    return text.replace("volume", "area").replace("Volume", "Area")
 
 
 def bounding_box(mask: NDArray[Any]) -> tuple[slice, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from segpl.data.cache import Volume
 from segpl.engine.checkpoint import GuardState
+from segpl.errors import percent
 
 VANISHED = 0.05  # below this fraction of the share in the labels, foreground is lost
 FLOODED = 0.5  # above this fraction of the labeled background, foreground has flooded it
@@ -38,7 +39,7 @@ class Share:
         return not (self.is_lost or is_flood)
 
     def describe_collapse(self) -> str:
-        values = f"{self.found:.2%}, compared with {self.expected:.2%} in the labels"
+        values = f"{percent(self.found)}, compared with {percent(self.expected)} in the labels"
         if self.class_name is None:
             state = "collapsed to background" if self.is_lost else "flooded with foreground"
             return f"{state} ({values})"
@@ -47,7 +48,7 @@ class Share:
 
     def describe_recovery(self) -> str:
         name = "foreground" if self.class_name is None else f"class '{self.class_name}'"
-        return f"{name} {self.found:.2%}, compared with {self.expected:.2%} in the labels"
+        return f"{name} {percent(self.found)}, compared with {percent(self.expected)} in the labels"
 
 
 class CollapseWatch:
@@ -125,7 +126,7 @@ class CollapseWatch:
             return None
         self.has_warned = True
         return (
-            f"step {step}: the pseudo-labels leave out nearly everything ({kept:.2%} is used), so "
+            f"step {step}: the pseudo-labels leave out nearly everything ({percent(kept)} is used), so "
             "the network learns nothing from the unlabeled images. Lower the confidence, or the "
             "mean of the threshold prior."
         )

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from segpl.errors import MissingFileError, count_noun
+from segpl.data.masks import in_areas
 from segpl.evaluate.metrics import empty_policy
 from segpl.files import csv_text, read_table, write_text
 
@@ -29,6 +30,7 @@ class Score:
 def empty_note(scores: Sequence[Score]) -> str:
     """Footnote of a table: the score of empty masks, and how often it was needed."""
     policy = empty_policy(score.metric for score in scores)
+    policy = in_areas(policy, (score.unit for score in scores))
     pairs = {(score.case, score.class_name): score.empty for score in scores}
     counts = Counter(pairs.values())
     if not policy or counts[""]:

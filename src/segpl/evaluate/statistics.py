@@ -29,7 +29,7 @@ class Estimate:
     """Mean over seeds of the mean over cases; nan where there are too few values."""
 
     mean: float
-    low: float  # ends of the 95% bootstrap interval
+    low: float  # ends of the 95 % bootstrap interval
     high: float
     seeds: int
     cases: int
@@ -59,13 +59,13 @@ class BlandAltman:
     means: dict[Any, float]  # of the two methods, by case
     differences: dict[Any, float]
     bias: float
-    reach: float = math.nan  # half-width of the 95% confidence interval of the bias
+    reach: float = math.nan  # half-width of the 95 % confidence interval of the bias
     lower: float = math.nan
     upper: float = math.nan
 
 
 def estimate(values: BySeed, *, samples: int = BOOTSTRAP_SAMPLES) -> Estimate:
-    """Mean and 95% percentile bootstrap interval."""
+    """Mean and 95 % percentile bootstrap interval."""
     groups = {seed: cases for seed, cases in values.items() if cases}
     cases = {case for group in groups.values() for case in group}
     if not groups:
@@ -91,8 +91,8 @@ def bootstrap_means(
     If every seed has its own cases, each resampled seed resamples among its own.
 
     Percentile intervals of few values are too narrow. In 1,000 simulations with 20 cases, nominal
-    95% intervals covered the truth 91% of the time with 2 seeds, 92% with 3 and 95% with 10 when
-    cases vary more than seeds (standard deviations 0.03 and 0.01), but 55%, 75% and 90% when only
+    95 % intervals covered the truth 91 % of the time with 2 seeds, 92 % with 3 and 95 % with 10 when
+    cases vary more than seeds (standard deviations 0.03 and 0.01), but 55 %, 75 % and 90 % when only
     seeds vary.
     """
     # sorted: the order of rows in a file must not matter
@@ -245,7 +245,7 @@ def bland_altman(values: Mapping[Any, float], reference: Mapping[Any, float]) ->
 
     $$\bar d \pm t\, \frac{s}{\sqrt n}, \qquad \bar d \pm 1.96\, s$$
 
-    where $t$ is Student's quantile with $n - 1$ degrees of freedom. 95% of new differences are
+    where $t$ is Student's quantile with $n - 1$ degrees of freedom. 95 % of new differences are
     expected between the limits. Unlike the source, we use 1.96 instead of 2.
     """
     from scipy.special import stdtrit

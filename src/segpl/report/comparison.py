@@ -42,7 +42,7 @@ def describe(name: str, reference: str, found: Difference, *, comparisons: int =
         test = "Holm-corrected p" if comparisons > 1 else "p"
         p = p_text(found.corrected)
         shown = p if p.startswith("<") else f"= {p}"
-        detail = f"95% CI {interval(known.low, known.high, signed=True)}; {detail}; {test} {shown}"
+        detail = f"95 % CI {interval(known.low, known.high, signed=True)}; {detail}; {test} {shown}"
     if found.is_significant:
         direction = "higher" if is_higher else "lower"
         text = f"{name} scores {size} Dice {direction} than {reference}"
@@ -56,7 +56,7 @@ def how_compared(found: Sequence[Difference]) -> str:
     """How differences were tested, and what the numbers of seeds and cases allow."""
     correction = f", Holm-corrected for {len(found)} comparisons" if len(found) > 1 else ""
     text = (
-        "Differences are paired by seed and case. 95% CI: bootstrap over seeds and cases "
+        "Differences are paired by seed and case. 95 % CI: bootstrap over seeds and cases "
         f"({BOOTSTRAP_SAMPLES:,} samples). p: Wilcoxon signed-rank test over cases, each averaged "
         f"over seeds{correction}. A difference is significant if its interval excludes 0 and "
         f"p < {SIGNIFICANCE}."
@@ -117,7 +117,7 @@ def comparison_table(
     if failed:
         notes.append(f"Failed or not trained yet, and left out: {', '.join(failed)}.")
     return Table(
-        columns=["method", "Dice", "difference", "95% CI", "higher in", "p"],
+        columns=["method", "Dice", "difference", "95 % CI", "higher in", "p"],
         rows=rows,
         note=" ".join(notes),
         bold=frozenset(

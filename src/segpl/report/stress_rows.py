@@ -95,7 +95,7 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
             levels = [statistics.fmean(values) for values in degraded.values()]
             mean = statistics.fmean(levels)
             places[run] = len(shown)
-            drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}%" if clean_mean > 0 else "-"
+            drop = f"{100 * (clean_mean - mean) / clean_mean:.1f}" if clean_mean > 0 else "-"
             worst = f"{min(levels):.3f}"
             shown.append([degradation, run, f"{clean_mean:.3f}", f"{mean:.3f}", worst, drop])
         scores = {  # of each case, averaged over classes and severities
@@ -105,7 +105,7 @@ def stress_table(rows: Sequence[StressRow]) -> Table:
         if best := significantly_best(scores):
             bold.add((places[best], 3))
     return Table(
-        columns=["degradation", "run", "Dice, clean", "mean", "worst", "drop"],
+        columns=["degradation", "run", "Dice, clean", "mean", "worst", "drop (%)"],
         rows=shown,
         note=stress_note(rows),
         bold=frozenset(bold),

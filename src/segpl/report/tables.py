@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from segpl.data.masks import in_areas
 from segpl.errors import count_noun
 from segpl.evaluate.calibration import MEASURES_NOTE, TITLES
 from segpl.evaluate.metrics import METRICS, meanings
@@ -60,10 +61,11 @@ def scores_by_class(scores: list[Score]) -> Table:
         if has_volumes:
             errors = list(metrics["volume_error"].values())
             sizes = [abs(error) for error in errors]
-            row += [f"{100 * mean_of(errors):+.1f}%", f"{100 * mean_of(sizes):.1f}%"]
+            row += [f"{100 * mean_of(errors):+.1f}", f"{100 * mean_of(sizes):.1f}"]
         rows.append(row)
-    columns = ["class", metric_title(main, units[main]), "95% interval", "worst", "worst case"]
-    columns += ["volume\nerror", "absolute\nerror"] if has_volumes else []
+    columns = ["class", metric_title(main, units[main]), "95 % interval", "worst", "worst case"]
+    if has_volumes:
+        columns += [in_areas("volume\nerror (%)", units.values()), "absolute\nerror (%)"]
     note = "The interval of the mean is a bootstrap over cases. " if cases > 1 else ""
     return Table(columns, rows, f"{count_noun(cases, 'case')} scored. {note}{empty_note(scores)}")
 
@@ -114,12 +116,14 @@ def summary_rows(scores: list[Score], *, digits: int) -> list[list[str]]:
     for score in scores:
         key = (score.class_name, score.metric, score.unit)
         groups.setdefault(key, []).append(score.value)
+    units = {unit for _, _, unit in groups}
     rows = []
     for (class_name, metric, unit), values in groups.items():
         std = statistics.stdev(values) if len(values) > 1 else math.nan
         cells = (statistics.fmean(values), std, statistics.median(values), min(values), max(values))
         shown = [number(value, digits) for value in cells]
-        rows.append([class_name, metric_title(metric, unit), *shown, str(len(values))])
+        title = in_areas(metric_title(metric, unit), units)
+        rows.append([class_name, title, *shown, str(len(values))])
     return rows
 
 

@@ -38,8 +38,8 @@ def test_warning_gives_numbers_and_a_remedy():
     assert words is not None
     for part in (
         "step 4",
-        "0.10%",
-        "10.00% in the labels",
+        "0.10 %",
+        "10.00 % in the labels",
         "threshold is 0.83",
         "Lower method.alpha",
     ):
@@ -51,7 +51,7 @@ def test_watch_warns_if_foreground_floods_the_background():
     watch = CollapseWatch(0)
     words = [watch.check(n, {**flooded, "threshold": 0.4}) for n in range(5)][-1]
     assert words is not None
-    assert "flooded with foreground (70.00%" in words
+    assert "flooded with foreground (70.00 %" in words
     assert "raise the threshold" in words
 
 
@@ -122,7 +122,7 @@ def test_warning_names_a_lost_class():
     words = words_of(*[FINE] * 3, *[HALF] * 7)
     assert [number for number, said in enumerate(words, start=1) if said] == [8]
     assert words[7] == (
-        "step 8: the pseudo-labels have lost class 'Posterior' (0.00%, compared with 2.60% in the "
+        "step 8: the pseudo-labels have lost class 'Posterior' (0.00 %, compared with 2.60 % in the "
         "labels). The unlabeled images now teach the network to miss it. Lower method.alpha, or "
         "ramp it up later."
     )
@@ -142,14 +142,14 @@ def test_one_warning_names_all_lost_classes():
     expected = {**CLASSES, "Whole": 0.2}
     row = {**NONE, "pseudo_foreground": 0.2, "pseudo_foreground_3": 0.2}
     said = words_of(*[row] * 5, classes=expected)[-1]
-    assert "lost class 'Anterior' (0.00%, compared with 2.70%" in said
-    assert "and lost class 'Posterior' (0.00%, compared with 2.60%" in said
+    assert "lost class 'Anterior' (0.00 %, compared with 2.70 %" in said
+    assert "and lost class 'Posterior' (0.00 %, compared with 2.60 %" in said
     assert "Whole" not in said
 
 
 def test_warning_about_all_foreground_omits_the_classes():
     said = words_of(*[NONE] * 5)[-1]
-    assert "collapsed to background (0.00%, compared with 5.30% in the labels)" in said
+    assert "collapsed to background (0.00 %, compared with 5.30 % in the labels)" in said
     assert "class" not in said
 
 
@@ -167,7 +167,7 @@ def test_guard_pauses_for_one_class_until_it_is_back():
     assert "lost class 'Posterior'" in words[4]
     assert "weight is 0 until" in words[4]
     assert words[6] == (
-        "step 7: the pseudo-labels are back in range (class 'Posterior' 2.50%, compared with 2.60% "
+        "step 7: the pseudo-labels are back in range (class 'Posterior' 2.50 %, compared with 2.60 % "
         "in the labels) and used again."
     )
 
@@ -224,7 +224,7 @@ def test_pseudo_labels_with_few_voxels_can_collapse():
 def test_warning_names_a_flooding_class():
     flooded = {**FINE, "pseudo_foreground_1": 0.9}
     said = words_of(*[flooded] * 5)[-1]
-    assert "flooded with class 'Anterior' (90.00%, compared with 2.70% in the labels)" in said
+    assert "flooded with class 'Anterior' (90.00 %, compared with 2.70 % in the labels)" in said
     assert "find it everywhere" in said
 
 

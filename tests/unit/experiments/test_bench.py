@@ -377,8 +377,8 @@ def test_ratios_compare_methods_of_one_setting():
 def test_table_has_the_columns_that_were_measured():
     records = [{"name": "segpl", "ms": 1.0}, {"name": "MONAI", "ms": 3.0, "equal_labels": 0.9995}]
     table = bench_table("prediction", records, PART_COLUMNS, "a note")
-    assert table.columns == ["prediction", "ms", "equal labels"]
-    assert table.rows == [["segpl", "1.00", "-"], ["MONAI", "3.00", "99.950%"]]
+    assert table.columns == ["prediction", "ms", "equal labels (%)"]
+    assert table.rows == [["segpl", "1.00", "-"], ["MONAI", "3.00", "99.950"]]
 
 
 def test_rates_of_the_device_are_positive(monkeypatch):

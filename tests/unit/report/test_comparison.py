@@ -25,17 +25,17 @@ def difference(mean: float, low: float, high: float, p: float = 0.01, **changes:
     [
         (
             difference(0.013, 0.004, 0.021),
-            "a scores 0.013 Dice higher than b (95% CI +0.004 to +0.021; higher in 18 of 20 cases; "
+            "a scores 0.013 Dice higher than b (95 % CI +0.004 to +0.021; higher in 18 of 20 cases; "
             "p = 0.010).",
         ),
         (
             difference(-0.013, -0.021, -0.004, 0.0001, higher=3, lower=17),
-            "a scores 0.013 Dice lower than b (95% CI -0.021 to -0.004; lower in 17 of 20 cases; "
+            "a scores 0.013 Dice lower than b (95 % CI -0.021 to -0.004; lower in 17 of 20 cases; "
             "p < 0.001).",
         ),
         (
             difference(0.003, -0.004, 0.011, higher=12),
-            "No significant difference between a and b: +0.003 Dice (95% CI -0.004 to +0.011; "
+            "No significant difference between a and b: +0.003 Dice (95 % CI -0.004 to +0.011; "
             "higher in 12 of 20 cases; p = 0.010).",
         ),
         (
@@ -111,7 +111,7 @@ def test_questions_are_answered_on_validation_cases_unless_they_ask_for_test_cas
     assert answer.sentences[0].startswith("cps scores 0.100 Dice higher than segpl")
     test = answer_question(question(cases="test"), found)
     assert test.sentences == (
-        "No significant difference between cps and segpl: -0.500 Dice (95% CI -0.500 to -0.500; "
+        "No significant difference between cps and segpl: -0.500 Dice (95 % CI -0.500 to -0.500; "
         "lower in 2 of 2 cases; p = 0.500).",
     )
 

@@ -270,17 +270,20 @@ def test_predictions_without_scores_are_shown_in_the_order_of_review():
     assert predictions_section(collect(scored)).is_empty
 
 
-def test_volumes_are_compared_with_those_of_the_labels():
+@pytest.mark.parametrize(("unit", "size"), [("ml", "volume"), ("px", "area"), ("mm²", "area")])
+def test_volumes_are_compared_with_those_of_the_labels(unit, size):
     """By hand: differences of 1 and 3, so a bias of 2."""
     volumes = (("a", 11, 10), ("b", 23, 20))
     run = make_record("segpl", 0, BASE)
     scores = [
-        Score(case, "x", metric, value, "ml")
+        Score(case, "x", metric, value, unit)
         for case, *both in volumes
         for metric, value in zip(("volume", "label_volume"), both, strict=True)
     ]
     section = volume_section(collect(replace(run, scores=[*run.scores, *scores])))
     assert section.tables[0].table.rows[0][:2] == ["segpl", "2.000"]
+    assert section.title == f"Predicted and true {size}s"
+    assert ("volume" in str(section.text)) == (size == "volume")
     assert section.figures[0].figure.axes[0].lines[-1].get_ydata().tolist() == [1, 3]
     assert volume_section(collect(run)).is_empty
 

@@ -21,8 +21,8 @@ STEP_COLUMNS = {
     "first_step_seconds": ("first\nstep (s)", ".1f"),
     "plain_ms": ("plain\nPyTorch (ms)", ".2f"),
     "speedup": ("speedup", ".2f"),
-    "matrix_share": ("matrix\nrate", ".1%"),
-    "memory_share": ("memory\nrate", ".1%"),
+    "matrix_share": ("matrix\nrate (%)", ".1%"),
+    "memory_share": ("memory\nrate (%)", ".1%"),
 }
 COST_COLUMNS = {
     "parameters": ("parameters", ",.0f"),
@@ -36,8 +36,8 @@ PART_COLUMNS = {
     "ms_low": ("low", ".2f"),
     "ms_high": ("high", ".2f"),
     "x": ("x", ".3f"),
-    "waiting": ("waiting", ".2%"),
-    "equal_labels": ("equal labels", ".3%"),
+    "waiting": ("waiting (%)", ".2%"),
+    "equal_labels": ("equal labels (%)", ".3%"),
 }
 RATIO_COLUMNS = {
     "segpl-vi_speedup": ("segpl-vi: speedup\nover plain PyTorch", ".2f"),
@@ -74,7 +74,10 @@ def bench_table(
     rows = [
         [
             one["name"],
-            *(format(one[key], form) if key in one else "-" for key, (_, form) in shown.items()),
+            *(
+                format(one[key], form).removesuffix("%") if key in one else "-"
+                for key, (_, form) in shown.items()
+            ),
         ]
         for one in records
     ]

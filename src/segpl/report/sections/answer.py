@@ -130,7 +130,7 @@ def headline(best: str, score: str, unclear: Sequence[str], others: Sequence[str
 
 
 def dice_text(known: Estimate) -> str:
-    """'Dice 0.861 (95% CI 0.840 to 0.880; 3 seeds, 20 test cases)'."""
+    """'Dice 0.861 (95 % CI 0.840 to 0.880; 3 seeds, 20 test cases)'."""
     ci = interval(known.low, known.high)
     counts = f"{count_noun(known.seeds, 'seed')}, {count_noun(known.cases, 'test case')}"
-    return f"Dice {known.mean:.3f} ({'' if ci == '-' else f'95% CI {ci}; '}{counts})"
+    return f"Dice {known.mean:.3f} ({'' if ci == '-' else f'95 % CI {ci}; '}{counts})"

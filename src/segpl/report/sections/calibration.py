@@ -86,7 +86,7 @@ def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
         "calibration",
         "Calibration",
         text=(
-            "Of everything with a predicted probability of 0.8, 80% should be foreground; a curve "
+            "Of everything with a predicted probability of 0.8, 80 % should be foreground; a curve "
             "below the diagonal is overconfident. The retention curve shows the error that remains "
             "after an expert takes over the most uncertain parts.",
         ),

@@ -76,14 +76,14 @@ def methods_table(found: RunCollection) -> Table:
         columns=[
             "method",
             metric_title(first, metrics[first]),
-            "Dice, 95% CI",
+            "Dice, 95 % CI",
             *(metric_title(metric, metrics[metric]) for metric in others),
             "seeds",
         ],
         rows=rows,
         note="Mean ± standard deviation over seeds of the mean over up to "
         f"{count_noun(cases, 'test case')}. Bold: significantly better than every other method. "
-        f"95% CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
+        f"95 % CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
         bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
     )
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from segpl.data.masks import in_areas
 from segpl.evaluate.statistics import BlandAltman, bland_altman, case_means
 from segpl.report.collection import RunCollection
 from segpl.report.figures import INK, make_plain, panel, run_color
@@ -18,7 +19,7 @@ from segpl.report.tables import Table, interval, number
 
 def volume_section(found: RunCollection) -> Section:
     """Predicted minus true foreground volume, over their mean; one plot per method."""
-    key, title = "volumes", "Predicted and true volumes"
+    key = "volumes"
     compared = {}
     for label in found.labels:
         predicted, true = (
@@ -29,7 +30,7 @@ def volume_section(found: RunCollection) -> Section:
             compared[label] = one
     if not compared:
         reason = "No scores contain volumes. Run `segpl report --fill`, or `segpl evaluate`."
-        return Section(key, title, missing=(reason,))
+        return Section(key, "Predicted and true volumes", missing=(reason,))
     units = {
         run.label: score.unit
         for run in found.runs
@@ -37,12 +38,13 @@ def volume_section(found: RunCollection) -> Section:
         if score.metric == "label_volume"
     }
     limits = common_limits(compared) if found.is_comparable else None
+    size = in_areas("volume", units.values())
     return Section(
         key,
-        title,
+        f"Predicted and true {size}s",
         text=(
-            "Bland-Altman plots of the foreground volume of each case: predicted minus true, "
-            "averaged over seeds. 95% of new differences are expected between the dashed lines.",
+            f"Bland-Altman plots of the foreground {size} of each case: predicted minus true, "
+            "averaged over seeds. 95 % of new differences are expected between the dashed lines.",
         ),
         tables=(NamedTable("volumes", volume_table(compared, units)),),
         figures=tuple(
@@ -52,10 +54,10 @@ def volume_section(found: RunCollection) -> Section:
                     one,
                     limits,
                     run_color(found.labels.index(label)),
-                    x=f"mean volume ({units[label]})",
+                    x=f"mean {size} ({units[label]})",
                     y=f"predicted - true ({units[label]})",
                 ),
-                f"{label}: predicted minus true volume, over the mean of both",
+                f"{label}: predicted minus true {size}, over the mean of both",
             )
             for place, (label, one) in enumerate(compared.items())
         ),
@@ -85,7 +87,7 @@ def common_limits(compared: Mapping[str, BlandAltman]) -> tuple[float, float]:
 
 def volume_table(compared: Mapping[str, BlandAltman], units: Mapping[str, str]) -> Table:
     return Table(
-        columns=["method", "bias", "95% CI", "lower limit", "upper limit", "unit", "cases"],
+        columns=["method", "bias", "95 % CI", "lower limit", "upper limit", "unit", "cases"],
         rows=[
             [
                 label,
@@ -98,8 +100,8 @@ def volume_table(compared: Mapping[str, BlandAltman], units: Mapping[str, str]) 
             ]
             for label, one in compared.items()
         ],
-        note="Bias: mean of predicted minus true volume. The limits of agreement are at 1.96 "
-        "standard deviations from it.",
+        note=in_areas("Bias: mean of predicted minus true volume.", units.values())
+        + " The limits of agreement are at 1.96 standard deviations from it.",
     )
 
 
