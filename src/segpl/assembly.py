@@ -122,8 +122,8 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
     missing = [n for n in (*split.labeled, *split.unlabeled) if n not in known]
     if missing:
         raise MissingFileError(
-            f"{len(missing)} cases of the split are no longer in {dataset.root}, such as "
-            f"'{missing[0]}'. Restore them, or start a new run."
+            f"no longer in {dataset.root}: {count_noun(len(missing), 'case')} of the split, such "
+            f"as '{missing[0]}'. Restore them, or start a new run."
         )
     return [known[name] for name in split.labeled] + [
         known[name].without_label() for name in split.unlabeled

@@ -232,7 +232,7 @@ def training_line(folder: RunFolder, steps: int) -> str:
     if not log["step"]:
         return "no steps yet"
     loss = f", labeled loss {log['supervised'][-1]:.3f}" if "supervised" in log else ""
-    return f"{log['step'][-1]:.0f} of {steps} steps{loss}"
+    return f"{log['step'][-1]:.0f} of {count_noun(steps, 'step')}{loss}"
 
 
 def score_line(folder: RunFolder, split: Split) -> str:

@@ -20,7 +20,7 @@ from segpl.data.split import SplitSettings
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
-from segpl.errors import InputError, did_you_mean
+from segpl.errors import InputError, count_noun, did_you_mean
 from segpl.files import read_toml
 from segpl.methods.base import METHODS
 from segpl.methods.settings import MethodSettings
@@ -333,8 +333,8 @@ def resumed_config(folder: RunFolder, content: Mapping[str, Any]) -> Config:
         )
     if folder.last.exists() and (taken := read_checkpoint(folder.last).step) > wanted.train.steps:
         raise InputError(
-            f"{folder.path} has already been trained for {taken} steps, more than the "
-            f"{wanted.train.steps} requested. Increase --steps, or choose another --out."
+            f"{folder.path} has already been trained for {count_noun(taken, 'step')}, more than "
+            f"the {wanted.train.steps} requested. Increase --steps, or choose another --out."
         )
     return wanted
 

@@ -30,7 +30,7 @@ from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
-from segpl.errors import InputError, in_voxels
+from segpl.errors import InputError, count_noun, in_voxels
 from segpl.evaluate.agreement import agreement_summary
 from segpl.files import write_json, write_text
 from segpl.predict.familiarity import record_training_images
@@ -278,8 +278,8 @@ def budget_of_new_run(
         return budget
     if not quiet and not budget.is_default:
         say(
-            f"note: {folder.path} keeps its {config.train.steps:,} steps, because --time applies "
-            "to new runs only. To train it longer, use --steps."
+            f"note: {folder.path} keeps its {count_noun(config.train.steps, 'step')}, because "
+            "--time applies to new runs only. To train it longer, use --steps."
         )
     return None
 
@@ -331,7 +331,7 @@ def write_description(run: Run) -> None:
 
 def announce(run: Run, inputs: TrainingInputs, budget: Budget | None) -> None:
     split, plan, config = run.split, run.plan, run.config
-    length = budget or f"{config.train.steps} steps"
+    length = budget or count_noun(config.train.steps, "step")
     for note in split.notes:
         say(note)
     if run.method.needs_unlabeled and not split.unlabeled:
@@ -341,7 +341,7 @@ def announce(run: Run, inputs: TrainingInputs, budget: Budget | None) -> None:
         )
     say(
         f"{config.method}: {len(split.labeled)} labeled, {len(split.unlabeled)} unlabeled, "
-        f"{len(split.validation)} validation, {len(split.test)} test cases; "
+        f"{len(split.validation)} validation, {count_noun(len(split.test), 'test case')}; "
         f"patch {'x'.join(map(str, plan.patch))}, {length} on {run.device}."
     )
     if config.augment.mirror and plan.has_sides:

@@ -16,6 +16,8 @@ def test_demo_compares_the_default_method_with_supervised_training(segpl, tmp_pa
     monkeypatch.chdir(tmp_path)
     answer = segpl("demo", "--seed", 3, "--steps", 5)
     assert answer.code == 0, answer.err
+    assert "`segpl predict --largest" in answer.err
+    assert "--largest" not in re.sub(r"`[^`]*`", "", answer.err)  # not an option of the demo
     scores = printed_scores(answer.out)
     assert set(scores) == {"supervised", "bpl-mix"}
     out = (

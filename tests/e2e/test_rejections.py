@@ -112,9 +112,12 @@ def test_volume_among_pictures_is_rejected(segpl, pictures, tmp_path):
 OPTIONS = {
     "more labels than there are": (
         ["--labeled", "4"],
-        ["--labeled 4 exceeds the 3 labeled training cases", "Use 3 or fewer"],
+        ["--labeled 4 exceeds the number of labeled training cases", "Use 3 or fewer"],
     ),
-    "all held out": (["--test", "3"], ["take all 3 labeled cases", "Lower --validation or --t"]),
+    "all held out": (
+        ["--test", "3"],
+        ["hold out every labeled case of", "Lower --validation or --t"],
+    ),
     "unknown method": (
         ["--method", "segpl-iv"],
         ["no method named 'segpl-iv'. Did you mean 'segpl-vi'", "Known: "],

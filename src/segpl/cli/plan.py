@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from segpl.assembly import plan_for
     from segpl.display import say
-    from segpl.errors import InputError
+    from segpl.errors import InputError, count_noun
     from segpl.settings import gather_settings, resolve
 
     if args.out.exists():
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     training = {**vars(args), "plan": args.out, "out": "runs/first"}
     say(
         f"{args.out}: patch {'x'.join(map(str, plan.patch))}, "
-        f"{len(plan.strides)} downsampling steps, "
+        f"{count_noun(len(plan.strides), 'downsampling step')}, "
         f"spacing {' x '.join(f'{value:g}' for value in plan.spacing)}. Edit it, then: "
         f"{next_command('train', training)}"
     )

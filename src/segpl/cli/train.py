@@ -213,7 +213,10 @@ def say_next_fold(args: argparse.Namespace) -> None:
     missing = [number for number, folder in enumerate(folders) if not folder.last.exists()]
     if missing:
         following = {**vars(args), "fold": missing[0], "resume": False}
-        say(f"{len(missing)} of {args.folds} folds remain: {next_command('train', following)}")
+        say(
+            f"Folds left to train: {len(missing)} of {args.folds}. Next: "
+            f"{next_command('train', following)}"
+        )
 
 
 def labeled_subjects(run: Run) -> int:

@@ -239,7 +239,7 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
                 line = Text.assemble((f"{kind}:", style), what, (problem.remedy, "dim"))
                 yield Padding(line, (0, 0, 0, 2))
     if len(cases) > MOST_CASES:
-        yield Text(f"... and {len(cases) - MOST_CASES} more cases with problems.")
+        yield Text(f"... and {count_noun(len(cases) - MOST_CASES, 'more case')} with problems.")
     yield Text("")
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segpl.data.limits import MOST_VALUES, SPACING_RANGE
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.files import read_edited_record, write_json
 
 PAPER_LR = 0.01  # learning rate of networks of the paper's width
@@ -115,8 +115,8 @@ class Plan:
         yield from self._size_problems()
         if len(self.normalization) != len(self.channels):
             yield (
-                f"there are {len(self.channels)} channels but {len(self.normalization)} "
-                "normalizations. Give one per channel."
+                f"channels and normalization have {len(self.channels)} and "
+                f"{len(self.normalization)} entries. Give one per channel."
             )
         if len(self.classes) < 2:
             yield "classes must name the background and at least one more class."
@@ -128,7 +128,8 @@ class Plan:
         values = math.prod(self.patch) * len(self.channels) * self.batch
         if values >= MOST_VALUES:
             yield (
-                f"{self.batch} crops of patch {self.patch} with {len(self.channels)} channels are "
+                f"{count_noun(self.batch, 'crop')} of patch {self.patch} with "
+                f"{count_noun(len(self.channels), 'channel')} have "
                 f"{values:,} values, but the limit is {MOST_VALUES:,}. Use smaller or fewer crops."
             )
         low, high = SPACING_RANGE

@@ -22,7 +22,7 @@ from segpl.data.spacing import (
     median_spacing,
     reorient_fingerprint,
 )
-from segpl.errors import InputError, in_voxels
+from segpl.errors import InputError, count_noun, in_voxels
 
 SMALLEST_SIDE = 4  # voxels that the deepest level keeps along a downsampled axis
 DEEPEST = 4  # maximum number of downsampling steps
@@ -98,7 +98,7 @@ def explain(
     """Why each value of the plan was chosen, in words."""
     dims, stored = len(spacing), median_spacing(prints)
     smallest = usual_minimum([resampled_shape(p.shape, p.spacing, spacing) for p in prints])
-    why_spacing = f"median of {len(prints)} training images"
+    why_spacing = f"median of {count_noun(len(prints), 'training image')}"
     if stored != tuple(spacing):
         why_spacing += (
             f" ({' x '.join(f'{step:g}' for step in stored)}), coarsened because the median image "

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.files import read_record, write_json
 
 SUGGESTED_FOLDS = 5
@@ -83,18 +83,21 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     training = {case.subject for case in (*pool, *dataset.unlabeled)}
     if shared := {case.subject for case in dataset.test} & training:
         notes.append(
-            f"{len(shared)} subjects appear in the dataset's own test cases and in the training "
-            f"cases, for example '{min(shared)}': scores on them say little about new patients."
+            "In the dataset's own test cases and in the training cases: "
+            f"{count_noun(len(shared), 'subject')}, for example '{min(shared)}': scores on them "
+            "say little about new patients."
         )
     unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
     if left_out := len(dataset.unlabeled) - len(unlabeled):
-        notes.append(f"{left_out} unlabeled cases belong to held-out subjects and are not used.")
+        notes.append(f"Not used: {count_noun(left_out, 'unlabeled case')} of held-out subjects.")
     count = labeled_count(dataset, settings, len(pool))
     labeled, hidden = pool[:count], pool[count:]
     unlabeled += hidden
     kept = limit_unlabeled(unlabeled, settings)
     if left_out := len(unlabeled) - len(kept):
-        notes.append(f"{left_out} unlabeled cases are not used, because of split.unlabeled.")
+        notes.append(
+            f"Not used, because of split.unlabeled: {count_noun(left_out, 'unlabeled case')}."
+        )
     if own := sum(case.images[0].parent.name == TEST_IMAGES for case in kept):
         notes.append(
             f"Unlabeled cases from {TEST_IMAGES}: {own}. If these scans must stay unseen, "
@@ -119,9 +122,10 @@ def check_counts(dataset: Dataset, settings: SplitSettings) -> None:
             raise InputError(f"--{name} {getattr(settings, name)}: it must be 0 or more.")
     if not dataset.labeled:
         raise InputError(
-            f"{dataset.root} has no labeled training case ({len(dataset.unlabeled)} images without "
-            f"a label). Add at least one label where the layout '{dataset.layout}' expects it; "
-            "`segpl check` shows what was found."
+            f"{dataset.root} has no labeled training case ("
+            f"{count_noun(len(dataset.unlabeled), 'image')} without a label). Add at least one "
+            f"label where the layout '{dataset.layout}' expects it; `segpl check` shows what was "
+            "found."
         )
 
 
@@ -129,13 +133,13 @@ def labeled_count(dataset: Dataset, settings: SplitSettings, available: int) -> 
     """Training cases that keep their label."""
     if available == 0:
         raise InputError(
-            f"validation and test take all {len(dataset.labeled)} labeled cases of "
-            f"{dataset.root}: none is left to train on. Lower --validation or --test."
+            f"--validation and --test hold out every labeled case of {dataset.root} "
+            f"({len(dataset.labeled)}): none is left to train on. Lower --validation or --test."
         )
     if settings.labeled > available:
         raise InputError(
-            f"--labeled {settings.labeled} exceeds the {available} labeled training cases of "
-            f"{dataset.root} ({len(dataset.labeled)} labeled, "
+            f"--labeled {settings.labeled} exceeds the number of labeled training cases of "
+            f"{dataset.root}, {available} ({len(dataset.labeled)} labeled, "
             f"{len(dataset.labeled) - available} of them held out). Use {available} or fewer."
         )
     return settings.labeled or available
@@ -145,8 +149,8 @@ def limit_unlabeled(unlabeled: Sequence[Case], settings: SplitSettings) -> Seque
     """The first `settings.unlabeled` cases in random order; smaller sets are nested in larger."""
     if not 0 <= settings.unlabeled <= len(unlabeled):
         raise InputError(
-            f"split.unlabeled is {settings.unlabeled}, but there are {len(unlabeled)} unlabeled "
-            "training cases. Use that number or fewer; 0 means all."
+            f"split.unlabeled is {settings.unlabeled}, but the number of unlabeled training cases "
+            f"is {len(unlabeled)}. Use that number or fewer; 0 means all."
         )
     if not settings.unlabeled:
         return unlabeled
@@ -172,7 +176,7 @@ def split_fold(
 
     unlabeled = training(split.unlabeled)
     left_out = len(split.unlabeled) - len(unlabeled)
-    note = f"{left_out} unlabeled cases belong to subjects of this fold and are not used."
+    note = f"Not used: {count_noun(left_out, 'unlabeled case')} of subjects of this fold."
     return replace(
         split,
         labeled=training(split.labeled),
@@ -187,7 +191,7 @@ def check_folds(settings: SplitSettings, cases: int, subjects: int) -> None:
     if settings.folds < 2:
         raise InputError(f"--folds {settings.folds}: cross-validation needs 2 folds or more.")
     if settings.folds > subjects:
-        of_cases = "" if cases == subjects else f" with {cases} cases"
+        of_cases = "" if cases == subjects else f" with {count_noun(cases, 'case')}"
         remedy = f"Use {subjects} or fewer." if subjects > 1 else "Label more, or omit --folds."
         raise InputError(
             f"--folds {settings.folds} exceeds the number of labeled subjects, "
@@ -221,8 +225,8 @@ def take_subjects(pool: list[Case], count: int) -> tuple[list[Case], list[Case]]
     """The subjects of the first `count` cases, with all their cases, and the rest."""
     if count > len(pool):
         raise InputError(
-            f"cannot hold out {count} cases: only {len(pool)} labeled cases are left. Lower "
-            "--validation or --test."
+            f"cannot hold out {count_noun(count, 'case')}: the number of labeled cases left is "
+            f"{len(pool)}. Lower --validation or --test."
         )
     subjects = {case.subject for case in pool[:count]}
     taken = [case for case in pool if case.subject in subjects]

@@ -15,7 +15,7 @@ from segpl.engine.acceleration import WARM_UP
 from segpl.engine.device import synchronize
 from segpl.engine.meter import Meter
 from segpl.engine.trainer import MOST_STEPS, Trainer, TrainSettings
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.methods.base import Method
 
 FEWEST_STEPS = 100
@@ -78,7 +78,7 @@ def affordable_steps(budget: Budget, speed: TrainingSpeed, settings: TrainSettin
         given = format_duration(budget.seconds)
         subject = f"the default time of {given}" if budget.is_default else f"--time '{given}'"
         raise InputError(
-            f"{subject} allows {steps} steps ({speed}), but training "
+            f"{subject} allows {count_noun(steps, 'step')} ({speed}), but training "
             f"needs at least {FEWEST_STEPS}. Use --time '{needed}' or more, or choose the number "
             "of steps with --steps."
         )

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from segpl.engine.adam import Adam
-from segpl.errors import DivergedError, InputError, MissingFileError
+from segpl.errors import DivergedError, InputError, MissingFileError, count_noun
 from segpl.files import write_atomically
 
 FORMAT = 1
@@ -143,9 +143,9 @@ def load_weights(module: nn.Module, checkpoint: Checkpoint, source: Path) -> Non
         )
         key = different[0]
         raise InputError(
-            f"{source} belongs to another network: {len(different)} weights differ, such as "
-            f"'{key}' ({given.get(key, 'absent')} in the file, {wanted.get(key, 'absent')} here). "
-            "Use the network, method and plan of that run."
+            f"{source} belongs to another network: {count_noun(len(different), 'difference')}, "
+            f"such as '{key}' ({given.get(key, 'absent')} in the file, {wanted.get(key, 'absent')} "
+            "here). Use the network, method and plan of that run."
         )
     module.load_state_dict(checkpoint.weights)
 

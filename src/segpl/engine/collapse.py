@@ -126,9 +126,9 @@ class CollapseWatch:
             return None
         self.has_warned = True
         return (
-            f"step {step}: the pseudo-labels leave out nearly everything ({percent(kept)} is used), so "
-            "the network learns nothing from the unlabeled images. Lower the confidence, or the "
-            "mean of the threshold prior."
+            f"step {step}: the pseudo-labels leave out nearly everything ({percent(kept)} is "
+            "used), so the network learns nothing from the unlabeled images. Lower the "
+            "confidence, or the mean of the threshold prior."
         )
 
 

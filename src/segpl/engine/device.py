@@ -13,7 +13,7 @@ from torch import nn
 
 from segpl.data.cache import cache_root
 from segpl.data.pool import available_memory
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.networks import convolution
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -37,8 +37,8 @@ def choose_device(name: str) -> torch.device:
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"--device {name} does not exist: there are {torch.cuda.device_count()} GPUs, starting "
-            "at cuda:0."
+            f"--device {name} does not exist: torch finds "
+            f"{count_noun(torch.cuda.device_count(), 'GPU')}, starting at cuda:0."
         )
     return device
 

@@ -105,9 +105,9 @@ class Processes(CropShares):
         if crops % self.count:
             fitting = self.count * (crops // self.count + 1)
             raise InputError(
-                f"a batch of {crops} labeled crops cannot be split equally over {self.count} "
-                f"processes. Use --set train.batch={fitting}, or a number of processes that "
-                f"divides {crops}."
+                f"a batch of {count_noun(crops, 'labeled crop')} cannot be split equally over "
+                f"{self.count} processes. Use --set train.batch={fitting}, or a number of "
+                f"processes that divides {crops}."
             )
 
     def share(self, value: Shared | None = None) -> Shared:

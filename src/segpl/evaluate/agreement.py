@@ -55,12 +55,14 @@ def agreement_summary(record: NetworkAgreement) -> str:
             "too long. Raise train.agreement to allow more time."
         )
     count = len(record.cases)
+    agreement = _agreement(record)
+    confidence = _lowest_and_mean(
+        "{name} is predicted with a mean probability of {value:.2f}",
+        {name: one.confidence for name, one in record.classes.items()},
+    )
     findings = [
-        _agreement(record),
-        _lowest_and_mean(
-            "{name} is predicted with a mean probability of {value:.2f}",
-            {name: one.confidence for name, one in record.classes.items()},
-        ),
+        agreement,
+        confidence,
         *(
             f"{name} was found in {one.found or 'none'} of them"
             for name, one in record.classes.items()
@@ -74,7 +76,8 @@ def agreement_summary(record: NetworkAgreement) -> str:
             f" The pseudo-label threshold ended at {record.threshold:.2f} "
             f"(standard deviation {record.threshold_std:.2f})."
         )
-    return f"{text} {NOTE if len(record.networks) > 1 else SINGLE_NETWORK_NOTE}"
+    note = NOTE if agreement else SINGLE_NETWORK_NOTE if confidence else ""
+    return f"{text} {note}".rstrip()
 
 
 def _agreement(record: NetworkAgreement) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from segpl.data.manifest import MANIFEST
 from segpl.data.prepare import class_indices
 from segpl.data.readers import read_image
-from segpl.errors import InputError, name_some
+from segpl.errors import InputError, count_noun, name_some
 from segpl.evaluate.pairing import (
     Pairing,
     pair_cases,
@@ -110,7 +110,8 @@ def case_scores(
     channels = 1 if len(classes) == 2 else len(classes)
     if len(probability) != channels:
         raise InputError(
-            f"case {case}: the probabilities have {len(probability)} channels, but the "
+            f"case {case}: the probabilities have "
+            f"{count_noun(len(probability), 'channel')}, but the "
             f"{len(classes)} classes {', '.join(classes)} need {channels}. Predict again."
         )
     asked, answers = questions(probability, label)

@@ -15,7 +15,7 @@ from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subf
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
 from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
-from segpl.errors import InputError, MissingFileError, name_some
+from segpl.errors import InputError, MissingFileError, count_noun, name_some
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,8 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
         if mask is None:
             example = f", for example {files[0].name}" if files else ""
             raise MissingFileError(
-                f"case {case} has no region: {folder} contains {len(files)} masks{example}, but "
+                f"case {case} has no region: {folder} contains "
+                f"{count_noun(len(files), 'mask')}{example}, but "
                 "none of this name. Add it, or evaluate without a region."
             )
         found[case] = mask

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from segpl.errors import MissingFileError, count_noun
 from segpl.data.masks import in_areas
+from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import empty_policy
 from segpl.files import csv_text, read_table, write_text
 

@@ -91,9 +91,9 @@ def bootstrap_means(
     If every seed has its own cases, each resampled seed resamples among its own.
 
     Percentile intervals of few values are too narrow. In 1,000 simulations with 20 cases, nominal
-    95 % intervals covered the truth 91 % of the time with 2 seeds, 92 % with 3 and 95 % with 10 when
-    cases vary more than seeds (standard deviations 0.03 and 0.01), but 55 %, 75 % and 90 % when only
-    seeds vary.
+    95 % intervals covered the truth 91 % of the time with 2 seeds, 92 % with 3 and 95 % with 10
+    when cases vary more than seeds (standard deviations 0.03 and 0.01), but 55 %, 75 % and 90 %
+    when only seeds vary.
     """
     # sorted: the order of rows in a file must not matter
     seeds = sorted(values)

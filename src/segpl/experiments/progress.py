@@ -12,6 +12,7 @@ from rich.live import Live
 
 from segpl.display import plain_console
 from segpl.durations import format_rounded
+from segpl.errors import count_noun
 from segpl.report.tables import Table, mean_and_std, print_table, render_table
 
 
@@ -86,7 +87,8 @@ def status_table(runs: Sequence[RunStatus], left: str = "") -> Table:
         return [str(count) if count else "" for count in shown]
 
     states = [run.state for run in runs]
-    note = f"{states.count('done')} of {len(runs)} runs done, {states.count('running')} running"
+    note = f"{states.count('done')} of {count_noun(len(runs), 'run')} done"
+    note += f", {states.count('running')} running"
     note += f", {failed} failed" if (failed := states.count("failed")) else ""
     errors = [f"\n{run.title}: {run.error}" for run in runs if run.state == "failed"]
     return Table(

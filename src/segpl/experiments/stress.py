@@ -11,7 +11,7 @@ from segpl.data.cache import Volume, load_volumes
 from segpl.data.masks import largest_note
 from segpl.display import bar, say
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.experiments.stress_inputs import (
     ATTACKS,
     StressedRun,
@@ -75,8 +75,9 @@ def prepare_volumes(tested: StressedRun, *, quiet: bool) -> list[Volume]:
     names = [case.name for case in tested.cases]
     if not quiet and (seen := set(tested.run.split.labeled) & set(names)):
         say(
-            f"note: {len(seen)} of {len(names)} cases share their name with a labeled training "
-            f"case of {tested.name}. Their scores do not measure performance on new scans.",
+            f"note: named like a labeled training case of {tested.name}: {len(seen)} of "
+            f"{count_noun(len(names), 'case')}. Their scores do not measure performance on new "
+            "scans.",
             style="yellow",
         )
     with bar(f"preprocessing the cases of {tested.name}", len(names), quiet=quiet) as advance:

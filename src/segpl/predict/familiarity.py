@@ -19,7 +19,7 @@ from segpl.data.geometry import reorient_axes
 from segpl.data.plan import Plan
 from segpl.data.readers import Grid
 from segpl.engine.device import autocast, memory_format
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, count_noun
 from segpl.files import read_record, write_json
 from segpl.networks.network import Network
 from segpl.predict.window import pad_to_patch, window_box
@@ -273,5 +273,6 @@ class ScanJudge:
             for case, one in found[:MOST_WARNINGS]
         ]
         if len(found) > MOST_WARNINGS:
-            lines.append(f"{len(found) - MOST_WARNINGS} more scans are unlike the training images.")
+            more = count_noun(len(found) - MOST_WARNINGS, "more scan")
+            lines.append(f"Also unlike the training images: {more}.")
         return lines

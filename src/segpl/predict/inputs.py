@@ -153,7 +153,7 @@ def _planned_channels(case: Case, dataset: Dataset, plan: Plan) -> tuple[Path, .
         files = tuple(files[names.index(name)] for name in plan.channels)
     if len(files) not in (1, len(plan.channels)):
         raise InputError(
-            f"case {case.name} has {len(files)} images "
+            f"case {case.name} has {count_noun(len(files), 'image')} "
             f"({', '.join(path.name for path in files)}), but the run was trained on "
             f"{len(plan.channels)}: {', '.join(plan.channels)}. Pass the images by name."
         )

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from segpl.data.arrays import image_in_memory, labels_like
 from segpl.display import bar, say
+from segpl.errors import count_noun
 from segpl.predict.inference import Inference, PredictedImage, predict_image
 from segpl.predict.inputs import Job
 from segpl.predict.options import PredictOptions
@@ -48,8 +49,9 @@ class PreparedRun:
         trained_on = list(seen.values()).count("training")
         if trained_on and not quiet:
             say(
-                f"note: {trained_on} of {len(jobs)} inputs share their name with a labeled "
-                "training case. Their scores do not measure performance on new scans.",
+                f"note: named like a labeled training case: {trained_on} of "
+                f"{count_noun(len(jobs), 'input')}. Their scores do not measure performance on new "
+                "scans.",
                 style="yellow",
             )
         try:

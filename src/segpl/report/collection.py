@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, mark_reconstruction
+from segpl.errors import InputError, count_noun, mark_reconstruction
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.statistics import BySeed
 from segpl.report.run_record import UNREADABLE, RunRecord, read_run, reason
@@ -175,7 +175,7 @@ def _label(run: RunRecord, key: Mapping[str, Any], others: Sequence[Mapping[str,
     differing = [name for name in key if any(other.get(name) != key[name] for other in others)]
     shown = [f"{name.split('.', 1)[1]}={key[name]}" for name in differing[:MAX_NAMED]]
     if len(differing) > MAX_NAMED:
-        shown.append(f"{len(differing) - MAX_NAMED} more settings, as in {run.name}")
+        shown.append(f"{count_noun(len(differing) - MAX_NAMED, 'more setting')}, as in {run.name}")
     name = mark_reconstruction(run.method) if run.is_reconstruction else run.method
     return f"{name} ({', '.join(shown)})" if shown else name
 

@@ -66,7 +66,7 @@ def how_compared(found: Sequence[Difference]) -> str:
     if seeds == 1:
         text += " There is only one seed: another training run may differ by more."
     elif 1 < seeds < FEW_SEEDS:
-        text += f" With only {seeds} seeds the intervals tend to be too narrow."
+        text += f" With only {count_noun(seeds, 'seed')} the intervals tend to be too narrow."
     if cases and smallest_p(cases, len(found)) >= SIGNIFICANCE:
         text += f" With {count_noun(cases, 'case')}, p cannot reach {SIGNIFICANCE}."
     return text

@@ -115,7 +115,7 @@ def prediction_note(folder: RunFolder, checkpoint: str) -> str:
     if kept:
         notes.append(
             f"Keeping only the largest component of {', '.join(kept)}, because every training "
-            "label has a single one. --largest none keeps all components."
+            "label has a single one. `segpl predict --largest none` keeps all components."
         )
     if overruled:
         notes.append(
@@ -125,7 +125,7 @@ def prediction_note(folder: RunFolder, checkpoint: str) -> str:
     if few:
         notes.append(
             f"Keeping all components of {', '.join(few)}, because fewer than {FEWEST_SUBJECTS} "
-            "labeled subjects show it. If you know the anatomy, use --largest."
+            "labeled subjects show it. If you know the anatomy, use `segpl predict --largest`."
         )
     return " ".join(notes)
 

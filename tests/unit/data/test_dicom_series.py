@@ -145,7 +145,7 @@ def test_duplicate_slices_are_named(tmp_path):
     series = make_series()
     series[3].ImagePositionPatient = series[1].ImagePositionPatient
     message = refusal(save(series, tmp_path))
-    assert "1 duplicate slice(s)" in message
+    assert "1 duplicate slice:" in message
     assert "several echoes" in message
 
 

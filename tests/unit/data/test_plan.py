@@ -116,7 +116,7 @@ def test_json_without_a_table_is_rejected(path, content):
         ({"dims": 4}, "dims is 4"),
         ({"patch": [32, 32]}, r"patch \(32, 32\) must have 3 numbers"),
         ({"strides": [[2, 2, 0]]}, "every row of strides must have 3 positive numbers"),
-        ({"channels": ["CT", "PET"]}, "2 channels but 1 normalizations"),
+        ({"channels": ["CT", "PET"]}, "channels and normalization have 2 and 1 entries"),
         ({"classes": {"background": 0}}, "the background and at least one more class"),
         ({"patch": [32, 32, 0]}, "patch, spacing, width, batch and lr must be positive"),
         ({"patch": [32, 30, 8]}, r"axis 1 has 30, .* multiple of 4\. Use 32"),

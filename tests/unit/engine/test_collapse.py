@@ -122,9 +122,9 @@ def test_warning_names_a_lost_class():
     words = words_of(*[FINE] * 3, *[HALF] * 7)
     assert [number for number, said in enumerate(words, start=1) if said] == [8]
     assert words[7] == (
-        "step 8: the pseudo-labels have lost class 'Posterior' (0.00 %, compared with 2.60 % in the "
-        "labels). The unlabeled images now teach the network to miss it. Lower method.alpha, or "
-        "ramp it up later."
+        "step 8: the pseudo-labels have lost class 'Posterior' (0.00 %, compared with 2.60 % in "
+        "the labels). The unlabeled images now teach the network to miss it. Lower method.alpha, "
+        "or ramp it up later."
     )
 
 
@@ -167,8 +167,8 @@ def test_guard_pauses_for_one_class_until_it_is_back():
     assert "lost class 'Posterior'" in words[4]
     assert "weight is 0 until" in words[4]
     assert words[6] == (
-        "step 7: the pseudo-labels are back in range (class 'Posterior' 2.50 %, compared with 2.60 % "
-        "in the labels) and used again."
+        "step 7: the pseudo-labels are back in range (class 'Posterior' 2.50 %, compared with "
+        "2.60 % in the labels) and used again."
     )
 
 

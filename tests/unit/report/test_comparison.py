@@ -25,7 +25,8 @@ def difference(mean: float, low: float, high: float, p: float = 0.01, **changes:
     [
         (
             difference(0.013, 0.004, 0.021),
-            "a scores 0.013 Dice higher than b (95 % CI +0.004 to +0.021; higher in 18 of 20 cases; "
+            "a scores 0.013 Dice higher than b (95 % CI +0.004 to +0.021; higher in 18 of 20 "
+            "cases; "
             "p = 0.010).",
         ),
         (

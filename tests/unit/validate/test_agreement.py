@@ -255,6 +255,12 @@ class TestSummary:
             "networks can agree, be confident, and still be wrong."
         )
 
+    def test_names_no_agreement_if_none_was_measured(self):
+        lost = ClassAgreement(0, None, None, None)
+        assert agreement_summary(self.record("student", "teacher", liver=lost)) == (
+            "On 2 unlabeled cases: liver was found in none of them."
+        )
+
     def test_single_network_has_confidence_but_no_agreement(self):
         liver = ClassAgreement(2, None, None, 0.95)
         assert agreement_summary(self.record(liver=liver)) == (

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.dicom.header import read_header
-from segpl.errors import UnusableFileError, errors_naming
+from segpl.errors import UnusableFileError, count_noun, errors_naming
 from segpl.files import BoundedFile
 
 MOST_FRAMES = 100_000
@@ -220,7 +220,8 @@ def _slice_distance(name: str, planes: Sequence[Plane], normal: Vector) -> float
     if steps.min() < SAME_POSITION:
         count = int((steps < SAME_POSITION).sum())
         raise UnusableFileError(
-            f"{name} has {count} duplicate slice(s): {between(int(steps.argmin()))} have the same "
+            f"{name} has {count_noun(count, 'duplicate slice')}: {between(int(steps.argmin()))} "
+            "have the same "
             "position",
             "Keep one file per position. A series with several echoes, phases or b-values must be "
             "split into one series for each.",

@@ -23,7 +23,7 @@ from segpl.data.layouts.content import Content, list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import parse_patterns
 from segpl.display import say
-from segpl.errors import InputError, MissingFileError, UserError, name_some
+from segpl.errors import InputError, MissingFileError, UserError, count_noun, name_some
 from segpl.files import read_toml
 from segpl.registry import Registry
 
@@ -150,7 +150,11 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
         f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
     )
     count = len(content.files)
-    found = f" None of its {count} images has a label with a similar name." if count else ""
+    found = (
+        f" None of its {count_noun(count, 'image')} has a label with a similar name."
+        if count
+        else ""
+    )
     needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
@@ -162,8 +166,11 @@ def describe_patterns(dataset: Dataset) -> str:
     """What the patterns of a dataset match, as lines for the terminal."""
     patterns = parse_patterns(dataset.layout)
     labels = sum(case.label is not None for case in dataset.cases)
-    rows = [("image", f"{one.text}  ({len(dataset.cases)} files)") for one in patterns.images]
-    rows.append(("label", f"{patterns.label.text}  ({labels} files)"))
+    rows = [
+        ("image", f"{one.text}  ({count_noun(len(dataset.cases), 'file')})")
+        for one in patterns.images
+    ]
+    rows.append(("label", f"{patterns.label.text}  ({count_noun(labels, 'file')})"))
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
     rows += [
         (kind, f"{len(cases)}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
@@ -249,7 +256,7 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
     matches = [pattern.search(case.name) for case in cases]
     if not any(match and match[1] for match in matches):
         raise InputError(
-            f"--subject '{subject}' matches none of the {len(cases)} case names, for example "
+            f"--subject '{subject}' matches none of the case names, for example "
             f"'{cases[0].name}'. Change it so that its group matches a part of them."
         )
     return tuple(

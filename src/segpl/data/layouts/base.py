@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.readers import stem_of, suffix_of
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.files import convert_record, read_record
 
 UNLABELED_FOLDERS = ("unlabelled", "unlabeled")
@@ -146,11 +146,12 @@ def same_name_error(first: Path, second: Path) -> InputError:
 def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
     if not orphans:
         return
-    more = f" ({len(orphans) - 1} more labels have none either)" if len(orphans) > 1 else ""
+    others = len(orphans) - 1
+    more = f" (nor does any image fit {count_noun(others, 'more label')})" if others else ""
     example = f", for example {images[0].name}" if images else ""
     raise InputError(
-        f"label {orphans[0]} has no image of the same name{more}. Found {len(images)} "
-        f"images{example}. Add the image, or remove the label."
+        f"label {orphans[0]} has no image of the same name{more}. Found "
+        f"{count_noun(len(images), 'image')}{example}. Add the image, or remove the label."
     )
 
 

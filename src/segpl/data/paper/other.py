@@ -33,7 +33,7 @@ from segpl.data.plan import Plan
 from segpl.data.prepare import class_indices
 from segpl.data.readers import grid_difference, read_case_label, read_image
 from segpl.data.split import outside_subjects, shuffled_by_subject, take_subjects
-from segpl.errors import InputError
+from segpl.errors import InputError, count_noun
 from segpl.types import IGNORE
 
 VolumeCut = Literal["slabs", "slices", "whole"]  # how an experiment divides a volume into samples
@@ -83,7 +83,7 @@ def prepare_other(
     }
     if not budgets:
         raise InputError(
-            f"{source} has {sum(found)} samples to label, but the experiment needs "
+            f"{source} has {count_noun(sum(found), 'sample')} to label, but the experiment needs "
             f"{min(needed.values())}. Use fewer other cases with --set paper.data.unlabeled=N."
         )
     classes = {name: index for index, name in enumerate(plan.classes)}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import PAPER_WIDTH, choose_kernels, choose_strides
 from segpl.data.stored import write_npy
-from segpl.errors import InputError, MissingFileError, name_some
+from segpl.errors import InputError, MissingFileError, count_noun, name_some
 from segpl.files import write_atomically, write_json
 
 Item = TypeVar("Item")
@@ -77,8 +77,9 @@ def draw_roles(cases: Sequence[str], data: PaperData) -> dict[str, CaseRole]:
 def require_cases(found: int, needed: int) -> None:
     if found < needed:
         raise InputError(
-            f"the folder has {found} cases, but the experiment needs {needed}. Unpack all of them, "
-            "or use fewer with --set paper.data.test=N or paper.data.unlabeled=N."
+            f"the folder has {count_noun(found, 'case')}, but the experiment needs {needed}. "
+            "Unpack all of them, or use fewer with --set paper.data.test=N or "
+            "paper.data.unlabeled=N."
         )
 
 

@@ -26,7 +26,7 @@ from segpl.data.readers import (
     stem_of,
 )
 from segpl.data.summary import CaseSummary, review_order
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, count_noun
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
 from segpl.report.page.gallery import READ_ERRORS, CaseRequest, MaskRequest
 from segpl.report.page.slices import AnyArray, CaseArrays, MaskArrays
@@ -158,7 +158,8 @@ class RunCases:
             require_grid(name, "probabilities", image.grid, grid)
             if len(image.array) != self.plan.outputs:
                 raise InputError(
-                    f"case {name}: the probabilities have {len(image.array)} channels, but the "
+                    f"case {name}: the probabilities have "
+                    f"{count_noun(len(image.array), 'channel')}, but the "
                     f"plan has {self.plan.outputs}."
                 )
             found[name] = calibration_of(image.array, truth)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from segpl.data.readers import Grid
-from segpl.errors import UserError
+from segpl.errors import UserError, count_noun
 from segpl.report.page.slices import (
     LAYERS,
     CaseArrays,
@@ -144,8 +144,8 @@ def make_gallery(
                 ),
             )
     order = sorted(shown)
-    count = f"{left_out} of {len(requests)} cases"
-    too_many = f"{count} are left out to limit the size of the page." if left_out else ""
+    count = f"{left_out} of {count_noun(len(requests), 'case')}"
+    too_many = f"Left out, to limit the size of the page: {count}." if left_out else ""
     return Gallery(
         tuple(shown[place] for place in order),
         tuple(replace(tile, case=order.index(tile.case)) for tile in tiles),

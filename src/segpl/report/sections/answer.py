@@ -79,8 +79,8 @@ def answer_without_scores(found: RunCollection) -> Answer:
         return Answer(first, (*rest, NO_TEST))
     cases = len(run.split.labeled) if run.split else 0
     trained = (
-        f"The training set of {run.label} has {cases} labeled and {len(run.split.unlabeled)} "
-        "unlabeled cases. "
+        f"The training set of {run.label} has {cases} labeled and "
+        f"{count_noun(len(run.split.unlabeled), 'unlabeled case')}. "
         if alone and cases and run.split
         else ""
     )
