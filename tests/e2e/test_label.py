@@ -234,6 +234,105 @@ def test_browser_without_webgl_gets_an_explanation(tmp_path, monkeypatch):
         assert page.run("document.getElementById('save').disabled")
 
 
+@IN_BROWSER
+@pytest.mark.slow
+def test_every_listed_key_works(tmp_path, monkeypatch):
+    """Each key of the help changes what can be seen, or asks before it does."""
+    data, labels = write_ct(tmp_path / "data"), tmp_path / "labels"
+    monkeypatch.chdir(tmp_path)
+
+    def seen() -> tuple[Any, ...]:
+        page.screenshot(tmp_path / "page.png")
+        return (tmp_path / "page.png").read_bytes(), page.run("window.asked")
+
+    with served(data, "--labels", labels) as (address, _), chromium(tmp_path, webgl=True) as page:
+        page.open(address, width=1400)
+        page.wait("document.body.dataset.ready === 'c2'")
+        page.run("window.asked = 0; window.confirm = () => { window.asked += 1; return false; }")
+        page.press("a")
+        stroke(page, "volume", 0.5, 0.5)
+        click(page, "#help-button")
+        keys = page.run("[...document.querySelectorAll('#keys kbd')].map(one => one.textContent)")
+        shoot(page, "keys")
+        page.press("?")
+        assert len(set(keys)) == len(keys)
+        assert set("tbefv1zimacsr?dk[]ophw-+<>gx.,nj") < set(keys)
+        assert "u" not in keys  # no prediction, so no uncertainty
+        first = ["e", "v", "f", "b", "[", "]", "o", "p", "-", "+", "<", ">", "w", "g", "g"]
+        middle = ["ArrowUp", "ArrowDown", ".", ",", "h", "h", "c", "s", "r", "a", "d", "x", "i"]
+        for key in (*first, *middle):
+            before = seen()
+            page.press(key)
+            time.sleep(0.15)  # until it is painted
+            assert seen() != before, key
+        page.press("z")
+        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        with np.load(labels / ".segpl" / "drafts" / "c2.npz") as draft:
+            assert not draft["indices"].any()
+        for key, name in (("n", "c3"), ("j", "c2"), ("k", "c3"), ("Enter", "none")):
+            page.press(key)
+            page.wait(f"document.body.dataset.ready === '{name}'")
+        assert states(page)["c2"] == "skipped"
+        assert states(page)["c3"] == "labeled"
+        page.press("t")
+        page.wait("document.getElementById('train').textContent === 'Stop'")
+        page.press("t")
+        page.wait("document.getElementById('train').textContent === 'Train'")
+        assert page.complaints() == []
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
+    data, labels = (
+        make_dataset(tmp_path / "data", dims=2, side=32, unlabeled=4),
+        tmp_path / "labels",
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def middle(part: str) -> tuple[float, float]:
+        box = page.run(f"document.querySelector('{part}').getBoundingClientRect().toJSON()")
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, server):
+        page.open(address)
+        page.wait("document.body.dataset.ready === 'u0'")
+        page.drag(middle("[data-tool=eraser]"))  # the key belongs to the page, not to this button
+        for repeated in (False, True, True):
+            page.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", autoRepeat=repeated)
+            page.wait("document.body.dataset.ready === 'u1'")
+        assert states(page)["u1"] == "unlabeled"
+        # letters after a choice in a list choose no other entry
+        page.run("document.getElementById('preset').focus()")
+        page.run("document.getElementById('preset').dispatchEvent(new Event('change'))")
+        page.press("b")
+        assert page.run("document.querySelector('[data-tool=pen]').ariaPressed") == "true"
+        # a pixel stays under the pointer while the picture is enlarged
+        x, y = middle("#paper")
+        wheel = {"type": "mouseWheel", "x": x + 40, "y": y - 30, "deltaX": 0, "deltaY": -100}
+        before = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        for _ in range(5):
+            page.send("Input.dispatchMouseEvent", **wheel)
+        page.wait(
+            "document.getElementById('paper').getBoundingClientRect().width > "
+            f"{2.4 * before['width']}"
+        )
+        after = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        for axis, size, at in (("x", "width", x + 40), ("y", "height", y - 30)):
+            shares = [(at - box[axis]) / box[size] for box in (before, after)]
+            assert shares[0] == pytest.approx(shares[1], abs=0.5 / 32)
+        page.press("v")
+        page.drag((x, y), (x + 20, y + 10))
+        moved = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        assert moved["x"] - after["x"] == pytest.approx(20, abs=2)
+        assert moved["y"] - after["y"] == pytest.approx(10, abs=2)
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+        page.wait("document.getElementById('banner-text').textContent.startsWith('No connection')")
+        assert page.run("document.getElementById('stage').inert")
+        shoot(page, "lost")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

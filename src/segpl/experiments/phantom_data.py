@@ -14,6 +14,7 @@ from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
 from segpl.errors import InputError
+from segpl.files import write_json
 from segpl.settings import resolve
 
 LABELED, UNLABELED, TEST = 2, 16, 8  # lung vessels
@@ -49,6 +50,8 @@ def make_pelvis(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, 
     """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
     data, plan = folder / "data", folder / "plan.json"
     counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
+    if not (data / "complete").exists():
+        write_json(data / "labels.json", {"background": 0, "prostate": 255})
     generate_once(data, pelvis_phantom, counts, seed, quiet=quiet)
     sections = {"data": {"path": str(data)}}
     write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)

@@ -54,7 +54,6 @@ class LabelServer(ThreadingHTTPServer):
     """Serves one session; `port` 0 takes the first free one of a few."""
 
     daemon_threads = True
-    allow_reuse_address = False  # a port in use must be an error
 
     def __init__(self, session: Session, port: int = 0) -> None:
         self.session = session
@@ -115,7 +114,8 @@ class LabelRequest(BaseHTTPRequestHandler):
         names = (f"{ADDRESS}:{self.server.port}", f"localhost:{self.server.port}")
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if host not in names:  # another name that leads here belongs to another site
-            raise RefusedError(HTTPStatus.FORBIDDEN, "wrong host")
+            why = "wrong host. Open localhost or 127.0.0.1, with the port of the server."
+            raise RefusedError(HTTPStatus.FORBIDDEN, why)
         if origin is not None and origin != f"http://{host}":
             raise RefusedError(HTTPStatus.FORBIDDEN, "wrong origin")
         path, _, query = self.path.partition("?")

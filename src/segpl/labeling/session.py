@@ -150,6 +150,7 @@ class Session:
         self.predictions.start(ahead[:PREDICT_AHEAD], self.dims)
         return {
             "scans": scans,
+            "weights": self.predictions.weights,
             "labels": sum(ORDER[str(scan["state"])] == 2 for scan in scans),
             "opened_elsewhere": is_elsewhere,
             "is_overtaken": is_overtaken,
@@ -216,6 +217,7 @@ class Session:
             "start": scan.start,
             "stamp": scan.stamp,
             "draft": scan.draft,
+            "weights": self.predictions.weights,
             "has_uncertainty": scan.uncertainty is not None,
             "versions": len(self.files.versions(scan.case.name)),
             "opened_elsewhere": is_elsewhere,

@@ -101,6 +101,7 @@ def test_plan_of_generated_scans_is_the_same_on_every_machine(tmp_path, monkeypa
         plan = Plan.read(path)
         assert (plan.width, plan.lr, plan.batch) == (8, lr, 2)
         assert len(plan.kernels) == len(plan.strides) + 1 == 4
+        assert list(plan.classes)[1:] == ["prostate" if make is make_pelvis else "foreground"]
 
 
 def test_scans_are_generated_once(tmp_path):

@@ -162,6 +162,18 @@ def test_port_in_use_gives_another_one(client):
     assert client.server.port >= FIRST_PORT
 
 
+def test_stopped_server_starts_again_on_its_port(client):
+    """The system still waits for packets of connections that the server has closed."""
+    first = LabelServer(client.server.session)
+    threading.Thread(target=first.serve_forever, args=(0.01,), daemon=True).start()
+    assert answer(Client(first), f"GET /{first.token}/queue HTTP/1.1")[0] == 200
+    first.shutdown()
+    first.server_close()
+    second = LabelServer(client.server.session, first.port)
+    second.server_close()
+    assert second.port == first.port
+
+
 # what they can read
 
 
@@ -643,6 +655,15 @@ def test_few_scans_stay_in_memory(client):
     client.ask("case/b/mask")
     client.json("case/a/description")
     assert list(client.server.session.scans) == ["b", "a"]  # the one that was used last
+
+
+def test_page_knows_if_a_newer_run_can_predict_its_scan(client, monkeypatch):
+    opened = client.json("case/a/description")["weights"]
+    assert client.json("queue")["weights"] == opened == ""
+    predictions = client.server.session.predictions
+    monkeypatch.setattr(predictions, "start", lambda *_: None)
+    monkeypatch.setattr(type(predictions), "weights", "new")
+    assert client.json("queue")["weights"] == "new"
 
 
 def test_prediction_of_other_weights_is_not_used(client):

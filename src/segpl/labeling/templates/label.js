@@ -7,17 +7,25 @@
   const UNDO = 30; // strokes
   const CT = { brain: [0, 80], "soft tissue": [-160, 240], lung: [-1350, 150], bone: [-200, 800], liver: [-45, 105] };
   const CLASS_KEYS = "123456789";
+  const LOST = "No connection to segpl label. Drawing is paused. If the program has stopped, start it again and open its new address.";
+  const NEWER = "A new run can predict this scan.";
   const ELSEWHERE = "This scan is also open in another window. Draw in one of them only.";
   const state = {
     scan: null, drawing: null, channel: 0, tool: "pen", pen: 1, plane: "multi", queue: [], version: 0, stored: 0, sending: null,
-    force: false, isBusy: false, isOvertaken: false, wanted: "", isTraining: false,
+    force: false, isBusy: false, isOvertaken: false, wanted: "", isTraining: false, isLost: false, damaged: new Set(),
   };
 
   // requests
 
   const request = async (path, options = {}) => {
     const { query = {}, ...rest } = options;
-    const answer = await fetch(`${path}?${new URLSearchParams({ window: WINDOW, ...query })}`, rest);
+    const answer = await fetch(`${path}?${new URLSearchParams({ window: WINDOW, ...query })}`, rest).catch(() => null);
+    if (state.isLost === Boolean(answer)) {
+      state.isLost = !answer;
+      warn(answer ? "" : LOST);
+      updateButtons();
+    }
+    if (!answer) throw new Error(LOST);
     if (answer.ok) return answer;
     const { error } = await answer.json().catch(() => ({ error: answer.statusText }));
     throw Object.assign(new Error(error), { status: answer.status });
@@ -41,7 +49,7 @@
     $("banner-button").textContent = button;
     $("banner-button").onclick = action;
   };
-  const complain = (error) => warn(error.status ? error.message : `${error.message}. Is segpl label still running?`);
+  const complain = (error) => warn(error.message);
   const rgb = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
 
   // a picture on a plain canvas
@@ -71,7 +79,7 @@
       const [down, across] = this.scan.spacing;
       const [high, wide] = [this.height * down, this.width * across];
       const room = $("stage").getBoundingClientRect();
-      const scale = Math.min((room.width - 16) / wide, (room.height - 16) / high);
+      const scale = Math.min((room.width - 16) / wide, (room.height - 16) / high) * (this.scale ?? 1);
       this.canvas.style.width = `${wide * scale}px`;
       this.canvas.style.height = `${high * scale}px`;
     }
@@ -108,8 +116,12 @@
     }
 
     press(event) {
-      if (event.button || state.tool === "move") return;
+      if (event.button) return;
       this.canvas.setPointerCapture(event.pointerId);
+      if (state.tool === "move") {
+        this.grip = [event.clientX, event.clientY];
+        return;
+      }
       this.past = [...this.past, this.mask.slice()].slice(-UNDO);
       this.points = [this.place(event)];
       this.dab(this.points[0]);
@@ -117,6 +129,10 @@
     }
 
     move(event) {
+      if (this.grip) {
+        $("picture").scrollBy(this.grip[0] - event.clientX, this.grip[1] - event.clientY);
+        this.grip = [event.clientX, event.clientY];
+      }
       if (!this.points.length) return;
       const to = this.place(event);
       const from = this.points[this.points.length - 1];
@@ -129,6 +145,7 @@
     }
 
     release() {
+      this.grip = null;
       if (!this.points.length) return;
       if (state.tool === "fill") this.fill(this.points);
       this.points = [];
@@ -171,7 +188,18 @@
       changed();
     }
 
-    setTool() {}
+    zoom(factor, { clientX, clientY } = {}) { // around a place in the window, or the middle
+      const [pane, room] = [$("picture"), $("picture").getBoundingClientRect()];
+      const box = this.canvas.getBoundingClientRect();
+      const place = [clientX ?? room.x + room.width / 2, clientY ?? room.y + room.height / 2];
+      const share = [(place[0] - box.x) / box.width, (place[1] - box.y) / box.height];
+      this.scale = Math.min(16, Math.max(1, (this.scale ?? 1) * factor));
+      this.fit();
+      const moved = this.canvas.getBoundingClientRect();
+      pane.scrollBy(moved.x + share[0] * moved.width - place[0], moved.y + share[1] * moved.height - place[1]);
+    }
+
+    setTool() { this.canvas.style.cursor = state.tool === "move" ? "grab" : "crosshair"; }
     setPlane() {}
     step() {}
     setSize(size) { this.size = size; }
@@ -189,18 +217,24 @@
     if (viewer) return viewer;
     const probe = document.createElement("canvas").getContext("webgl2");
     if (!probe) {
-      throw Object.assign(new Error(
+      throw new Error(
         "This browser has no WebGL2, which volumes need. Turn on hardware acceleration in its settings, or use another browser.",
-      ), { status: 1 });
+      );
     }
+    const details = probe.getExtension("WEBGL_debug_renderer_info");
+    const renderer = probe.getParameter(details?.UNMASKED_RENDERER_WEBGL ?? probe.RENDERER);
+    const isSlow = /swiftshader|llvmpipe|software|basic render/i.test(renderer); // no GPU: seconds for each 3D view
     probe.getExtension("WEBGL_lose_context")?.loseContext();
     viewer = new niivue.Niivue({
       dragAndDropEnabled: false, isRadiologicalConvention: true, loadingText: "", maxDrawUndoBitmaps: UNDO,
-      backColor: [0, 0, 0, 1], crosshairColor: [1, 1, 1, 0.35], isColorbar: false, logLevel: "error",
-      multiplanarShowRender: niivue.SHOW_RENDER?.ALWAYS ?? 1, multiplanarLayout: niivue.MULTIPLANAR_TYPE?.GRID ?? 2,
-      isOrientationTextVisible: true, crosshairGap: 6, crosshairWidth: 0.2, isNearestInterpolation: true,
+      backColor: [0, 0, 0, 1], crosshairColor: [0.35, 0.7, 1, 0.8], fontColor: [1, 0.85, 0.3, 1], logLevel: "error",
+      multiplanarShowRender: niivue.SHOW_RENDER[isSlow ? "NEVER" : "ALWAYS"], multiplanarLayout: niivue.MULTIPLANAR_TYPE.GRID,
+      isOrientationTextVisible: true, crosshairGap: 6, crosshairWidth: 0.3, crosshairWidthUnit: "percent", isNearestInterpolation: true,
     });
     await viewer.attachToCanvas($("volume"));
+    viewer.onLocationChange = ({ vox, values }) => {
+      if (vox) $("place").textContent = `voxel ${vox.map((one) => one + 1).join(", ")}: ${Number(values[0]?.value ?? 0).toFixed(1)}`;
+    };
     viewer.onDrawingChanged = (action) => { if (action === "draw" || action === "undo") changed(); };
     return viewer;
   };
@@ -218,6 +252,7 @@
     async load(image, mask) {
       const { nv, scan } = this;
       nv.closeDrawing();
+      await this.setUncertainty(null);
       for (const volume of [...nv.volumes]) nv.removeVolume(volume);
       await nv.loadFromArrayBuffer(image, "scan.nii");
       nv.createEmptyDrawing();
@@ -229,6 +264,7 @@
       const [R, G, B, A] = [0, 1, 2, 3].map((band) => colors.map((color) => color[band]));
       nv.setDrawColormap({ R, G, B, A, labels: scan.classes.map((one) => one.name) });
       nv.refreshDrawing(true);
+      nv.setPan2Dxyzmm([0, 0, 0, 1]);
       this.center();
     }
 
@@ -247,6 +283,7 @@
       const middle = this.scan.shape.map((size, axis) => (count ? sums[axis] / count : (size - 1) / 2));
       this.nv.scene.crosshairPos = middle.map((place, axis) => (Math.round(place) + 0.5) / this.scan.shape[axis]);
       this.nv.updateGLVolume();
+      this.nv.createOnLocationChange();
     }
 
     get mask() { return this.nv.drawBitmap; }
@@ -260,12 +297,22 @@
     setPlane() {
       const kinds = { axial: 0, coronal: 1, sagittal: 2, multi: 3, render: 4 };
       this.nv.setSliceType(kinds[state.plane]);
+      this.nv.setOpacity(0, state.plane === "render" ? 0.3 : 1); // to see the mask inside
     }
 
     step(by) {
       const move = [0, 0, 0];
       move[this.axis] = by;
       this.nv.moveCrosshairInVox(...move);
+    }
+
+    zoom(factor) { // around the crosshair
+      const { scene } = this.nv;
+      const [x, y, z, before] = scene.pan2Dxyzmm;
+      const after = Math.min(16, Math.max(1, before * factor));
+      const place = this.nv.frac2mm(scene.crosshairPos);
+      const pan = [x, y, z].map((one, axis) => one + (before - after) * place[axis]);
+      this.nv.setPan2Dxyzmm(after === 1 ? [0, 0, 0, 1] : [...pan, after]);
     }
 
     setSize(size) { this.nv.opts.penSize = size; }
@@ -279,15 +326,11 @@
 
     async setUncertainty(bytes) {
       const { nv } = this;
-      if (nv.volumes.length > 1) nv.removeVolume(nv.volumes[1]);
-      if (bytes) {
+      if (bytes && nv.volumes.length < 2) {
         await nv.loadFromArrayBuffer(bytes, "uncertainty.nii");
-        const map = nv.volumes[nv.volumes.length - 1];
-        Object.assign(map, { cal_min: 25, cal_max: 255 });
-        nv.setColormap(map.id, "warm");
-        nv.setOpacity(nv.volumes.length - 1, 0.6);
+        Object.assign(nv.volumes[1], { cal_min: 25, cal_max: 255, colormap: "warm" });
       }
-      nv.updateGLVolume();
+      if (nv.volumes.length > 1) nv.setOpacity(1, bytes ? 0.6 : 0); // 3D shows a map even after its removal
     }
 
     undo() { this.nv.drawUndo(); }
@@ -375,7 +418,7 @@
         say(`Strokes stored at ${new Date().toLocaleTimeString()}`);
       })
       .catch((error) => {
-        if (error.status !== 409) return say(`Not stored: ${error.message}. Trying again.`);
+        if (error.status !== 409) return say(state.isLost ? "Not stored yet" : `Not stored: ${error.message}`);
         if (state.scan !== scan) return;
         state.stored = version; // the server has kept them
         overtake(error.message);
@@ -400,7 +443,7 @@
   const flush = async () => {
     await settle();
     await store();
-    if (state.stored !== state.version) throw new Error(`${state.scan.name} stays open: its last strokes are not stored yet`);
+    if (state.stored !== state.version) throw new Error(`${state.scan.name} stays open: its last strokes are not stored yet.`);
   };
   addEventListener("beforeunload", (event) => { if (state.stored !== state.version) event.preventDefault(); });
 
@@ -467,9 +510,10 @@
       state.drawing = scan.dims === 3 ? await Volume.open(scan, image, mask) : new Picture(scan, image, mask);
       show(scan);
     } catch (error) {
+      if (error.status) state.damaged.add(name); // not the next one again
       state.drawing?.close();
       Object.assign(state, { drawing: null, scan: null });
-      $("empty").textContent = error.message;
+      $("empty").textContent = "This scan cannot be shown.";
       complain(error);
     }
     showQueue();
@@ -518,8 +562,8 @@
   };
 
   const nextName = (after) => {
-    const open = state.queue.filter((one) => one.name !== after && ["predicted", "unlabeled"].includes(one.state));
-    return open[0]?.name;
+    const isOpen = (one) => one.name !== after && !state.damaged.has(one.name) && ["predicted", "unlabeled"].includes(one.state);
+    return state.queue.find(isOpen)?.name;
   };
   const finish = async (name) => {
     Object.assign(state, { scan: null, version: 0, stored: 0 });
@@ -530,7 +574,7 @@
     state.drawing?.close();
     state.drawing = null;
     $("name").textContent = $("start").textContent = "";
-    $("empty").textContent = "Every scan has a label or was skipped.";
+    $("empty").textContent = "No scan is left: each one has a label, was skipped or cannot be read.";
     $("empty").hidden = false;
     document.body.dataset.ready = "none";
   };
@@ -552,6 +596,7 @@
     await flush();
     await post(ofCase(name, "skip"));
     await finish(name);
+    say(`Skipped ${name}`);
   });
   const discard = () => busily(async () => {
     const { name, draft } = state.scan;
@@ -564,8 +609,8 @@
   });
   const updateButtons = () => {
     for (const id of ["save", "skip", "discard"]) $(id).disabled = !state.scan || state.isBusy;
-    for (const id of ["undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy || state.isOvertaken;
-    $("stage").inert = state.isBusy || state.isOvertaken;
+    for (const id of ["undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy || state.isOvertaken || state.isLost;
+    $("stage").inert = state.isBusy || state.isOvertaken || state.isLost;
   };
 
   // the queue and training
@@ -596,6 +641,8 @@
     });
     const isSame = items.length === $("queue").children.length && items.every((item, at) => item === $("queue").children[at]);
     if (!isSame) $("queue").replaceChildren(...items);
+    if (showQueue.scan !== state.scan) $("queue").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+    showQueue.scan = state.scan;
   };
 
   const plot = (svg, points, xName, yName) => {
@@ -622,11 +669,12 @@
     $("training-state").textContent = training.is_running
       ? `Training${training.fold ? ` fold ${training.fold}` : ""}${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
       : last
-        ? `The run ${last.folder} was trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(3)}`}.`
+        ? `Run ${last.folder}: trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(3)}`}.`
           + (labels > last.labels ? ` ${labels - last.labels} new.` : "")
-        : "No run yet. Label a few scans from empty masks, then train: later masks start from predictions.";
+        : `No run yet. ${labels ? "" : "Label a few scans from empty masks. "}After training, masks start from predictions.`;
     $("train").textContent = training.is_running ? "Stop" : "Train";
     $("train").disabled = !training.is_running && !labels;
+    $("steps").disabled = $("folds").disabled = training.is_running;
     plot($("curve"), curve, "step", "labeled loss");
     plot($("dice"), rounds.filter((one) => one.dice !== null).map((one) => [one.labels, one.dice]), "labels", "expected Dice");
     $("advice").hidden = !training.advice;
@@ -650,9 +698,11 @@
         warn("Another window or program has saved a label of this scan.", "Show it", discard);
       } else if (isShown && found.is_overtaken) {
         if (!state.isOvertaken) overtake("Another window has drawn on this scan.");
+      } else if (isShown && !now.stamp && !now.has_draft && !state.version && found.weights !== state.scan.weights) {
+        warn(NEWER, "Show its mask", () => open(state.scan.name));
       } else if (found.opened_elsewhere) {
         if ($("banner").hidden) warn(ELSEWHERE);
-      } else if ($("banner-text").textContent === ELSEWHERE) {
+      } else if ([ELSEWHERE, NEWER].includes($("banner-text").textContent)) {
         warn("");
       }
       showQueue();
@@ -677,6 +727,7 @@
     input.dispatchEvent(new Event("input"));
   };
   const cycle = () => {
+    if (!state.scan) return;
     const names = [...$("preset").options].map((option) => option.value);
     choosePreset(names[(names.indexOf($("preset").value) + 1) % names.length]);
   };
@@ -697,7 +748,7 @@
     const bytes = $("uncertainty").checked ? await getBytes(ofCase(scan.name, "uncertainty")) : null;
     if (state.drawing === drawing) await drawing.setUncertainty(bytes);
   };
-  const EXTRA_KEYS = { // keys without a button of their own
+  const EXTRA_KEYS = { // keys without a button: words, action, and the control that must be shown
     "[": ["smaller pen", () => nudge("size", -1)],
     "]": ["larger pen", () => nudge("size", 1)],
     o: ["less opacity", () => nudge("opacity", -0.1)],
@@ -708,11 +759,13 @@
     "+": ["brighter", () => nudge("level", -0.05)],
     "<": ["more contrast", () => nudge("width", -0.05)],
     ">": ["less contrast", () => nudge("width", 0.05)],
-    u: ["uncertainty", () => { $("uncertainty").checked = !$("uncertainty").checked; showUncertainty(); }],
-    g: ["next channel", () => { const list = $("channel"); list.selectedIndex = (list.selectedIndex + 1) % list.length; list.dispatchEvent(new Event("change")); }],
+    u: ["uncertainty", () => { $("uncertainty").checked = !$("uncertainty").checked; showUncertainty().catch(complain); }, "uncertainty-choice"],
+    g: ["next channel", () => { const list = $("channel"); list.selectedIndex = (list.selectedIndex + 1) % list.length; list.dispatchEvent(new Event("change")); }, "channel-choice"],
     x: ["cross-validate when training", () => { $("folds").checked = !$("folds").checked; }],
-    ArrowUp: ["next slice", () => state.drawing?.step(1)],
-    ArrowDown: ["previous slice", () => state.drawing?.step(-1)],
+    ".": ["zoom in", () => state.drawing?.zoom(1.2)],
+    ",": ["zoom out", () => state.drawing?.zoom(1 / 1.2)],
+    ArrowUp: ["next slice", () => state.drawing?.step(1), "planes"],
+    ArrowDown: ["previous slice", () => state.drawing?.step(-1), "planes"],
     n: ["next scan in the list", () => neighbor(1)],
     j: ["previous scan in the list", () => neighbor(-1)],
   };
@@ -722,7 +775,8 @@
   const help = () => {
     const shown = [...document.querySelectorAll("[data-key]")].filter((button) => !button.closest("[hidden]"));
     const rows = shown.map((button) => [button.dataset.key, button.textContent]);
-    rows.push(...Object.entries(EXTRA_KEYS).map(([key, [words]]) => [key, words]));
+    const others = Object.entries(EXTRA_KEYS).filter(([, [, , control]]) => !control || !$(control).hidden);
+    rows.push(...others.map(([key, [words]]) => [key, words]));
     $("keys").replaceChildren(...rows.map(([key, words]) => {
       const row = document.createElement("tr");
       row.innerHTML = "<td><kbd></kbd></td><td></td>";
@@ -734,18 +788,22 @@
   };
   addEventListener("keydown", (event) => { // before NiiVue, which has keys of its own
     const isTyping = event.target.matches("input[type=number], select");
+    if (event.key === "?" && $("help").open) return $("help").close();
     if (isTyping || event.ctrlKey && event.key !== "z" || event.metaKey && event.key !== "z" || event.altKey || $("help").open) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const button = [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key && !one.closest("[hidden]"));
-    const isOnButton = key === "Enter" && event.target.matches("button") && event.target !== document.body;
+    const isOnButton = key === "Enter" && event.target.matches("button");
     if (isOnButton) return;
     if (button || EXTRA_KEYS[key]) {
       event.preventDefault();
-      if (button) button.click();
-      else EXTRA_KEYS[key][1]();
+      if (!button) EXTRA_KEYS[key][1]();
+      else if (!event.repeat) button.click(); // a key held too long saves one scan only
     }
     event.stopImmediatePropagation();
   }, { capture: true });
+  // keys belong to the page after a click, not to what was clicked
+  addEventListener("click", (event) => { if (event.detail) event.target.closest("button")?.blur(); });
+  for (const list of document.querySelectorAll("select")) list.addEventListener("change", () => list.blur());
   for (const button of document.querySelectorAll("[data-tool]")) button.onclick = () => choose({ tool: button.dataset.tool });
   for (const button of document.querySelectorAll("[data-plane]")) button.onclick = () => choose({ plane: button.dataset.plane });
   $("undo").onclick = () => state.drawing?.undo();
@@ -761,6 +819,12 @@
   $("skip").onclick = skip;
   $("discard").onclick = discard;
   $("train").onclick = train;
+  $("stage").addEventListener("wheel", (event) => { // before NiiVue, where the wheel moves through the slices
+    if (!event.ctrlKey && state.scan?.dims !== 2) return;
+    event.preventDefault();
+    event.stopPropagation();
+    state.drawing?.zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, event);
+  }, { capture: true, passive: false });
   addEventListener("resize", () => state.drawing?.fit());
 
   titles();
