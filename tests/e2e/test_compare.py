@@ -215,36 +215,6 @@ def test_repeated_comparison_trains_a_run_that_failed_before_its_first_step(
     assert [row["error"] for row in rows_of(out)] == ["", ""]
 
 
-def test_one_method_may_have_its_own_settings(segpl, pictures, tmp_path):
-    out = tmp_path / "out"
-    own = ("--set", "methods.segpl.alpha=0.7", "--set", "methods.segpl.network.dropout=0.3")
-    answer = segpl("compare", pictures, *BASIC, *own, "--out", out)
-    assert answer.code == 0, answer.err
-    ours, theirs = (
-        (run_of(out, f"{name}-0") / "config.toml").read_text() for name in ("segpl", "supervised")
-    )
-    assert "dropout = 0.3" in ours
-    assert "alpha = 0.7" in ours
-    assert "dropout = 0.0" in theirs
-
-
-def test_supervised_training_gets_no_more_labels_than_the_others(segpl, tmp_path):
-    data = make_dataset(tmp_path / "data", dims=2, labeled=12, unlabeled=0, test=0)
-    options = (*FAST, "--seeds", 0, "--test", 2)
-    few = ("--methods", "segpl", "--labeled", 2, "--out", tmp_path / "few")
-    answer = segpl("compare", data, *options, *few)
-    assert answer.code == 0, answer.err
-    first, second = (
-        split_of(tmp_path / "few", run)["labeled"] for run in ("supervised-0", "segpl-0")
-    )
-    assert first == second
-    assert len(first) == 2
-    full = ("--methods", "ensemble", "--labeled", 0, "--out", tmp_path / "all")
-    answer = segpl("compare", data, *options, *full)
-    assert answer.code == 0, answer.err
-    assert len(split_of(tmp_path / "all", "supervised-0")["labeled"]) == 10
-
-
 def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
     own = ("--set", "methods.segpl.split.test=3", "--labeled", 3, "--test", 2)
     answer = segpl("compare", many, *BASIC, *own, "--out", tmp_path / "out")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SHORT, edited, make_dataset, train_runs, write_picture
+from conftest import SHORT, edited, make_dataset, train_runs
 from PIL import Image
 
 import segpl as library
@@ -47,17 +47,6 @@ def run(made) -> Path:
 @pytest.fixture
 def copy(made, tmp_path) -> Path:
     return Path(shutil.copytree(made / "run", tmp_path / "run"))
-
-
-def test_each_labeled_case_is_held_out_once(run):
-    whole = read(run / "split.json")
-    splits = [read(run / f"fold-{number}" / "split.json") for number in range(COUNT)]
-    assert sorted(name for split in splits for name in split["validation"]) == whole["labeled"]
-    for split in splits:
-        assert sorted(split["labeled"] + split["validation"]) == whole["labeled"]
-        assert split["unlabeled"] == whole["unlabeled"]
-        assert split["test"] == whole["test"] == ["t0"]
-    assert whole["validation"] == []
 
 
 def test_held_out_masks_are_the_default_prediction_of_the_last_checkpoint(made, run, tmp_path):
@@ -248,21 +237,6 @@ def test_folds_are_suggested_until_they_exist(segpl, made, tmp_path):
     assert "To estimate the expected Dice" not in again.out + again.err
 
 
-def test_a_held_out_label_does_not_affect_training(segpl, made, run, tmp_path):
-    """With the label inverted, the score changes and the training does not."""
-    data = Path(shutil.copytree(made / "data", tmp_path / "data"))
-    held_out = read(run / "fold-0" / "split.json")["validation"][0]
-    path = data / "labeled" / "lbls" / f"{held_out}.png"
-    write_picture(path, 1 - np.asarray(Image.open(path)))
-    fold = ("--set", f"split.folds={COUNT}", "--set", "split.fold=0")
-    options = (*FAST, *fold, "--plan", run / "plan.json", "--out", tmp_path / "fold")
-    answer = segpl("train", data, *options)
-    assert answer.code == 0, answer.err
-    one, two = run / "fold-0", tmp_path / "fold"
-    assert (one / "log.csv").read_bytes() == (two / "log.csv").read_bytes()
-    assert (one / "validation.csv").read_bytes() != (two / "validation.csv").read_bytes()
-
-
 @pytest.mark.parametrize(("options", "suggests"), [((), True), (("--validation", 1), False)])
 def test_a_run_without_scores_suggests_cross_validation(train, tmp_path, options, suggests):
     data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
@@ -296,11 +270,6 @@ class TestErrors:
         assert words in answer.err
         assert not out.exists()
 
-    def test_an_existing_run_needs_resume(self, segpl, made, run):
-        answer = segpl("train", made / "data", *FAST, "--folds", 2, "--out", run)
-        assert answer.code == 1
-        assert "already contains a run. Resume it with --resume" in answer.err
-
     def test_another_number_of_folds(self, segpl, copy):
         answer = segpl("train", "--out", copy, "--resume", "--folds", 2)
         assert answer.code == 1
@@ -325,12 +294,6 @@ class TestErrors:
         answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
         assert answer.code == 1
         assert "have changed since" in answer.err
-
-    def test_a_second_process_in_the_same_folder(self, segpl, copy):
-        with RunFolder(copy).locked():
-            answer = segpl("train", "--out", copy, "--resume", "--folds", COUNT)
-        assert answer.code == 1
-        assert "another process is training in" in answer.err
 
     def test_damaged_scores_of_a_fold(self, segpl, copy):
         (copy / "fold-1" / "validation.csv").write_text("step,case\n6,a0\n")

@@ -149,15 +149,6 @@ def test_option_overrides_the_decision(segpl, run, tmp_path):
         assert np.array_equal(found > 0, largest_component(plain > 0))
 
 
-def test_unknown_class_is_an_error(segpl, run, tmp_path):
-    answer = segpl("predict", run, "--out", tmp_path / "masks", "--largest", "foregroun")
-    assert answer.code == 1
-    assert "no foreground class named 'foregroun'. Did you mean 'foreground'?" in answer.err
-    answer = segpl("predict", run, "--out", tmp_path / "masks", "--largest", "foreground", "none")
-    assert answer.code == 1
-    assert "--largest all and --largest none take no other classes" in answer.err
-
-
 def test_masks_with_and_without_post_processing_are_not_mixed(segpl, run, tmp_path):
     out = tmp_path / "masks"
     assert segpl("predict", run, "--out", out, "--largest", "none").code == 0

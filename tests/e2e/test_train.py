@@ -128,13 +128,6 @@ def test_second_start_reads_no_scan_and_loads_no_package_it_does_not_use(train, 
     assert second.stdout.strip() == ""
 
 
-def test_seed_and_augmentation_change_the_log(train, pictures, tmp_path):
-    options = {"default": (), "seed": ("--seed", 1), "plain": PLAIN}
-    for name, given in options.items():
-        train(pictures, *ANY, *given, "--out", tmp_path / name)
-    assert len({log_of(tmp_path / name) for name in options}) == len(options)
-
-
 def test_edited_plan_is_used_and_repeated(segpl, volumes, tmp_path):
     plan = tmp_path / "plan.json"
     assert segpl("plan", volumes, "--out", plan).code == 0

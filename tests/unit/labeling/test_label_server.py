@@ -6,7 +6,6 @@ import gzip
 import http.client
 import json
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -578,23 +577,11 @@ def test_training_gets_the_current_labels_and_a_fold_for_each_subject(client, ro
     assert "two subjects" in client.refusal("train?folds=1", b"")[1]
 
 
-def test_closing_stops_the_training(client):
-    session = client.server.session
-    session.rounds.process = subprocess.Popen(["sleep", "60"])
-    session.rounds.stop()
-    assert not session.rounds.is_training
-
-
 def test_test_cases_are_not_shown(client):
     session = client.server.session
     first, *others = session.dataset.cases
     session.dataset = replace(session.dataset, cases=(replace(first, is_test=True), *others))
     assert [one["name"] for one in client.json("queue")["scans"]] == ["b", "c"]
-
-
-def test_cross_validation_needs_two_subjects(client):
-    status, why = client.refusal("train?folds=1", b"")
-    assert (status, "two subjects" in why) == (400, True)
 
 
 def test_label_of_another_shape_is_an_error(client, root):
