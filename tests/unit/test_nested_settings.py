@@ -59,12 +59,6 @@ def test_select_known_drops_unknown_settings_and_other_kinds():
     assert select_known(Nested.Settings, {"loss": {"mean": 0.1}, "threshold": 0.4}) == {}
 
 
-def test_nested_config_survives_a_round_trip_through_toml():
-    saved = config(family="beta", grid={"points": 7})
-    assert "[method.threshold]" in saved.as_toml()
-    assert resolve(tomllib.loads(saved.as_toml())) == saved
-
-
 @pytest.mark.parametrize(
     ("threshold", "words"),
     [

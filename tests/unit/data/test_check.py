@@ -161,10 +161,6 @@ class TestCommand:
         words = " ".join(capsys.readouterr().out.split())
         assert options in words
 
-    def test_good_dataset_is_accepted(self, folder, capsys):
-        assert self.check(folder) == 0
-        assert "Ready to train" in capsys.readouterr().out
-
     def test_proposed_layout_is_accepted_and_repeated_in_the_next_command(self, folder, capsys):
         (folder / "images" / "p1-a.npy").rename(folder / "images" / "p1-a_ct.npy")
         (folder / "images" / "p1-b.npy").rename(folder / "images" / "p1-b_ct.npy")

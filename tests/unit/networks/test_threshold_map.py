@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import trainable
 
 from segpl.networks.heads import ThresholdMap
 
@@ -34,19 +33,3 @@ def test_parameters_and_thresholds_are_not_mixed_up():
         given.last.bias.copy_(torch.arange(6.0))
     answer = given(features(2))
     assert answer[:, 0, :, 0, 0].tolist() == [[0, 1, 2], [3, 4, 5]]
-
-
-def test_output_is_float32_under_bfloat16_autocast():
-    with torch.autocast("cpu", torch.bfloat16):
-        assert head(2)(features(2)).dtype == torch.float32
-
-
-def test_images_do_not_influence_each_other():
-    given, image = head(2), features(2)
-    assert torch.allclose(given(image)[:, :1], given(image[:1]), atol=1e-5)
-
-
-def test_every_weight_of_the_head_receives_a_gradient():
-    given = head(3)
-    given(features(3)).square().sum().backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in trainable(given))

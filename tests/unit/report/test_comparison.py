@@ -7,7 +7,7 @@ import pytest
 from records import collect, make_record
 
 from segpl.errors import InputError
-from segpl.evaluate.statistics import Difference, Estimate, compare_with
+from segpl.evaluate.statistics import Difference, Estimate
 from segpl.report.comparison import comparison_table, describe, how_compared
 from segpl.report.sections.questions import Question, answer_question, question_section
 
@@ -146,12 +146,3 @@ def test_page_warns_against_choosing_by_test_scores():
 def test_question_without_a_comparison_is_rejected(changes, words):
     with pytest.raises(InputError, match=words):
         question(**changes)
-
-
-def test_several_methods_are_corrected_by_holm():
-    reference = {0: dict.fromkeys(range(8), 0.5)}
-    better = {0: {case: 0.5 + (case + 1) / 100 for case in range(8)}}
-    alone = compare_with(reference, {"a": better})["a"]
-    both = compare_with(reference, {"a": better, "b": reference})["a"]
-    assert alone.corrected == 2 / 2**8
-    assert both.corrected == 2 * alone.corrected
