@@ -14,9 +14,11 @@ from segpl import assembly
 from segpl.assembly import (
     TrainingVolumes,
     build_sampler,
+    choose_plan,
     require_batch_fits,
 )
 from segpl.data.cache import Volume
+from segpl.data.fingerprint import Fingerprint
 from segpl.data.split import Split
 from segpl.engine.collapse import foreground_shares
 from segpl.errors import InputError
@@ -53,6 +55,18 @@ def sampler(
         config = replace(resolve({}), augment=plain_crops())
         given = TrainingVolumes(volumes, validation, watched)
         return build_sampler(config, split, plan, given, method, device)
+
+
+@pytest.mark.parametrize("given", ["file", "derived"])
+def test_train_batch_replaces_the_batch_of_the_plan(tmp_path, monkeypatch, given):
+    ORGAN_PLAN.write(tmp_path / "plan.json")  # with a batch of 1
+    monkeypatch.setattr(assembly, "derive_plan", lambda *_: ORGAN_PLAN)
+    scan = Fingerprint("a", (9, 9, 9), (1.0,) * 3, "RAS", (None,), None, ())
+    inspection = SimpleNamespace(dims=3, fingerprints={"a": scan})
+    data = {"data": {"plan": str(tmp_path / "plan.json")}} if given == "file" else {}
+    for batch, expected in ((0, 1), (3, 3)):
+        config = resolve({**data, "train": {"batch": batch, "device": "cpu"}})
+        assert choose_plan(config, inspection) == replace(ORGAN_PLAN, batch=expected)
 
 
 def test_unlabeled_cases_are_aligned_with_their_hidden_labels():

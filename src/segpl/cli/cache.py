@@ -1,4 +1,4 @@
-"""List the folders of images in the cache, or remove their prepared scans.
+"""List the datasets in the cache, or remove their prepared scans.
 
 Removing them is safe: training prepares scans again if they are not in the
 cache.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from segpl.data.cache_entries import CachedFolder
+    from segpl.data.cache_entries import CachedDataset, CachedFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.data.cache import cache_root
-    from segpl.data.cache_entries import cached_folders, folder_size
+    from segpl.data.cache_entries import cached_folders, folder_size, group_folders
     from segpl.data.known_cases import fingerprints_file
     from segpl.display import plain_console
 
@@ -46,8 +46,9 @@ def run(args: argparse.Namespace) -> int:
     is_removal = bool(args.remove or args.remove_missing)
     chosen = choose(known, args.remove, args.remove_missing) if is_removal else known
     console = plain_console(soft_wrap=False)
-    if chosen:
-        console.print(table_of(chosen))
+    datasets = group_folders(chosen, root)
+    if datasets:
+        console.print(table_of(datasets))
     kernels = root / "compiled"
     if not is_removal and kernels.is_dir():
         console.print(f"Compiled networks: {size_in_words(folder_size(kernels))}.")
@@ -61,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in chosen:
             one.remove()
-        # the folder of a dataset contains its images, or the folders of its images
-        folders = {folder for one in chosen for folder in (one.folder, one.folder.parent)}
-        for folder in (*folders, *args.remove):
+        for folder in (*(one.path for one in datasets), *args.remove):
             fingerprints_file(folder.expanduser(), root).unlink(missing_ok=True)
         console.print(f"Removed {total}.")
     return 0
@@ -88,21 +87,20 @@ def choose(
     ]
 
 
-def table_of(folders: list[CachedFolder]) -> Table:
+def table_of(datasets: list[CachedDataset]) -> Table:
     from datetime import datetime
 
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("images in", overflow="fold")
+    table.add_column("dataset, or folder of images", overflow="fold")
     for name in ("cases", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("last used", no_wrap=True)
     table.add_column("")
-    for one in sorted(folders, key=lambda one: -one.size):
+    for one in sorted(datasets, key=lambda one: -one.size):
         day = datetime.fromtimestamp(one.last_used).date().isoformat()
-        state = "" if one.exists else "no longer exists"
-        table.add_row(str(one.folder), f"{one.cases:,}", size_in_words(one.size), day, state)
+        table.add_row(str(one.path), f"{one.cases:,}", size_in_words(one.size), day, one.state)
     return table
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.cache import CacheRecord, short_hash
+from segpl.data.known_cases import fingerprints_file
 from segpl.errors import UserError
 from segpl.files import is_partial, read_record, storage_errors
 
@@ -43,6 +44,31 @@ class CachedFolder:
                 folder.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class CachedDataset:
+    path: Path
+    folders: tuple[CachedFolder, ...]  # of its images
+
+    @property
+    def cases(self) -> int:
+        return sum(one.cases for one in self.folders)
+
+    @property
+    def size(self) -> int:
+        return sum(one.size for one in self.folders)
+
+    @property
+    def last_used(self) -> float:
+        return max(one.last_used for one in self.folders)
+
+    @property
+    def state(self) -> str:
+        missing = sum(not one.exists for one in self.folders)
+        if missing in (0, len(self.folders)):
+            return "no longer exists" if missing else ""
+        return f"{missing} of {len(self.folders)} folders no longer exist"
+
+
 def cached_folders(root: Path) -> list[CachedFolder]:
     """The folders of images whose prepared cases are in the cache."""
     found = []
@@ -51,6 +77,20 @@ def cached_folders(root: Path) -> list[CachedFolder]:
         if source := _images_folder(entry, files):
             found.append(_summarize(source, files))
     return found
+
+
+def group_folders(folders: Iterable[CachedFolder], root: Path) -> list[CachedDataset]:
+    """The folders of each dataset together."""
+    groups: dict[Path, list[CachedFolder]] = {}
+    for one in folders:
+        groups.setdefault(inspected_dataset(one.folder, root), []).append(one)
+    return [CachedDataset(path, tuple(found)) for path, found in groups.items()]
+
+
+def inspected_dataset(folder: Path, root: Path) -> Path:
+    """The inspected dataset that contains a folder of images; the folder itself if unknown."""
+    places = (folder, *folder.parents)
+    return next((one for one in places if fingerprints_file(one, root).exists()), folder)
 
 
 def folder_size(folder: Path) -> int:

@@ -57,6 +57,32 @@ def test_datasets_are_listed_with_their_state(root, tmp_path, capsys):
     assert "Compiled networks: 3.0 kB." in text
 
 
+def test_dataset_with_many_folders_of_images_has_one_row(root, tmp_path, capsys):
+    """As in BIDS, and in the same list as a folder that was never inspected."""
+    data = tmp_path / "brains"
+    for name in "de":
+        path = data / f"sub-{name}" / "anat" / f"{name}.npy"
+        path.parent.mkdir(parents=True)
+        np.save(path, np.random.default_rng(0).random((6, 7), np.float32))
+        load_volumes([Case(name, (path,))], PICTURES, labeled=())
+    inspected = fingerprints_file(data, root)
+    inspected.parent.mkdir()
+    inspected.write_text("{}")
+    assert main(["cache"]) == 0
+    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert sorted(row for row in listed if row[1].isdigit()) == [
+        [str(data), "2"],
+        [str(tmp_path / "hearts" / "images"), "2"],
+        [str(tmp_path / "lungs" / "images"), "1"],
+    ]
+    shutil.rmtree(data / "sub-d")
+    assert main(["cache", "--remove-missing"]) == 0
+    assert f"{data} 1 " in " ".join(capsys.readouterr().out.split())
+    assert main(["cache", "--remove", str(data), "--yes"]) == 0
+    assert not list(root.glob("sub-*"))
+    assert not inspected.exists()
+
+
 def test_statistics_of_a_dataset_are_removed_with_it(root, tmp_path):
     kept, removed = (fingerprints_file(tmp_path / name, root) for name in ("hearts", "lungs"))
     kept.parent.mkdir()

@@ -9,7 +9,7 @@ from segpl.engine.trainer import TrainSettings
 from segpl.errors import UserError
 from segpl.experiments import compare
 from segpl.experiments.experiment import Experiment, make_experiment
-from segpl.experiments.jobs import TrainingJob
+from segpl.experiments.jobs import TrainingJob, listed_jobs
 from segpl.methods.base import METHODS
 from segpl.settings import resolve
 
@@ -56,6 +56,36 @@ def test_a_dataset_trains_only_what_its_questions_need():
     phantom, brain = experiment().datasets
     assert experiment().labels_on(phantom) == ["segpl", "low", "table"]
     assert experiment().labels_on(brain) == ["segpl", "low", "high", "table"]
+
+
+def test_only_plans_the_chosen_datasets_and_keeps_others_that_have_scores(tmp_path, monkeypatch):
+    given, planned = experiment(), []
+
+    def plan(found, dataset, folder, **_):
+        planned.append(dataset.name)
+        return listed_jobs(found, dataset, folder)
+
+    def gather(*only: str) -> list[tuple[str, str, int]]:
+        where = {"root": tmp_path, "derive_plans": True, "quiet": True}
+        jobs = compare.gather_jobs(given, tmp_path, only=only, **where)
+        return [(job.dataset, job.label, job.seed) for job in jobs]
+
+    monkeypatch.setattr(compare, "plan_jobs", plan)
+    phantom = [("phantom", label, seed) for seed in (3, 4) for label in ("segpl", "low", "table")]
+    assert gather("phantom") == phantom
+    assert planned == ["phantom"]
+    # one finished run: the others of its dataset are missing parts of the answer
+    (brain,) = (one for one in given.datasets if one.name == "brain")
+    first = listed_jobs(given, brain, tmp_path / "brain")[0].folder
+    first.mkdir(parents=True)
+    (first / "scores.csv").touch()
+    found = gather("phantom")
+    assert planned == ["phantom"] * 2
+    assert found[:6] == phantom
+    labels = ("segpl", "low", "high", "table")
+    assert found[6:] == [("brain", label, seed) for seed in (0, 1, 2) for label in labels]
+    assert gather() == found
+    assert planned[2:] == ["phantom", "brain"]
 
 
 def test_settings_come_from_the_file_the_dataset_and_the_variant_in_this_order():

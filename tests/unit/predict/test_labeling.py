@@ -104,6 +104,24 @@ def test_labels_of_many_classes_need_little_memory(monkeypatch, spacing):
     assert memory.peak + arrays < 5 * array.nbytes
 
 
+def test_maps_of_many_rows_are_copied_and_labeled_in_small_pieces(monkeypatch):
+    """On a GPU, all rows are one part."""
+    plan = replace(PLAN, classes={str(number): number for number in range(3)})
+    part = torch.from_numpy(noise((3, 7, 4, 5))).softmax(0)
+    infer = Inference(position_matters, plan, (), torch.device("cpu"), 0.5)
+    grid, copied = Grid((7, 4, 5), (1.0,) * 3, np.eye(4)), []
+
+    def copy(piece: torch.Tensor) -> np.ndarray:
+        copied.append(piece.shape[1])
+        return piece.numpy()
+
+    monkeypatch.setattr(inference, "finite_array", copy)
+    monkeypatch.setattr(inference, "PIECE_VALUES", 2 * 3 * 4 * 5)
+    labels = infer.label_parts(iter([part]), grid)().labels
+    assert copied == [2, 2, 2, 1]
+    assert labels.tolist() == part.argmax(0).tolist()
+
+
 def test_a_single_channel_is_foreground_above_one_half():
     plan = replace(FLAT_PLAN, classes={"background": 0, "organ": 3})
     chances = np.array([[[0.2, 0.5, 0.51]]], np.float32)
