@@ -142,7 +142,7 @@ def parse_axes(content: Any, source: str) -> Axes:
 def find_setting(name: str, where: str) -> str:
     """The full name of a setting; the section may be left out if only one has it."""
     known = {setting for method in METHODS.names for setting in method_settings(method)}
-    known |= shared_settings()
+    known |= {name for name in resolve({}).leaves() if not name.startswith("method.")}
     full = SHORT_NAMES.get(name, name)
     if full in known:
         return full
@@ -159,8 +159,3 @@ def find_setting(name: str, where: str) -> str:
 def method_settings(method: str) -> set[str]:
     leaves = resolve({"method": {"name": method}}).leaves()
     return {name for name in leaves if name.startswith("method.") and name != "method.name"}
-
-
-@cache
-def shared_settings() -> set[str]:
-    return {name for name in resolve({}).leaves() if not name.startswith("method.")}

@@ -243,7 +243,7 @@ class Session:
     def is_overtaken(self, name: str, window: str, draft: str) -> bool:
         """Whether another window has stored strokes that this one, which read `draft`, lacks."""
         stored = self.draft_stamp(name)
-        return stored not in ("", draft) and not self.windows.has_drawn(window, name)
+        return stored not in ("", draft) and self.windows.drawn.get(name) != window
 
     def save_draft(
         self, name: str, content: bytes, stamp: str, *, window: str = "", draft: str = ""
@@ -262,7 +262,7 @@ class Session:
                     f"stored as {kept}."
                 )
             self.files.save_draft(name, Draft(indices, start, stamp))
-            self.windows.draw(window, name)
+            self.windows.drawn[name] = window
             return self.draft_stamp(name)
 
     def save(

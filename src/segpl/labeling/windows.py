@@ -23,10 +23,3 @@ class Windows:
         if name:
             self.seen[name, window] = now
         return any(case == name and other != window for case, other in self.seen)
-
-    def draw(self, window: str, name: str) -> None:
-        self.drawn[name] = window
-
-    def has_drawn(self, window: str, name: str) -> bool:
-        """Whether the stored strokes of a case are those of this window."""
-        return self.drawn.get(name) == window

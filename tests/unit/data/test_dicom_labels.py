@@ -8,7 +8,6 @@ import highdicom
 import numpy as np
 import pydicom
 import pytest
-import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from generated_dicom import (
     AXIAL,
     SAGITTAL,
@@ -66,17 +65,6 @@ def voxels_in_space(labels: np.ndarray, number: int, series: Series) -> np.ndarr
 def in_order(points: np.ndarray) -> np.ndarray:
     points = np.round(points, 4) + 0.0
     return points[np.lexsort(points.T)]
-
-
-def test_highdicom_finds_the_same_voxels_at_the_same_places(written):
-    files, labels, path = written
-    volume = highdicom.seg.segread(path).get_volume(combine_segments=True)
-    for segment, number in enumerate(list(CLASSES.values())[1:], 1):
-        index = np.argwhere(np.asarray(volume.array) == segment)
-        found = index @ volume.affine[:3, :3].T + volume.affine[:3, 3]
-        np.testing.assert_allclose(
-            in_order(found), voxels_in_space(labels, number, open_series(files)), atol=1e-3
-        )
 
 
 def test_frames_decoded_by_hand_are_the_same_voxels_at_the_same_places(written):
@@ -314,13 +302,3 @@ def test_structures_become_classes_by_name_and_overlaps_are_refused(tmp_path):
 def test_contour_between_slices_is_refused(tmp_path):
     with pytest.raises(UnusableFileError, match=r"'prostate' in .* does not lie on a slice"):
         draw(tmp_path, AXIAL, {"prostate": [(box(1, 1, 4, 4), 1.5)]})
-
-
-def test_simpleitk_reads_the_bits_of_a_segmentation(tmp_path):
-    """A third decoder; it knows frames, not their positions."""
-    files = save(make_series(), tmp_path)
-    labels = mask((16, 12, 5))
-    write_segmentation(tmp_path / "seg.dcm", labels, files, {"background": 0, "prostate": 1})
-    frames = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "seg.dcm")))
-    assert frames.shape == (2, 12, 16)
-    assert (frames != 0).sum() == (labels == 1).sum()

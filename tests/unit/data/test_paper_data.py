@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,13 +54,6 @@ def carve_root(carve_source, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("prepared")
     prepare_carve(carve_source, root, CARVE, list)
     return root
-
-
-def test_cases_have_one_role_each_and_one_of_ten_has_none(carve_source):
-    roles = draw_roles(list(find_carve(carve_source)), CARVE)
-    counts = {role: list(roles.values()).count(role) for role in roles.values()}
-    assert counts == {"labeled": 1, "unlabeled": 2, "validation": 1, "test": 5}
-    assert len(roles) == 9
 
 
 def test_other_seeds_draw_other_cases():
@@ -257,10 +249,3 @@ def test_too_few_cases_are_counted(tmp_path):
     make_brats2018(tmp_path, cases=6)
     with pytest.raises(InputError, match="has 6 cases, but the experiment needs 7"):
         prepare_brats(tmp_path, tmp_path / "out", BRATS, list)
-
-
-def test_dataset_description_lists_what_exists(tmp_path):
-    prepare_task05(make_task05(tmp_path), tmp_path / "out", TASK05, list)
-    listed = json.loads((tmp_path / "out" / "task05" / "dataset.json").read_text())
-    assert listed["labels"] == {"0": "background", "1": "prostate"}
-    assert listed["modality"] == {"0": "T2", "1": "ADC"}

@@ -156,12 +156,6 @@ def test_preparing_needs_little_more_memory_than_its_result(kind, spacing, monke
     assert peak < 2.2 * size
 
 
-def test_preparing_does_not_modify_the_image():
-    image = picture([[1, 2], [3, 6]])
-    prepare_image(image, PLAN)
-    assert image.array.ravel().tolist() == [1, 2, 3, 6]
-
-
 def test_preparing_does_not_modify_a_volume_with_the_orientation_of_the_plan():
     array = np.arange(8, dtype=np.float32).reshape(1, 2, 2, 2)
     prepare_image(
@@ -178,14 +172,6 @@ def test_class_indices_follow_the_order_of_the_plan():
 def test_many_classes_need_two_bytes():
     plan = replace(PLAN, classes={str(number): number for number in range(200)})
     assert prepare_label(label_picture([[199]]), plan).tolist() == [[199]]
-
-
-def test_restore_undoes_the_resampling():
-    grid = Grid((6, 8), (3.0, 0.4), None)
-    shape = prepare_image(
-        Image(np.random.default_rng(0).random((1, 6, 8), np.float32), grid), PLAN
-    ).shape
-    assert restore(np.ones((2, *shape[1:]), np.float32), grid, PLAN).shape == (2, 6, 8)
 
 
 def test_image_is_resampled_to_the_spacing_of_the_plan():

@@ -402,13 +402,6 @@ def test_last_axis_of_a_3d_nifti_is_channels_in_a_2d_dataset(tmp_path):
     assert read_image([path], dims=2).array.shape == (3, 4, 5)
 
 
-def test_mask_of_0_and_255_keeps_its_numbers(tmp_path):
-    values = np.array([[0, 255], [255, 0]], dtype=np.uint8)
-    label = read_label(picture(tmp_path / "a.png", values))
-    assert label.array.dtype == np.int32
-    np.testing.assert_array_equal(label.array, values)
-
-
 def test_npz_gives_its_only_array_under_any_name(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", arr_0=volume(4, 5))
     assert read_image([tmp_path / "a.npz"], dims=2).array.shape == (1, 4, 5)

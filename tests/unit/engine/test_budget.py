@@ -31,12 +31,6 @@ def test_steps_are_the_budget_divided_by_the_step_time():
     assert affordable_steps(Budget(HOUR), TrainingSpeed(0.1), TrainSettings()) == 35_200
 
 
-def test_validation_takes_its_part_of_the_budget():
-    """A validation every 100 steps of 0.1 s takes as long as these steps: half of the steps."""
-    settings = TrainSettings(validate_every=100)
-    assert affordable_steps(Budget(HOUR), TrainingSpeed(0.1, 10.0), settings) == 17_600
-
-
 @pytest.mark.parametrize("every", [0, 500])
 @pytest.mark.parametrize("validation", [0.0, 7.0, 90.0])
 def test_training_ends_within_the_budget_and_uses_most_of_it(every, validation):

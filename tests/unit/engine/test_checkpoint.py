@@ -54,20 +54,6 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_weights_buffers_and_optimizer_survive_bit_by_bit(tmp_path):
-    module, other = layer(), layer()
-    optimizer, fresh = trained(module), adam_for(other)
-    path = tmp_path / "last.safetensors"
-    save_checkpoint(path, step=1, module=module, optimizer=optimizer, facts={})
-    load_weights(other, read_checkpoint(path), path)
-    load_optimizer(fresh, read_checkpoint(path), path)
-    for key, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[key]), key
-    for index, state in optimizer.state.items():
-        for key, value in state.items():
-            assert torch.equal(value, fresh.state[index][key]), key
-
-
 def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
     """A file stores no memory layout, and another layout may round differently."""
     module = layer(4).to(memory_format=torch.channels_last)
@@ -137,16 +123,3 @@ def test_bomb_works(tmp_path):
     """Makes sure that the test above proves something."""
     pickle.loads(pickle.dumps(Bomb(tmp_path / "executed")))
     assert (tmp_path / "executed").read_text() == "executed"
-
-
-def test_interrupted_save_keeps_the_previous_checkpoint(path, monkeypatch):
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = path.read_bytes()
-    monkeypatch.setattr("segpl.engine.checkpoint.save_file", killed)
-    module = layer()
-    with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(path, step=8, module=module, optimizer=trained(module), facts={})
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]

@@ -427,14 +427,6 @@ def test_an_empty_folder_is_an_error(tmp_path):
         find(names(tmp_path / "empty"))
 
 
-def test_overwrite_replaces_a_prediction(tmp_path):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob())
-    (written,) = predict([source], PLAN, tmp_path / "out")
-    written.write_bytes(b"mine")
-    assert predict([source], PLAN, tmp_path / "out", overwrite=True) == [written]
-    assert nibabel.load(written).shape == SHAPE
-
-
 def test_one_channel_in_two_formats_is_an_error(tmp_path):
     folder = names(tmp_path, "x_0000.nii.gz", "x_0000.npy")
     with pytest.raises(InputError, match="two inputs are named 'x_0000'"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_predictor import FLAT_PLAN, PLAN, blob, bright_is_organ, write_nifti
+from test_predictor import PLAN, blob, bright_is_organ, write_nifti
 from tiny import predict_jobs
 
 from segpl.data.manifest import read_manifest
@@ -169,10 +169,3 @@ def test_the_manifest_says_which_cases_were_trained_on(sources, tmp_path):
         "b": "",
         "c": "",
     }
-
-
-def test_pictures_have_areas_in_pixels(tmp_path):
-    np.save(tmp_path / "a.npy", blob((9, 12)))
-    jobs = find_inputs([tmp_path / "a.npy"], FLAT_PLAN, layout="folders")
-    predict_jobs(jobs, bright_is_organ, FLAT_PLAN, tmp_path / "out")
-    assert rows(tmp_path / "out")["a"]["unit"] == "px"

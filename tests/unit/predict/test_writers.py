@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import nibabel
@@ -10,7 +9,6 @@ import SimpleITK as sitk  # noqa: N813 (the name its own manual uses)
 from PIL import Image
 
 from segpl.data.readers import grid_difference, read_image, read_label
-from segpl.errors import StorageError
 from segpl.predict.writers import (
     output_name,
     probabilities_name,
@@ -193,22 +191,3 @@ def test_npz_labels_keep_the_spacing(tmp_path):
     label = read_label(tmp_path / "labels.npz")
     assert np.array_equal(label.array, asymmetric())
     assert label.grid.spacing == (1.0, 2.0, 3.0)
-
-
-def test_a_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
-    like = make_nifti(tmp_path / "image.nii.gz")
-
-    def full(self, path):
-        Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(nibabel.Nifti1Image, "to_filename", full)
-    with pytest.raises(StorageError, match="no space left on the disk"):
-        write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
-    assert [path.name for path in tmp_path.iterdir()] == ["image.nii.gz"]
-
-
-def test_labels_of_a_nifti_with_channels_have_no_channels(tmp_path):
-    like = make_nifti(tmp_path / "image.nii.gz", (4, 5, 6, 2))
-    write_labels(tmp_path / "labels.nii.gz", asymmetric(), like)
-    assert nibabel.load(tmp_path / "labels.nii.gz").shape == (4, 5, 6)
