@@ -129,6 +129,8 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
             small = "[...document.querySelectorAll('#queue small')]"
             page.wait(f"{small}.some(one => one.textContent.length > 12)")  # more than a state
             assert not page.run("document.getElementById('curve').hasAttribute('hidden')")
+            page.wait("document.getElementById('banner-text').textContent.startsWith('A new run')")
+            shoot(page, "new-run")
             # the next scan starts from the prediction of the new run
             other = next(iter(states(page)))
             row = f"#queue li[data-name={other}]"
@@ -513,6 +515,18 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
         left, right = (int(picture.getpixel((middle + by * side, y))) for by in (0.25, -0.25))
         return left, right
 
+    def largest_saturation() -> int:
+        """The largest difference of red and blue in the middle of the view."""
+        page.screenshot(tmp_path / "view.png")
+        box = page.run("document.getElementById('stage').getBoundingClientRect().toJSON()")
+        picture = np.asarray(Image.open(tmp_path / "view.png").convert("RGB")).astype(int)
+        rows, columns = (
+            slice(round(box[start] + 0.3 * box[size]), round(box[start] + 0.7 * box[size]))
+            for start, size in (("y", "height"), ("x", "width"))
+        )
+        part = picture[rows, columns]
+        return int(abs(part[..., 0] - part[..., 2]).max())
+
     def windowed(low: float, high: float, values: tuple[float, float]) -> list[Any]:
         scaled = [min(1, max(0, (value - low) / (high - low))) for value in values]
         return [pytest.approx(255 * one, abs=4) for one in scaled]
@@ -550,6 +564,17 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
             np.load(work / "predictions" / f"{name}.npz") as prediction,
         ):
             np.testing.assert_array_equal(draft["indices"], prediction["indices"])
+        # the uncertainty of a scan does not stay in the 3D view of the next one
+        page.press("u")
+        page.press("r")
+        time.sleep(0.5)
+        assert largest_saturation() > 50
+        page.press("n")
+        page.wait(f"document.body.dataset.ready && document.body.dataset.ready !== '{name}'")
+        time.sleep(0.5)
+        assert largest_saturation() < 20
+        click(page, f"#queue li[data-name={name}] button")
+        page.wait(f"document.body.dataset.ready === '{name}'")
         # another program
         write_mask(data, name)
         page.wait("document.getElementById('banner-text').textContent.includes('saved a label')")

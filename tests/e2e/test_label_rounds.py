@@ -147,6 +147,7 @@ def test_incomplete_round_is_resumed(tmp_path):
     rounds = rounds_in(tmp_path)
     expected = ["train", "--out", str(tmp_path / "runs" / "x-2"), "--resume"]
     assert rounds.command(steps=7) == expected
+    assert rounds.stopped == "x-2"
     assert rounds.command(["case0"], folds=2) == [*expected, "--folds", "2"]
     every = (("case0",), ("case3",), ("case1",), ("case2",), ("case3",))
     Split(*every).write(RunFolder(tmp_path / "runs" / "x-2").split)
@@ -270,6 +271,8 @@ def test_round_without_weights_is_resumed_and_long_curves_are_thinned(tmp_path):
     write_text(folder.log, "step,supervised\n" + "".join(f"{n},0.5\n" for n in range(1, 901)))
     rounds = rounds_in(tmp_path)
     assert 200 <= len(rounds.curve()) <= 400
+    assert rounds.curve()[-1][0] == 900
+    assert rounds.stopped == ""
     assert "--resume" not in rounds.command()
     folder.last.unlink()
     assert "--resume" in rounds.command()

@@ -156,7 +156,7 @@ class Rounds:
             header, *rows = read_csv(self.log) if self.log else [[]]
             column = header.index("supervised")
             points = [(int(row[0]), float(row[column])) for row in rows if len(row) == len(header)]
-            return points[:: max(1, -(-len(points) // MOST_POINTS))]
+            return points[:: -max(1, -(-len(points) // MOST_POINTS))][::-1]
         return []
 
     @property
@@ -166,6 +166,14 @@ class Rounds:
             folder = self.started[-1]
             return resolve(read_config(folder.config), str(folder.config)).train.steps
         return 0
+
+    @property
+    def stopped(self) -> str:
+        """The latest run if it was stopped before its last step."""
+        with suppress(UserError, IndexError):
+            last = self.started[-1]
+            return "" if self.is_training or is_complete(last) else last.path.name
+        return ""
 
     def advice(self) -> str:
         """Whether the last labels have improved the expected Dice."""

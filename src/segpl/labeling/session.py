@@ -330,6 +330,7 @@ class Session:
             "fold": self.rounds.fold,
             "curve": self.rounds.curve(),
             "steps": self.rounds.steps,
+            "stopped": self.rounds.stopped,
             "rounds": [asdict(one) for one in self.rounds.summary()],
             "failure": self.rounds.failure,
             "advice": self.rounds.advice(),

@@ -665,9 +665,11 @@
     const { rounds, curve } = training;
     const last = rounds[rounds.length - 1];
     state.isTraining = training.is_running;
-    const step = curve.length ? curve[curve.length - 1][0] : 0;
+    const step = curve.length ? `${curve[curve.length - 1][0]}${training.steps ? ` of ${training.steps}` : ""}` : "";
     $("training-state").textContent = training.is_running
-      ? `Training${training.fold ? ` fold ${training.fold}` : ""}${step ? `: step ${step}${training.steps ? ` of ${training.steps}` : ""}` : " starts"}`
+      ? `Training${training.fold ? ` fold ${training.fold}` : ""}${step ? `: step ${step}` : " starts"}`
+      : training.stopped
+        ? `Run ${training.stopped} was stopped${step ? ` at step ${step}` : ""}.`
       : last
         ? `Run ${last.folder}: trained on ${last.labels} label${last.labels === 1 ? "" : "s"}${last.dice === null ? "" : `, expected Dice ${last.dice.toFixed(3)}`}.`
           + (labels > last.labels ? ` ${labels - last.labels} new.` : "")
@@ -698,7 +700,7 @@
         warn("Another window or program has saved a label of this scan.", "Show it", discard);
       } else if (isShown && found.is_overtaken) {
         if (!state.isOvertaken) overtake("Another window has drawn on this scan.");
-      } else if (isShown && !now.stamp && !now.has_draft && !state.version && found.weights !== state.scan.weights) {
+      } else if (isShown && !now.stamp && !now.has_draft && !state.version && ![state.scan.weights, ""].includes(found.weights)) {
         warn(NEWER, "Show its mask", () => open(state.scan.name));
       } else if (found.opened_elsewhere) {
         if ($("banner").hidden) warn(ELSEWHERE);
