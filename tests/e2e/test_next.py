@@ -81,25 +81,6 @@ def test_table_shows_case_and_reason(segpl, runs):
     assert advice.split() == f"segpl label {runs / 'data'} {options}".split()
 
 
-def test_disagreement_of_a_single_network_is_refused(segpl, runs):
-    answer = segpl("next", runs / "single", "--rule", "disagreement", "--count", 1)
-    assert answer.code == 1
-    assert "single network, so no networks can disagree. Use --rule entropy," in answer.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--rule", "entropi"], "no ranking rule named 'entropi'. Did you mean 'entropy'?"),
-        (["--count", "0"], "--count is 0, but must be at least 1"),
-    ],
-)
-def test_bad_options_are_refused(segpl, runs, options, message):
-    answer = segpl("next", runs / "teacher", *options)
-    assert answer.code == 1
-    assert message in answer.err
-
-
 def give_label(data, case: str) -> None:
     """Move a scan to the labeled ones, with a label."""
     (data / "unlabeled" / "imgs" / f"{case}.png").rename(data / "labeled" / "imgs" / f"{case}.png")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 
@@ -166,14 +165,3 @@ def test_a_folder_that_is_not_a_run_is_an_error(segpl, made, tmp_path):
     assert "is not a segpl run" in answer.err
     answer = segpl("predict", made, "--out", tmp_path / "masks")
     assert f"Did you mean {made / 'deep'}?" in answer.err
-
-
-def test_scores_have_a_row_per_case_class_and_metric(segpl, made, masks):
-    answer = segpl("evaluate", masks, made / "pictures", "--metrics", "dice", "iou")
-    assert answer.code == 0, answer.err
-    with (masks / "scores.csv").open(newline="") as handle:
-        rows = list(csv.reader(handle))
-    assert [tuple(row[:3]) for row in rows[1:]] == [
-        ("t0", name, metric) for name in ("class-1", "class-2") for metric in ("dice", "iou")
-    ]
-    assert "1 case scored." in answer.out

@@ -143,14 +143,6 @@ def test_default_depends_on_the_device(monkeypatch):
         assert training.default_budget({"train": {"steps": 9}}, name) is None
 
 
-def test_too_short_a_default_says_what_is_enough(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
-    monkeypatch.setattr("segpl.training.measure_speed", lambda *_: TrainingSpeed(50.0))
-    answer = start("run")
-    check_words(answer, "default time of 1h allows 6 steps", "at least 100", "--time '94m|1h34m'")
-    assert not (tmp_path / "run").exists()
-
-
 def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
     monkeypatch.setattr(budget, "MOST_STEPS", 10**9)
