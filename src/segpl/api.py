@@ -91,7 +91,7 @@ def compare(
         device: "auto", "cpu", "cuda" or "cuda:N".
         on: where to train: "local", "ray" or "slurm".
         data: folder that contains the datasets of a TOML file.
-        only: train on these datasets of a TOML file only.
+        only: train only on these datasets of a TOML file.
         overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
         quiet: show no progress.
         jobs: runs to train in parallel; by default one, and on a cluster as many as it has room

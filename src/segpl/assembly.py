@@ -122,8 +122,8 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
     missing = [n for n in (*split.labeled, *split.unlabeled) if n not in known]
     if missing:
         raise MissingFileError(
-            f"no longer in {dataset.root}: {count_noun(len(missing), 'case')} of the split, such "
-            f"as '{missing[0]}'. Restore them, or start a new run."
+            f"{dataset.root} no longer contains {count_noun(len(missing), 'case')} of the split, "
+            f"such as '{missing[0]}'. Restore the files, or start a new run."
         )
     return [known[name] for name in split.labeled] + [
         known[name].without_label() for name in split.unlabeled

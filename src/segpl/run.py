@@ -146,7 +146,7 @@ class Run:
             spacing: voxel size of an array in mm, one number per axis.
             affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
             name: random samples are those for a file of this name.
-            ensemble: as for `predict`, like overlap, samples, by, seed, fast and largest.
+            ensemble: see `predict`, also for overlap, samples, by, seed, fast and largest.
         """
         prepared = self.prepare(PredictOptions(**options), ensemble=ensemble, needs_maps=True)
         return prepared.predict_array(image, spacing=spacing, affine=affine, name=name)

@@ -36,7 +36,7 @@ class CropShares:
 
     Every process draws the random numbers of all crops, but transforms only its own. Images of
     other processes are NaN: a network computes only the outputs of its own crops and gathers the
-    others. A method that combines images, such as mixing, gathers them first.
+    others. A method that combines images, for example by mixing, gathers them first.
     """
 
     own: slice = slice(None)  # the crops of this process

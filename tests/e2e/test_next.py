@@ -116,7 +116,7 @@ def test_missing_scan_is_named(segpl, moved):
     (moved / "data" / "unlabeled" / "imgs" / "u2.png").unlink()
     answer = segpl("next", moved / "teacher")
     assert answer.code == 1
-    assert "no longer in" in answer.err
+    assert "no longer contains" in answer.err
     assert "'u2'" in answer.err
 
 

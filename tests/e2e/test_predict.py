@@ -103,7 +103,7 @@ def test_inputs_with_the_name_of_a_training_case_are_reported(segpl, made, tmp_p
     images = made / "pictures" / "labeled" / "imgs"
     answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
     assert answer.code == 0
-    assert "named like a labeled training case: 2 of 3 inputs" in answer.err
+    assert "trained on labeled cases with the names of 2 of 3 inputs" in answer.err
 
 
 def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):

@@ -91,8 +91,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the number of runs and the expected time, from a few training steps of each "
-        "method; writes no run",
+        help="print the number of runs and the expected time, estimated from a few training steps "
+        "of each method; writes no runs",
     )
     add_engine(parser, "run")
 

@@ -289,7 +289,7 @@ def _foreground_problems(
         if training and number not in present | {0}:
             yield Problem(
                 "",
-                f"class '{name}' ({number}) is in no label ({len(training)} read)",
+                f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
                 "It cannot be learned. Label a case that shows it, or remove the class.",
                 fatal=not present - {0, dataset.ignore},
             )

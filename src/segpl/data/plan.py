@@ -116,7 +116,7 @@ class Plan:
         if len(self.normalization) != len(self.channels):
             yield (
                 f"channels and normalization have {len(self.channels)} and "
-                f"{len(self.normalization)} entries. Give one per channel."
+                f"{len(self.normalization)} entries. Give one normalization per channel."
             )
         if len(self.classes) < 2:
             yield "classes must name the background and at least one more class."

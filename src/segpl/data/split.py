@@ -83,8 +83,8 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     training = {case.subject for case in (*pool, *dataset.unlabeled)}
     if shared := {case.subject for case in dataset.test} & training:
         notes.append(
-            "In the dataset's own test cases and in the training cases: "
-            f"{count_noun(len(shared), 'subject')}, for example '{min(shared)}': scores on them "
+            "The dataset's own test cases and the training cases share "
+            f"{count_noun(len(shared), 'subject')}, for example '{min(shared)}'. Scores on them "
             "say little about new patients."
         )
     unlabeled = outside_subjects(dataset.unlabeled, [*test, *validation])
@@ -95,9 +95,7 @@ def make_split(dataset: Dataset, settings: SplitSettings) -> Split:
     unlabeled += hidden
     kept = limit_unlabeled(unlabeled, settings)
     if left_out := len(unlabeled) - len(kept):
-        notes.append(
-            f"Not used, because of split.unlabeled: {count_noun(left_out, 'unlabeled case')}."
-        )
+        notes.append(f"split.unlabeled leaves out {count_noun(left_out, 'unlabeled case')}.")
     if own := sum(case.images[0].parent.name == TEST_IMAGES for case in kept):
         notes.append(
             f"Unlabeled cases from {TEST_IMAGES}: {own}. If these scans must stay unseen, "
@@ -138,8 +136,8 @@ def labeled_count(dataset: Dataset, settings: SplitSettings, available: int) -> 
         )
     if settings.labeled > available:
         raise InputError(
-            f"--labeled {settings.labeled} exceeds the number of labeled training cases of "
-            f"{dataset.root}, {available} ({len(dataset.labeled)} labeled, "
+            f"--labeled {settings.labeled} exceeds the number of labeled training cases in "
+            f"{dataset.root}: {available} ({len(dataset.labeled)} labeled, "
             f"{len(dataset.labeled) - available} of them held out). Use {available} or fewer."
         )
     return settings.labeled or available
@@ -176,7 +174,7 @@ def split_fold(
 
     unlabeled = training(split.unlabeled)
     left_out = len(split.unlabeled) - len(unlabeled)
-    note = f"Not used: {count_noun(left_out, 'unlabeled case')} of subjects of this fold."
+    note = f"Not used: {count_noun(left_out, 'unlabeled case')} of subjects in this fold."
     return replace(
         split,
         labeled=training(split.labeled),
@@ -225,8 +223,8 @@ def take_subjects(pool: list[Case], count: int) -> tuple[list[Case], list[Case]]
     """The subjects of the first `count` cases, with all their cases, and the rest."""
     if count > len(pool):
         raise InputError(
-            f"cannot hold out {count_noun(count, 'case')}: the number of labeled cases left is "
-            f"{len(pool)}. Lower --validation or --test."
+            f"cannot hold out {count_noun(count, 'case')} with only "
+            f"{count_noun(len(pool), 'labeled case')} left. Lower --validation or --test."
         )
     subjects = {case.subject for case in pool[:count]}
     taken = [case for case in pool if case.subject in subjects]

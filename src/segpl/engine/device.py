@@ -38,7 +38,7 @@ def choose_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"--device {name} does not exist: torch finds "
-            f"{count_noun(torch.cuda.device_count(), 'GPU')}, starting at cuda:0."
+            f"{count_noun(torch.cuda.device_count(), 'GPU')}, numbered from cuda:0."
         )
     return device
 

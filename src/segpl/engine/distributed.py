@@ -2,8 +2,8 @@
 
 Cropping, augmentation, strong views and networks are split: each process computes its share of the
 images and gathers the results of all. Every process draws all random numbers and computes the whole
-loss, so averages over the batch need no changes. Images are not gathered: networks read only the
-own ones. No other module uses `torch.distributed`.
+loss, so averages over the batch need no changes. Images are not gathered: the networks of a
+process read only its own. No other module uses `torch.distributed`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Processes(CropShares):
         if len(set(kinds)) > 1:
             ranks = ", ".join(str(rank) for rank, kind in enumerate(kinds) if kind == "cpu")
             raise InputError(
-                f"the processes of ranks {ranks} found no GPU, but the others did. Train only on "
+                f"some processes found no GPU (rank {ranks}), but the others did. Train only on "
                 "machines with GPUs, or with --device cpu."
             )
         backend = "nccl" if device.type == "cuda" else "gloo"

@@ -105,7 +105,7 @@ def estimate_comparison(
             known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
     unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
     if unknown and not quiet:
-        say("To estimate the time, each method takes a few training steps. Nothing is kept.")
+        say("To estimate the time, each method takes a few training steps, which are discarded.")
     speeds: dict[str, TrainingSpeed] = {}
     with (
         bar("measuring methods", len(unknown), quiet=quiet) as advance,
@@ -129,7 +129,7 @@ def estimate_comparison(
 def measured_seconds(job: TrainingJob, speeds: dict[str, TrainingSpeed]) -> float:
     """Expected training time of a run, from a few steps whose result is discarded.
 
-    `speeds` holds what was measured so far: runs that differ in their labels only take equally
+    `speeds` holds what was measured so far: runs that differ only in their labels take equally
     long.
     """
     config = resolve(job.content)

@@ -75,7 +75,7 @@ def prepare_volumes(tested: StressedRun, *, quiet: bool) -> list[Volume]:
     names = [case.name for case in tested.cases]
     if not quiet and (seen := set(tested.run.split.labeled) & set(names)):
         say(
-            f"note: named like a labeled training case of {tested.name}: {len(seen)} of "
+            f"note: {tested.name} was trained on labeled cases with the names of {len(seen)} of "
             f"{count_noun(len(names), 'case')}. Their scores do not measure performance on new "
             "scans.",
             style="yellow",

@@ -125,7 +125,7 @@ class OutputFolder:
             )
         if (run := self._run_to_protect()) is not None:
             raise InputError(
-                f"{self.path} is inside the run folder {run}, next to its own files. Choose "
+                f"{self.path} is among the run's own files in {run}. Choose "
                 f"another --out, such as {run / 'predictions'}."
             )
         self._protect_inputs(jobs, kinds)

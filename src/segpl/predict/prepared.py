@@ -49,7 +49,7 @@ class PreparedRun:
         trained_on = list(seen.values()).count("training")
         if trained_on and not quiet:
             say(
-                f"note: named like a labeled training case: {trained_on} of "
+                f"note: the run was trained on labeled cases with the names of {trained_on} of "
                 f"{count_noun(len(jobs), 'input')}. Their scores do not measure performance on new "
                 "scans.",
                 style="yellow",

@@ -214,12 +214,12 @@ class TestClasses:
 
     def test_class_in_no_label_is_a_warning(self, folder):
         found = problems(folder.inspect(classes=NAMED | {"cyst": 2}), "", fatal=False)
-        assert "class 'cyst' (2) is in no label (1 read)" in found
+        assert "class 'cyst' (2) occurs in no label (1 read)" in found
 
     def test_no_foreground_in_any_label_is_an_error(self, empty):
         empty.add("a", label=mask())
         inspection = empty.inspect()
-        assert "is in no label (1 read)" in problems(inspection, "", fatal=True)
+        assert "occurs in no label (1 read)" in problems(inspection, "", fatal=True)
         assert "the label has no foreground" in problems(inspection, "a", fatal=False)
 
 

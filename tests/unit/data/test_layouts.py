@@ -384,7 +384,7 @@ class TestSubjects:
         [
             ("(x", "is not a valid regular expression"),
             ("x", "has 0 groups"),
-            ("(z)", "matches none of the case names, for example 'a'"),
+            ("(z)", "matches no case name, for example 'a'"),
         ],
     )
     def test_invalid_pattern_is_rejected(self, tmp_path, pattern, words):

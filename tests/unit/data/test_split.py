@@ -69,10 +69,10 @@ class TestParts:
         assert few.labeled == more.labeled == all_.labeled
         assert set(more.hidden) <= set(more.unlabeled)
         assert more.hidden
-        assert "Not used, because of split.unlabeled: 3 unlabeled cases." in more.notes
+        assert "split.unlabeled leaves out 3 unlabeled cases." in more.notes
         assert all_.notes == ()
         assert split(mixed(8, 4), labeled=3, unlabeled=8).notes == (
-            "Not used, because of split.unlabeled: 1 unlabeled case.",
+            "split.unlabeled leaves out 1 unlabeled case.",
         )
 
     def test_round_trip(self, tmp_path):
@@ -192,7 +192,7 @@ class TestFolds:
 
     def test_unused_unlabeled_cases_are_reported(self):
         part = self.folds(visits(1), 6)[0]
-        assert part.notes == ("Not used: 2 unlabeled cases of subjects of this fold.",)
+        assert part.notes == ("Not used: 2 unlabeled cases of subjects in this fold.",)
         assert len(part.unlabeled) == 6 * 2 + 1 - 2
 
     def test_validation_cases_of_the_run_are_in_no_fold(self):
@@ -218,7 +218,11 @@ class TestFolds:
         (mixed(8), {"labeled": -3}, "--labeled -3: it must be 0 or more"),
         (mixed(8), {"test": -2}, "--test -2: it must be 0 or more"),
         (mixed(8), {"test": 8}, r"none is left to train on\. Lower --validation or --test"),
-        (mixed(8), {"test": 6, "validation": 3}, "cannot hold out 3 cases: .* is 2"),
+        (
+            mixed(8),
+            {"test": 6, "validation": 3},
+            "cannot hold out 3 cases with only 2 labeled cases left",
+        ),
         (mixed(8), {"labeled": 3, "unlabeled": 10}, r"split\.unlabeled is 10, .* is 9"),
         (mixed(9), {"labeled": 5, "folds": 6}, r"--folds 6 exceeds .* 5\. Use 5 or fewer"),
         (visits(3), {"folds": 7}, r"6 with 18 cases\. Use 6 or fewer"),

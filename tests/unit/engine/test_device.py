@@ -56,7 +56,7 @@ def test_missing_gpu_is_rejected(name):
 @pytest.mark.usefixtures("two_gpus")
 def test_gpu_index_out_of_range_is_rejected():
     with pytest.raises(
-        InputError, match="--device cuda:2 does not exist: torch finds 2 GPUs, starting at cuda:0"
+        InputError, match="--device cuda:2 does not exist: torch finds 2 GPUs, numbered from cuda:0"
     ):
         choose_device("cuda:2")
 

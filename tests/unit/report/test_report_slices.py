@@ -171,7 +171,7 @@ def test_cases_stay_within_the_budget_by_fewer_and_smaller_slices(monkeypatch):
     found = gallery(*many, budget=total // 2)
     assert sum(map(len, found.sheets.values())) <= total // 2
     assert found.cases[0].title == "0"
-    assert "Left out, to limit the size of the page: 5 of 6 cases." in found.note
+    assert "To limit its size, the page leaves out 5 of 6 cases." in found.note
     assert gallery(*many, budget=10).cases == ()
 
 

@@ -150,11 +150,7 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
         f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
     )
     count = len(content.files)
-    found = (
-        f" None of its {count_noun(count, 'image')} has a label with a similar name."
-        if count
-        else ""
-    )
+    found = f" Found {count_noun(count, 'image')}, but no label of a similar name." if count else ""
     needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
@@ -256,7 +252,7 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
     matches = [pattern.search(case.name) for case in cases]
     if not any(match and match[1] for match in matches):
         raise InputError(
-            f"--subject '{subject}' matches none of the case names, for example "
+            f"--subject '{subject}' matches no case name, for example "
             f"'{cases[0].name}'. Change it so that its group matches a part of them."
         )
     return tuple(

@@ -147,7 +147,7 @@ def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
     if not orphans:
         return
     others = len(orphans) - 1
-    more = f" (nor does any image fit {count_noun(others, 'more label')})" if others else ""
+    more = f" (the same applies to {count_noun(others, 'more label')})" if others else ""
     example = f", for example {images[0].name}" if images else ""
     raise InputError(
         f"label {orphans[0]} has no image of the same name{more}. Found "

@@ -16,8 +16,8 @@ from segpl.files import write_text
 ENGINES = ("local", "ray", "slurm")
 ERROR_FILE = "error.txt"
 RESTARTED = (
-    "{} was killed, probably because it ran out of memory. It is restarted once, after the others. "
-    "Fewer --jobs need less memory."
+    "{} was killed, probably because it ran out of memory. It will be restarted once, after the "
+    "others. Fewer --jobs use less memory."
 )
 # options that only these engines have
 OPTION_ENGINES = {

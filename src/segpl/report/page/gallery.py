@@ -145,7 +145,7 @@ def make_gallery(
             )
     order = sorted(shown)
     count = f"{left_out} of {count_noun(len(requests), 'case')}"
-    too_many = f"Left out, to limit the size of the page: {count}." if left_out else ""
+    too_many = f"To limit its size, the page leaves out {count}." if left_out else ""
     return Gallery(
         tuple(shown[place] for place in order),
         tuple(replace(tile, case=order.index(tile.case)) for tile in tiles),
