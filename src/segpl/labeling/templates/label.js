@@ -507,6 +507,7 @@
       const scan = await getJson(ofCase(name, "description"));
       const [image, mask] = await Promise.all([getBytes(ofCase(name, "image")), getBytes(ofCase(name, "mask"))]);
       state.drawing?.close();
+      state.drawing = null; // an uncertainty map that arrives now is of the last scan
       state.drawing = scan.dims === 3 ? await Volume.open(scan, image, mask) : new Picture(scan, image, mask);
       show(scan);
     } catch (error) {
@@ -573,7 +574,7 @@
     state.isOvertaken = false;
     state.drawing?.close();
     state.drawing = null;
-    $("name").textContent = $("start").textContent = "";
+    $("name").textContent = $("start").textContent = $("place").textContent = "";
     $("empty").textContent = "No scan is left: each one has a label, was skipped or cannot be read.";
     $("empty").hidden = false;
     document.body.dataset.ready = "none";
@@ -728,6 +729,7 @@
     input.value = Number(input.value) + by;
     input.dispatchEvent(new Event("input"));
   };
+  const tenth = () => 0.1 * Number($("width").value); // of the window: CT presets are narrow
   const cycle = () => {
     if (!state.scan) return;
     const names = [...$("preset").options].map((option) => option.value);
@@ -757,10 +759,10 @@
     p: ["more opacity", () => nudge("opacity", 0.1)],
     h: ["hide or show the mask", hide],
     w: ["next window preset", cycle],
-    "-": ["darker", () => nudge("level", 0.05)],
-    "+": ["brighter", () => nudge("level", -0.05)],
-    "<": ["more contrast", () => nudge("width", -0.05)],
-    ">": ["less contrast", () => nudge("width", 0.05)],
+    "-": ["darker", () => nudge("level", tenth())],
+    "+": ["brighter", () => nudge("level", -tenth())],
+    "<": ["more contrast", () => nudge("width", -tenth())],
+    ">": ["less contrast", () => nudge("width", tenth())],
     u: ["uncertainty", () => { $("uncertainty").checked = !$("uncertainty").checked; showUncertainty().catch(complain); }, "uncertainty-choice"],
     g: ["next channel", () => { const list = $("channel"); list.selectedIndex = (list.selectedIndex + 1) % list.length; list.dispatchEvent(new Event("change")); }, "channel-choice"],
     x: ["cross-validate when training", () => { $("folds").checked = !$("folds").checked; }],
@@ -814,7 +816,7 @@
   $("opacity").oninput = () => state.drawing?.setOpacity(Number($("opacity").value));
   $("level").oninput = $("width").oninput = applyWindow;
   $("preset").onchange = () => choosePreset($("preset").value);
-  $("channel").onchange = () => { if (state.scan) chooseChannel(Number($("channel").value)); };
+  $("channel").onchange = () => { if (state.drawing) chooseChannel(Number($("channel").value)); };
   $("uncertainty").onchange = () => showUncertainty().catch(complain);
   $("help-button").onclick = help;
   $("save").onclick = save;
