@@ -78,11 +78,23 @@ def open_dataset(config: Config) -> Dataset:
     )
 
 
+def open_run_dataset(config: Config, folder: RunFolder) -> Dataset:
+    """The dataset of a run, which may have been moved since."""
+    if not Path(config.data.path).exists():
+        command = shlex.join(["segpl", "train", "NEW_FOLDER", "--out", str(folder.path)])
+        raise MissingFileError(
+            f"the dataset of {folder.path} is not at {config.data.path}. Move it back, or record "
+            f"its new folder: `{command} --resume`."
+        )
+    return open_dataset(config)
+
+
 def prepare_inputs(
     config: Config, folder: RunFolder | None, *, quiet: bool = False
 ) -> TrainingInputs:
     """Split the dataset and plan the training. A resumed run reads its saved split and plan."""
-    dataset = open_dataset(config)
+    is_resumed = folder is not None and folder.config.exists()
+    dataset = open_run_dataset(config, folder) if folder and is_resumed else open_dataset(config)
     if folder and (folder.last.exists() or folder.log.exists()):
         folder.require_run()  # a new plan or split would not fit the weights
     if folder and folder.split.exists():

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import torch
 from numpy.typing import ArrayLike
 
-from segpl.assembly import build_method, open_dataset
+from segpl.assembly import build_method, open_run_dataset
 from segpl.cores import limit_threads
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
@@ -220,7 +220,7 @@ class Run:
                 f"{self.path} has no test cases to predict. Name images or folders, or train with "
                 "--test N to hold some out."
             )
-        dataset = open_dataset(self.config)
+        dataset = open_run_dataset(self.config, self.folder)
         return [Job(name, dataset.case(name).images) for name in self.split.test]
 
 

@@ -20,7 +20,7 @@ from segpl.data.masks import voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.readers import read_image
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError
+from segpl.errors import InputError, MissingFileError
 from segpl.labeling import measures
 from segpl.labeling.measures import ScanMeasures
 from segpl.labeling.ranking import RANKING_RULES, rank_cases
@@ -107,9 +107,18 @@ def test_run_without_unlabeled_scans_says_what_to_add(segpl, tmp_path):
 
 def test_moved_dataset_is_named(segpl, moved):
     (moved / "data").rename(moved / "elsewhere")
-    answer = segpl("next", moved / "teacher")
-    assert answer.code == 1
-    assert f"is not at {moved / 'data'}. Move it back, or correct data.path in" in answer.err
+    run = moved / "teacher"
+    resume = ("train", "--out", run, "--resume")
+    for command in (("next", run), resume):
+        answer = segpl(*command)
+        assert answer.code == 1
+        assert f"is not at {moved / 'data'}. Move it back, or record its new folder" in answer.err
+    trained = load_run(run)
+    tested = replace(trained, split=replace(trained.split, test=trained.split.unlabeled[:1]))
+    with pytest.raises(MissingFileError, match="Move it back, or record its new folder"):
+        tested.test_jobs()  # of `segpl predict` without inputs
+    assert segpl("train", moved / "elsewhere", *resume[1:]).code == 0
+    assert segpl("next", run).code == 0
 
 
 def test_missing_scan_is_named(segpl, moved):

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from segpl.assembly import open_dataset, training_cases
+from segpl.assembly import open_run_dataset, training_cases
 from segpl.data.cache import Volume, load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.masks import Mask, class_index
 from segpl.display import bar
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError
 from segpl.predict.familiarity import network_features
 from segpl.predict.inference import finite_array
 from segpl.predict.samples import Maps, Predict, network_probability
@@ -83,13 +82,7 @@ def measure_pool(
 
 
 def dataset_of(run: Run) -> Dataset:
-    path = Path(run.config.data.path)
-    if not path.exists():
-        raise MissingFileError(
-            f"the dataset of {run.path} is not at {path}. Move it back, or correct data.path in "
-            f"{run.folder.config}."
-        )
-    dataset = open_dataset(run.config)
+    dataset = open_run_dataset(run.config, run.folder)
     training_cases(dataset, run.split)  # raises if cases are missing
     return dataset
 

@@ -52,6 +52,10 @@ class TestDetection:
         touch(tmp_path, "inner/images/a.png", "inner/labels/a.png")
         assert f"Did you mean {tmp_path / 'inner'}?" in rejection(tmp_path)
 
+    def test_folder_of_the_images_is_rejected_with_the_dataset_above(self, tmp_path):
+        touch(tmp_path, "images/a.png", "labels/a.png")
+        assert f"Did you mean {tmp_path}?" in rejection(tmp_path / "images")
+
     def test_wrong_layout_name_is_rejected(self, tmp_path):
         touch(tmp_path, "images/a.png")
         message = rejection(tmp_path, error=UnknownNameError, layout="nnunett")

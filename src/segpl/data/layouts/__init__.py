@@ -151,6 +151,9 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
     )
     count = len(content.files)
     found = f" Found {count_noun(count, 'image')}, but no label of a similar name." if count else ""
+    parent = root.resolve().parent
+    if root.name.lower().startswith("image") and any(one.matches(parent) for one in layouts):
+        return InputError(f"{root} contains only the images. Did you mean {parent}?")
     needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
