@@ -280,7 +280,10 @@ def test_volumes_are_compared_with_those_of_the_labels(unit, size):
         for case, *both in volumes
         for metric, value in zip(("volume", "label_volume"), both, strict=True)
     ]
-    section = volume_section(collect(replace(run, scores=[*run.scores, *scores])))
+    scores.append(Score("a", "x", "volume_error", 0.1))
+    found = collect(replace(run, scores=[*run.scores, *scores]))
+    assert f"{size} error" in methods_table(found).columns
+    section = volume_section(found)
     assert section.tables[0].table.rows[0][:2] == ["segpl", "2.000"]
     assert section.title == f"Predicted and true {size}s"
     assert ("volume" in str(section.text)) == (size == "volume")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from segpl.data.masks import in_areas
 from segpl.errors import count_noun
 from segpl.evaluate.metrics import METRICS, meanings
 from segpl.evaluate.scores import empty_note
@@ -77,7 +78,7 @@ def methods_table(found: RunCollection) -> Table:
             "method",
             metric_title(first, metrics[first]),
             "Dice, 95 % CI",
-            *(metric_title(metric, metrics[metric]) for metric in others),
+            *column_titles(found, others),
             "seeds",
         ],
         rows=rows,
@@ -86,6 +87,13 @@ def methods_table(found: RunCollection) -> Table:
         f"95 % CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
         bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
     )
+
+
+def column_titles(found: RunCollection, metrics: Iterable[str]) -> list[str]:
+    """Headings of columns; the units of other metrics show whether volumes are areas."""
+    units = {score.metric: score.unit for run in found.runs for score in run.scores}
+    names = (metric_title(metric, found.metrics()[metric]) for metric in metrics)
+    return [in_areas(name, units.values()) for name in names]
 
 
 def bold_cells(found: RunCollection, columns: Mapping[str, int]) -> frozenset[tuple[int, int]]:
@@ -102,7 +110,7 @@ def bold_cells(found: RunCollection, columns: Mapping[str, int]) -> frozenset[tu
 
 def runs_table(found: RunCollection, metrics: dict[str, str]) -> Table:
     return Table(
-        columns=["run", *(metric_title(*m) for m in metrics.items()), "method", "seed", "cases"],
+        columns=["run", *column_titles(found, metrics), "method", "seed", "cases"],
         rows=[
             [
                 run.name,
