@@ -207,7 +207,7 @@ def test_task05_runs_once_although_the_command_is_repeated(segpl, tmp_path, monk
 
 
 def test_dry_run_prepares_the_data_and_counts_the_runs(segpl, tmp_path, monkeypatch):
-    monkeypatch.setattr(estimate, "measured_seconds", lambda job: 60.0)
+    monkeypatch.setattr(estimate, "measured_seconds", lambda job, speeds: 60.0)
     data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
     options = (*SMALL["task05"], "--set", "network.width=2", "--dry-run")
     answer = segpl("paper", "task05", "--data", data, "--out", out, *options)
