@@ -377,7 +377,7 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
     [
         ((), "give a dataset or a TOML file, or --phantom"),
         (("DATA", "--phantom"), "give a dataset or a TOML file, or --phantom"),
-        (("DATA", "--methods", "fixmach"), "no method named 'fixmach'"),
+        (("DATA", "--methods", "fixmach"), "error: --methods: no method named 'fixmach'"),
         (("DATA", "--seeds", 1, 1), "give one or more different numbers"),
         (("DATA", "--jobs", 0), "must be at least 1"),
         (("absent.toml",), "absent.toml does not exist"),

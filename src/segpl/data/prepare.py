@@ -27,6 +27,7 @@ from segpl.types import IGNORE
 
 Channel = NDArray[np.float32]  # (*S)
 NO_CLASS = -2  # index of a number that no class has
+MOST_COLORS = 4  # with transparency; more channels of a 2D image are probably slices
 NORMALIZATIONS = ("zscore", "zscore-nonzero", "ct")
 
 
@@ -34,6 +35,11 @@ def prepare_image(image: Image, plan: Plan) -> NDArray[np.float32]:
     """(C, *S) with the plan's orientation and spacing, each channel normalized."""
     channels = len(image.array)
     if channels != len(plan.channels):
+        if plan.dims == 2 and channels > MOST_COLORS:
+            raise InputError(
+                "the image has three axes, but the plan is for 2D images. Use a run that was "
+                "trained on 3D scans."
+            )
         raise InputError(
             f"the image has {count_noun(channels, 'channel')}, but the plan has "
             f"{len(plan.channels)}: {', '.join(plan.channels)}. Give one file with all channels, "

@@ -138,6 +138,7 @@ def make_experiment(
             f"{axes.where}: methods and their settings cannot be axes together with [[questions]]. "
             "Define variants as [methods.NAME] and use them in the questions."
         )
+    reject_unknown(methods, known_labels(variants), "--methods: no method named")
     if not isinstance(asked, list):
         raise InputError(f"{source}: write each question below a line [[questions]].")
     questions = [

@@ -85,6 +85,8 @@ def test_ct_rule_without_a_range_is_rejected():
 def test_wrong_number_of_channels_is_rejected():
     with pytest.raises(InputError, match=r"2 channels, but the plan has 1: T1"):
         prepare_image(picture([[1, 2]], [[1, 2]]), PLAN)
+    with pytest.raises(InputError, match=r"three axes, but the plan is for 2D images"):
+        prepare_image(picture(*[[[1, 2]]] * 5), PLAN)  # the slices of a scan
 
 
 def test_target_spacing_refers_to_the_reoriented_axes():
