@@ -264,7 +264,7 @@ def test_masks_are_not_written_into_a_run_folder(tmp_path):
         predict([source], PLAN, run)
     assert [path.name for path in run.iterdir()] == ["split.json"]
     for inside in ("checkpoints", "checkpoints/new", "tensorboard", "predictions/new"):
-        with pytest.raises(InputError, match=r"is inside the run folder .*run/predictions"):
+        with pytest.raises(InputError, match=r"among the run's own files .*run/predictions"):
             predict([source], PLAN, run / inside)
     predict([source], PLAN, run / "predictions")
     assert {path.name for path in run.iterdir()} == {"split.json", "predictions"}
