@@ -11,6 +11,7 @@ import json
 import math
 import secrets
 import sys
+import traceback
 import zlib
 from collections.abc import Callable
 from hmac import compare_digest
@@ -106,8 +107,8 @@ class LabelRequest(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             raise
         except Exception as error:
+            traceback.print_exc()  # before the answer, which refers to it
             self.send_problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error!r}. See the terminal.")
-            raise
 
     def checked_address(self) -> tuple[list[str], dict[str, str]]:
         """The parts of the address after the token, and its options."""

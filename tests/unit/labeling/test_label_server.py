@@ -318,7 +318,6 @@ def test_unexpected_error_is_answered_and_printed(client, monkeypatch, capsys):
     status, why = client.refusal("case/a/thumbnail")
     assert status == 500
     assert "out of memory" in why
-    client.server.shutdown()
     assert "RuntimeError: out of memory" in capsys.readouterr().err
 
 
