@@ -104,4 +104,4 @@ def test_page_above_the_limit_gets_fewer_slices(runs, tmp_path, monkeypatch):
     assert slices < 32
     monkeypatch.setattr(report, "MAX_PAGE", 10_000)
     write_report(runs[:1], out, quiet=True)
-    assert "left out to limit the size" in out.read_text()
+    assert "To limit its size, the page leaves out" in out.read_text()
