@@ -59,6 +59,7 @@ def test_folds_use_all_labels_too(segpl, labeled, tmp_path):
     folds = ("--folds", 2, "--estimate-only")
     answer = segpl("train", *QUICK, labeled, *folds, "--out", run)
     assert answer.code == 0, answer.err
+    assert f"mean of the folds: segpl predict {run}" in answer.err
     assert parts_of(run / "fold-0")["labeled"] == parts_of(run / "fold-0")["validation"] == 6
 
 

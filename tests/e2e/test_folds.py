@@ -213,6 +213,7 @@ def test_folds_can_come_after_the_run_and_the_run_after_the_folds(segpl, made, t
     later = Path(shutil.copytree(made / "plain", tmp_path / "later"))
     answer = segpl("train", "--out", later, "--resume", "--folds", COUNT, "--estimate-only")
     assert answer.code == 0, answer.err
+    assert "mean of the folds" not in answer.err  # the final run predicts
     assert (later / "folds.csv").read_bytes() == (made / "run" / "folds.csv").read_bytes()
     for path in (later / "log.csv", later / "times.csv"):
         path.unlink()

@@ -158,7 +158,8 @@ def run(args: argparse.Namespace) -> int:
             return 0
         show_estimate(estimate, args.out)
         if args.estimate_only or has_fold:
-            say(f"To predict with the mean of the folds: {prediction_command(args)}")
+            if not RunFolder(args.out).last.exists():  # otherwise the final run predicts
+                say(f"To predict with the mean of the folds: {prediction_command(args)}")
             return 0
         given["time"] = None  # cross-validation has chosen the number of steps
     trained = train(**given, resume=args.resume or args.folds is not None)

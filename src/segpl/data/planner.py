@@ -34,7 +34,7 @@ ORIENTATION = "RAS"
 PAPER_WIDTH = {2: 16, 3: 8}  # by spatial axes
 WIDTH = 32  # with an accelerator
 # by spatial axes and accelerator; on an H200 a step with 2 labeled and 4 unlabeled crops of 64**3
-# voxels takes 30 ms at width 32, so a training run takes minutes
+# voxels took 30 ms at width 32, so a training run with twice as many takes minutes
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
 OUTLIERS = 0.1  # fraction of images that may be much smaller than the others
@@ -109,8 +109,8 @@ def explain(
     return {
         "spacing": why_spacing,
         "patch": "median image after resampling "
-        f"({by_sides(median_shape(prints, spacing))}), limited by memory, time and twice the "
-        f"smallest image ({by_sides(smallest)}, without outliers, which are padded); "
+        f"({by_sides(median_shape(prints, spacing))}), limited by memory, a fixed number of voxels "
+        f"and twice the smallest image ({by_sides(smallest)}, without outliers, which are padded); "
         "each side is a multiple of its strides",
         "strides": f"an axis is downsampled while {in_voxels(SMALLEST_SIDE, dims)} remain and it "
         f"is at most {COARSE:g} times as coarse as the finest axis",

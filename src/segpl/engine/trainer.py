@@ -56,7 +56,7 @@ CHECKPOINT_SECONDS = 60.0  # between checkpoints if `checkpoint_every` is 0
 
 @dataclass(frozen=True, slots=True)
 class TrainSettings:
-    steps: int = 2000  # optimizer steps; if unset, `segpl train` takes as many as fit into `--time`
+    steps: int = 2000  # optimizer steps; if unset, `segpl train` fits them to `--time`
     lr: float = 0.0  # initial learning rate; 0: from the plan
     lr_decay: float = (
         0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
