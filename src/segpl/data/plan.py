@@ -125,12 +125,15 @@ class Plan:
             yield from self._kernel_problems()
 
     def _size_problems(self) -> Iterator[str]:
-        values = math.prod(self.patch) * len(self.channels) * self.batch
+        crop = math.prod(self.patch) * len(self.channels)
+        values = crop * self.batch
         if values >= MOST_VALUES:
+            fitting = (MOST_VALUES - 1) // crop
+            remedy = f"a batch of at most {fitting}" if fitting else "a smaller patch"
             yield (
                 f"{count_noun(self.batch, 'crop')} of patch {self.patch} with "
                 f"{count_noun(len(self.channels), 'channel')} have "
-                f"{values:,} values, but the limit is {MOST_VALUES:,}. Use smaller or fewer crops."
+                f"{values:,} values, but the limit is {MOST_VALUES:,}. Use {remedy}."
             )
         low, high = SPACING_RANGE
         if not all(low <= size <= high for size in self.spacing):
