@@ -155,6 +155,23 @@ def require_usable(inspection: Inspection) -> None:
     raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")
 
 
+def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:
+    """Raise if a validation or test case cannot be scored. What this reads influences nothing."""
+    names = {*split.validation, *split.test}
+    cases = [case for case in dataset.cases if case.name in names]
+    with bar("checking validation and test cases", len(cases), quiet=quiet) as advance:
+        inspection = inspect(
+            dataset,
+            cases=cases,
+            read_labels_of=names,
+            advance=advance,
+            known=KnownCases(dataset.root, cache_root()),
+        )
+    # a class may occur in no held-out label
+    own = tuple(problem for problem in inspection.problems if problem.case)
+    require_usable(replace(inspection, problems=own))
+
+
 def choose_plan(config: Config, inspection: Inspection) -> Plan:
     """The plan named by `data.plan`, otherwise one derived from the data."""
     if config.data.plan:

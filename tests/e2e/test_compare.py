@@ -15,11 +15,16 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import SHORT, Answer, Command, make_dataset
+from PIL import Image
 
+from segpl.assembly import require_readable
+from segpl.data import inspect as inspection
+from segpl.data.layouts import read_dataset
 from segpl.data.phantom import PhantomSettings, vessel_phantom
-from segpl.data.split import Split
+from segpl.data.split import Split, SplitSettings, make_split
 from segpl.engine.budget import TrainingSpeed
 from segpl.engine.folder import RunFolder
 from segpl.errors import DivergedError
@@ -196,6 +201,76 @@ def test_failed_run_does_not_stop_the_others(segpl, pictures, tmp_path, monkeypa
     assert str(error) in second["error"]
     traced = (run_of(out, "segpl-0") / "error.txt").exists()
     assert traced == isinstance(error, RuntimeError)  # a traceback only for bugs
+
+
+def file_of(data: Path, kind: str, role: str) -> Path:
+    """The image ("imgs") or label ("lbls") of the case that is held out for `role`."""
+    (case,) = getattr(make_split(read_dataset(data), SplitSettings(validation=1, test=1)), role)
+    return data / "labeled" / kind / f"{case}.png"
+
+
+HELD_OUT = ("--test", 1, "--set", "split.validation=1")
+
+
+@pytest.mark.parametrize("role", ["test", "validation"])
+@pytest.mark.parametrize(
+    ("kind", "damage", "words"),
+    [
+        ("imgs", lambda path: path.write_bytes(path.read_bytes()[:60]), "corrupt or truncated"),
+        ("lbls", lambda path: path.write_bytes(b""), "corrupt or truncated"),
+        ("lbls", lambda path: Image.new("L", (5, 7), 1).save(path), "different grids"),
+    ],
+)
+def test_damaged_held_out_case_is_an_error_before_anything_is_trained(
+    segpl, many, tmp_path, role, kind, damage, words
+):
+    file = file_of(many, kind, role)
+    damage(file)
+    answer = segpl("compare", many, *BASIC, *HELD_OUT, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert f"case {file.stem}: " in answer.err
+    assert words in answer.err
+    assert "`segpl check " in answer.err
+    assert not list(tmp_path.glob("out/runs/*"))
+    assert words in segpl("check", many).out
+
+
+def test_a_held_out_label_without_foreground_can_be_scored(many, tmp_path):
+    file = file_of(many, "lbls", "test")
+    Image.fromarray(np.zeros_like(np.asarray(Image.open(file)))).save(file)
+    require_readable(read_dataset(many), make_split(read_dataset(many), SplitSettings(test=1)))
+
+
+def test_held_out_cases_are_read_once_and_influence_no_plan(many, tmp_path, monkeypatch):
+    read_case, read = inspection._read_case, []
+
+    def watched(case, *arguments):
+        read.append(case.name)
+        return read_case(case, *arguments)
+
+    def plans(out: str, *seeds: int) -> list[str]:
+        split = {"labeled": 2, "test": 1, "validation": 1}
+        dataset = {"path": many.name, "seeds": seeds, "split": split}
+        given = make_experiment({"datasets": {"many": dataset}}, "", methods=["segpl"])
+        where = {"root": tmp_path, "only": (), "derive_plans": True, "quiet": True}
+        jobs = compare.gather_jobs(given, tmp_path / out, **where)
+        compare.check_held_out(jobs, quiet=True)
+        return [job.plan.read_text() for job in jobs]
+
+    monkeypatch.setattr(inspection, "_read_case", watched)
+    plans("first", 0, 1)
+    known = plans("second", 2)
+    assert [read.count(file_of(many, "imgs", role).stem) for role in ("test", "validation")] == [
+        1,
+        1,
+    ]
+
+    for role in ("test", "validation"):
+        image, label = (file_of(many, kind, role) for kind in ("imgs", "lbls"))
+        Image.fromarray(255 - np.asarray(Image.open(image))).resize((20, 30)).save(image)
+        Image.new("L", (20, 30), 1).save(label)
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "empty"))
+    assert plans("third", 2) == known
 
 
 def test_repeated_comparison_trains_a_run_that_failed_before_its_first_step(

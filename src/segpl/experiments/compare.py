@@ -16,6 +16,7 @@ from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import (
     TrainingJob,
+    check_held_out,
     listed_jobs,
     plan_jobs,
     reject_changed_settings,
@@ -78,6 +79,7 @@ def run_experiment(
         jobs = gather_jobs(
             experiment, out, root=root, only=only, derive_plans=is_local, quiet=quiet
         )
+        check_held_out(jobs, quiet=quiet)
         errors = run_jobs(jobs, engine, out, quiet=quiet)
         return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
 

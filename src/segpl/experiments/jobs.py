@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import open_dataset, plan_for
+from segpl.assembly import open_dataset, plan_for, require_readable
 from segpl.data.split import Split, make_split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError
@@ -101,6 +101,15 @@ def plan_jobs(
                 )
             run = run_path(experiment, dataset, label, seed, folder)
             yield TrainingJob(dataset.name, label, seed, run, content, own, plan, planning)
+
+
+def check_held_out(jobs: Sequence[TrainingJob], *, quiet: bool) -> None:
+    """Raise if a held-out case of a run that is not finished cannot be scored."""
+    # all runs on a dataset share the cases; generated scans, which have no planning, are complete
+    waiting = {job.dataset: job for job in jobs if job.planning and not job.is_scored}
+    for job in waiting.values():
+        assert job.split, f"{job.title} has no split"
+        require_readable(open_dataset(resolve(job.content)), job.split, quiet=quiet)
 
 
 def listed_jobs(
