@@ -31,17 +31,19 @@ SMALL = {
     "brats2018": (
         *("--set", "paper.data.patch=[16, 16]"),
         *("--set", "paper.data.labeled={slices-50=[3], slices-150=[5], slices-300=[5, 5]}"),
-        *("--set", "paper.data.test=1", "--only", "slices-300"),
+        *("--set", "paper.data.test=1", "--set", "paper.data.cases=7", "--only", "slices-300"),
     ),
     "task01": (
         *("--set", "paper.data.patch=[16, 16, 16]"),
         *("--set", "paper.data.labeled={task01=[1, 1]}"),
         *("--set", "paper.data.test=2", "--set", "paper.data.unlabeled=2"),
+        *("--set", "paper.data.cases=4"),
         *("--set", 'paper.iou={"8x8x8"={supervised=[61.07, 7.93], segpl-vi=[64.44, 8.3]}}'),
     ),
     "task05": (
         *("--set", "paper.data.patch=[16, 16, 8]"),
         *("--set", "paper.data.test=1", "--set", "paper.data.unlabeled=2"),
+        *("--set", "paper.data.cases=5"),
         *("--set", 'paper.iou={"12x12x8"={supervised=[67.68, 10.06], segpl-vi=[70.15, 10.59]}}'),
     ),
 }
@@ -224,6 +226,20 @@ def test_half_unpacked_folder_is_an_error_before_anything_is_trained(segpl, tmp_
     assert answer.code == 1
     assert "Missing files: 1 (HGG/" in answer.err
     assert not list(tmp_path.glob("out/*/runs"))
+
+
+def test_truncated_test_image_is_an_error_before_anything_is_trained(segpl, tmp_path):
+    """Task01 links its images, and no test image influences the preparation."""
+    data, out = make_task01(tmp_path / "unpacked"), tmp_path / "out"
+    image = data / "imagesTr" / "BRATS_004.nii.gz"
+    image.write_bytes(image.read_bytes()[:-200])
+    command = ("paper", "task01", "--data", data, "--out", out, *TOY, *SMALL["task01"])
+    answer = segpl(*command)
+    assert answer.code == 1
+    assert "case BRATS_004: " in answer.err
+    assert "imagesTs/BRATS_004.nii.gz is corrupt or truncated" in answer.err
+    assert (out / "data" / "prepared.json").exists()
+    assert not list(out.glob("*/runs"))
 
 
 @pytest.mark.parametrize(

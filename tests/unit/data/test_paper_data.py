@@ -249,3 +249,25 @@ def test_too_few_cases_are_counted(tmp_path):
     make_brats2018(tmp_path, cases=6)
     with pytest.raises(InputError, match="has 6 cases, but the experiment needs 7"):
         prepare_brats(tmp_path, tmp_path / "out", BRATS, list)
+
+
+@pytest.mark.parametrize(
+    ("make", "prepare", "data", "found"),
+    [
+        (make_carve, prepare_carve, CARVE, 10),
+        (make_brats2018, prepare_brats, BRATS, 7),
+        (make_task01, prepare_task01, TASK01, 4),
+        (make_task05, prepare_task05, TASK05, 5),
+    ],
+)
+def test_other_cases_than_those_of_the_complete_dataset_are_an_error(
+    tmp_path, make, prepare, data, found
+):
+    source = make(tmp_path / "source")
+    for cases, remedy in ((found + 1, "Unpack the others"), (found - 1, "Remove copies")):
+        words = (
+            rf"has {found} annotated cases, .* has {cases}\. {remedy}\. .*paper.data.cases={found}"
+        )
+        with pytest.raises(InputError, match=words):
+            prepare(source, tmp_path / "out", replace(data, cases=cases), list)
+    prepare(source, tmp_path / "out", replace(data, cases=found), list)

@@ -29,6 +29,8 @@ CASES = {
     "task01": (8, 266, 0, 476),
     "task05": (1, 16, 0, 14),
 }
+# section 5.1 and the descriptions of the datasets
+ANNOTATED = {"brats2018": 210, "carve": 10, "task01": 484, "task05": 32}
 RUNS = {"brats2018": 90 + 55, "carve": 120 + 5, "task01": 10, "task05": 10}
 
 
@@ -79,6 +81,7 @@ def test_runs_use_the_networks_of_the_paper_without_augmentation(name):
 def test_cases_are_those_of_section_5_1(name):
     data = read_paper(name).data
     assert (data.labeled_cases, data.unlabeled, data.validation, data.test) == CASES[name]
+    assert data.cases == ANNOTATED[name] >= data.labeled_cases + data.validation + data.test
     assert {dataset.path for dataset in experiment_of(name).datasets} == set(data.labeled)
 
 
@@ -127,6 +130,7 @@ def test_overrides_change_the_preparation_or_the_runs():
         ("tests=3", "no setting 'tests'"),
         ("test=0", "test must be at least 1"),
         ("unlabeled=-1", "no other number of cases below 0"),
+        ("cases=-1", "no other number of cases below 0"),
         ("labeled={}", "labeled needs one or more datasets"),
         ("labeled={task05=[0]}", "1 sample or more per case"),
         ("patch=[64, 64]", r"patch is \[64, 64\], but task05 needs 3 sides"),
@@ -146,7 +150,29 @@ def test_data_prepared_with_other_settings_are_not_reused(tmp_path):
     from paper_datasets import make_task05
 
     source = make_task05(tmp_path / "unpacked")
-    small = ["paper.data.patch=[16, 16, 8]", "paper.data.unlabeled=2"]
+    small = ["paper.data.patch=[16, 16, 8]", "paper.data.unlabeled=2", "paper.data.cases=5"]
     read_paper("task05", [*small, "paper.data.test=1"]).prepare(source, tmp_path / "out")
     with pytest.raises(InputError, match="Choose another --out"):
         read_paper("task05", [*small, "paper.data.test=2"]).prepare(source, tmp_path / "out")
+
+
+def test_the_number_of_cases_is_checked_before_the_preparation(tmp_path):
+    from paper_datasets import make_carve
+
+    source, small = make_carve(tmp_path / "unpacked", cases=9), ["paper.data.patch=[16, 16, 3]"]
+    with pytest.raises(InputError, match="has 9 annotated cases, but the complete dataset has 10"):
+        read_paper("carve", small).prepare(source, tmp_path / "out")
+    assert not list(tmp_path.glob("out/samples*"))
+    read_paper("carve", [*small, "paper.data.cases=9"]).prepare(source, tmp_path / "out")
+    read_paper("carve", small).prepare(source, tmp_path / "out")  # finished before
+
+
+def test_the_number_of_cases_of_another_dataset_is_not_checked(tmp_path):
+    from paper_datasets import make_task05
+
+    source = make_task05(tmp_path / "unpacked").rename(tmp_path / "Task99_Organ")
+    small = ["paper.data.test=1", "paper.data.unlabeled=1", "paper.data.patch=[16, 16]"]
+    small += ["paper.data.labeled={slices-50=[9]}"]
+    other = read_paper("brats2018", small).prepare(source, tmp_path / "out")
+    assert other is not None
+    assert other.name == "Task99_Organ"

@@ -20,6 +20,7 @@ from segpl.data.paper.prepared import (
     Sample,
     draw_roles,
     paper_plan,
+    require_all_cases,
     require_cases,
     write_datasets,
     write_nifti,
@@ -76,6 +77,7 @@ def prepare_task01(source: Path, root: Path, data: PaperData, advance: Callable[
     """
     found = find_decathlon(source, TASK01, "segpl data get task01 --out DIR")
     names, others = (sorted(case.name for case in p) for p in (found.labeled, found.unlabeled))
+    require_all_cases(len(names), data)
     require_cases(len(names), data.labeled_cases + data.test)
     require_cases(len(others), data.unlabeled)
     roles: dict[str, CaseRole] = dict.fromkeys(names[: data.labeled_cases], "labeled")

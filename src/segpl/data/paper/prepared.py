@@ -34,6 +34,7 @@ class PaperData:
     labeled: dict[str, tuple[int, ...]]  # dataset -> most samples of each labeled case
     unlabeled: int  # cases
     test: int  # cases
+    cases: int = 0  # annotated cases of the complete dataset; 0: unknown
     validation: int = 0  # cases
     test_samples: int = 0  # at most; 0: all
     seed: int = 0  # of the choice of cases
@@ -41,7 +42,7 @@ class PaperData:
     def __post_init__(self) -> None:
         if not self.labeled or any(not own or min(own) < 1 for own in self.labeled.values()):
             raise InputError("labeled needs one or more datasets, with 1 sample or more per case")
-        if self.test < 1 or min(self.unlabeled, self.validation, self.test_samples) < 0:
+        if self.test < 1 or min(self.unlabeled, self.validation, self.test_samples, self.cases) < 0:
             raise InputError("test must be at least 1, and no other number of cases below 0")
 
     @property
@@ -69,9 +70,21 @@ def draw_roles(cases: Sequence[str], data: PaperData) -> dict[str, CaseRole]:
         "validation": data.validation,
         "test": data.test,
     }
+    require_all_cases(len(cases), data)
     require_cases(len(cases), sum(counts.values()))
     roles = [role for role, count in counts.items() for _ in range(count)]
     return dict(zip(order, roles, strict=False))
+
+
+def require_all_cases(found: int, data: PaperData) -> None:
+    """Raise if the dataset is not complete: each role would get other cases."""
+    if data.cases and found != data.cases:
+        remedy = "Unpack the others" if found < data.cases else "Remove copies"
+        raise InputError(
+            f"the folder has {count_noun(found, 'annotated case')}, but the complete dataset has "
+            f"{data.cases}. {remedy}. To use these cases, which get other roles than in the "
+            f"complete dataset, pass --set paper.data.cases={found}."
+        )
 
 
 def require_cases(found: int, needed: int) -> None:

@@ -96,7 +96,8 @@ class PaperExperiment:
         """
         if not source.is_dir():
             raise MissingFileError(f"--data {source} is not a folder. Pass the unpacked dataset.")
-        wanted = PreparedRecord(self.name, str(source.resolve()), repr(asdict(self.data)))
+        settings = {key: value for key, value in asdict(self.data).items() if key != "cases"}
+        wanted = PreparedRecord(self.name, str(source.resolve()), repr(settings))
         record = root / PREPARED
         with one_process(root):
             if not record.exists():
