@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from segpl.data.paper.prepared import PaperData, draw_roles
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image
 from segpl.data.readers import read_image, read_label
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, UnusableFileError
 
 CARVE = PaperData(
     patch=(16, 20, 3),
@@ -271,3 +272,44 @@ def test_other_cases_than_those_of_the_complete_dataset_are_an_error(
         with pytest.raises(InputError, match=words):
             prepare(source, tmp_path / "out", replace(data, cases=cases), list)
     prepare(source, tmp_path / "out", replace(data, cases=found), list)
+
+
+def test_annotation_without_header_is_named(tmp_path):
+    make_carve(tmp_path, cases=2)
+    header = min(tmp_path.glob("*_fullAnnotations.mhd"))
+    header.unlink()
+    with pytest.raises(MissingFileError, match=rf"Missing files: 1 .*{header.name}"):
+        find_carve(tmp_path)
+
+
+def test_archive_that_is_not_unpacked_is_named(tmp_path):
+    (tmp_path / "Task01_BrainTumour.tar").touch()
+    with pytest.raises(MissingFileError, match=r"Unpack .*Task01_BrainTumour\.tar, or download"):
+        prepare_task01(tmp_path, tmp_path / "out", TASK01, list)
+
+
+@pytest.mark.parametrize(
+    ("make", "prepare", "data", "pattern"),
+    [
+        (make_carve, prepare_carve, CARVE, "*.7.raw"),
+        (make_carve, prepare_carve, CARVE, "*_fullAnnotations.raw"),
+        (make_brats2018, prepare_brats, BRATS, "HGG/*/*_t1.nii.gz"),
+        (make_brats2018, prepare_brats, BRATS, "HGG/*/*_seg.nii.gz"),
+        (make_task01, prepare_task01, TASK01, "imagesTr/BRATS*"),
+        (make_task01, prepare_task01, TASK01, "imagesTs/BRATS*"),
+        (make_task05, prepare_task05, TASK05, "labelsTr/prostate*"),
+    ],
+)
+def test_empty_files_are_errors(tmp_path, make, prepare, data, pattern):
+    source = make(tmp_path / "source")
+    for path in source.glob(pattern):
+        path.write_bytes(b"")
+    with pytest.raises(UnusableFileError, match="corrupt or truncated"):
+        prepare(source, tmp_path / "out", data, list)
+
+
+def test_missing_label_folder_is_an_error(tmp_path):
+    source = make_task05(tmp_path)
+    shutil.rmtree(source / "labelsTr")
+    with pytest.raises(MissingFileError, match=r"is incomplete: case prostate_000 has no label"):
+        prepare_task05(source, tmp_path / "out", TASK05, list)

@@ -47,7 +47,10 @@ def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
             "CARVE14 and pass the folder with the unpacked files."
         )
     scans = {path.name: path for path in source.rglob("*.mhd")}
-    found, missing = {}, []
+    voxels = source.rglob(f"*{ANNOTATIONS.replace('.mhd', '.*raw')}")
+    missing = [path.with_suffix(".mhd") for path in voxels if path.name[0] != "."]
+    missing = [header for header in missing if not header.is_file()]
+    found = {}
     for number, label in enumerate(labels):
         series = label.name.removesuffix(ANNOTATIONS)
         # scans are named SERIES.7.mhd

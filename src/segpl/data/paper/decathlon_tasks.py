@@ -58,8 +58,10 @@ def find_decathlon(source: Path, folder: str, command: str) -> Dataset:
     """The cases of a task. Raises if files are missing."""
     root = task_folder(source, folder)
     if not (root / "dataset.json").is_file():
+        archive = source / f"{folder}.tar"
+        unpack = f"Unpack {archive}, or download" if archive.is_file() else "Download"
         raise MissingFileError(
-            f"{source} contains neither dataset.json nor {folder}/dataset.json. Download the "
+            f"{source} contains neither dataset.json nor {folder}/dataset.json. {unpack} the "
             f"dataset with `{command}`."
         )
     try:
