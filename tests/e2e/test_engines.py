@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,9 @@ from conftest import SHORT, make_dataset, scan, train_runs, write_picture
 from PIL import Image
 
 from segpl.data.manifest import read_manifest
+from segpl.errors import InputError
 from segpl.experiments import compare
+from segpl.experiments.engines import ray
 from segpl.experiments.engines.base import EngineOptions, Task
 from segpl.experiments.engines.ray import RayEngine
 from segpl.predict.shards import read_shards
@@ -123,6 +126,15 @@ def test_a_cluster_that_does_not_answer_is_an_error_before_anything_runs(segpl, 
     assert answer.code == 1
     assert f"no Ray cluster answers at 127.0.0.1:{port}" in answer.err
     assert not list((tmp_path / "out").rglob("*.csv"))
+
+
+def test_a_port_without_ray_behind_it_is_an_error(monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "ANSWER_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"no Ray cluster answers at {address} within 2 s"):
+            RayEngine(EngineOptions(address=address)).check([Task("a", str)])
 
 
 def test_ray_gives_the_scores_of_this_process_and_refuses_what_no_node_has(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from segpl.errors import InputError
-from segpl.experiments import compare
+from segpl.experiments import compare, engines
 from segpl.experiments.compare import run_job, run_jobs
 from segpl.experiments.engines import slurm
 from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update
@@ -117,6 +118,33 @@ def test_ray_slots_are_limited_by_the_scarcest_resource_of_each_node(monkeypatch
     assert RayEngine(EngineOptions(cpus=2, gpus=1, jobs=2)).slots(TASKS) == 2
     with pytest.raises(InputError, match=r"has 9 CPU, 1 GPU for a task. The most on any node: 64"):
         RayEngine(EngineOptions(cpus=9, gpus=1)).check(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("ConnectionError: Could not find any running Ray instance.", "no Ray cluster found on"),
+        ("RuntimeError: Ray version mismatch: 2.9", r"mismatch: 2.9. Run the command on a machine"),
+    ],
+)
+def test_a_cluster_that_rejects_this_machine_is_an_error(monkeypatch, words, expected):
+    pytest.importorskip("ray")
+    answer = subprocess.CompletedProcess([], 1, stderr=f"Traceback\n{words}\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(InputError, match=expected):
+        RayEngine(EngineOptions()).nodes()
+
+
+def test_the_reason_why_ray_cannot_connect_is_shown(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("Failed to connect") from RuntimeError("No node info found")
+
+    monkeypatch.setattr(engines.ray, "require_cluster", str)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(InputError, match=r"No node info found. Run the command on a machine of"):
+        RayEngine(EngineOptions()).nodes()
 
 
 class Elsewhere(Engine):

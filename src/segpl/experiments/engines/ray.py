@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from segpl.errors import InputError, Spelling
 from segpl.experiments.engines.base import Engine, Task, Update, import_extra, perform
 
 RETRIES = 3
-CONNECT_SECONDS = 10.0  # Ray itself tries for minutes
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0  # Ray itself tries for minutes
 GIGABYTE = 10**9
 START_ONE = "Start one with `ray start --head`, or pass --address HOST:PORT."
+WHERE_TO_RUN = (
+    "Run the command on a machine of the cluster, with the same versions of Ray and Python as the "
+    "others."
+)
 
 
 class RayEngine(Engine):
@@ -59,12 +67,12 @@ class RayEngine(Engine):
             yield ray
             return
         address = self.options.address or "auto"
-        if address != "auto":
-            require_listener(address)
+        require_cluster(address)
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        except ConnectionError as error:
-            raise InputError(f"no Ray cluster found on this machine. {START_ONE}") from error
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            # the cause of a ConnectionError has the details
+            raise connection_error(address, str(error.__cause__ or error)) from error
         try:
             yield ray
         finally:
@@ -100,6 +108,31 @@ def stream_updates(call: Callable[[], str], is_command_line: bool) -> Iterator[s
     """First None, when the task starts, and then its error."""
     yield None
     yield perform(call, is_command_line)
+
+
+@cache
+def require_cluster(address: str) -> None:
+    """Raise unless a cluster of this Ray version answers."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check"]
+    if address != "auto":
+        require_listener(address)
+        command += ["--address", address]
+    try:
+        # Ray has no time limit in this process
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise InputError(
+            f"no Ray cluster answers at {address} within {ANSWER_SECONDS:.0f} s. {START_ONE}"
+        ) from error
+    if done.returncode:
+        raise connection_error(address, (done.stderr.strip().splitlines() or [""])[-1])
+
+
+def connection_error(address: str, cause: str) -> InputError:
+    words = " ".join(cause.split()).rstrip(".")
+    if "Could not find any running Ray" in words:
+        return InputError(f"no Ray cluster found on this machine. {START_ONE}")
+    return InputError(f"cannot connect to the Ray cluster ({address}): {words}. {WHERE_TO_RUN}")
 
 
 def require_listener(address: str) -> None:
