@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 from pathlib import Path
@@ -91,6 +92,55 @@ def test_restarted_driver_follows_the_jobs_in_the_queue(tmp_path, monkeypatch):
     updates = SlurmEngine(EngineOptions(), tmp_path).run(TASKS)
     assert {one.task.name: one.error for one in updates} == {"a": "", "b": ""}
     assert queue.submitted == ["b"]
+
+
+UNREACHABLE = "sbatch: error: Unable to contact slurm controller (connect failure)"
+
+
+def install_slurm(folder: Path, monkeypatch, *, failures: int, answer: str = "") -> None:
+    """Slurm commands that fail a number of times and then print `answer`."""
+    folder.mkdir()
+    for name in ("sbatch", "squeue", "srun"):
+        calls, program = folder / f"{name}.txt", folder / name
+        program.write_text(
+            f"#!/bin/sh\necho call >> {calls}\n"
+            f"if [ $(wc -l < {calls}) -gt {failures} ]; then echo '{answer}'; exit 0; fi\n"
+            f"echo '{UNREACHABLE}' >&2\nexit 1\n"
+        )
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "SUBMIT_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
+
+
+def test_a_controller_that_does_not_answer_is_not_blamed_on_options(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    install_slurm(tmp_path / "bin", monkeypatch, failures=1)
+    with pytest.raises(InputError, match="the Slurm controller does not answer: Unable to"):
+        SlurmEngine(EngineOptions(), tmp_path).check(TASKS)
+
+
+def test_a_failed_submission_is_repeated(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("submitit")
+    install_slurm(tmp_path / "bin", monkeypatch, failures=2, answer="Submitted batch job 7")
+    engine = SlurmEngine(EngineOptions(), tmp_path)
+    engine.submit(TASKS)
+    assert engine.submitted == {"a": "7_0", "b": "7_1"}
+    assert capsys.readouterr().err.count("(connect failure). Trying again in 0 s.") == 2
+
+
+def test_a_submission_that_keeps_failing_is_an_error(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    install_slurm(tmp_path / "bin", monkeypatch, failures=3)
+    with pytest.raises(InputError, match=r"\(connect failure\)\. .* repeat the command to resume"):
+        SlurmEngine(EngineOptions(), tmp_path).submit(TASKS)
+
+
+def test_a_queue_that_does_not_answer_is_announced_once(tmp_path, monkeypatch, capsys):
+    install_slurm(tmp_path / "bin", monkeypatch, failures=3, answer="7_0|RUNNING")
+    monkeypatch.setattr(slurm, "SILENCE_SECONDS", 0.0)
+    assert slurm.states_in_queue() == {"7_0": "RUNNING"}
+    assert capsys.readouterr().err.count("squeue fails: Unable to contact slurm controller") == 1
 
 
 def test_slurm_needs_whole_gpus(tmp_path):

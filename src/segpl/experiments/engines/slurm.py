@@ -32,8 +32,12 @@ REQUEUES = 1000  # after a time limit
 SIGNAL_SECONDS = 90  # before the time limit, to requeue
 MAX_ARRAY = 1000  # Slurm's default limit
 POLL_SECONDS = 3.0
+SUBMIT_PAUSES = (10.0, 30.0, 60.0)  # before each new attempt to submit, in seconds
+SILENCE_SECONDS = 60.0  # without an answer from squeue, before a message
 LOST_SECONDS = 15.0  # to wait for the result of a finished job: files may arrive late
 NO_RETRY = ("CANCELLED", "OUT_OF_MEMORY")
+# errors of a controller that is stopped, restarting or overloaded
+UNREACHABLE = re.compile("unable to contact|timed out|connection refused|zero bytes", re.I)
 JOBS_FILE = "jobs.json"
 
 
@@ -138,9 +142,24 @@ class SlurmEngine(Engine):
     def submit(self, tasks: Sequence[Task]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         calls = [ResumableCall(task.call, Spelling.is_command_line) for task in tasks]
-        for task, job in zip(tasks, self.executor(tasks).submit_array(calls), strict=True):
+        for task, job in zip(tasks, self.submit_array(tasks, calls), strict=True):
             self.submitted[task.name] = job.job_id
         write_json(self.folder / JOBS_FILE, self.submitted)
+
+    def submit_array(self, tasks: Sequence[Task], calls: Sequence[ResumableCall]) -> Any:
+        """The jobs; tries again after a while, as the controller may restart."""
+        utils = import_extra("submitit", "slurm").core.utils
+        for pause in (*SUBMIT_PAUSES, None):
+            try:
+                return self.executor(tasks).submit_array(calls)
+            except (utils.FailedJobError, utils.FailedSubmissionError) as error:
+                problem = f"Slurm does not accept the jobs: {without_prefix(str(error))}."
+                if pause is None:
+                    raise InputError(
+                        f"{problem} Finished tasks are kept; repeat the command to resume."
+                    ) from error
+                say(f"{problem} Trying again in {pause:.0f} s.")
+                time.sleep(pause)
 
     def result(self, job: str) -> str | None:
         """The error of a job that has written its result."""
@@ -183,7 +202,12 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
     """The output of a Slurm command."""
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
-        words = " ".join(done.stderr.split()).replace(f"{command[0]}: error: ", "")
+        words = without_prefix(done.stderr)
+        if UNREACHABLE.search(words):
+            raise InputError(
+                f"the Slurm controller does not answer: {words}. Repeat the command when `sinfo` "
+                "works."
+            )
         raise InputError(
             f"Slurm rejects the jobs: {words}. Check --partition, --account, --time-limit, --cpus, "
             "--gpus and --memory, and `sinfo`."
@@ -191,13 +215,22 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
     return done.stdout
 
 
+def without_prefix(words: str) -> str:
+    """An error message of Slurm on one line."""
+    return " ".join(words.split()).replace("sbatch: error: ", "").rstrip(".")
+
+
 def states_in_queue() -> Mapping[str, str]:
     """State of the user's jobs that are waiting or running; waits while Slurm does not answer."""
     command = ["squeue", "--me", "--noheader", "--array", "--format", "%i|%T"]
+    since, is_said = time.monotonic(), False
     while True:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode == 0:
             return dict(line.split("|") for line in done.stdout.split())
+        if not is_said and time.monotonic() - since >= SILENCE_SECONDS:
+            say(f"squeue fails: {without_prefix(done.stderr)}. Waiting until it works again.")
+            is_said = True
         time.sleep(POLL_SECONDS)
 
 
