@@ -19,6 +19,7 @@ from killed import MOMENTS
 from segpl.cli.main import main
 from segpl.data import sampler
 from segpl.data.sampler import Sampler, StepCrops
+from segpl.engine import interrupt
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.types import Batch
@@ -110,6 +111,47 @@ def test_run_stopped_by_a_signal_resumes_to_the_same_bytes(
     assert answer.code == 128 + number
     assert read_checkpoint(last_of(root / name)).step == last
     check_resumes(segpl, root, name)
+
+
+def test_a_run_saves_its_step_before_its_slurm_job_is_requeued(segpl, root, monkeypatch):
+    original, name = Sampler.batch, "requeued"
+
+    def batch(self: Sampler, step: int, *crops: StepCrops) -> Batch:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        return original(self, step, *crops)
+
+    def requeue(*_: object) -> None:
+        """As the handler of submitit does."""
+        raise SystemExit(read_checkpoint(last_of(root / name)).step)
+
+    before = signal.signal(signal.SIGUSR2, requeue)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("SUBMITIT_EXECUTOR", "slurm")
+            patch.setattr(Sampler, "batch", batch)
+            answer = segpl("train", root / "data", "--out", root / name, *OPTIONS)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert answer.code == 3
+    check_resumes(segpl, root, name)
+
+
+def test_a_step_that_takes_too_long_does_not_prevent_requeueing(monkeypatch):
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    monkeypatch.setattr(interrupt, "REQUEUE_SECONDS", 0.1)
+    received = list[int]()
+    before = signal.signal(signal.SIGUSR2, lambda number, _: received.append(number))
+    try:
+        with interrupt.StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            end = time.monotonic() + 60
+            while not received and time.monotonic() < end:
+                time.sleep(0.01)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert stop.number == signal.SIGUSR2
+    assert received == [signal.SIGUSR2]
 
 
 def test_a_run_in_bfloat16_resumes_exactly_and_predicts(

@@ -10,11 +10,15 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REQUEUE = signal.SIGUSR2  # submitit requeues a Slurm job on it
+REQUEUE_SECONDS = 60.0  # to save the step; Slurm kills the job 90 s after the signal
 NOTICE = b"\nstopping after this step; press Ctrl-C again to stop at once\n"
 
 
 class StopSignal:
     """Remembers the first SIGINT or SIGTERM in `number`; the second one acts as usual.
+
+    In a job of submitit, it delays the signal to requeue until the step is saved, but not for long.
 
     Does nothing outside the main thread, where Python allows no handlers.
     """
@@ -22,10 +26,12 @@ class StopSignal:
     def __init__(self) -> None:
         self.number = 0
         self.before: dict[int, Any] = {}
+        self.delayed: threading.Timer | None = None  # sends the signal to requeue again
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
-            found = {number: signal.getsignal(number) for number in SIGNALS}
+            caught = (*SIGNALS, REQUEUE) if "SUBMITIT_EXECUTOR" in os.environ else SIGNALS
+            found = {number: signal.getsignal(number) for number in caught}
             # a shell starts background jobs with SIGINT ignored
             self.before = {n: one for n, one in found.items() if one not in (signal.SIG_IGN, None)}
             for number in self.before:
@@ -40,6 +46,16 @@ class StopSignal:
     def catch(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self.__exit__()
+        if number == REQUEUE:
+            self.delayed = threading.Timer(REQUEUE_SECONDS, os.kill, (os.getpid(), number))
+            self.delayed.daemon = True
+            self.delayed.start()
         if sys.stderr.isatty():
             # a handler may interrupt a write, so it must not use buffered output
             os.write(2, NOTICE)
+
+    def requeue(self) -> None:
+        """Deliver a delayed signal, now that the step is saved. submitit ends the process."""
+        if self.delayed:
+            self.delayed.cancel()
+            signal.raise_signal(REQUEUE)

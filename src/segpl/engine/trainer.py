@@ -234,6 +234,7 @@ class Trainer:
                     self.facts["meter"] = meter.state()
                 self.save(self.folder.last)
             processes.leave()
+            stop.requeue()
             raise KeyboardInterrupt(number)
 
     def learn(self, meter: Meter, lr: float, *, paused: bool = False) -> None:

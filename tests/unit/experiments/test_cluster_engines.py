@@ -148,6 +148,12 @@ def test_slurm_needs_whole_gpus(tmp_path):
         SlurmEngine(EngineOptions(gpus=0.5), tmp_path)
 
 
+def test_a_time_limit_that_requeues_jobs_at_once_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"--time-limit is 2m, but must be at least 5m"):
+        SlurmEngine(EngineOptions(time_limit="2m"), tmp_path)
+    assert SlurmEngine(EngineOptions(time_limit="5m"), tmp_path).minutes == 5
+
+
 @pytest.mark.parametrize(
     ("device", "gpus", "expected"),
     [("auto", None, 0), ("cpu", None, 0), ("cuda", None, 1), ("auto", 0.5, 0.5), ("cuda", 2, 2)],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from segpl.display import say
-from segpl.durations import parse_duration
+from segpl.durations import format_duration, parse_duration
 from segpl.errors import InputError, Spelling, count_noun
 from segpl.experiments.engines.base import (
     Engine,
@@ -29,7 +29,8 @@ from segpl.files import read_record, write_json
 SLURM_RETRIES = 3
 TIME_LIMIT = "4h"  # a longer run is requeued and resumes
 REQUEUES = 1000  # after a time limit
-SIGNAL_SECONDS = 90  # before the time limit, to requeue
+SIGNAL_SECONDS = 90  # before the time limit, to requeue; Slurm may be 60 s early
+SHORTEST_LIMIT = 300  # seconds; leaves at least 150 s until the signal
 MAX_ARRAY = 1000  # Slurm's default limit
 POLL_SECONDS = 3.0
 SUBMIT_PAUSES = (10.0, 30.0, 60.0)  # before each new attempt to submit, in seconds
@@ -51,7 +52,14 @@ class SlurmEngine(Engine):
         if options.gpus is not None and options.gpus % 1:
             raise InputError(f"--gpus is {options.gpus}, but Slurm needs a whole number.")
         self.folder = folder.resolve()  # scripts, logs and results, on a shared file system
-        self.minutes = ceil(parse_duration(options.time_limit or TIME_LIMIT, "--time-limit") / 60)
+        seconds = parse_duration(options.time_limit or TIME_LIMIT, "--time-limit")
+        if seconds < SHORTEST_LIMIT:
+            raise InputError(
+                f"--time-limit is {format_duration(seconds)}, but must be at least "
+                f"{format_duration(SHORTEST_LIMIT)}: a job is requeued up to "
+                f"{SIGNAL_SECONDS + 60} s before its limit, and needs time to start."
+            )
+        self.minutes = ceil(seconds / 60)
         self.submitted: dict[str, str] = {}  # task -> job
 
     def check(self, tasks: Sequence[Task]) -> None:
