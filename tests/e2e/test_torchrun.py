@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,11 +62,10 @@ def train(root: Path, name: str, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """Runs of one process, `one`, and of two, `two`; `resumed` was trained by 1, 2, 1 processes."""
+    """Runs of one process, `one`, and of torchrun, `two`; `resumed` by 1, 2, 1 processes."""
     root = tmp_path_factory.mktemp("torchrun")
     make_dataset(root / "data", dims=2)
     commands = {
-        "two": train(root, "two", *STEPS),
         "resumed": train(root, "resumed", *STEPS, "--resume"),
         "timed": train(root, "timed", "--time", "10s"),
         "uneven": train(root, "uneven", *STEPS, "--set", "train.batch=3"),
@@ -77,6 +76,7 @@ def root(tmp_path_factory) -> Path:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setattr(TrainingDisplay, "on_step", TrainingDisplay.on_step)
         assert main(train(root, "one", *STEPS)) == 0
+        launch_torchrun(root)
         stop_at(2)
         assert main(train(root, "resumed", *STEPS)) == INTERRUPTED
         stop_at(0)
@@ -84,6 +84,30 @@ def root(tmp_path_factory) -> Path:
         assert read_checkpoint(RunFolder(root / "resumed").last).step == 4
         assert main([*commands["resumed"]]) == 0
     return root
+
+
+def launch_torchrun(root: Path) -> None:
+    with torchrun(root, *train(root, "two", *STEPS)) as agent:
+        assert agent.wait(timeout=120) == 0, (root / "output.txt").read_text()
+
+
+@contextmanager
+def torchrun(root: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`segpl` in two processes, with their output in `root/output.txt`."""
+    start = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "segpl"]
+    with (root / "output.txt").open("w") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", *start, *command], stdout=output, stderr=output
+        )
+    try:
+        yield agent
+    finally:
+        agent.terminate()  # torchrun then stops its processes
+        try:
+            agent.wait(60)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            raise
 
 
 def launch_pair(root: Path) -> None:
@@ -186,7 +210,7 @@ def check_a_process_whose_partner_failed_stops_and_says_so(root: Path) -> None:
 
 
 def check_only_the_first_process_shows_progress(root: Path) -> None:
-    assert "step 6 of 6" in said(root, 0)
+    assert (root / "output.txt").read_text().count("step 6 of 6") == 1
     shown = [line for line in said(root, 1).splitlines() if line]
     assert [line.split(":")[0].split(".")[0] for line in shown] == ["interrupted", "error"]
 
@@ -242,23 +266,18 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
     )
 
 
-def start_torchrun(root: Path) -> subprocess.Popen[bytes]:
-    """Train `root/run` in two processes without an end; returns after the first log line."""
+@contextmanager
+def endless_torchrun(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Train `root/run` in two processes; starts with the first log line."""
     make_dataset(root / "data", dims=2)
-    start = ["--standalone", "--nproc-per-node", "2", "-m", "segpl"]
     options = ("--steps", "1000000", "--method", "segpl")
-    with (root / "output.txt").open("w") as output:
-        agent = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", *start, *train(root, "run", *options)],
-            stdout=output,
-            stderr=output,
-        )
-    deadline = time.monotonic() + 120
-    while not (root / "run" / "log.csv").exists():
-        assert agent.poll() is None, (root / "output.txt").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return agent
+    with torchrun(root, *train(root, "run", *options)) as agent:
+        deadline = time.monotonic() + 120
+        while not (root / "run" / "log.csv").exists():
+            assert agent.poll() is None, (root / "output.txt").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield agent
 
 
 def workers_of(agent: subprocess.Popen[bytes]) -> dict[str, int]:
@@ -274,30 +293,23 @@ def workers_of(agent: subprocess.Popen[bytes]) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_torchrun_saves_the_step_and_stops_all(tmp_path, number):
-    agent = start_torchrun(tmp_path)
-    workers = workers_of(agent)
-    try:
+    with endless_torchrun(tmp_path) as agent:
+        workers = workers_of(agent)
         agent.send_signal(number)
         assert agent.wait(timeout=60) != 0
         log = read_log(tmp_path / "run" / "log.csv")
         assert read_checkpoint(RunFolder(tmp_path / "run").last).step == log["step"][-1]
         assert not any(Path(f"/proc/{number}").exists() for number in workers.values())
-    finally:
-        agent.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_a_killed_process_stops_all(tmp_path, rank):
-    agent = start_torchrun(tmp_path)
-    workers = workers_of(agent)
-    try:
+    with endless_torchrun(tmp_path) as agent:
+        workers = workers_of(agent)
         os.kill(workers[rank], signal.SIGKILL)
         assert agent.wait(timeout=60) != 0
         assert not any(Path(f"/proc/{number}").exists() for number in workers.values())
         if rank == "1":
-            assert (
-                "another process of this training run has" in (tmp_path / "output.txt").read_text()
-            )
-    finally:
-        agent.kill()
+            words = "another process of this training run has"
+            assert words in (tmp_path / "output.txt").read_text()
