@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,35 +53,64 @@ def stress(
 
     Writes `stress.csv`, `stress.png` and `stress.svg` to `out`; rows that already exist are kept.
     """
-    tested = load_runs(runs, data, device=device, checkpoint=checkpoint)
-    plans = [[plan_with_patch(one, sides) for sides in settings.patches] for one in tested]
-    rows = open_table(out, tested, settings)
-    scorers = [
-        StressScorer(out / TABLE, rows, one, settings, prepare_volumes(one, quiet=quiet))
-        for one in tested
-    ]
-    with bar("predicting", sum(map(len, scorers)), quiet=quiet) as advance:
-        for scorer, window_plans in zip(scorers, plans, strict=True):
-            scorer.measure(window_plans, advance)
-    bound = f"$\\epsilon$ {settings.epsilon:g} at 1"
-    figure = stress_figure(rows, notes=WORST | dict.fromkeys(ATTACKS, bound))
-    for suffix in ("png", "svg"):
-        path = out / f"{FIGURE}.{suffix}"
-        write_atomically(path, lambda draft: figure.savefig(draft, dpi=150))
+    rows = measure_stress(
+        runs, out, settings, data=data, device=device, checkpoint=checkpoint, quiet=quiet
+    )
+    draw_stress(rows, out / FIGURE, settings)
     return rows
 
 
-def prepare_volumes(tested: StressedRun, *, quiet: bool) -> list[Volume]:
-    names = [case.name for case in tested.cases]
-    if not quiet and (seen := set(tested.run.split.labeled) & set(names)):
+def measure_stress(
+    runs: Sequence[Path],
+    out: Path,
+    settings: StressSettings,
+    *,
+    data: Path | None = None,
+    device: str = "auto",
+    checkpoint: str = "last",
+    quiet: bool = False,
+) -> list[StressRow]:
+    """`stress` without the figure."""
+    tested = load_runs(runs, data, device=device, checkpoint=checkpoint)
+    plans = [[plan_with_patch(one, sides) for sides in settings.patches] for one in tested]
+    rows = open_table(out, tested, settings)
+    for one in tested:
+        if not quiet:
+            warn_of_training_cases(one)
+    with bar("preprocessing cases", sum(len(one.cases) for one in tested), quiet=quiet) as advance:
+        scorers = [
+            StressScorer(out / TABLE, rows, one, settings, prepare_volumes(one, advance))
+            for one in tested
+        ]
+    with bar("predicting", sum(map(len, scorers)), quiet=quiet) as advance:
+        for scorer, window_plans in zip(scorers, plans, strict=True):
+            scorer.measure(window_plans, advance)
+    return rows
+
+
+def draw_stress(
+    rows: Sequence[StressRow], path: Path, settings: StressSettings, *, over: str = "cases"
+) -> None:
+    """Write the curves as `path` with the suffixes .png and .svg; see `stress_figure`."""
+    bound = f"$\\epsilon$ {settings.epsilon:g} at 1"
+    figure = stress_figure(rows, notes=WORST | dict.fromkeys(ATTACKS, bound), over=over)
+    for suffix in (".png", ".svg"):
+        write_atomically(path.with_suffix(suffix), lambda draft: figure.savefig(draft, dpi=150))
+
+
+def warn_of_training_cases(tested: StressedRun) -> None:
+    if seen := set(tested.run.split.labeled) & {case.name for case in tested.cases}:
         say(
             f"note: {tested.name} was trained on labeled cases with the names of {len(seen)} of "
-            f"{count_noun(len(names), 'case')}. Their scores do not measure performance on new "
-            "scans.",
+            f"{count_noun(len(tested.cases), 'case')}. Their scores do not measure performance on "
+            "new scans.",
             style="yellow",
         )
-    with bar(f"preprocessing the cases of {tested.name}", len(names), quiet=quiet) as advance:
-        return load_volumes(list(tested.cases), tested.run.plan, labeled=names, advance=advance)
+
+
+def prepare_volumes(tested: StressedRun, advance: Callable[[], None]) -> list[Volume]:
+    names = [case.name for case in tested.cases]
+    return load_volumes(list(tested.cases), tested.run.plan, labeled=names, advance=advance)
 
 
 def open_table(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.errors import MissingFileError, count_noun
@@ -43,6 +43,17 @@ def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
         for r in rows
     )
     write_text(path, csv_text([STRESS_COLUMNS, *lines]))
+
+
+def relabeled(
+    rows: Iterable[StressRow], labels: Mapping[str, str], order: Sequence[str]
+) -> list[StressRow]:
+    """Rows of the runs in `labels` under the label of their method, in the order of the labels.
+
+    Curves and tables then average over the runs of a method.
+    """
+    shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
+    return sorted(shown, key=lambda row: order.index(row.run))
 
 
 def degradations_in(rows: Sequence[StressRow]) -> list[str]:

@@ -13,6 +13,7 @@ from segpl.report.stress_rows import (
     curve_of,
     degradations_in,
     read_stress,
+    relabeled,
     stress_table,
     write_stress,
 )
@@ -146,3 +147,14 @@ def test_axis_of_the_scores_fits_the_data():
     assert 0.82 < high < 0.9
     rows = [row("a", CLEAN, 0, "x", 1.0), row("a", "blur", 1, "x", 0.0)]
     assert stress_figure(rows).axes[0].get_ylim() == (0, 1)
+
+
+def test_rows_of_the_same_method_share_one_curve_in_the_order_of_the_labels():
+    labels = {"b": "segpl", "a": "supervised"}
+    shown = relabeled([*ROWS, row("old", "blur", 1.0, "x", 1.0)], labels, ["supervised", "segpl"])
+    assert list(dict.fromkeys(one.run for one in shown)) == ["supervised", "segpl"]
+    both = relabeled(ROWS, {"a": "segpl", "b": "segpl"}, ["segpl"])
+    assert curve_of(both, "segpl", "blur")[:2] == (
+        [0.0, 0.5, 1.0],
+        pytest.approx([(0.7 + 0.6) / 2, 0.55, (0.4 + 0.3) / 2]),
+    )

@@ -20,6 +20,7 @@ from segpl.report.stress_rows import (
     by_case,
     curve_of,
     degradations_in,
+    relabeled,
     stress_table,
 )
 
@@ -48,8 +49,7 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
     names = [run.path.name for run in found.runs]
     labels = {run.name: run.label for run in found.runs}
     labels |= {r.path.name: r.label for r in found.runs if names.count(r.path.name) == 1}
-    shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
-    shown.sort(key=lambda row: found.labels.index(row.run))  # colors as in the other figures
+    shown = relabeled(rows, labels, found.labels)  # colors as in the other figures
     foreign = sorted({row.run for row in rows} - labels.keys())
     unmeasured = [label for label in found.labels if label not in {row.run for row in shown}]
     missing = (
@@ -58,7 +58,9 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
     )
     if not degradations_in(shown):
         return Section(key, title, missing=missing or ("The table has no rows.",))
-    figure = stress_figure([replace(row, run=safe_name(row.run)) for row in shown])
+    figure = stress_figure(
+        [replace(row, run=safe_name(row.run)) for row in shown], over="cases and seeds"
+    )
     for text in figure.findobj(Text):
         text.set_color(INK)  # black would be invisible on a dark page
     return Section(
@@ -73,10 +75,13 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
     )
 
 
-def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None = None) -> Figure:
+def stress_figure(
+    rows: Sequence[StressRow], *, notes: Mapping[str, str] | None = None, over: str = "cases"
+) -> Figure:
     """Mean Dice over cases with a band of one standard deviation; one line per run.
 
-    `notes` say what severity 1 of a degradation means; they are shown in the titles.
+    `notes` say what severity 1 of a degradation means; they are shown in the titles. `over` says
+    what the rows of one run are averaged over.
     """
     degradations = degradations_in(rows)
     runs = list(dict.fromkeys(row.run for row in rows))
@@ -114,7 +119,7 @@ def stress_figure(rows: Sequence[StressRow], *, notes: Mapping[str, str] | None 
         fontsize=9,
         labelcolor=INK,
         handlelength=3.2,
-        title="mean over cases, with a band of one standard deviation",
+        title=f"mean over {over}; band: 1 std over cases",
         title_fontproperties={"size": 8},
     )
     return figure
