@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+import nibabel
+import numpy as np
 import pytest
 from paper_datasets import make_brats2018, make_carve, make_task01, make_task05
 
+from segpl.data.paper.carve import IGNORED
 from segpl.data.plan import Plan
 from segpl.experiments import compare, estimate
-from segpl.experiments.paper import run
-from segpl.experiments.paper.run import FILES
+from segpl.experiments.paper import extras, run
+from segpl.experiments.paper.figures import sensitivity_figure
+from segpl.experiments.paper.results import finished_runs
+from segpl.experiments.paper.run import FILES, PLAN, read_paper
 from segpl.files import read_toml
 from segpl.report.run_record import read_run
 from segpl.report.stress_rows import read_stress
@@ -86,6 +93,11 @@ CASES = {
 }
 
 
+@pytest.fixture
+def without_report(monkeypatch) -> None:
+    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+
+
 def table_of(out: Path) -> dict[tuple[str, str], tuple[str, str]]:
     with (out / "paper.csv").open() as file:
         return {(r["test"], r["method"]): (r["ours"], r["paper"]) for r in csv.DictReader(file)}
@@ -131,18 +143,100 @@ def check_results(name: str, out: Path, methods: set[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["carve", "brats2018", "task01"])
-def test_experiment_runs_from_the_unpacked_folder_to_the_table(segpl, tmp_path, monkeypatch, name):
-    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+def test_experiment_runs_from_the_unpacked_folder_to_the_table(
+    segpl, tmp_path, monkeypatch, without_report, name
+):
     use_one_variant(tmp_path / "files", monkeypatch)
     data, out = MAKERS[name](tmp_path / "unpacked"), tmp_path / "out"
     answer = segpl("paper", name, "--data", data, "--out", out, *TOY, *SMALL[name])
     assert answer.code == 0, answer.err
     trained = {"supervised", "segpl-vi"} | ({"segpl"} if name == "carve" else set())  # figure 3
     check_results(name, out, trained)
+    figures = {path.name for path in out.glob("figure-*.png")}
+    assert figures == {"carve": {"figure-9-10.png"}, "task01": {"figure-4.png"}}.get(name, set())
+    if name == "carve":
+        left_out = "Left out, because there are no finished runs: figure 3, uncertainty."
+        assert left_out in answer.out
+        assert (out / "robustness" / "stress.csv").exists()
+        assert [line.split()[:2] for line in answer.out.splitlines() if "fgsm" in line] == [
+            ["fgsm", method] for method in ("supervised", "segpl-vi", "segpl")
+        ]
+    if name == "brats2018":
+        assert "no finished runs: figure 8." in answer.out
 
 
-def test_another_dataset_replaces_the_papers(segpl, tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
+def test_brier_scores_are_those_of_the_sampled_predictions(
+    segpl, tmp_path, monkeypatch, without_report
+):
+    """SegPL-VI samples thresholds, so its probabilities are fractions of 5 masks."""
+    use_one_variant(tmp_path / "files", monkeypatch)
+    data, out = make_carve(tmp_path / "unpacked"), tmp_path / "out"
+    command = ("paper", "carve", "--data", data, "--out", out, *TOY, *SMALL["carve"])
+    command += ("--only", "volumes-5")
+    answer = segpl(*command)
+    assert answer.code == 0, answer.err
+    assert "no finished runs: figure 3, figures 9 and 10." in answer.out
+    with (out / "uncertainty.csv").open() as file:
+        found = {row["method"]: row for row in csv.DictReader(file)}
+    assert {name: row["paper"] for name, row in found.items()} == {
+        "segpl-vi": "0.97",
+        "ensemble": "0.97",
+    }
+    labels = {
+        path.name: np.asarray(nibabel.load(path).dataobj)
+        for path in out.glob("data/volumes-5/labels*/*.nii.gz")
+    }
+    for folder in (out / "uncertainty").iterdir():
+        errors, values = [], set()
+        for path in sorted(folder.glob("probabilities/*.nii.gz")):
+            probability = np.asarray(nibabel.load(path).dataobj, np.float64)
+            known = labels[path.name] != IGNORED
+            errors.append(((probability - labels[path.name]) ** 2)[known].mean())
+            values |= set(np.round(5 * probability, 4).ravel())
+        assert len(errors) == CASES["carve"]["test"]
+        method = folder.name.rsplit("-", 2)[0]
+        assert float(found[method]["ours"]) == pytest.approx(fmean(errors), abs=1e-4)
+        assert (values <= {0, 1, 2, 3, 4, 5}) == (method == "segpl-vi")
+    stamps = {path: path.stat().st_mtime_ns for path in out.glob("uncertainty/**/*.nii.gz")}
+    monkeypatch.setattr(extras, "score_probabilities", lambda *_: pytest.fail("scored again"))
+    monkeypatch.setattr(extras, "count_operations", lambda *_: pytest.fail("counted again"))
+    assert segpl(*command).code == 0
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+def test_figure_8_shows_validation_scores_over_the_settings_of_the_variants(
+    segpl, tmp_path, monkeypatch, without_report
+):
+    use_one_variant(tmp_path / "files", monkeypatch)
+    drawn = {}
+
+    def draw(studies):
+        drawn.update(studies)
+        return sensitivity_figure(studies)
+
+    monkeypatch.setattr(extras, "sensitivity_figure", draw)
+    data, out = make_brats2018(tmp_path / "unpacked"), tmp_path / "out"
+    command = ("paper", "brats2018", "--data", data, "--out", out, *TOY, *SMALL["brats2018"])
+    answer = segpl(*command, "--only", "slices-150")
+    assert answer.code == 0, answer.err
+    assert (out / "figure-8.png").stat().st_size > 1000
+    runs = {path.name.rsplit("-", 2)[0]: path for path in out.glob("slices-150/runs/*")}
+    means = {
+        label: fmean(row.dice for row in read_run(path).validation) for label, path in runs.items()
+    }
+    expected = [
+        {0.03: "segpl", 0.1: "rate-01"},
+        {0.5: "segpl", 1.0: "warm-up-100"},
+        {5.0: "segpl", 10.0: "ratio-10"},
+        {0.05: "segpl", 1.0: "alpha-1"},
+    ]
+    assert list(drawn.values()) == [
+        {value: [pytest.approx(means[label])] for value, label in study.items()}
+        for study in expected
+    ]
+
+
+def test_another_dataset_replaces_the_papers(segpl, tmp_path, monkeypatch, without_report):
     use_one_variant(tmp_path / "files", monkeypatch)
     data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
     source = data.rename(tmp_path / "Task99_Organ")
@@ -185,27 +279,47 @@ def test_all_methods_of_a_table_run(segpl, tmp_path, name):
     check_results(name, out, {without_mark(method) for _, method in PRINTED[name]})
     assert (out / "report.html").exists()
     if name == "carve":
-        assert f"segpl stress {out}/volumes-2/runs/* --only gamma fgsm" in answer.out
         assert "626.74" in answer.out
-        assert "segpl and cps (volumes-2): Mann-Whitney p" in answer.out
+        assert "Figure 3, segpl and cps (volumes-2)" in answer.out
         assert (out / "figure-3.png").stat().st_size > 1000
+        flops = json.loads((out / "flops.json").read_text())
+        by_method = {key.rsplit("-", 2)[0]: value for key, value in flops.items()}
+        assert by_method["cps"] == pytest.approx(2 * by_method["supervised"])
+        # 2 labeled crops, and the weak and strong views of 8 unlabeled ones
+        assert by_method["fixmatch"] == pytest.approx(1.8 * by_method["supervised"], rel=0.02)
 
 
 def test_task05_runs_once_although_the_command_is_repeated(segpl, tmp_path, monkeypatch):
-    monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
     data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
     command = ("paper", "task05", "--data", data, "--out", out, *TOY, *SMALL["task05"])
     first = segpl(*command)
     check_results("task05", out, {"supervised", "segpl-vi"})
     assert "table 6 (section 5.4)" in first.out
     assert "paper: 0.785" in first.out
-    stamps = {path: path.stat().st_mtime_ns for path in out.glob("data/**/*.nii.gz")}
+    assert "Left out" not in first.out
+    assert "Does SegPL-VI improve on supervised training?" in (out / "report.html").read_text()
+    figure = out / "figure-5.png"
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    measured = (*out.glob("data/**/*.nii.gz"), out / "windows" / "stress.csv")
+    stamps = {path: path.stat().st_mtime_ns for path in measured}
     table = table_of(out)
     monkeypatch.setattr(compare, "run_job", lambda *args, **options: pytest.fail("trained again"))
-    assert segpl(*command).code == 0
+    figure.unlink()
+    short = segpl(*command, "--iou-only")
+    assert short.code == 0
     assert table_of(out) == table
-    assert stamps
+    assert not figure.exists()
+    assert "0.785" not in short.out
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    settings = [value for option, value in pairwise(command) if option == "--set"]
+    for steps, count in ((1, 1), (2, 0)):  # runs with other settings do not count
+        paper = read_paper("task05", [*settings, f"train.steps={steps}"])
+        experiment = paper.experiment(out / "data" / PLAN, [0])
+        found = finished_runs(experiment, out)["task05"]
+        assert {label: len(runs) for label, runs in found.items()} == {
+            "supervised": count,
+            "segpl-vi": count,
+        }
 
 
 def test_dry_run_prepares_the_data_and_counts_the_runs(segpl, tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
 """Repeat an experiment of the paper: carve, brats2018, task01 or task05.
 
 Checks the unpacked dataset, prepares it as the paper describes, trains all
-methods of the paper's table, and prints our numbers next to the paper's.
+methods of the paper's table, prints our numbers next to the paper's, and
+redraws its figures.
 `segpl data get` downloads Task01 and Task05; CARVE and BRATS require
 registration. Settings, numbers and open points of the paper are in
 benchmarks/paper/NAME.toml. Any other dataset given with --data replaces
@@ -60,12 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="prepare the data and print the number of runs and their time, without training",
     )
+    parser.add_argument(
+        "--iou-only",
+        action="store_true",
+        help="print only the table of IoU; skip the figures, and the tables of cost, robustness "
+        "and uncertainty",
+    )
     add_engine(parser, "run")
 
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.paper.run import PAIR, PLAN, RESULTS, read_paper
+    from segpl.experiments.paper.extras import extras
+    from segpl.experiments.paper.results import write_csv
+    from segpl.experiments.paper.run import PLAN, read_paper
     from segpl.report.tables import print_table
 
     paper = read_paper(args.name, args.set)
@@ -93,19 +102,17 @@ def run(args: argparse.Namespace) -> int:
     code = compare.run(parser.parse_args(options, given))
     if args.dry_run or args.print:
         return code
-    results = paper.results(out, plan, args.seeds, device=args.device or "auto")
-    console = plain_console()
-    for table in results.tables():
-        print_table(table, console)
-    results.write(out / RESULTS)
-    for sentence in (results.threshold_sentence(), results.compare_pair(out / PAIR)):
-        if sentence:
-            console.print(sentence)
-    console.print(f"Results: {shlex.quote(str(out / RESULTS))}")
-    if commands := results.commands(out):
-        console.print("Commands for the other figures and tables of the paper:")
-        for command in commands:
-            console.print(f"  {command}")
+    device = args.device or "auto"
+    results = paper.results(out, plan, args.seeds, device=device)
+    console, table = plain_console(), results.iou_table()
+    print_table(table, console)
+    write_csv(out / "paper.csv", table)
+    console.print(f"IoU: {shlex.quote(str(out / 'paper.csv'))}")
+    for shown in () if args.iou_only else extras(results, out, device=device):
+        if isinstance(shown, str):
+            console.print(shown)
+        else:
+            print_table(shown, console)
     return code
 
 

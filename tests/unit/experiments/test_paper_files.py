@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import shlex
 from pathlib import Path
 
 import pytest
@@ -12,6 +9,7 @@ import pytest
 from segpl.errors import InputError, UnknownNameError
 from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.experiments.paper.run import FILES, paper_names, read_paper
+from segpl.experiments.stress_inputs import DEGRADATIONS
 from segpl.files import read_toml
 from segpl.settings import Config, resolve
 
@@ -109,13 +107,28 @@ def test_sensitivity_variants_change_one_setting_of_segpl():
 
 
 @pytest.mark.parametrize("name", HYPERPARAMETERS)
-def test_further_commands_have_options_that_exist(name):
-    for command in read_paper(name).numbers.after:
-        program, chosen, *arguments = shlex.split(command)
-        parser = argparse.ArgumentParser()
-        importlib.import_module(f"segpl.cli.{chosen}").add_arguments(parser)
-        assert program == "segpl"
-        parser.parse_args(arguments)
+def test_figures_and_tables_use_datasets_and_methods_that_are_trained(name):
+    experiment, numbers = experiment_of(name), read_paper(name).numbers
+    trained = {one.name: set(experiment.labels_on(one)) for one in experiment.datasets}
+    if numbers.pair:
+        assert set(numbers.pair[1:]) <= trained[numbers.pair[0]]
+    if numbers.robustness:
+        assert set(numbers.robustness.degradations) <= set(DEGRADATIONS)
+        assert numbers.robustness.dataset in trained
+    if numbers.uncertainty:
+        assert set(numbers.uncertainty.brier) <= trained[numbers.uncertainty.dataset]
+    assert set(numbers.cost) <= set().union(*trained.values())
+
+
+def test_every_panel_of_figure_8_shows_the_setting_that_its_variants_change():
+    experiment, numbers = experiment_of("brats2018"), read_paper("brats2018").numbers
+    configs = configs_of("brats2018")
+    studies = [one for one in experiment.questions if one.id.startswith("figure-8")]
+    assert [one.id for one in studies] == list(numbers.sensitivity)
+    for study in studies:
+        setting, _ = numbers.sensitivity[study.id]
+        values = [configs["slices-150", label].leaves()[setting] for label in study.labels]
+        assert len(set(values)) == len(values)
 
 
 def test_overrides_change_the_preparation_or_the_runs():
