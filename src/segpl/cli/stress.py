@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
-    from segpl.experiments.stress import FIGURE, TABLE, stress
+    from segpl.experiments.stress import FIGURE, TABLE, draw_stress, stress
     from segpl.experiments.stress_inputs import StressSettings, parse_patch
     from segpl.report.stress_rows import stress_table
     from segpl.report.tables import print_table
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         checkpoint=args.checkpoint,
     )
+    draw_stress(rows, args.out / FIGURE, settings)
     console = plain_console()
     print_table(stress_table(rows), console)
     table, figure = (shlex.quote(str(args.out / name)) for name in (TABLE, f"{FIGURE}.png"))

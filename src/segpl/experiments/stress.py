@@ -51,26 +51,8 @@ def stress(
 ) -> list[StressRow]:
     """Score runs of one dataset on degraded images of `data`, by default their test cases.
 
-    Writes `stress.csv`, `stress.png` and `stress.svg` to `out`; rows that already exist are kept.
+    Writes `stress.csv` to `out`; rows that already exist are kept.
     """
-    rows = measure_stress(
-        runs, out, settings, data=data, device=device, checkpoint=checkpoint, quiet=quiet
-    )
-    draw_stress(rows, out / FIGURE, settings)
-    return rows
-
-
-def measure_stress(
-    runs: Sequence[Path],
-    out: Path,
-    settings: StressSettings,
-    *,
-    data: Path | None = None,
-    device: str = "auto",
-    checkpoint: str = "last",
-    quiet: bool = False,
-) -> list[StressRow]:
-    """`stress` without the figure."""
     tested = load_runs(runs, data, device=device, checkpoint=checkpoint)
     plans = [[plan_with_patch(one, sides) for sides in settings.patches] for one in tested]
     rows = open_table(out, tested, settings)

@@ -72,12 +72,12 @@ def test_curves_average_over_the_seeds_of_a_method(tmp_path, monkeypatch):
     rows = [StressRow(name, "gamma", 1.0, "x", "c", value, 0.0) for name, value in dice.items()]
     measured, drawn = [], []
     monkeypatch.setattr(
-        results, "measure_stress", lambda paths, *_, **options: measured.append(paths) or rows
+        results, "stress", lambda paths, *_, **options: measured.append(paths) or rows
     )
     monkeypatch.setattr(results, "draw_stress", lambda shown, *_, **options: drawn.extend(shown))
     found = made_up(PaperNumbers(source="", iou={}), **runs)
     by_run, by_method = results.stress_by_method(
-        found, found.on("a"), StressSettings(), tmp_path, tmp_path / "figure.png", "cpu"
+        found, "a", StressSettings(), tmp_path, tmp_path / "figure.png", "cpu"
     )
     assert [path.name for path in measured[0]] == [
         *("supervised-0", "supervised-1", "segpl-0", "segpl-1")

@@ -185,10 +185,10 @@ def draw_sensitivity(results: PaperResults, out: Path, device: str) -> Part:
 def compare_robustness(results: PaperResults, out: Path, device: str) -> Part:
     """Figures 9 and 10: Dice on degraded test images, one curve per method."""
     asked = results.numbers.robustness
-    if asked is None or not (runs := results.on(asked.dataset)):
+    if asked is None or not results.on(asked.dataset):
         return []
     path, settings = out / "figure-9-10.png", StressSettings(only=asked.degradations)
-    _, rows = stress_by_method(results, runs, settings, out / "robustness", path, device)
+    _, rows = stress_by_method(results, asked.dataset, settings, out / "robustness", path, device)
     return [stress_table(rows), f"Figures 9 and 10, robustness ({asked.dataset}): {path}."]
 
 

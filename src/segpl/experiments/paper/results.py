@@ -9,15 +9,13 @@ from statistics import fmean, stdev
 
 from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import run_path
-from segpl.experiments.stress import FIGURE, draw_stress, measure_stress
+from segpl.experiments.stress import FIGURE, draw_stress, stress
 from segpl.experiments.stress_inputs import StressSettings, parse_patch
 from segpl.files import csv_text, write_text
 from segpl.methods.base import METHODS
 from segpl.report.run_record import RunRecord, read_run
 from segpl.report.stress_rows import PATCH_SIZE, StressRow, relabeled
 from segpl.report.tables import Table, mean_of
-
-WINDOWS = "windows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +109,6 @@ class PaperResults:
         return Table(["method", "test", *self.columns], rows, note)
 
 
-def collect_results(
-    numbers: PaperNumbers,
-    experiment: Experiment,
-    out: Path,
-    *,
-    datasets: tuple[str, str] | None,
-    device: str,
-) -> PaperResults:
-    """Read the finished runs, and predict with other windows where the paper does."""
-    runs = finished_runs(experiment, out)
-    scores = {
-        (dataset, label): [100 * mean_of(list(run.by_case("iou").values())) for run in found]
-        for dataset, labels in runs.items()
-        for label, found in labels.items()
-    }
-    sizes = [key for key in numbers.iou if key not in runs]
-    results = PaperResults(numbers, experiment, runs, scores, datasets)
-    for dataset in runs if sizes else ():
-        scores |= window_scores(results, results.on(dataset), sizes, out / WINDOWS, device)
-    return results
-
-
 def finished_runs(experiment: Experiment, out: Path) -> Runs:
     """Runs with scores and the present settings."""
     found: dict[str, dict[str, list[RunRecord]]] = {}
@@ -148,37 +124,34 @@ def finished_runs(experiment: Experiment, out: Path) -> Runs:
 
 def stress_by_method(
     results: PaperResults,
-    runs: Mapping[str, Sequence[RunRecord]],
+    dataset: str,
     settings: StressSettings,
     out: Path,
     figure: Path,
     device: str,
 ) -> tuple[list[StressRow], list[StressRow]]:
-    """Measure runs of one dataset in `out` and draw one curve per method.
+    """Measure the runs on a dataset in `out` and draw one curve per method.
 
     Returns the rows by run, named after its folder, and by method.
     """
+    runs = results.on(dataset)
     titles = {run.path.name: results.title(label) for label in runs for run in runs[label]}
     paths = [run.path for found in runs.values() for run in found]
-    rows = measure_stress(paths, out, settings, device=device)
+    rows = stress(paths, out, settings, device=device)
     by_method = relabeled(rows, titles, list(titles.values()))
     draw_stress(by_method, figure, settings, over="cases and seeds")
     return rows, by_method
 
 
 def window_scores(
-    results: PaperResults,
-    runs: Mapping[str, Sequence[RunRecord]],
-    windows: Sequence[str],
-    out: Path,
-    device: str,
+    results: PaperResults, dataset: str, windows: Sequence[str], out: Path, device: str
 ) -> dict[tuple[str, str], list[float]]:
     """IoU in % of each run, by window and method."""
-    if not runs:
+    if not (runs := results.on(dataset)):
         return {}
     sizes = {window: parse_patch(window) for window in windows}
     settings = StressSettings(only=(PATCH_SIZE,), patches=tuple(sizes.values()))
-    rows, _ = stress_by_method(results, runs, settings, out, out / FIGURE, device)
+    rows, _ = stress_by_method(results, dataset, settings, out, out / FIGURE, device)
     return {
         (window, label): [iou_at(rows, run.path.name, max(sides)) for run in found]
         for window, sides in sizes.items()

@@ -18,8 +18,14 @@ from segpl.data.plan import Plan
 from segpl.display import bar, stopwatch
 from segpl.errors import InputError, MissingFileError, UserError, unknown
 from segpl.experiments.experiment import Experiment, decode, make_experiment
-from segpl.experiments.paper.results import PaperNumbers, PaperResults, collect_results
+from segpl.experiments.paper.results import (
+    PaperNumbers,
+    PaperResults,
+    finished_runs,
+    window_scores,
+)
 from segpl.files import one_process, read_record, read_toml, write_json, write_text
+from segpl.report.tables import mean_of
 from segpl.settings import with_overrides
 
 FILES = Path(__file__).parent / "files"
@@ -107,13 +113,19 @@ class PaperExperiment:
 
     def results(self, out: Path, plan: Path, seeds: Sequence[int], *, device: str) -> PaperResults:
         """Read the finished runs, and predict with other windows where the paper does."""
-        return collect_results(
-            self.numbers,
-            self.experiment(plan, seeds),
-            out,
-            datasets=(self.other.name, SOURCES[self.name].name) if self.other else None,
-            device=device,
-        )
+        experiment = self.experiment(plan, seeds)
+        runs = finished_runs(experiment, out)
+        scores = {
+            (dataset, label): [100 * mean_of(list(run.by_case("iou").values())) for run in found]
+            for dataset, labels in runs.items()
+            for label, found in labels.items()
+        }
+        places = (self.other.name, SOURCES[self.name].name) if self.other else None
+        results = PaperResults(self.numbers, experiment, runs, scores, places)
+        windows = [key for key in self.numbers.iou if key not in runs]
+        for dataset in runs if windows else ():
+            scores |= window_scores(results, dataset, windows, out / "windows", device)
+        return results
 
 
 @dataclass(frozen=True, slots=True)
