@@ -126,3 +126,12 @@ def test_parts_without_finished_runs_are_named_in_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
     found = made_up(numbers, segpl=[make_record("segpl")])  # without the other of the pair
     assert "figure 3" in "".join(map(str, extras.extras(found, tmp_path, device="cpu")))
+
+
+def test_learned_threshold_is_that_of_the_last_step(tmp_path):
+    log = {"step": [1.0, 2.0], "threshold": [0.9, 0.7]}
+    numbers = PaperNumbers(source="", iou={}, threshold=PrintedThreshold(5, 0.785))
+    found = made_up(numbers, segpl_vi=[make_record("segpl-vi", log=log)])
+    (sentence,) = extras.extras(found, tmp_path, device="cpu")
+    assert "At the last step: 0.700; paper: 0.785." in sentence
+    assert (tmp_path / "figure-5.png").exists()
