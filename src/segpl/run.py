@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from segpl.assembly import build_method, open_run_dataset
 from segpl.cores import limit_threads
+from segpl.data.case import Dataset
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
@@ -220,8 +221,12 @@ class Run:
                 f"{self.path} has no test cases to predict. Name images or folders, or train with "
                 "--test N to hold some out."
             )
-        dataset = open_run_dataset(self.config, self.folder)
+        dataset = self.open_dataset()
         return [Job(name, dataset.case(name).images) for name in self.split.test]
+
+    def open_dataset(self) -> Dataset:
+        """Its dataset as it is now, with the labels of `data.labels`."""
+        return open_run_dataset(self.config, self.folder)
 
 
 def training_line(folder: RunFolder, steps: int) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SHORT, edited, make_dataset, train_runs
+from conftest import QUICK, SHORT, SIDE, edited, make_dataset, train_runs
 from PIL import Image
 
 import segpl as library
 from segpl.data import sampler
 from segpl.engine.folder import RunFolder
+from segpl.experiments.scoring import predict_missing, score_run
+from segpl.run import load_run
 
 COUNT = 3
 FAST = (*SHORT, "--method", "supervised", "--labeled", "3")
@@ -98,6 +100,34 @@ def test_held_out_cases_have_masks_and_scores(run):
         (dice,) = [row["value"] for row in scores if row["metric"] == "dice"]
         (row,) = [row for row in rows_of(run / "folds.csv") if row["case"] == name]
         assert (row["fold"], row["dice"]) == (str(number), dice)
+
+
+def test_scores_use_the_labels_of_data_labels(segpl, tmp_path):
+    """Labels of scans that the dataset does not label, and those that replace its labels."""
+    data, mine = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=2), tmp_path / "mine"
+    mine.mkdir()
+    for name, width in (("u0", 3), ("a0", 5), ("t0", 2)):
+        label = np.zeros((SIDE, SIDE), np.uint8)
+        label[:, :width] = 1
+        Image.fromarray(label).save(mine / f"{name}.png")
+    options = (*QUICK, "--method", "supervised", "--set", f"data.labels={mine}", "--folds", 2)
+    out = tmp_path / "run"
+    answer = segpl("train", data, *options, "--out", out)
+    assert answer.code == 0, answer.err
+    scores = out / "scores.csv"
+    score_run(load_run(out, quiet=True))
+    before = scores.read_bytes()
+    scores.unlink()
+    predict_missing([out], quiet=True)  # scores again, from the record of the run
+    assert scores.read_bytes() == before
+    tables = [*out.glob("fold-*/validation/scores.csv"), scores]
+    found = [row for table in tables for row in rows_of(table) if row["metric"] == "dice"]
+    assert {row["case"] for row in found} == {"u0", "a0", "t0"}
+    for row in found:
+        (mask,) = out.rglob(f"{row['case']}.png")
+        one, other = (np.asarray(Image.open(path)) > 0 for path in (mask, mine / mask.name))
+        overlap, total = (one & other).sum(), one.sum() + other.sum()
+        assert float(row["value"]) == pytest.approx(2 * overlap / total)
 
 
 def test_folds_trained_one_by_one_equal_those_trained_together(segpl, made, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.case import Dataset
 from segpl.data.fingerprint import count_numbers
 from segpl.data.manifest import MANIFEST
 from segpl.data.masks import Mask
@@ -35,29 +36,29 @@ from segpl.evaluate.scores import Score
 
 def evaluate_folders(
     predictions: str | Path,
-    labels: str | Path,
+    labels: str | Path | Dataset,
     *,
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
-    layout: str | None = None,
     advance: Callable[[], object] | None = None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
     Args:
         predictions: folder of masks.
-        labels: folder of labels, or a dataset.
+        labels: folder of labels, or a dataset, given by its folder or already read.
         metrics: names of `METRICS`.
         tolerance: tolerance of surface Dice, in mm.
         region: folder of masks to score inside of, or its name next to the folder of labels.
-        layout: layout of the dataset; by default detected.
         advance: called once per case.
     """
-    pairing = pair_cases(Path(predictions), Path(labels), region=region, layout=layout)
+    known = labels if isinstance(labels, Dataset) else Path(labels)
+    pairing = pair_cases(Path(predictions), known, region=region)
     if pairing.without_label:
+        place = labels.root if isinstance(labels, Dataset) else labels
         warnings.warn(
-            f"not scored, because {labels} has no label for them: "
+            f"not scored, because {place} has no label for them: "
             f"{name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.case import Case
+from segpl.data.case import Case, Dataset
 from segpl.data.layouts import read_dataset, stated_layout
 from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subfolder
 from segpl.data.layouts.pairing import find_patterns
@@ -38,13 +38,11 @@ class Pairing:
 
 
 def pair_cases(
-    predictions: Path, labels: Path, *, region: str | Path | None = None, layout: str | None = None
+    predictions: Path, labels: Path | Dataset, *, region: str | Path | None = None
 ) -> Pairing:
-    """Match predictions and labels by case name; their formats may differ.
-
-    `layout` is that of a dataset given as `labels`; detected by default.
-    """
-    for path in (predictions, labels):
+    """Match predictions and labels by case name; their formats may differ."""
+    dataset, folder = (labels, labels.root) if isinstance(labels, Dataset) else (None, labels)
+    for path in (predictions, folder):
         if not path.is_dir():
             raise MissingFileError(
                 f"{path} is not a folder. Evaluation needs a folder of predictions, and a folder "
@@ -60,19 +58,21 @@ def pair_cases(
             f"{predictions} contains no masks{': it is a run' if is_run else ''}. Evaluate the "
             "folder that `segpl predict` wrote with --out."
         )
-    dataset = None  # nothing but label files
-    if not image_files(labels) or layout or stated_layout(labels) or find_patterns(labels):
-        dataset = read_dataset(labels, layout, accept=True)
+    has_labels_only = (
+        image_files(folder) and not stated_layout(folder) and not find_patterns(folder)
+    )
+    if dataset is None and not has_labels_only:
+        dataset = read_dataset(folder, accept=True)
     known = (
         {case.name: case.label for case in dataset.cases if case.label}
         if dataset
-        else labels_by_stem(image_files(labels))
+        else labels_by_stem(image_files(folder))
     )
     shared = sorted(predicted.keys() & known.keys())
     if not shared:
         raise InputError(
             f"no prediction has a label: {predictions} contains {name_some(sorted(predicted), 3)}, "
-            f"and {labels} contains {name_some(sorted(known), 3)}. Files are matched by case name: "
+            f"and {folder} contains {name_some(sorted(known), 3)}. Files are matched by case name: "
             "rename them, or give the labels of these cases."
         )
     seen: dict[str, list[str]] = {}

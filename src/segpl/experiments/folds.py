@@ -319,9 +319,9 @@ def score_held_out(run: Run) -> None:
     record = run.folder.postprocessing
     largest = read_postprocessing(record).largest if record.exists() else ()
     written = predict_again(replace(run, split=split), out, ensemble=(), largest=largest)
-    scores, data = out / "scores.csv", run.config.data
+    scores = out / "scores.csv"
     if written or not scores.exists():
-        score_masks(out, data.path, scores, layout=data.layout)
+        score_masks(out, run.open_dataset(), scores)
 
 
 def collect_estimate(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from segpl.data.case import Dataset
 from segpl.display import bar, say
 from segpl.errors import UserError, count_noun
 from segpl.evaluate.folders import evaluate_folders
@@ -35,14 +36,13 @@ def score_run(run: Run) -> list[Score]:
     """Predict and score the test cases; masks and `scores.csv` stay in the run folder."""
     predictions = run.path / "predictions"
     predict_again(run, predictions)
-    data = run.config.data
-    return score_masks(predictions, data.path, run.path / "scores.csv", layout=data.layout)
+    return score_masks(predictions, run.open_dataset(), run.path / "scores.csv")
 
 
-def score_masks(predictions: Path, labels: str | Path, out: Path, **options: Any) -> list[Score]:
+def score_masks(predictions: Path, dataset: Dataset, out: Path, **options: Any) -> list[Score]:
     """Score masks, by default by the metrics that a report needs, and write the table."""
     options = {"metrics": (*DEFAULT_METRICS, "volume", "label_volume"), **options}
-    scores = evaluate_folders(predictions, labels, **options)
+    scores = evaluate_folders(predictions, dataset, **options)
     write_scores(out, scores)
     return scores
 
@@ -66,8 +66,7 @@ def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
     is_new = not any((path / name).exists() for name in MASK_FOLDERS)
     unlabeled = [name for name in split.unlabeled or split.validation if name not in split.labeled]
     if set(record.predicted) & set(split.test):
-        layout = record.settings.get("data.layout")
-        score_masks(path / "predictions", record.dataset, path / "scores.csv", layout=layout)
+        score_masks(path / "predictions", record.open_dataset(), path / "scores.csv")
     elif is_new and split.test:
         if not quiet:
             say(f"Predicting and scoring the {count_noun(len(split.test), 'test case')} of {path}")
@@ -88,10 +87,9 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     predictions = path / "predictions"
     predict_again(run, predictions, probabilities=True)
     predict_again(run, path / "samples", samples=SAMPLES)
-    data, scores = run.config.data, path / "scores.csv"
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
-        options = {"metrics": tuple(METRICS), "layout": data.layout, "advance": advance}
-        score_masks(predictions, data.path, scores, **options)
+        options = {"metrics": tuple(METRICS), "advance": advance}
+        score_masks(predictions, run.open_dataset(), path / "scores.csv", **options)
 
 
 def fill_all(paths: Sequence[Path], *, device: str = "auto", quiet: bool = False) -> list[Path]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from segpl.assembly import open_run_dataset, training_cases
+from segpl.assembly import training_cases
 from segpl.data.cache import Volume, load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.masks import Mask, class_index
@@ -82,7 +82,7 @@ def measure_pool(
 
 
 def dataset_of(run: Run) -> Dataset:
-    dataset = open_run_dataset(run.config, run.folder)
+    dataset = run.open_dataset()
     training_cases(dataset, run.split)  # raises if cases are missing
     return dataset
 

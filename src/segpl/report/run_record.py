@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar
 
+from segpl.data.case import Dataset
+from segpl.data.layouts import read_dataset
 from segpl.data.manifest import PredictedCase
 from segpl.data.plan import Plan
 from segpl.data.split import Split
@@ -85,6 +87,16 @@ class RunRecord:
     def dataset(self) -> str:
         """Folder of the data."""
         return str(self.settings.get("data.path", ""))
+
+    def open_dataset(self) -> Dataset:
+        """The dataset as it is now, with the labels of `data.labels`."""
+        labels = self.settings.get("data.labels")
+        return read_dataset(
+            Path(self.dataset),
+            self.settings.get("data.layout") or None,
+            subject=self.settings.get("data.subject") or None,
+            labels=Path(labels) if labels else None,
+        )
 
     @property
     def summaries(self) -> dict[str, CaseSummary]:

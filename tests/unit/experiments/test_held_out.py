@@ -26,7 +26,7 @@ class HeldOut:
 class FoldRun:
     folder: RunFolder
     split: HeldOut = field(default_factory=HeldOut)
-    config: Mock = field(default_factory=Mock)
+    open_dataset: Mock = field(default_factory=Mock)
 
 
 def test_held_out_cases_do_not_choose_their_own_post_processing(tmp_path: Path, monkeypatch):

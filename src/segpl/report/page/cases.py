@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from segpl.data.case import Case
-from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import image_files
 from segpl.data.plan import Plan
 from segpl.data.prepare import class_indices
@@ -65,14 +64,7 @@ class RunCases:
 
     @cached_property
     def cases(self) -> dict[str, Case]:
-        settings = self.run.settings
-        labels = settings.get("data.labels")
-        dataset = read_dataset(
-            Path(self.run.dataset),
-            settings.get("data.layout") or None,
-            subject=settings.get("data.subject") or None,
-            labels=Path(labels) if labels else None,
-        )
+        dataset = self.run.open_dataset()
         dataset.require_numbers(self.plan.classes, self.run.path / "plan.json")
         return {case.name: case for case in dataset.cases}
 
