@@ -196,7 +196,7 @@ def _prepared_label(
             return array, positions, stored
     if not may_prepare:
         return None
-    label = readers.read_case_label(case, plan.dims)
+    label = readers.with_axes_of(readers.read_case_label(case, plan.dims), grid)
     if difference := readers.grid_difference(grid, label.grid):
         raise InputError(
             f"the label {case.label} has a different grid than its image: {difference}. Resample "

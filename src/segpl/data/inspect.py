@@ -13,7 +13,15 @@ from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.pool import CasePool
-from segpl.data.readers import Image, Label, grid_difference, read_case_label, read_grid, read_image
+from segpl.data.readers import (
+    Image,
+    Label,
+    grid_difference,
+    read_case_label,
+    read_grid,
+    read_image,
+    with_axes_of,
+)
 from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError, count_noun
 
@@ -148,6 +156,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     if image is None:
         voxels = count_numbers(label.array) if label else None
         return _CaseReport(case.name, None, voxels, problems)
+    label = with_axes_of(label, image.grid) if label else None
     found = fingerprint(case.name, image, label, ignore)
     problems += _constant_problems(case, found.channels)
     if label and (difference := grid_difference(image.grid, label.grid)):

@@ -130,6 +130,36 @@ def read_case_label(case: Case, dims: int | None = None) -> Label:
     return Label(read_segments(case.label, series, case.segments), grid)
 
 
+def with_axes_of(label: Label, grid: Grid) -> Label:
+    """A label whose axes only have another order or direction than those of `grid`, turned to them.
+
+    Programs may store the same voxels in another orientation. All other labels stay as they are.
+    """
+    if (turns := axis_turns(label.grid, grid)) is None:
+        return label
+    from nibabel.orientations import apply_orientation
+
+    return Label(np.ascontiguousarray(apply_orientation(label.array, turns)), grid)
+
+
+def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:
+    """How nibabel turns the axes of `a` to those of `b`; None if that does not make them equal."""
+    if a.affine is None or b.affine is None or len(a.shape) != 3:
+        return None
+    from nibabel.orientations import inv_ornt_aff, io_orientation
+
+    turns: NDArray[np.float64] = io_orientation(np.linalg.solve(b.affine, a.affine))
+    if np.isnan(turns).any():
+        return None
+    order = [int(axis) for axis in np.argsort(turns[:, 0])]
+    shape, spacing = (
+        tuple(a.shape[axis] for axis in order),
+        tuple(a.spacing[axis] for axis in order),
+    )
+    turned = Grid(shape, spacing, a.affine @ inv_ornt_aff(turns, a.shape))
+    return None if grid_difference(turned, b) else turns
+
+
 def is_series(files: Sequence[Path]) -> bool:
     """Whether the files of a scan are the slices of a DICOM series."""
     return not suffix_of(files[0]) and is_dicom(files[0])

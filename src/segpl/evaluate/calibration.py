@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from segpl.data.manifest import MANIFEST
 from segpl.data.prepare import class_indices
-from segpl.data.readers import read_image
+from segpl.data.readers import read_image, with_axes_of
 from segpl.errors import InputError, count_noun, name_some
 from segpl.evaluate.pairing import (
     Pairing,
@@ -94,6 +94,7 @@ def score_probabilities(
     for case, (probability_file, label_file) in pairing.pairs.items():
         truth = pairing.truth(case)
         image = read_image([probability_file], len(truth.grid.shape))
+        truth = with_axes_of(truth, image.grid)
         require_same_grid(case, (probability_file, image.grid), (label_file, truth.grid))
         index = class_indices(truth.array, pairing.classes, pairing.ignore, str(label_file))
         if mask := pairing.regions.get(case):

@@ -14,7 +14,7 @@ from segpl.data.case import Dataset
 from segpl.data.fingerprint import count_numbers
 from segpl.data.manifest import MANIFEST
 from segpl.data.masks import Mask
-from segpl.data.readers import read_label
+from segpl.data.readers import read_label, with_axes_of
 from segpl.errors import InputError, name_some
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
@@ -84,7 +84,8 @@ def score_pairs(
         classes = _classes_in(pairing.truth(case).array for case in pairing.pairs)
     scores: list[Score] = []
     for case, (prediction_file, label_file) in pairing.pairs.items():
-        prediction, truth = read_label(prediction_file), pairing.truth(case)
+        prediction = read_label(prediction_file)
+        truth = with_axes_of(pairing.truth(case), prediction.grid)
         require_same_grid(case, (prediction_file, prediction.grid), (label_file, truth.grid))
         mask = pairing.regions.get(case)
         scores += evaluate_case(

@@ -26,7 +26,17 @@ import numpy as np
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfolder
 from segpl.data.layouts.folders import IMAGE_FOLDERS, LABEL_FOLDERS
-from segpl.data.readers import Grid, Label, read_case_label, stem_of, suffix_of
+from segpl.data.readers import (
+    Grid,
+    axis_turns,
+    grid_difference,
+    is_series,
+    read_case_label,
+    read_grid,
+    stem_of,
+    suffix_of,
+    with_axes_of,
+)
 from segpl.errors import InputError, UserError, count_noun
 from segpl.files import one_process, read_record, require_below, write_atomically, write_json
 from segpl.labeling.class_table import ClassTable, Indices
@@ -109,6 +119,7 @@ class LabelFiles:
         self.folder = folder
         self.classes = classes
         self.work = (folder or dataset.root) / WORK
+        self.misplaced: dict[str, tuple[str, bool]] = {}  # case -> stamp, see `is_misplaced`
         self.require_places(dataset)
 
     def require_places(self, dataset: Dataset) -> None:
@@ -133,10 +144,28 @@ class LabelFiles:
                     "--labels FOLDER. The dataset stays unchanged, and training reads both."
                 )
 
-    def read(self, case: Case, dims: int) -> Indices:
-        """The label of a case."""
-        label: Label = read_case_label(case, dims)
+    def read(self, case: Case, grid: Grid) -> Indices:
+        """The label of a case on the grid of its image; raises if it is on another one."""
+        label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
+        if difference := grid_difference(label.grid, grid):
+            raise InputError(
+                f"{case.label} and the image of {case.name} have different grids: {difference}. "
+                "Export the label again on the grid of the image, or move it elsewhere."
+            )
         return self.classes.indices(label.array, case.label)
+
+    def is_misplaced(self, case: Case, dims: int) -> bool:
+        """Whether the label of a case is on another grid than its image, from their headers."""
+        if case.label is None or case.segments is not None or is_series(case.images):
+            return False
+        stamp = file_stamp(case.label)
+        if self.misplaced.get(case.name, ("", False))[0] != stamp:
+            found = False
+            with suppress(UserError):  # reported when the scan is opened
+                label, image = (read_grid(one, dims)[0] for one in (case.label, case.images[0]))
+                found = bool(grid_difference(label, image)) and axis_turns(label, image) is None
+            self.misplaced[case.name] = stamp, found
+        return self.misplaced[case.name][1]
 
     def save(
         self, dataset: Dataset, case: Case, indices: Indices, grid: Grid, *, state: str

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,11 @@ class Session:
             rows = []
             for place, case in enumerate(cases.values()):
                 is_predicted = self.predictions.file(case.name).exists()
-                state = self.files.state(case, entries, is_predicted=is_predicted)
                 rank, reason = suggestions.get(case.name, (len(cases) + place, ""))
+                usable = case
+                if self.files.is_misplaced(case, self.dims):
+                    usable, reason = replace(case, label=None), "its label is on another grid"
+                state = self.files.state(usable, entries, is_predicted=is_predicted)
                 is_open = ORDER[state] == 0
                 rows.append((ORDER[state], rank, place, case, state, reason if is_open else ""))
             rows.sort(key=lambda row: row[:3])
@@ -174,12 +177,7 @@ class Session:
         uncertainty: Indices | None = None
         start, indices = UNLABELED_STATE, np.zeros(shape, np.uint8)
         if case.label is not None:
-            start, indices = LABELED, self.files.read(case, self.dims)
-            if indices.shape != shape:
-                raise InputError(
-                    f"{case.label} has the shape {indices.shape}, but the image of {name} has "
-                    f"{shape}. Re-export the label on the grid of the image."
-                )
+            start, indices = LABELED, self.files.read(case, image.grid)
         elif self.rounds.trained:
             indices, uncertainty = self.predictions.predict(case, image)
             start = PREDICTED
@@ -312,7 +310,7 @@ class Session:
             mask = np.zeros(image.grid.shape, np.uint8)
             with suppress(UserError):  # a damaged label is reported when the scan is opened
                 if case.label is not None:
-                    mask = self.files.read(case, self.dims)
+                    mask = self.files.read(case, image.grid)
                 elif (found := self.predictions.stored(name, image.grid.shape)) is not None:
                     mask = found[0]
             shown = MaskArrays(mask)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import PIL.Image
 import pytest
+from tiny import ORGAN_PLAN
 
+from segpl.data.cache import load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.layouts import read_dataset
@@ -228,6 +231,24 @@ class TestFiles:
         folder.add("short", label=mask(1)[:, :, :-1])
         found = problems(folder.inspect(), "short", fatal=True)
         assert "different grids: shape (8, 9, 10) and (8, 9, 9)" in found
+
+    def test_label_with_turned_axes_is_used_like_one_with_those_of_the_image(self, tmp_path):
+        """Programs such as 3D Slicer may store the same voxels in another orientation."""
+        image, label = save(tmp_path / "a.nii", scan()), save(tmp_path / "label.nii", mask(4))
+        turned = tmp_path / "turned.nii"
+        nibabel.load(label).as_reoriented([[2, -1], [0, 1], [1, -1]]).to_filename(turned)
+        cases = [Case("a", (image,), path) for path in (label, turned)]
+        inspections = [
+            inspect(Dataset(tmp_path, "folders", (case,)), read_labels_of=["a"]) for case in cases
+        ]
+        one, other = (replace(found, dataset=None) for found in inspections)
+        assert one == other
+        assert not one.problems
+        stored, again = (
+            load_volumes([case], ORGAN_PLAN, labeled=["a"], root=tmp_path / case.label.stem)[0]
+            for case in cases
+        )
+        np.testing.assert_array_equal(stored.label, again.label)
 
     def test_constant_image_is_an_error_and_constant_channel_a_warning(self, empty):
         image = scan(0, *SHAPE, 2)

@@ -9,16 +9,19 @@ import nibabel
 import numpy as np
 import PIL.Image
 import pytest
+from nibabel.orientations import axcodes2ornt, ornt_transform
 
 from segpl.data.readers import (
     SUFFIXES,
     Grid,
+    Label,
     grid_difference,
     read_grid,
     read_image,
     read_label,
     stem_of,
     suffix_of,
+    with_axes_of,
 )
 from segpl.errors import InputError, MissingFileError
 
@@ -390,6 +393,28 @@ def test_axes_rotated_by_a_degree_differ():
     rotation[:2, :2] = [[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]
     difference = grid_difference(grid(), grid(affine=rotation @ np.diag([0.7, 0.7, 3.0, 1.0])))
     assert difference == "axes rotated by 1 degrees"
+
+
+OBLIQUE = np.array(
+    [[0.68, -0.12, 0.03, -31.7], [0.11, 0.71, -0.09, 12.3], [-0.02, 0.1, 2.5, 5.1], [0, 0, 0, 1]]
+)
+
+
+@pytest.mark.parametrize("codes", ["RAS", "LPI", "ASR", "SLP"])
+def test_label_is_turned_to_the_axes_of_a_grid(tmp_path, codes):
+    values = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    plain = nibabel.Nifti1Image(values, OBLIQUE)
+    turns = ornt_transform(axcodes2ornt(tuple("RAS")), axcodes2ornt(tuple(codes)))
+    plain.as_reoriented(turns).to_filename(tmp_path / "a.nii")
+    found = with_axes_of(read_label(tmp_path / "a.nii"), grid((3, 4, 5), OBLIQUE))
+    np.testing.assert_array_equal(found.array, values)
+    assert found.grid.affine is OBLIQUE
+
+
+def test_label_elsewhere_stays_as_it_is():
+    label = Label(np.zeros((8, 9, 10), np.int32), grid(affine=np.diag([-0.7, 0.7, 3.0, 1.0])))
+    assert with_axes_of(label, grid()) is label  # mirrored, not turned
+    assert with_axes_of(label, Grid((8, 9, 10), (1, 1, 1), None)) is label
 
 
 def test_file_without_geometry_is_compared_by_shape_only():

@@ -143,6 +143,16 @@ def test_a_prediction_of_another_spacing_is_an_error(tmp_path):
         evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
 
 
+def test_a_label_with_turned_axes_is_compared_at_the_same_place(tmp_path):
+    mask = np.arange(24).reshape(2, 3, 4) % 5 == 0
+    volume(tmp_path / "predictions" / "a.nii.gz", mask)
+    volume(tmp_path / "labels" / "a.nii.gz", mask)
+    label = nib.load(tmp_path / "labels" / "a.nii.gz")
+    label.as_reoriented([[1, -1], [0, 1], [2, -1]]).to_filename(label.get_filename())
+    (score,) = evaluate_folders(tmp_path / "predictions", tmp_path / "labels", metrics=["dice"])
+    assert score.value == 1
+
+
 def test_a_dataset_provides_labels_and_class_names(tmp_path):
     root = tmp_path / "Task99_Toy"
     volume(root / "imagesTr" / "a.nii.gz", np.arange(8).reshape(2, 2, 2))

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 import nibabel
 import numpy as np
 import pytest
+from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 from PIL import Image
 
 from segpl.display import CLASS_COLORS
@@ -583,11 +584,51 @@ def test_test_cases_are_not_shown(client):
     assert [one["name"] for one in client.json("queue")["scans"]] == ["b", "c"]
 
 
-def test_label_of_another_shape_is_an_error(client, root):
-    label = np.zeros((4, 5, 7), np.uint8)
-    nibabel.Nifti1Image(label, AFFINE).to_filename(root / "labels" / "c.nii.gz")
+def moved_by(axis: int, distance: float) -> np.ndarray:
+    affine = AFFINE.copy()
+    affine[axis, 3] += distance
+    return affine
+
+
+@pytest.mark.parametrize(
+    ("shape", "affine", "words"),
+    [
+        ((4, 5, 7), AFFINE, "shape (4, 5, 7) and (4, 5, 6)"),
+        (SHAPE, moved_by(1, 0.5), "origin (-9, 3.5, 7) and (-9, 3, 7) mm"),
+        (SHAPE, AFFINE @ np.diag([-1.0, 1, 1, 1]), "orientation AIR and PIR"),
+    ],
+)
+def test_label_on_another_grid_is_no_label(client, root, shape, affine, words):
+    """It would be shown and saved in another place."""
+    label = np.zeros(shape, np.uint8)
+    nibabel.Nifti1Image(label, affine).to_filename(root / "labels" / "c.nii.gz")
     status, why = client.refusal("case/c/description")
-    assert (status, "has the shape (4, 5, 7)" in why) == (400, True)
+    assert status == 400
+    assert f"c.nii.gz and the image of c have different grids: {words}. Export" in why
+    assert client.ask("case/c/label?force=1", drawn())[0] == 400
+    found = client.json("queue")
+    assert found["labels"] == 0
+    (row,) = (one for one in found["scans"] if one["name"] == "c")
+    assert (row["state"], row["reason"]) == ("unlabeled", "its label is on another grid")
+
+
+@pytest.mark.parametrize("codes", ["RAS", "LPS", "PSR", "SRA", "LAI"])
+def test_label_with_other_axes_is_turned_to_those_of_the_image(client, root, codes):
+    """3D Slicer and ITK-SNAP may store the axes of a volume in another order."""
+    path = root / "labels" / "c.nii.gz"
+    label = nibabel.load(path)
+    expected, stored = np.asarray(label.dataobj), client.ask("case/c/mask")[1]
+    picture = client.ask("case/c/thumbnail")[1]
+    turns = ornt_transform(io_orientation(label.affine), axcodes2ornt(tuple(codes)))
+    label.as_reoriented(turns).to_filename(path)
+    stamp = client.json("case/c/description")["stamp"]
+    assert client.ask("case/c/mask")[1] == stored
+    assert client.ask("case/c/thumbnail")[1] == picture
+    assert client.json("queue")["labels"] == 1
+    client.json(f"case/c/label?stamp={stamp}", stored)
+    again = nibabel.load(path)
+    np.testing.assert_array_equal(again.dataobj, expected)
+    assert again.affine.tobytes() == nibabel.load(root / "images" / "c.nii.gz").affine.tobytes()
 
 
 @pytest.mark.parametrize(("low", "high", "is_ct"), [(-1000, 40000, True), (0, 100, False)])

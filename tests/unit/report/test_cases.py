@@ -107,7 +107,7 @@ def test_truth_of_a_dicom_series_is_drawn_on_its_grid(tmp_path):
     assert arrays.truth.sum() == 8 * 5
     moved = replace(run, plan=replace(plan, classes={"background": 0, "vessel": 2}))
     with pytest.raises(InputError, match="class 'vessel' is 2 in"):
-        RunCases(moved).truth("t0")
+        RunCases(moved).truth("t0", arrays.grid)
 
 
 def test_uncertainty_is_the_entropy_relative_to_its_maximum(run):

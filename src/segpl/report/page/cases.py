@@ -23,6 +23,7 @@ from segpl.data.readers import (
     read_image,
     read_label,
     stem_of,
+    with_axes_of,
 )
 from segpl.data.summary import CaseSummary, review_order
 from segpl.errors import InputError, MissingFileError, count_noun
@@ -93,12 +94,13 @@ class RunCases:
             return [Path(path) for path in self.run.predicted[name].images]
         raise MissingFileError(f"case {name} is no longer in {self.run.dataset}.")
 
-    def truth(self, name: str) -> tuple[AnyArray, Grid]:
-        """Class indices, or IGNORE."""
+    def truth(self, name: str, grid: Grid) -> tuple[AnyArray, Grid]:
+        """Class indices, or IGNORE, with the axes of `grid`."""
         case = self.cases.get(name)
         if case is None or case.label is None:
             raise MissingFileError(f"case {name} has no label in {self.run.dataset}.")
-        return self.indices(read_case_label(case, self.plan.dims), case.label)
+        label = with_axes_of(read_case_label(case, self.plan.dims), grid)
+        return self.indices(label, case.label)
 
     def indices(self, found: Label, path: Path) -> tuple[AnyArray, Grid]:
         """The numbers in a file as indices of the plan's classes."""
@@ -111,7 +113,7 @@ class RunCases:
         if name not in self.names:
             return CaseArrays(image.array[0], image.grid)
         try:
-            truth, grid = self.truth(name)
+            truth, grid = self.truth(name, image.grid)
         except READ_ERRORS:
             if self.run.split and name in self.run.split.test:
                 raise
@@ -146,7 +148,7 @@ class RunCases:
             if path is None:
                 continue
             image = read_image([path], self.plan.dims)
-            truth, grid = self.truth(name)
+            truth, grid = self.truth(name, image.grid)
             require_grid(name, "probabilities", image.grid, grid)
             if len(image.array) != self.plan.outputs:
                 raise InputError(
