@@ -50,6 +50,8 @@ class OpenFile:
     spacing: tuple[float, ...] | None = None  # if the file has one but no affine
     dims: int | None = None  # spatial axes, if the format implies them
     channels_first: bool = False
+    # values of a part of the spatial axes, if the rest need not be in memory
+    part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
 
 
 def nifti_header(path: Path) -> tuple[Any, Any, bool]:
@@ -96,7 +98,16 @@ def open_nifti(path: Path, role: Role) -> OpenFile:
         slope, offset = header.get_slope_inter()
         return _scaled(stored, slope, offset, role).reshape(shape, order="F")
 
-    return OpenFile(shape, values, affine=np.asarray(header.get_best_affine(), np.float64))
+    def part(index: tuple[slice, ...]) -> NDArray[Any]:
+        from nibabel.arrayproxy import ArrayProxy
+
+        require_stored(path, size, is_packed=is_compressed)
+        with gzip.open(path) if is_compressed else path.open("rb") as file:
+            found: NDArray[Any] = ArrayProxy(file, header)[index]
+        return found.reshape(*found.shape[: len(index)], -1) if len(shape) > len(index) else found
+
+    affine = np.asarray(header.get_best_affine(), np.float64)
+    return OpenFile(shape, values, affine=affine, part=part)
 
 
 def _fill(raw: bytearray, file: io.BufferedIOBase) -> None:

@@ -101,6 +101,27 @@ def read_image(files: Sequence[Path], dims: int) -> Image:
     return Image(parts[0] if len(parts) == 1 else np.concatenate(parts), first)
 
 
+def read_scan_grid(files: Sequence[Path], dims: int) -> Grid:
+    """Grid of a scan of one or several files, from headers only."""
+    if not is_series(files):
+        return read_grid(files[0], dims)[0]
+    return _grid(files[0], _opened(open_series(files)), dims)[0]
+
+
+def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -> NDArray[Any]:
+    """A part of a scan (C, *S), without the rest if the format allows it."""
+    parts = []
+    for path in files:
+        with errors_naming(path):
+            opened = None if is_series(files) else _open(path, "image")
+            if opened is None or opened.part is None:
+                return read_image(files, dims).array[(slice(None), *part)]
+            _grid(path, opened, dims)  # raises if it has other axes
+            values = opened.part(part)
+            parts.append(values[None] if values.ndim == dims else np.moveaxis(values, -1, 0))
+    return np.nan_to_num(np.concatenate(parts).astype(np.float32))
+
+
 def image_of(opened: OpenFile, name: str, dims: int) -> Image:
     """An image that is already open; `name` is its name in messages."""
     path = Path(name)

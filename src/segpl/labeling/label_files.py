@@ -22,6 +22,7 @@ from urllib.parse import quote
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfolder
@@ -132,7 +133,7 @@ class LabelFiles:
                 f"{count_noun(len(unplaced), 'scan')}, such as '{unplaced[0]}'. Name a folder for "
                 "the labels: --labels FOLDER. The dataset stays unchanged, and training reads both."
             )
-        parts = ("versions", "drafts", "predictions")
+        parts = ("versions", "drafts", "predictions", "thumbnails")
         require_below(self.work.parent, [self.work / part / "file" for part in parts])
         if self.folder is not None:  # names of DICOM cases come from the files
             require_below(self.folder, [place for place in places.values() if place])
@@ -145,14 +146,18 @@ class LabelFiles:
                 )
 
     def read(self, case: Case, grid: Grid) -> Indices:
-        """The label of a case on the grid of its image; raises if it is on another one."""
+        """The label of a case on the grid of its image."""
+        return self.classes.indices(self.numbers(case, grid), case.label)
+
+    def numbers(self, case: Case, grid: Grid) -> NDArray[np.int32]:
+        """The numbers in the label of a case; raises if it is on another grid than its image."""
         label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
         if difference := grid_difference(label.grid, grid):
             raise InputError(
                 f"{case.label} and the image of {case.name} have different grids: {difference}. "
                 "Export the label again on the grid of the image, or move it elsewhere."
             )
-        return self.classes.indices(label.array, case.label)
+        return label.array
 
     def is_misplaced(self, case: Case, dims: int) -> bool:
         """Whether the label of a case is on another grid than its image, from their headers."""

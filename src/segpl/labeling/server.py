@@ -6,7 +6,6 @@ answered. Case names are looked up in the session, never joined to a path.
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import secrets
@@ -154,8 +153,9 @@ class LabelRequest(BaseHTTPRequestHandler):
                     raise RefusedError(HTTPStatus.NOT_FOUND, "the mask is not a prediction")
                 self.send_content(overlay_bytes(scan.grid, scan.uncertainty))
             case ["case", name, "thumbnail"]:
-                _, _, content64 = session.thumbnail(name).partition(",")
-                self.send_content(base64.b64decode(content64), "image/jpeg")
+                picture = session.thumbnail(name)  # none while another one is drawn: asked again
+                status = HTTPStatus.NO_CONTENT if picture is None else HTTPStatus.OK
+                self.send_content(picture or b"", "image/jpeg", status)
             case _:
                 raise RefusedError(HTTPStatus.NOT_FOUND, "no such page")
 

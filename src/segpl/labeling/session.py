@@ -6,7 +6,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,9 @@ from segpl.labeling.label_files import (
 )
 from segpl.labeling.predictions import Predictions
 from segpl.labeling.rounds import MOST_FOLDS, Rounds
+from segpl.labeling.thumbnails import Thumbnails
 from segpl.labeling.windows import Windows
-from segpl.report.page.slices import CaseArrays, MaskArrays, gray_window, tile_url
+from segpl.report.page.slices import gray_window
 
 RESCAN_SECONDS = 2.0  # between checks for changed files in the dataset
 OPEN_CASES = 2  # scans in memory
@@ -86,13 +86,13 @@ class Session:
         self.classes = find_classes(self.dataset, self.rounds, self.dims)
         self.files = LabelFiles(self.dataset, labels, self.classes)
         self.predictions = Predictions(self.rounds, work / "predictions", self.classes, device)
+        self.thumbnails = Thumbnails(work / "thumbnails", self.files, self.predictions, self.dims)
         self.lock = threading.RLock()  # of the fields below
         self.windows = Windows()
         self.scanned = time.monotonic()
         self.problem = ""  # of the dataset, since it was read last
         self.scans: OrderedDict[str, OpenScan] = OrderedDict()
         self.shown: dict[str, tuple[Grid, str]] = {}  # case -> grid and origin of its mask
-        self.thumbnails: dict[tuple[str, str, str], str] = {}
 
     # the queue
 
@@ -145,6 +145,7 @@ class Session:
                     "state": state,
                     "reason": reason,
                     "stamp": file_stamp(case.label),
+                    "picture": self.thumbnails.key(case),
                     "has_draft": self.files.draft_file(case.name).exists(),
                 }
                 for _, _, _, case, state, reason in rows
@@ -301,23 +302,8 @@ class Session:
             if not self.is_overtaken(self.case(name).name, window, draft):
                 self.files.discard_draft(name)
 
-    def thumbnail(self, name: str) -> str:
-        """A data URL of a slice with the label or the prediction."""
-        case = self.case(name)
-        key = name, file_stamp(case.label), file_stamp(self.predictions.file(name))
-        if key not in self.thumbnails:
-            image = read_image(case.images, self.dims)
-            mask = np.zeros(image.grid.shape, np.uint8)
-            with suppress(UserError):  # a damaged label is reported when the scan is opened
-                if case.label is not None:
-                    mask = self.files.read(case, image.grid)
-                elif (found := self.predictions.stored(name, image.grid.shape)) is not None:
-                    mask = found[0]
-            shown = MaskArrays(mask)
-            self.thumbnails[key] = tile_url(
-                CaseArrays(image.array.mean(axis=0), image.grid), shown, shown
-            )
-        return self.thumbnails[key]
+    def thumbnail(self, name: str) -> bytes | None:
+        return self.thumbnails.read(self.case(name))
 
     # training
 

@@ -624,7 +624,8 @@
       const print = JSON.stringify([one, isCurrent]);
       if (item.dataset.print === print) return item;
       const image = item.querySelector("img") ?? Object.assign(new Image(), { alt: "", loading: "lazy" });
-      const address = `${ofCase(one.name, "thumbnail")}?${new URLSearchParams({ stamp: one.stamp, state: one.state })}`;
+      const address = `${ofCase(one.name, "thumbnail")}?${new URLSearchParams({ key: one.picture })}`;
+      image.onerror = () => { delete item.dataset.print; delete image.dataset.address; };  // busy: ask again with the next poll
       if (image.dataset.address !== address) Object.assign(image, { src: address }).dataset.address = address;
       const button = document.createElement("button");
       const words = document.createElement("span");
