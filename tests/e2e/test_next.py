@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import ANY, make_dataset, train_runs
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import segpl as package
 from segpl.data.cache import Volume
@@ -171,7 +173,7 @@ def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
     order: list[str] = []
     measure, predict = measures.measure_scan, inference.predict_image
 
-    def measured(volume: Volume, *arguments: Any) -> ScanMeasures:
+    def measured(volume: Volume, *arguments: Any) -> tuple[ScanMeasures, Any]:
         if not order:
             opening.start()
             until = time.monotonic() + 60
@@ -193,11 +195,91 @@ def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
     assert order == ["measured", "predicted", "measured", "measured", "measured"]
     found = session.queue(name="u3")["scans"]
     assert all(one["reason"] for one in found if one["name"].startswith("u"))
-    # the next scans are predicted before they are opened
+    states = {one["name"]: one["state"] for one in found if one["name"].startswith("u")}
+    assert set(states.values()) == {"predicted"}
+    # the next scans are predicted like opened ones before they are opened
     session.predictions.worker.join(60)
     following = [one["name"] for one in found if one["name"] in ("u0", "u1", "u2")][:2]
-    states = {one["name"]: one["state"] for one in session.queue(name="u3")["scans"]}
-    assert {name for name, state in states.items() if state == "predicted"} == {"u3", *following}
+    shape, weights = session.open("u3").grid.shape, session.predictions.weights
+    current = [name for name in states if session.predictions.stored(name, shape, weights)]
+    assert sorted(current) == sorted(["u3", *following])
+
+
+def rank(session: Session, monkeypatch) -> tuple[list[str], list[str]]:
+    """The scans that are measured for the ranking, and what the page says meanwhile."""
+    found: list[str] = []
+    notes: list[str] = []
+    measure = measures.measure_scan
+
+    def measured(volume: Volume, *arguments: Any) -> tuple[ScanMeasures, Any]:
+        found.append(volume.name)
+        notes.append(session.predictions.note)
+        return measure(volume, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measures, "measure_scan", measured)
+        session.predictions.start([], 2)
+        session.predictions.worker.join(60)
+    return found, notes
+
+
+def test_restarted_page_measures_only_new_scans(moved, tmp_path, monkeypatch):
+    def start() -> Session:
+        return Session(moved / "data", run=moved / "teacher", labels=tmp_path / "labels")
+
+    session = start()
+    scans, notes = rank(session, monkeypatch)
+    assert scans == ["u0", "u1", "u2", "u3"]
+    assert notes == [f"Ranking the scans: {done} of 4." for done in range(4)]
+    again = start()
+    assert rank(again, monkeypatch) == ([], [])
+    assert again.predictions.suggestions == session.predictions.suggestions
+    image = moved / "data" / "unlabeled" / "imgs" / "u2.png"
+    shutil.copy(image.with_name("u1.png"), image)
+    assert rank(start(), monkeypatch) == (["u2"], ["Ranking the scans: 3 of 4."])
+    (tmp_path / "labels" / ".segpl" / "measures" / "u0.json").write_text("{")
+    assert rank(start(), monkeypatch)[0] == ["u0"]
+    shutil.copy(moved / "data" / "labeled" / "lbls" / "a0.png", tmp_path / "labels" / "u1.png")
+    labeled = start()
+    assert rank(labeled, monkeypatch)[0] == []
+    assert set(labeled.predictions.suggestions) == {"u0", "u2", "u3"}
+    weights = RunFolder(moved / "teacher").last
+    tensors = load_file(weights)
+    with safe_open(weights, "numpy") as file:
+        metadata = file.metadata()
+    key = next(key for key in tensors if tensors[key].ndim == 4)
+    save_file({**tensors, key: tensors[key] * 1.01}, weights, metadata)
+    assert rank(start(), monkeypatch)[0] == ["u0", "u2", "u3"]
+
+
+def test_masks_of_the_ranking_are_previews_on_the_grid_of_the_image(runs, tmp_path, monkeypatch):
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    rank(session, monkeypatch)
+    run, name = load_run(runs / "teacher", quiet=True), "u1"
+    image = read_image([runs / "data" / "unlabeled" / "imgs" / f"{name}.png"], 2)
+    stored = session.predictions.stored(name, image.grid.shape)
+    plain = run.predict_array(image.array, fast=True, overlap=0, largest="none")
+    np.testing.assert_array_equal(session.classes.labels(stored[0]), plain.labels)
+    # not taken for what an opened scan shows
+    assert session.predictions.stored(name, image.grid.shape, session.predictions.weights) is None
+    opened = session.open(name)
+    session.predictions.store_preview(name, np.zeros_like(plain.labels))
+    assert session.predictions.stored(name, image.grid.shape)[0].tolist() == opened.indices.tolist()
+
+
+def test_ranking_stops_when_training_starts(runs, tmp_path, monkeypatch):
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    measure = measures.measure_scan
+
+    def measured(volume: Volume, *arguments: Any) -> tuple[ScanMeasures, Any]:
+        monkeypatch.setattr(Rounds, "is_training", True)
+        return measure(volume, *arguments)
+
+    monkeypatch.setattr(measures, "measure_scan", measured)
+    session.predictions.start([], 2)
+    session.predictions.worker.join(60)
+    assert (session.predictions.ranked, session.predictions.note) == (None, "")
+    assert [path.stem for path in (tmp_path / "labels").rglob("measures/*.json")] == ["u0"]
 
 
 def test_ranking_that_fails_says_why(runs, tmp_path, monkeypatch):

@@ -133,7 +133,7 @@ class LabelFiles:
                 f"{count_noun(len(unplaced), 'scan')}, such as '{unplaced[0]}'. Name a folder for "
                 "the labels: --labels FOLDER. The dataset stays unchanged, and training reads both."
             )
-        parts = ("versions", "drafts", "predictions", "thumbnails")
+        parts = ("versions", "drafts", "predictions", "measures", "thumbnails")
         require_below(self.work.parent, [self.work / part / "file" for part in parts])
         if self.folder is not None:  # names of DICOM cases come from the files
             require_below(self.folder, [place for place in places.values() if place])

@@ -29,7 +29,7 @@ NO_LOCK: AbstractContextManager[object] = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class ScanMeasures:
-    """One unlabeled scan."""
+    """One scan. Of a labeled one, only the features are measured, and `class_entropy` is empty."""
 
     case: str
     entropy: float  # mean over all voxels, in nats
@@ -56,29 +56,64 @@ class Candidates:
     labeled: tuple[Case, ...]
 
 
+class MeasureStore:
+    """Where measures are kept; this one keeps nothing."""
+
+    def find(self, case: Case) -> ScanMeasures | None:
+        """Earlier measures of a scan, if they are still valid."""
+        return None
+
+    def add(self, case: Case, found: ScanMeasures) -> None:
+        """Keep the measures of a scan."""
+
+    def add_mask(self, volume: Volume, index: NDArray[np.intp]) -> None:
+        """Keep the class indices (*S) of a scan, predicted without overlap of windows."""
+
+    def tell(self, done: int, total: int) -> None:
+        """Called before an unlabeled scan is measured."""
+
+
 def measure_pool(
     run: Run,
     candidates: Candidates,
     *,
     quiet: bool = False,
     network: AbstractContextManager[object] = NO_LOCK,
+    store: MeasureStore | None = None,
 ) -> ScanPool:
     """Predict every unlabeled scan once, each while holding `network`. Reads no labels."""
-    count = len(candidates.unlabeled)
-    cases = (*candidates.unlabeled, *candidates.labeled)
-    with bar("preprocessing", len(cases), quiet=quiet) as advance:
-        volumes = load_volumes(cases, run.plan, labeled=(), advance=advance)
-    networks, scans = Networks.of(run), []
-    with bar("predicting", count, quiet=quiet) as advance:
-        for volume in volumes[:count]:
+    store = store or MeasureStore()
+    found: dict[str, ScanMeasures] = {}
+    for case in (*candidates.unlabeled, *candidates.labeled):
+        known = store.find(case)
+        if known and (known.class_entropy or case in candidates.labeled):
+            found[case.name] = known
+    new, labeled = (
+        [case for case in cases if case.name not in found]
+        for cases in (candidates.unlabeled, candidates.labeled)
+    )
+    with bar("preprocessing", len(new) + len(labeled), quiet=quiet) as advance:
+        volumes = load_volumes([*new, *labeled], run.plan, labeled=(), advance=advance)
+    networks = Networks.of(run) if new else Networks((), ())
+    with bar("predicting", len(new), quiet=quiet) as advance:
+        for place, (case, volume) in enumerate(zip(new, volumes, strict=False)):
+            total = len(candidates.unlabeled)
+            store.tell(total - len(new) + place, total)
             with network:
-                scans.append(measure_scan(volume, run, networks))
+                found[case.name], index = measure_scan(volume, run, networks)
+            store.add_mask(volume, index)
+            store.add(case, found[case.name])
             advance()
-    labeled = []
-    for volume in volumes[count:]:
+    for case, volume in zip(labeled, volumes[len(new) :], strict=True):
         with network:
-            labeled.append(features_of(volume, run))
-    return ScanPool(tuple(run.plan.classes)[1:], tuple(scans), tuple(labeled))
+            features = features_of(volume, run)
+        found[case.name] = ScanMeasures(case.name, 0.0, (), None, features)
+        store.add(case, found[case.name])
+    return ScanPool(
+        tuple(run.plan.classes)[1:],
+        tuple(found[case.name] for case in candidates.unlabeled),
+        tuple(found[case.name].features for case in candidates.labeled),
+    )
 
 
 def dataset_of(run: Run) -> Dataset:
@@ -122,9 +157,12 @@ class Networks:
         return cls(tuple(map(network_probability, networks)), tuple(np.flatnonzero(used).tolist()))
 
 
-def measure_scan(volume: Volume, run: Run, networks: Networks) -> ScanMeasures:
+def measure_scan(
+    volume: Volume, run: Run, networks: Networks
+) -> tuple[ScanMeasures, NDArray[np.intp]]:
+    """The measures of a scan, and the class indices (*S) that were predicted for them."""
     image = torch.from_numpy(np.array(volume.image))
-    # no overlap: these masks are not kept, so seams do not matter
+    # no overlap: seams hardly matter, and an opened scan is predicted again
     maps = [
         finite_array(predict_windows(image, predict, run.plan, overlap=0, device=run.device))
         for predict in networks.predict
@@ -132,13 +170,14 @@ def measure_scan(volume: Volume, run: Run, networks: Networks) -> ScanMeasures:
     mean = np.mean([maps[index] for index in networks.predictors], axis=0)
     entropy, index = class_distribution_entropy(mean), class_index(mean)
     masks = [index == number for number in range(1, len(run.plan.classes))]
-    return ScanMeasures(
+    measures = ScanMeasures(
         volume.name,
         float(entropy.mean()),
         tuple(float(entropy[mask].mean()) if mask.any() else None for mask in masks),
         boundary_disagreement([class_index(one) for one in maps]) if len(maps) > 1 else None,
         features_of(volume, run),
     )
+    return measures, index
 
 
 def features_of(volume: Volume, run: Run) -> tuple[float, ...]:

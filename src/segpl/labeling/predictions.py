@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from segpl.run import Run
 
 PredictedMask = tuple[Indices, Indices]  # (*S) classes, (*S) uncertainty from 0 to 255
+
+
+class OutdatedError(Exception):
+    """A new round of training has started, so the ranking of the last one is stopped."""
 
 
 class FairLock:
@@ -94,13 +98,22 @@ class Predictions:
         indices = self.classes.indices(found.labels, f"the prediction of {case.name}")
         entropy = voxel_entropy(found.probabilities).max(axis=0) / math.log(2)
         uncertainty: NDArray[np.uint8] = np.rint(255 * entropy.clip(0, 1)).astype(np.uint8)
+        self.store(case.name, indices, uncertainty, weights)
+        return indices, uncertainty
+
+    def store(self, name: str, indices: Indices, uncertainty: Indices, weights: str) -> None:
         write_atomically(
-            self.file(case.name),
+            self.file(name),
             lambda path: np.savez_compressed(
                 path, indices=indices, uncertainty=uncertainty, weights=weights
             ),
         )
-        return indices, uncertainty
+
+    def store_preview(self, name: str, labels: NDArray[Any]) -> None:
+        """Keep a mask of the ranking until the scan is opened; it has no weights, see `stored`."""
+        if self.stored(name, labels.shape, self.weights) is None:
+            indices = self.classes.indices(labels, f"the prediction of {name}")
+            self.store(name, indices, np.zeros_like(indices), "")
 
     def load(self) -> tuple[Run, Inference]:
         """The latest trained round, and how it predicts; the caller holds `network`."""
@@ -126,7 +139,7 @@ class Predictions:
             left = [case for case in ahead if (case.name, weights) not in self.tried]
             if weights != self.ranked:
                 self.ranked, self.note = weights, "Ranking the scans."
-                self.worker = threading.Thread(target=self.rank, daemon=True)
+                self.worker = threading.Thread(target=self.rank, args=(weights,), daemon=True)
             elif left:
                 self.tried |= {(case.name, weights) for case in left}
                 self.worker = threading.Thread(
@@ -136,15 +149,28 @@ class Predictions:
                 return
             self.worker.start()
 
-    def rank(self) -> None:
+    def rank(self, weights: str) -> None:
+        from segpl.labeling.measure_files import MeasureFiles
         from segpl.labeling.ranking import rank_cases
+
+        def tell(done: int, total: int) -> None:
+            if self.rounds.is_training or self.weights != weights:
+                raise OutdatedError
+            self.note = f"Ranking the scans: {done} of {total}."
 
         try:
             with self.network:
                 run, _ = self.load()
-            found = rank_cases(run, quiet=True, network=self.network)
+            if self.rounds.labels:  # which the run may have been trained without
+                data = replace(run.config.data, labels=str(self.rounds.labels))
+                run = replace(run, config=replace(run.config, data=data))
+            folder = self.folder.with_name("measures")
+            store = MeasureFiles(folder, run, self.store_preview, tell)
+            found = rank_cases(run, quiet=True, network=self.network, store=store)
             self.suggestions = {one.case: (place, one.reason) for place, one in enumerate(found)}
             self.note = ""
+        except OutdatedError:
+            self.ranked, self.note = None, ""
         except Exception as error:
             reason = str(error) if isinstance(error, UserError) else repr(error)
             self.note = f"The scans are in the order of the dataset: {reason}"

@@ -10,7 +10,14 @@ from itertools import cycle, islice
 import numpy as np
 
 from segpl.errors import InputError, unknown
-from segpl.labeling.measures import NO_LOCK, ScanMeasures, ScanPool, find_candidates, measure_pool
+from segpl.labeling.measures import (
+    NO_LOCK,
+    MeasureStore,
+    ScanMeasures,
+    ScanPool,
+    find_candidates,
+    measure_pool,
+)
 from segpl.predict.familiarity import FEATURE, Measures, shrunk_moments
 from segpl.run import Run
 
@@ -42,6 +49,7 @@ def rank_cases(
     seed: int = 0,
     quiet: bool = False,
     network: AbstractContextManager[object] = NO_LOCK,
+    store: MeasureStore | None = None,
 ) -> list[Suggestion]:
     """The unlabeled scans of a run to label next, best first.
 
@@ -54,6 +62,7 @@ def rank_cases(
         seed: seed of the noise and of random choices.
         quiet: show no progress.
         network: held while the network predicts a scan, so that others can use it in between.
+        store: keeps the measures of the scans; nothing by default.
     """
     rule = rule or DEFAULT_RULE
     require_rule(rule)
@@ -61,7 +70,7 @@ def rank_cases(
     candidates = find_candidates(run)
     if rule == "disagreement" and not run.folds:  # before the scans are predicted
         require_two_networks(len(run.method.named_networks()))
-    pool = measure_pool(run, candidates, quiet=quiet, network=network)
+    pool = measure_pool(run, candidates, quiet=quiet, network=network, store=store)
     return rank_pool(pool, rule=rule, count=count, round=round, seed=seed)
 
 

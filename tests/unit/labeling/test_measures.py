@@ -106,12 +106,13 @@ def test_entropy_is_that_of_the_network_that_predicts(by):
         tuple(lambda x, one=one: one(x).logits.sigmoid() for one in networks.values()),
         (list(networks).index(by),),
     )
-    found = measure_scan(Volume("a", image.numpy(), None, None), run, pair)
+    found, index = measure_scan(Volume("a", image.numpy(), None, None), run, pair)
     maps = {name: network_maps(network, image) for name, network in networks.items()}
     entropy = class_distribution_entropy(maps[by])
     assert found.entropy == pytest.approx(float(entropy.mean()), rel=1e-4)
     mask = class_index(maps[by]) == 1
     assert found.class_entropy == pytest.approx((float(entropy[mask].mean()),), rel=1e-4)
+    np.testing.assert_array_equal(index == 1, mask)
     labels = [class_index(one) for one in maps.values()]
     assert found.disagreement == pytest.approx(boundary_disagreement(labels))
     assert found.disagreement > 0
