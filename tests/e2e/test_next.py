@@ -79,7 +79,7 @@ def test_table_shows_case_and_reason(segpl, runs):
     assert "networks disagree on" in answer.out
     advice = answer.err.split("To label them: ")[1]
     # the layout has no place for labels of scans in unlabeled/
-    options = f"--run {runs / 'teacher'} --labels my-labels"
+    options = f"--run {runs / 'teacher'} --labels my-labels --rule disagreement"
     assert advice.split() == f"segpl label {runs / 'data'} {options}".split()
 
 
@@ -265,6 +265,16 @@ def test_masks_of_the_ranking_are_previews_on_the_grid_of_the_image(runs, tmp_pa
     opened = session.open(name)
     session.predictions.store_preview(name, np.zeros_like(plain.labels))
     assert session.predictions.stored(name, image.grid.shape)[0].tolist() == opened.indices.tolist()
+
+
+def test_page_ranks_by_the_chosen_rule(runs, tmp_path, monkeypatch):
+    options = {"run": runs / "teacher", "labels": tmp_path / "labels", "rule": "disagreement"}
+    session = Session(runs / "data", **options)
+    rank(session, monkeypatch)
+    expected = rank_cases(load_run(runs / "teacher", quiet=True), rule="disagreement", quiet=True)
+    found = session.predictions.suggestions
+    assert sorted(found, key=lambda name: found[name][0]) == [one.case for one in expected]
+    assert {reason for _, reason in found.values()} == {one.reason for one in expected}
 
 
 def test_ranking_stops_when_training_starts(runs, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ Examples:
                                             # the run runs/data
   segpl label data --run runs/a             # from the masks of a run
   segpl label data --labels my-labels       # the dataset stays unchanged
+  segpl label data --rule disagreement      # order of the queue, see segpl next
   segpl label --demo                        # on generated scans
 """
 
@@ -18,6 +19,8 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
+
+from segpl.cli.options import add_rule
 
 DEMO = Path("segpl-demo")
 DEMO_STEPS = 400
@@ -37,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder for new labels; the dataset stays unchanged",
     )
+    add_rule(parser)
     parser.add_argument("--demo", action="store_true", help="label generated scans, in segpl-demo")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
@@ -50,11 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.errors import InputError
+    from segpl.labeling.ranking import require_rule
     from segpl.labeling.server import LabelServer
     from segpl.labeling.session import Session
 
     if args.demo == (args.data is not None):
         raise InputError("give a dataset, or --demo to label generated scans.")
+    require_rule(args.rule)
     options: list[str] = []
     if args.demo:
         from segpl.experiments.phantom_data import make_pelvis
@@ -66,7 +72,14 @@ def run(args: argparse.Namespace) -> int:
     if args.device != "auto":
         options += ["--device", args.device]
     runs = args.run or Path("runs", args.data.resolve().name)
-    session = Session(args.data, run=runs, labels=args.labels, options=options, device=args.device)
+    session = Session(
+        args.data,
+        run=runs,
+        labels=args.labels,
+        options=options,
+        device=args.device,
+        rule=args.rule,
+    )
     if args.run is not None and not args.demo and not session.rounds.trained:
         raise InputError(
             f"{args.run} is not a trained run. Train it, or omit --run to start from empty masks."

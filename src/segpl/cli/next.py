@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from segpl.cli.options import add_checkpoint, next_command
+from segpl.cli.options import add_checkpoint, add_rule, next_command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count", type=int, default=5, metavar="N", help="maximum number of scans (default 5)"
     )
-    parser.add_argument(
-        "--rule",
-        default="entropy",
-        metavar="NAME",
-        help="entropy (default), disagreement, distance or random",
-    )
+    add_rule(parser)
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of the random choices (default 0)"
     )
@@ -72,6 +67,6 @@ def run(args: argparse.Namespace) -> int:
     source = trained.config.data
     needs_folder = not source.labels and unplaced_labels(open_dataset(trained.config), None)
     labels = "my-labels" if needs_folder else source.labels or None
-    given = {"data": source.path, "labels": labels, "run": args.run}
+    given = {"data": source.path, "labels": labels, "run": args.run, "rule": args.rule}
     say(f"To label them: {next_command('label', given)}")
     return 0

@@ -98,6 +98,15 @@ def require_script(engine: Engine) -> SlurmEngine:
     return engine
 
 
+def add_rule(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rule",
+        default="entropy",
+        metavar="NAME",
+        help="how to rank scans: entropy (default), disagreement, distance or random",
+    )
+
+
 def next_command(command: str, given: Mapping[str, Any]) -> str:
     """`segpl COMMAND` with the `given` values of its arguments, by name; others are ignored."""
     parser = argparse.ArgumentParser()

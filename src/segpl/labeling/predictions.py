@@ -51,8 +51,17 @@ class FairLock:
 class Predictions:
     """Methods may be called from several threads."""
 
-    def __init__(self, rounds: Rounds, folder: Path, classes: ClassTable, device: str) -> None:
+    def __init__(
+        self,
+        rounds: Rounds,
+        folder: Path,
+        classes: ClassTable,
+        device: str,
+        *,
+        rule: str | None = None,
+    ) -> None:
         self.rounds, self.folder, self.classes, self.device = rounds, folder, classes, device
+        self.rule = rule  # of the ranking
         self.suggestions: dict[str, tuple[int, str]] = {}  # case -> place, reason
         self.ranked: str | None = None  # weights that `suggestions` are from
         self.note = ""  # about the ranking: in progress, or why it failed
@@ -166,7 +175,7 @@ class Predictions:
                 run = replace(run, config=replace(run.config, data=data))
             folder = self.folder.with_name("measures")
             store = MeasureFiles(folder, run, self.store_preview, tell)
-            found = rank_cases(run, quiet=True, network=self.network, store=store)
+            found = rank_cases(run, rule=self.rule, quiet=True, network=self.network, store=store)
             self.suggestions = {one.case: (place, one.reason) for place, one in enumerate(found)}
             self.note = ""
         except OutdatedError:

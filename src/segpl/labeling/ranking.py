@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 import numpy as np
@@ -103,7 +103,41 @@ def rank_pool(
     """The order of measured scans; see `rank_cases`."""
     number = len(pool.labeled) // DEFAULT_COUNT if round is None else round
     order = RANKING_RULES[rule](pool, number, np.random.default_rng([seed, number]))
-    return list(islice(order, count))
+    found = list(islice(order, count))
+    if rule == "random":
+        return found
+    notes = strongest_measures(pool)
+    return [with_note(one, notes[one.case]) for one in found]
+
+
+def with_note(one: Suggestion, notes: Sequence[str]) -> Suggestion:
+    """A suggestion with the first note that its reason does not contain."""
+    new = [note for note in notes if note not in one.reason]
+    return replace(one, reason="; ".join((one.reason, *new[:1])))
+
+
+def strongest_measures(pool: ScanPool) -> dict[str, list[str]]:
+    """Disagreement and distance of the scans in which they are large, in words, largest first."""
+    disagreement = np.array([scan.disagreement or 0.0 for scan in pool.scans])
+    distance = nearest_labeled(pool) if pool.labeled else np.zeros(len(pool.scans))
+    found = {}
+    for index, scan in enumerate(pool.scans):
+        notes = []
+        if disagreement[index] >= 0.005 and (ratio := relative(disagreement, index)) >= 1:
+            notes.append((ratio, disagreement_text(disagreement[index])))
+        if (ratio := relative(distance, index)) >= UNLIKE:
+            notes.append((ratio, "unlike any labeled scan"))
+        found[scan.case] = [note for _, note in sorted(notes, reverse=True)]
+    return found
+
+
+def disagreement_text(fraction: float) -> str:
+    return f"networks disagree on {100 * fraction:.0f} % of the boundary"
+
+
+def relative(values: Measures, index: int) -> float:
+    """A measure relative to its median over all scans in which it is not 0."""
+    return float(values[index] / np.median(values[values > 0])) if values[index] > 0 else 0.0
 
 
 def rank_randomly(pool: ScanPool, number: int, rng: np.random.Generator) -> Iterator[Suggestion]:
@@ -174,13 +208,10 @@ def _turns(columns: Sequence[int]) -> Iterator[int]:
 
 
 def _entropy_reason(pool: ScanPool, values: Measures, index: int, column: int) -> str:
-    known = values[values > 0]
-    median = float(np.median(known)) if len(known) else 0.0
-    name = f" {_name(pool, column - 1)}" if column else ""
-    figures = f"entropy {values[index]:.3g}, median {median:.3g}"
-    if values[index] >= median:
-        return f"uncertain{name and f' about{name}'} ({figures})"
-    return f"explored at random ({name and f'{name[1:]}: '}{figures})"
+    if (ratio := relative(values, index)) < 1:
+        return "picked at random, for variety"
+    about = f" about {_name(pool, column - 1)}" if column else ""
+    return f"uncertain{about} ({ratio:.1f} times the median entropy)"
 
 
 def rank_by_disagreement(
@@ -191,7 +222,7 @@ def rank_by_disagreement(
     if not values:
         require_two_networks(1)
     for case, value in sorted(values.items(), key=lambda pair: (-pair[1], pair[0])):
-        yield Suggestion(case, value, f"networks disagree on {100 * value:.0f} % of the boundary")
+        yield Suggestion(case, value, disagreement_text(value))
 
 
 def rank_by_distance(pool: ScanPool, number: int, rng: np.random.Generator) -> Iterator[Suggestion]:
@@ -199,15 +230,13 @@ def rank_by_distance(pool: ScanPool, number: int, rng: np.random.Generator) -> I
 
     Greedy k-center selection [Sener2018], with the features that detect unfamiliar scans.
     """
-    points = scaled_features(pool)
-    scans, labeled = points[: len(pool.scans)], points[len(pool.scans) :]
-    nearest = feature_distances(scans, labeled).min(1)  # (N,)
-    initial, median = nearest.copy(), float(np.median(nearest))
+    scans, nearest = scaled_features(pool)[: len(pool.scans)], nearest_labeled(pool)
+    initial = nearest.copy()
     left = sorted(range(len(scans)), key=lambda i: pool.scans[i].case)
     while left:
         best = max(left, key=lambda i: nearest[i])
         left.remove(best)
-        ratio = initial[best] / median if median > 0 else 1.0
+        ratio = relative(initial, best)
         distance = f"{ratio:.1f} times the median distance"
         reason = (
             f"unlike any labeled scan ({distance})"
@@ -216,6 +245,13 @@ def rank_by_distance(pool: ScanPool, number: int, rng: np.random.Generator) -> I
         )
         yield Suggestion(pool.scans[best].case, float(nearest[best]), reason)
         nearest = np.minimum(nearest, feature_distances(scans, scans[best : best + 1])[:, 0])
+
+
+def nearest_labeled(pool: ScanPool) -> Measures:
+    """Distance (N,) of each scan to the nearest labeled one."""
+    points = scaled_features(pool)
+    nearest: Measures = feature_distances(*np.split(points, [len(pool.scans)])).min(1)
+    return nearest
 
 
 def scaled_features(pool: ScanPool) -> Measures:

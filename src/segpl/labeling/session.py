@@ -75,6 +75,7 @@ class Session:
         labels: Path | None = None,
         options: Sequence[str] = (),
         device: str = "auto",
+        rule: str | None = None,
     ) -> None:
         self.data, self.labels = data, labels
         if labels is not None:
@@ -85,7 +86,9 @@ class Session:
         self.rounds = Rounds(run, data, labels, work / "training.txt", options)
         self.classes = find_classes(self.dataset, self.rounds, self.dims)
         self.files = LabelFiles(self.dataset, labels, self.classes)
-        self.predictions = Predictions(self.rounds, work / "predictions", self.classes, device)
+        self.predictions = Predictions(
+            self.rounds, work / "predictions", self.classes, device, rule=rule
+        )
         self.thumbnails = Thumbnails(work / "thumbnails", self.files, self.predictions, self.dims)
         self.lock = threading.RLock()  # of the fields below
         self.windows = Windows()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 
@@ -84,7 +83,7 @@ def test_entropy_without_noise_serves_each_class_and_every_third_time_all_voxels
     assert found[2].score == 0.5
     assert found[3].case in ("left2", "right2")
     left = next(one for one in found if one.case == "left1")
-    assert left.reason == "uncertain about left (entropy 0.9, median 0.2)"
+    assert left.reason == "uncertain about left (4.5 times the median entropy)"
 
 
 def test_entropy_of_a_class_ignores_scans_in_which_it_is_not_predicted():
@@ -119,10 +118,40 @@ def test_default_round_follows_from_the_number_of_labels():
 
 
 def test_low_entropy_is_called_exploration():
-    values = pool(*(scan(f"c{i}", classes=(0.1 + 0.01 * i,) * 2) for i in range(10)))
-    found = rank_pool(values, rule="entropy", round=0)
-    low = re.compile(r"explored at random \((left|right): entropy 0\.1\d?, median 0\.145\)")
-    assert any(low.fullmatch(one.reason) for one in found)
+    levels = [0.1 + 0.01 * i for i in range(10)]
+    values = pool(*(scan(f"c{i}", entropy=one, classes=(one, one)) for i, one in enumerate(levels)))
+    for one in rank_pool(values, rule="entropy", round=0):
+        is_low = int(one.case[1:]) < 5
+        assert (one.reason == "picked at random, for variety") is is_low
+
+
+def test_reason_mentions_the_strongest_other_measure():
+    plain = [scan(f"c{i}", disagreement=0.1, features=(1, 1)) for i in range(9)]
+    odd = [
+        scan("torn", disagreement=0.14, features=(1, 1)),
+        scan("strange", disagreement=0.02, features=(9, 9)),
+        scan("both", disagreement=0.12, features=(-9, -9)),
+        scan("quiet", disagreement=0.001, features=(1, 1)),
+    ]
+    found = {
+        rule: {one.case: one.reason for one in rank_pool(pool(*plain, *odd), rule=rule)}
+        for rule in RANKING_RULES
+    }
+    notes = {case: reason.partition("; ")[2] for case, reason in found["entropy"].items()}
+    assert notes["torn"] == "networks disagree on 14 % of the boundary"
+    assert notes["strange"] == notes["both"] == "unlike any labeled scan"
+    assert notes["quiet"] == ""
+    assert found["disagreement"]["both"] == (
+        "networks disagree on 12 % of the boundary; unlike any labeled scan"
+    )
+    assert found["distance"]["both"].endswith("; networks disagree on 12 % of the boundary")
+    assert found["distance"]["strange"].count("unlike any labeled scan") == 1
+    assert not any("; " in reason for reason in found["random"].values())
+
+
+def test_measures_of_a_single_network_without_labels_have_no_notes():
+    scans = pool(scan("a", disagreement=None), scan("b", disagreement=None), labeled=())
+    assert not any("; " in one.reason for one in rank_pool(scans, rule="entropy"))
 
 
 def test_disagreement_is_sorted_and_described():
@@ -215,8 +244,8 @@ MUTATIONS = [
     ),
     mutation(
         "looks at the first labeled scan only",
-        "feature_distances(scans, labeled).min(1)",
-        "feature_distances(scans, labeled)[:, 0]",
+        "feature_distances(*np.split(points, [len(pool.scans)])).min(1)",
+        "feature_distances(*np.split(points, [len(pool.scans)]))[:, 0]",
         "test_distance_is_to_the_nearest_labeled_scan",
     ),
     mutation(
@@ -233,8 +262,8 @@ MUTATIONS = [
     ),
     mutation(
         "calls every choice uncertain",
-        "if values[index] >= median:",
-        "if True:",
+        "if (ratio := relative(values, index)) < 1:",
+        "if (ratio := relative(values, index)) < 0:",
         "test_low_entropy_is_called_exploration",
     ),
 ]
