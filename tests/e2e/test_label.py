@@ -341,6 +341,8 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
         ((), "give a dataset, or --demo"),
         (("data", "--demo"), "give a dataset, or --demo"),
         (("missing",), "missing does not exist"),
+        (("data", "--port", "99999"), "--port is 99999, but must be between 1 and 65535"),
+        (("data", "--port", "-1"), "--port is -1, but must be between 1 and 65535"),
         (("data", "--rule", "entrpy"), "no ranking rule named 'entrpy'"),
         (("data",), "has no place for a label of 1 scan, such as 'u0'"),
         (("data", "--labels", "mine", "--run", "nothing"), "nothing is not a trained run"),

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", help="label generated scans, in segpl-demo")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
-        "--port", type=int, default=0, help="port of the server (default: the first free one)"
+        "--port", type=int, default=8765, help="port of the server, if it is free (default: 8765)"
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="only print the address of the page"
@@ -55,12 +55,14 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.labeling.ranking import require_rule
-    from segpl.labeling.server import LabelServer
+    from segpl.labeling.server import LAST_PORT, LabelServer
     from segpl.labeling.session import Session
 
     if args.demo == (args.data is not None):
         raise InputError("give a dataset, or --demo to label generated scans.")
     require_rule(args.rule)
+    if not 1 <= args.port <= LAST_PORT:
+        raise InputError(f"--port is {args.port}, but must be between 1 and {LAST_PORT}.")
     options: list[str] = []
     if args.demo:
         from segpl.experiments.phantom_data import make_pelvis
@@ -90,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"port {args.port} cannot be used: {error.strerror}. Omit --port to use a free one."
         ) from error
+    if server.port != args.port:
+        say(f"Port {args.port} is in use, so the server uses {server.port}.")
     say(f"Label at {server.url}")
     say("Stop with Ctrl-C. Strokes and labels are saved automatically.")
     signal.signal(signal.SIGTERM, _interrupt)

@@ -6,6 +6,7 @@ answered. Case names are looked up in the session, never joined to a path.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import secrets
@@ -25,7 +26,9 @@ from segpl.labeling.browser_arrays import image_bytes, mask_bytes, overlay_bytes
 from segpl.labeling.session import Session, StaleLabelError
 
 ADDRESS = "127.0.0.1"
-FIRST_PORT, PORTS = 8765, 20
+FIRST_PORT, PORTS = 8765, 20  # to try
+LAST_PORT = 65535
+HTTP_PORT = 80  # which clients omit
 MOST_OPTIONS = 2**16  # bytes of a request without a mask
 MOST_DIGITS = 15  # of a number
 SECONDS = 60.0  # to wait for the rest of a request
@@ -51,20 +54,19 @@ class RefusedError(Exception):
 
 
 class LabelServer(ThreadingHTTPServer):
-    """Serves one session; `port` 0 takes the first free one of a few."""
+    """Serves one session at `port` or, if it is in use, at the next free one."""
 
     daemon_threads = True
 
-    def __init__(self, session: Session, port: int = 0) -> None:
+    def __init__(self, session: Session, port: int = FIRST_PORT) -> None:
         self.session = session
         self.token = secrets.token_urlsafe(24)
-        ports = [port] if port else [*range(FIRST_PORT, FIRST_PORT + PORTS), 0]
-        for number in ports:
+        for number in (*range(port, min(port + PORTS, LAST_PORT + 1)), 0):  # 0: any free one
             try:
                 super().__init__((ADDRESS, number), LabelRequest)
                 return
-            except OSError:
-                if number == ports[-1]:
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
                     raise
 
     @property
@@ -111,7 +113,9 @@ class LabelRequest(BaseHTTPRequestHandler):
 
     def checked_address(self) -> tuple[list[str], dict[str, str]]:
         """The parts of the address after the token, and its options."""
-        names = (f"{ADDRESS}:{self.server.port}", f"localhost:{self.server.port}")
+        port = self.server.port
+        ports = (f":{port}", "") if port == HTTP_PORT else (f":{port}",)
+        names = [name + port for name in (ADDRESS, "localhost") for port in ports]
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         if host not in names:  # another name that leads here belongs to another site
             why = "wrong host. Open localhost or 127.0.0.1, with the port of the server."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import http.client
 import json
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +25,7 @@ from PIL import Image
 from segpl.display import CLASS_COLORS
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes
 from segpl.labeling.class_table import find_classes
-from segpl.labeling.server import ADDRESS, FIRST_PORT, LabelServer
+from segpl.labeling.server import ADDRESS, FIRST_PORT, LAST_PORT, LabelServer
 from segpl.labeling.session import Session, StaleLabelError
 from segpl.labeling.windows import WINDOW_SECONDS
 
@@ -153,13 +155,40 @@ def test_server_listens_on_this_computer_only(client):
     assert urlsplit(client.server.url).hostname == "127.0.0.1"
 
 
-def test_port_in_use_gives_another_one(client):
-    second = LabelServer(client.server.session)
-    second.server_close()
-    assert second.port != client.server.port
-    with pytest.raises(OSError, match="in use"):
-        LabelServer(client.server.session, client.server.port)
+def test_port_in_use_gives_the_next_free_one(client):
     assert client.server.port >= FIRST_PORT
+    with LabelServer(client.server.session, client.server.port) as second:
+        assert second.port > client.server.port
+    session = client.server.session
+    with LabelServer(session, LAST_PORT) as one, LabelServer(session, LAST_PORT) as other:
+        assert one.port != other.port
+
+
+def test_port_without_permission_is_an_error(client, monkeypatch):
+    def forbid(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "no permission")
+
+    monkeypatch.setattr(socketserver.TCPServer, "server_bind", forbid)
+    with pytest.raises(PermissionError, match="no permission"):
+        LabelServer(client.server.session, 80)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1", "http://127.0.0.1", 200),
+        ("localhost:80", "http://localhost:80", 200),
+        ("evil.example", "http://evil.example", 403),
+        ("127.0.0.1", "http://evil.example", 403),
+    ],
+)
+def test_clients_may_omit_the_port_of_http(client, monkeypatch, host, origin, status):
+    connection = http.client.HTTPConnection(ADDRESS, client.server.port, timeout=10)
+    monkeypatch.setattr(LabelServer, "port", 80)
+    address = f"/{client.server.token}/queue"
+    connection.request("GET", address, headers={"Host": host, "Origin": origin})
+    assert connection.getresponse().status == status
+    connection.close()
 
 
 def test_stopped_server_starts_again_on_its_port(client):
