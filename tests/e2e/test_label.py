@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from conftest import QUICK, make_dataset
 from PIL import Image
 
 from segpl.labeling.rounds import Rounds
+from segpl.labeling.server import LabelServer
+from segpl.labeling.session import Session
 
 IN_BROWSER = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 OBLIQUE = np.array(
@@ -222,6 +225,31 @@ def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeyp
     for one in between:
         assert (one >= (first & last)).all()
         assert (one <= (first | last)).all()
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_page_asks_again_for_a_thumbnail_that_was_not_ready(tmp_path):
+    """While another one is drawn, and if the mask changes."""
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1)
+    session = Session(data, run=tmp_path / "run", labels=tmp_path / "labels")
+    server = LabelServer(session)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    read, answers = session.thumbnails.read, iter([None] * 4)
+    session.thumbnails.read = lambda case: next(answers, read(case))
+    pictures = "[...document.querySelectorAll('#queue img')]"
+    with chromium(tmp_path) as page:
+        page.open(server.url)
+        page.wait(f"{pictures}.length > 1 && {pictures}.every(one => one.naturalWidth > 0)")
+        assert next(answers, "asked") == "asked"
+        before = page.run(f"{pictures}.map(one => one.src)")
+        label = data / "labeled" / "lbls" / "a0.png"
+        Image.fromarray(np.asarray(Image.open(label))[::-1]).save(label)
+        page.wait(f"{pictures}.some(one => !{json.dumps(before)}.includes(one.src))")
+        page.wait(f"{pictures}.every(one => one.naturalWidth > 0)")
+        assert page.complaints() == []
+    server.shutdown()
+    server.server_close()
 
 
 @IN_BROWSER

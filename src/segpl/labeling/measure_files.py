@@ -22,7 +22,7 @@ from segpl.labeling.label_files import as_file_name, file_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
 from segpl.run import Run
 
-VERSION = 1  # increase it when the same weights and images give other measures
+MEASURES_VERSION = 1  # increase it when the same weights and images give other measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class MeasureFiles(MeasureStore):
     ) -> None:
         self.folder, self.plan, self.keep_mask, self.on_scan = folder, run.plan, keep_mask, on_scan
         networks = [RunFolder(path).weights_hash(run.checkpoint) for path in (run.path, *run.folds)]
-        self.weights = "-".join([str(VERSION), *networks])
+        self.weights = "-".join([str(MEASURES_VERSION), *networks])
 
     def path(self, case: Case) -> Path:
         return self.folder / f"{as_file_name(case.name)}.json"
