@@ -193,23 +193,43 @@ def test_curve_is_that_of_the_fold_in_training(tmp_path, monkeypatch):
     assert rounds.fold == 2
 
 
-@pytest.mark.parametrize(("gain", "is_worth_it"), [(0.2, True), (0.001, False), (-0.1, False)])
-def test_advice_compares_the_gain_with_its_error(tmp_path, gain, is_worth_it):
-    fake_run(tmp_path / "runs" / "x", steps=20, taken=20, dice=[0.5, 0.6])
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ([0.2, 0.21, 0.19, 0.2], "More labels are likely to help."),
+        ([0.002, 0.003, 0.001, 0.002], "More labels are unlikely to gain 0.01."),
+        ([-0.1, -0.11, -0.09, -0.1], "More labels are unlikely to gain 0.01."),
+        ([0.1, -0.1, 0.05, 0.0], "This is too uncertain to say whether more labels help."),
+        ([0.2], "Too few scans were cross-validated in both rounds to compare them."),
+    ],
+)
+def test_advice_respects_the_uncertainty_of_the_gain(tmp_path, gains, verdict):
+    before = [0.3, 0.8, 0.5, 0.6][: len(gains)]
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20, dice=before)
     rounds = rounds_in(tmp_path)
     assert rounds.advice() == ""
-    dice = [0.5 + gain, 0.55 + gain, 0.6 + gain]
+    # a new scan that is easy must not look like a gain
+    dice = [*(one + gain for one, gain in zip(before, gains, strict=True)), 0.99]
     fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20)  # without cross-validation
     fake_run(tmp_path / "runs" / "x-3", steps=20, taken=20, dice=dice)
     fake_run(tmp_path / "runs" / "x-4", steps=20, taken=20)
     RunFolder(tmp_path / "runs" / "x-4").split.write_text("being written")
     first, _, second = rounds.summary()
-    assert (first.labels, second.labels) == (2, 3)
-    assert first.dice == pytest.approx(0.55)
-    assert second.dice == pytest.approx(0.55 + gain)
-    # standard error of three values 0.05 apart: 0.05 / sqrt(3)
-    assert f"1 more label changed the expected Dice by {gain:+.3f} (± 0.029)" in rounds.advice()
-    assert ("may not help" in rounds.advice()) is not is_worth_it
+    assert (first.labels, second.labels) == (len(before), len(dice))
+    assert first.dice == pytest.approx(np.mean(before))
+    assert second.error == pytest.approx(np.std(dice, ddof=1) / len(dice) ** 0.5)
+    assert rounds.advice().endswith(verdict)
+
+
+def test_advice_states_the_gain_with_its_interval(tmp_path):
+    fake_run(tmp_path / "runs" / "x", steps=20, taken=20, dice=[0.5, 0.6])
+    fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20, dice=[0.6, 0.72, 0.9])
+    # mean and standard error 0.11 and 0.01; Student's quantile of one degree of freedom is 12.706
+    expected = (
+        "1 more label changed the expected Dice of the 2 scans in both rounds by +0.110 "
+        "(95 % interval -0.017 to +0.237)."
+    )
+    assert rounds_in(tmp_path).advice().startswith(expected)
 
 
 def test_run_in_training_does_not_predict(tmp_path, monkeypatch):
@@ -235,7 +255,7 @@ def test_failed_training_shows_the_end_of_its_output(tmp_path):
     rounds.start()
     wait(rounds)
     assert not rounds.is_training
-    assert f"{tmp_path / 'data'} does not exist" in rounds.failure
+    assert rounds.failure.startswith(f"error: {tmp_path / 'data'} does not exist")
 
 
 def test_stopping_is_not_a_failure(tmp_path):
@@ -257,6 +277,19 @@ def test_failure_is_the_end_of_the_output(tmp_path, code, is_failure):
     rounds.process.returncode = code
     assert ("line 99." in rounds.failure) is is_failure
     assert "line 50." not in rounds.failure
+
+
+def test_failure_starts_with_the_error(tmp_path):
+    rounds = rounds_in(tmp_path)
+    rounds.process = subprocess.Popen(["false"])
+    rounds.process.wait()
+    write_text(rounds.output, "step 1\nstep 2\nerror: no memory.\nUse a smaller batch.\n")
+    expected = "error: no memory.\nUse a smaller batch.\n\nOutput before the error:\nstep 1\nstep 2"
+    assert rounds.failure == expected
+    write_text(rounds.output, "Traceback\nRuntimeError: out of memory\n")
+    assert rounds.failure.startswith("RuntimeError: out of memory\n")
+    write_text(rounds.output, "error: no memory.\n")
+    assert rounds.failure == "error: no memory."
 
 
 def test_round_whose_log_has_no_step_yet_is_resumed(tmp_path):

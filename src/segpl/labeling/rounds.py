@@ -14,14 +14,15 @@ from threading import Lock
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError, count_noun
-from segpl.evaluate.statistics import mean_by_key
+from segpl.evaluate.statistics import bland_altman, mean_by_key
 from segpl.files import read_csv, read_table
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.settings import read_config, resolve
 
 MOST_FOLDS = 5
 MOST_POINTS = 400  # of a curve in the browser
-LAST_LINES = 12  # of the output, after a failure
+LAST_LINES = 12  # of the output before an error
+WORTHWHILE = 0.01  # gain in Dice
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +121,16 @@ class Rounds:
 
     @property
     def failure(self) -> str:
-        """The end of the output if the last training failed."""
+        """The error if the last training failed, then the lines before it."""
         if self.process is None or not self.process.poll() or self.process.returncode in (-15, 143):
             return ""
-        lines = self.output.read_text(errors="replace").split("\n")
-        return "\n".join(lines[-LAST_LINES:]).strip()
+        lines = self.output.read_text(errors="replace").strip().split("\n")
+        starts = [at for at, line in enumerate(lines) if line.startswith("error: ")]
+        start = starts[-1] if starts else len(lines) - 1
+        earlier = lines[max(0, start - LAST_LINES) : start]
+        return "\n".join(
+            [*lines[start:], *(["", "Output before the error:"] if earlier else []), *earlier]
+        )
 
     def summary(self) -> list[Round]:
         """The trained rounds with their number of labels and their expected Dice."""
@@ -132,7 +138,9 @@ class Rounds:
         for folder in self.trained:
             with suppress(UserError):  # a run that is being written
                 labels = len(Split.read(folder.split).labeled)
-                found.append(Round(folder.path.name, labels, *cross_validated_dice(folder)))
+                found.append(
+                    Round(folder.path.name, labels, *mean_and_error([*case_dice(folder).values()]))
+                )
         return found
 
     @property
@@ -176,15 +184,29 @@ class Rounds:
         return ""
 
     def advice(self) -> str:
-        """Whether the last labels have improved the expected Dice."""
+        """Whether the last labels have improved the expected Dice, on the scans of both rounds."""
         known = [one for one in self.summary() if one.dice is not None]
         if len(known) < 2 or known[-1].labels <= known[-2].labels:
             return ""
-        (before, after), more = known[-2:], known[-1].labels - known[-2].labels
-        gain = (after.dice or 0) - (before.dice or 0)
-        text = f"{count_noun(more, 'more label')} changed the expected Dice by {gain:+.3f}"
-        text += f" (± {after.error:.3f})"
-        return f"{text}. More labels may not help." if gain < after.error else f"{text}."
+        before, after = (
+            case_dice(RunFolder(self.base.with_name(one.folder))) for one in known[-2:]
+        )
+        change = bland_altman(after, before)
+        count, more = len(change.differences), known[-1].labels - known[-2].labels
+        if count < 2:
+            return "Too few scans were cross-validated in both rounds to compare them."
+        low, high = max(-1, change.bias - change.reach), min(1, change.bias + change.reach)
+        if high < WORTHWHILE:
+            verdict = f"More labels are unlikely to gain {WORTHWHILE}."
+        elif low > 0:
+            verdict = "More labels are likely to help."
+        else:
+            verdict = "This is too uncertain to say whether more labels help."
+        return (
+            f"{count_noun(more, 'more label')} changed the expected Dice of the {count} scans in "
+            f"both rounds by {change.bias:+.3f} (95 % interval {low:+.3f} to {high:+.3f}). "
+            + verdict
+        )
 
 
 def has_new(folder: RunFolder, labeled: Collection[str]) -> bool:
@@ -204,11 +226,15 @@ def is_complete(folder: RunFolder) -> bool:
     return bool(rows) and rows[-1][0].isdigit() and int(rows[-1][0]) >= steps
 
 
-def cross_validated_dice(folder: RunFolder) -> tuple[float | None, float]:
-    """Mean over the cases of a cross-validation, None without one, and its standard error."""
+def case_dice(folder: RunFolder) -> dict[str, float]:
+    """Dice of each case in a cross-validation; empty without one."""
     if not folder.folds.exists():
-        return None, 0.0
+        return {}
     rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, "Cross-validate again.")
-    values = list(mean_by_key((row.case, row.dice) for row in rows).values())
+    return mean_by_key((row.case, row.dice) for row in rows)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float | None, float]:
+    """Mean, None without values, and its standard error."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
     return statistics.fmean(values) if values else None, error
