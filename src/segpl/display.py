@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from colorsys import hls_to_rgb
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -33,11 +34,22 @@ VALUE_NAMES = {
     "threshold_cost": "threshold cost",
 }
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
-# Okabe and Ito's palette, the colors of errors last; a ninth class starts over
+# Okabe and Ito's palette, the colors of errors last
 CLASS_COLORS = (
     *("#009E73", "#E69F00", "#CC79A7", "#0072B2"),
     *("#FFFFFF", "#F0E442", "#56B4E9", "#D55E00"),
 )
+GOLDEN = 0.618034  # of a turn between the hues of classes, so that they never repeat
+
+
+def class_color(index: int) -> str:
+    """Color of a foreground class, from 0; all classes of a dataset get different colors."""
+    if index < len(CLASS_COLORS):
+        return CLASS_COLORS[index]
+    number = index - len(CLASS_COLORS)
+    lightness, saturation = (0.3, 0.55, 0.75)[index % 3], (1.0, 0.5)[index // 3 % 2]
+    parts = hls_to_rgb((0.5 + number * GOLDEN) % 1, lightness, saturation)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
 
 
 def plain_console(

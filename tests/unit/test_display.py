@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 
 from segpl import display
-from segpl.display import TrainingDisplay
+from segpl.display import CLASS_COLORS, TrainingDisplay, class_color
 
 ROW = {"supervised": 0.5, "supervised.weight": 1.0}
 LONG_ROW = {
@@ -138,3 +139,12 @@ def test_a_stopwatch_shows_its_title_before_the_block_ends(is_terminal, capsys, 
     with display.stopwatch("measuring", quiet=True):
         pass
     assert not capsys.readouterr().err
+
+
+def test_all_classes_have_different_colors():
+    colors = [class_color(index) for index in range(255)]
+    assert colors[: len(CLASS_COLORS)] == list(CLASS_COLORS)
+    assert len(set(colors)) == len(colors)
+    few = [[int(color[at : at + 2], 16) for at in (1, 3, 5)] for color in colors[:20]]
+    for index, color in enumerate(few):
+        assert all(math.dist(color, other) > 60 for other in few[:index])

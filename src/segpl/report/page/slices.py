@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
 from segpl.data.readers import Grid
-from segpl.display import CLASS_COLORS
+from segpl.display import class_color
 
 AnyArray = NDArray[Any]
 # Okabe and Ito's palette for color-blind readers; these three also differ in lightness
@@ -219,7 +219,7 @@ def errors_of(prediction: AnyArray, truth: AnyArray) -> NDArray[np.uint8]:
 
 def class_layer(values: AnyArray) -> tuple[NDArray[np.uint8], list[tuple[str, float]]]:
     count = int(values.max(initial=0))
-    colors = [(CLASS_COLORS[index % len(CLASS_COLORS)], 1.0) for index in range(min(count, 255))]
+    colors = [(class_color(index), 1.0) for index in range(min(count, 255))]
     return np.clip(values, 0, 255).astype(np.uint8), colors
 
 
