@@ -36,6 +36,7 @@ PAGES = {
     "": ("label.html", "text/html; charset=utf-8"),
     "label.css": ("label.css", "text/css; charset=utf-8"),
     "label.js": ("label.js", "text/javascript; charset=utf-8"),
+    "drawing.js": ("drawing.js", "text/javascript; charset=utf-8"),
     "niivue.umd.js": ("niivue.umd.js", "text/javascript; charset=utf-8"),
 }
 POLICY = (

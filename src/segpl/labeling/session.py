@@ -16,7 +16,7 @@ from segpl.data.case import Case
 from segpl.data.inspect import detect_dims
 from segpl.data.layouts import read_dataset
 from segpl.data.readers import Grid, Image, read_image
-from segpl.display import CLASS_COLORS
+from segpl.display import class_color
 from segpl.errors import InputError, MissingFileError, UserError
 from segpl.labeling.browser_arrays import mask_from, view_shape, view_spacing
 from segpl.labeling.class_table import Indices, find_classes
@@ -157,6 +157,7 @@ class Session:
         self.predictions.start(ahead[:PREDICT_AHEAD], self.dims)
         return {
             "scans": scans,
+            "folder": str(self.files.work.resolve()),
             "weights": self.predictions.weights,
             "labels": sum(ORDER[str(scan["state"])] == 2 for scan in scans),
             "opened_elsewhere": is_elsewhere,
@@ -224,7 +225,7 @@ class Session:
             "versions": len(self.files.versions(scan.case.name)),
             "opened_elsewhere": is_elsewhere,
             "classes": [
-                {"name": name, "color": CLASS_COLORS[(index - 1) % len(CLASS_COLORS)]}
+                {"name": name, "color": class_color(max(0, index - 1))}
                 for index, name in enumerate(self.classes.names)
             ],
         }
