@@ -419,7 +419,7 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
         click(page, "#empty-mask button")
         assert not page.run("document.getElementById('empty-mask').open")
         assert text(page, "name") == "u1"
-        page.press("Enter")
+        click(page, "#save")
         click(page, "#empty-mask [value=skip]")
         page.wait("document.body.dataset.ready === 'u2'")
         assert (states(page)["u0"], states(page)["u1"]) == ("labeled", "skipped")
