@@ -121,7 +121,7 @@ def test_low_entropy_is_called_exploration():
     levels = [0.1 + 0.01 * i for i in range(10)]
     values = pool(*(scan(f"c{i}", entropy=one, classes=(one, one)) for i, one in enumerate(levels)))
     for one in rank_pool(values, rule="entropy", round=0):
-        is_low = int(one.case[1:]) < 5
+        is_low = int(one.case[1:]) < 6  # the sixth is 1.03 times the median
         assert (one.reason == "picked at random, for variety") is is_low
 
 
