@@ -196,12 +196,7 @@ def _prepared_label(
             return array, positions, stored
     if not may_prepare:
         return None
-    label = readers.with_axes_of(readers.read_case_label(case, plan.dims), grid)
-    if difference := readers.grid_difference(grid, label.grid):
-        raise InputError(
-            f"the label {case.label} has a different grid than its image: {difference}. Resample "
-            "the label to the image, or correct the wrong header."
-        )
+    label = readers.read_label_on(grid, case)
     prepared = prepare_label(Label(label.array, grid), plan)
     foreground = _foreground_positions(prepared, seed=zlib.crc32(case.name.encode()))
     record = replace(

@@ -19,7 +19,7 @@ from segpl.data.dicom.label import read_segments
 from segpl.data.dicom.series import Series, open_series
 from segpl.data.formats import OPENERS, OpenFile, Role
 from segpl.data.limits import SPACING_RANGE, require_size
-from segpl.errors import MissingFileError, UnusableFileError, count_noun, errors_naming
+from segpl.errors import InputError, MissingFileError, UnusableFileError, count_noun, errors_naming
 
 SUFFIXES: tuple[str, ...] = tuple(OPENERS)
 
@@ -149,6 +149,17 @@ def read_case_label(case: Case, dims: int | None = None) -> Label:
     series = open_series(case.images)
     grid, _ = _grid(case.images[0], _opened(series), dims)
     return Label(read_segments(case.label, series, case.segments), grid)
+
+
+def read_label_on(grid: Grid, case: Case) -> Label:
+    """The label of a case with the axes of its image's grid; raises if it is on another grid."""
+    label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
+    if difference := grid_difference(grid, label.grid):
+        raise InputError(
+            f"the label {case.label} has a different grid than its image: {difference}. Resample "
+            "the label to the image, or correct the wrong header."
+        )
+    return label
 
 
 def with_axes_of(label: Label, grid: Grid) -> Label:

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.case import Dataset
 from segpl.data.manifest import MANIFEST
 from segpl.data.prepare import class_indices
-from segpl.data.readers import read_image, with_axes_of
+from segpl.data.readers import read_image
 from segpl.errors import InputError, count_noun, name_some
 from segpl.evaluate.pairing import (
     Pairing,
     pair_cases,
     read_class_numbers,
     read_region,
-    require_same_grid,
 )
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
@@ -50,7 +50,7 @@ PROBABILITIES = "probabilities"  # folder and map of that name, as `segpl predic
 
 
 def pair_probabilities(
-    predictions: Path, labels: Path, *, region: str | Path | None = None
+    predictions: Path, labels: Path | Dataset, *, region: str | Path | None = None
 ) -> Pairing:
     """Match probabilities and labels by case name. Masks never count as probabilities."""
     folder = predictions if predictions.name == PROBABILITIES else predictions / PROBABILITIES
@@ -92,10 +92,9 @@ def score_probabilities(
     assert pairing.classes is not None, "pair_probabilities sets the classes"
     scores: list[Score] = []
     for case, (probability_file, label_file) in pairing.pairs.items():
-        truth = pairing.truth(case)
-        image = read_image([probability_file], len(truth.grid.shape))
-        truth = with_axes_of(truth, image.grid)
-        require_same_grid(case, (probability_file, image.grid), (label_file, truth.grid))
+        stored = pairing.truth(case)
+        image = read_image([probability_file], len(stored.grid.shape))
+        truth = pairing.truth_on(image.grid, case, stored)
         index = class_indices(truth.array, pairing.classes, pairing.ignore, str(label_file))
         if mask := pairing.regions.get(case):
             index[~read_region(mask, truth.grid, case)] = IGNORE

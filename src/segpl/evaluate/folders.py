@@ -14,7 +14,7 @@ from segpl.data.case import Dataset
 from segpl.data.fingerprint import count_numbers
 from segpl.data.manifest import MANIFEST
 from segpl.data.masks import Mask
-from segpl.data.readers import read_label, with_axes_of
+from segpl.data.readers import read_label
 from segpl.errors import InputError, name_some
 from segpl.evaluate.metrics import (
     DEFAULT_METRICS,
@@ -28,7 +28,6 @@ from segpl.evaluate.pairing import (
     Pairing,
     pair_cases,
     read_region,
-    require_same_grid,
     unknown_number,
 )
 from segpl.evaluate.scores import Score
@@ -83,10 +82,9 @@ def score_pairs(
     if classes is None:
         classes = _classes_in(pairing.truth(case).array for case in pairing.pairs)
     scores: list[Score] = []
-    for case, (prediction_file, label_file) in pairing.pairs.items():
-        prediction = read_label(prediction_file)
-        truth = with_axes_of(pairing.truth(case), prediction.grid)
-        require_same_grid(case, (prediction_file, prediction.grid), (label_file, truth.grid))
+    for case, (path, _) in pairing.pairs.items():
+        prediction = read_label(path)
+        truth = pairing.truth_on(prediction.grid, case)
         mask = pairing.regions.get(case)
         scores += evaluate_case(
             prediction.array,

@@ -14,7 +14,15 @@ from segpl.data.layouts import read_dataset, stated_layout
 from segpl.data.layouts.base import bare_stem, image_files, labels_by_stem, subfolder
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.manifest import MANIFEST, Manifest, read_manifest
-from segpl.data.readers import Grid, Label, grid_difference, read_case_label, read_label, stem_of
+from segpl.data.readers import (
+    Grid,
+    Label,
+    grid_difference,
+    read_case_label,
+    read_label,
+    stem_of,
+    with_axes_of,
+)
 from segpl.errors import InputError, MissingFileError, count_noun, name_some
 
 
@@ -35,6 +43,18 @@ class Pairing:
         if case in self.cases:
             return read_case_label(self.cases[case])
         return read_label(self.pairs[case][1])
+
+    def truth_on(self, grid: Grid, case: str, label: Label | None = None) -> Label:
+        """The truth with the axes of its prediction's grid; `label` if it is already read."""
+        label = label or self.truth(case)
+        path, found = self.pairs[case]
+        turned = with_axes_of(label, grid)
+        if difference := grid_difference(grid, turned.grid):
+            raise InputError(
+                f"case {case}: {path} and {found} are on different grids: {difference}. Predict "
+                "again from the image that was labeled."
+            )
+        return turned
 
 
 def pair_cases(
@@ -97,14 +117,6 @@ def pair_cases(
     )
 
 
-def require_same_grid(case: str, prediction: tuple[Path, Grid], label: tuple[Path, Grid]) -> None:
-    if difference := grid_difference(prediction[1], label[1]):
-        raise InputError(
-            f"case {case}: {prediction[0]} and {label[0]} are on different grids: {difference}. "
-            "Predict again from the image that was labeled."
-        )
-
-
 def unknown_number(where: str, number: int, classes: Mapping[str, int]) -> InputError:
     known = ", ".join(f"{name} = {number}" for name, number in classes.items())
     return InputError(
@@ -152,7 +164,7 @@ def find_regions(region: str | Path, labels: Mapping[str, Path]) -> dict[str, Pa
 
 def read_region(path: Path, grid: Grid, case: str) -> NDArray[np.bool_]:
     """True wherever the mask is not 0: only these voxels are scored."""
-    region = read_label(path)
+    region = with_axes_of(read_label(path), grid)
     if difference := grid_difference(region.grid, grid):
         raise InputError(
             f"case {case}: the region {path} is not on the grid of the label: {difference}. Draw "

@@ -25,7 +25,7 @@ DEFAULT_COUNT = 5  # scans to label in one round
 STRATIFIED = 2 / 3  # of the scans are chosen for one class
 NOISE_DECAY = 2.0  # factor per round
 UNLIKE = 1.5  # times the median distance to the labeled scans
-NOTABLE = 1.05  # times the median entropy; below, a scan is not called uncertain
+RAISED = 1.05  # times the median entropy; below, a scan is not called uncertain
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ def _turns(columns: Sequence[int]) -> Iterator[int]:
 
 
 def _entropy_reason(pool: ScanPool, values: Measures, index: int, column: int) -> str:
-    if (ratio := relative(values, index)) < NOTABLE:
+    if (ratio := relative(values, index)) < RAISED:
         return "picked at random, for variety"
     about = f" about {_name(pool, column - 1)}" if column else ""
     return f"uncertain{about} ({ratio:.1f} times the median entropy)"

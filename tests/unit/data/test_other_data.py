@@ -148,13 +148,14 @@ def test_whole_volumes_are_not_resampled(tmp_path):
 
 def test_labels_of_unlabeled_cases_are_not_read(tmp_path, monkeypatch):
     opened = []
-    read = other.read_case_label
+    read = other.read_label_on
     monkeypatch.setattr(
-        other, "read_case_label", lambda case, dims: (opened.append(case.name), read(case, dims))[1]
+        other, "read_label_on", lambda grid, case: (opened.append(case.name), read(grid, case))[1]
     )
     prepare_other(make_pictures(tmp_path / "data"), tmp_path, FLAT, "slabs")
     names = [case.name.split("-")[1] for case in read_dataset(tmp_path / "two").unlabeled]
     assert len(names) == 4
+    assert opened
     assert not set(names) & set(opened)
 
 
@@ -212,7 +213,7 @@ def test_pictures_cannot_replace_volumes(tmp_path):
 def test_label_on_another_grid_is_an_error(tmp_path):
     source = make_pictures(tmp_path / "data")
     np.save(source / "test" / "labels" / "test0.npy", box((24, 39), 6))
-    with pytest.raises(InputError, match="test0: image and label have different grids"):
+    with pytest.raises(InputError, match=r"label .*test0.* has a different grid than its image"):
         prepare_other(source, tmp_path, FLAT, "slabs")
 
 

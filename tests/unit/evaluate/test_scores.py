@@ -143,14 +143,19 @@ def test_a_prediction_of_another_spacing_is_an_error(tmp_path):
         evaluate_folders(tmp_path / "predictions", tmp_path / "labels")
 
 
-def test_a_label_with_turned_axes_is_compared_at_the_same_place(tmp_path):
+def test_a_label_and_a_region_with_turned_axes_are_compared_at_the_same_place(tmp_path):
     mask = np.arange(24).reshape(2, 3, 4) % 5 == 0
     volume(tmp_path / "predictions" / "a.nii.gz", mask)
     volume(tmp_path / "labels" / "a.nii.gz", mask)
-    label = nib.load(tmp_path / "labels" / "a.nii.gz")
-    label.as_reoriented([[1, -1], [0, 1], [2, -1]]).to_filename(label.get_filename())
-    (score,) = evaluate_folders(tmp_path / "predictions", tmp_path / "labels", metrics=["dice"])
-    assert score.value == 1
+    volume(tmp_path / "regions" / "a.nii.gz", mask)
+    for folder in ("labels", "regions"):
+        file = nib.load(tmp_path / folder / "a.nii.gz")
+        file.as_reoriented([[1, -1], [0, 1], [2, -1]]).to_filename(file.get_filename())
+    for region in (None, tmp_path / "regions"):
+        (score,) = evaluate_folders(
+            tmp_path / "predictions", tmp_path / "labels", metrics=["dice"], region=region
+        )
+        assert score.value == 1
 
 
 def test_a_dataset_provides_labels_and_class_names(tmp_path):

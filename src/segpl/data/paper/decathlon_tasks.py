@@ -26,7 +26,7 @@ from segpl.data.paper.prepared import (
     write_nifti,
 )
 from segpl.data.plan import Normalization, Plan
-from segpl.data.readers import read_case_label, read_grid, read_image, stem_of
+from segpl.data.readers import read_grid, read_image, read_label_on, stem_of
 from segpl.errors import MissingFileError
 
 TASK01, TASK05 = "Task01_BrainTumour", "Task05_Prostate"  # folders in the archives
@@ -113,7 +113,8 @@ def merge_cases(
         image, affine = unit_image(case.images[0], root / "samples" / "images")
         target = None
         if role != "unlabeled":
-            label = read_case_label(case, 3).array
+            grid, _ = read_grid(case.images[0], 3)
+            label = read_label_on(grid, case).array
             target = root / "samples" / "labels" / f"{name}.nii.gz"
             write_nifti(target, (label > 0).astype(np.uint8), affine)
         samples.append(Sample(role, name, image, target))

@@ -31,7 +31,7 @@ from segpl.data.paper.prepared import (
 )
 from segpl.data.plan import Plan
 from segpl.data.prepare import class_indices
-from segpl.data.readers import grid_difference, read_case_label, read_image
+from segpl.data.readers import read_image, read_label_on
 from segpl.data.split import outside_subjects, shuffled_by_subject, take_subjects
 from segpl.errors import InputError, count_noun
 from segpl.types import IGNORE
@@ -163,12 +163,7 @@ def write_case(
     array = normalize_case(image.array)  # (C, *S)
     label = np.zeros(image.grid.shape, np.uint8)
     if case.label:
-        truth = read_case_label(case, dims)
-        if difference := grid_difference(image.grid, truth.grid):
-            raise InputError(
-                f"{case.name}: image and label have different grids: {difference}. Resample the "
-                "label to the image."
-            )
+        truth = read_label_on(image.grid, case)
         indices = class_indices(truth.array, plan.classes, plan.ignore)
         label = np.where(indices == IGNORE, np.uint8(IGNORED), indices.astype(np.uint8))
     if dims == 2 or cut == "whole":

@@ -227,6 +227,6 @@ def brier_of(path: Path, out: Path, device: str) -> float:
     written = predict_again(run, out, probabilities=True, samples=SAMPLES, by=by)
     scores = out / "scores.csv"
     if written or not scores.exists():
-        pairing = pair_probabilities(out, Path(run.config.data.path))
+        pairing = pair_probabilities(out, run.open_dataset())
         write_scores(scores, score_probabilities(pairing))
     return mean_of([one.value for one in read_scores(scores) if one.metric == "brier"])
