@@ -25,6 +25,7 @@ DEFAULT_COUNT = 5  # scans to label in one round
 STRATIFIED = 2 / 3  # of the scans are chosen for one class
 NOISE_DECAY = 2.0  # factor per round
 UNLIKE = 1.5  # times the median distance to the labeled scans
+LEAST_DISAGREEMENT = 0.005  # less is shown as 0 %
 RAISED = 1.05  # times the median entropy; below, a scan is not called uncertain
 
 
@@ -124,7 +125,10 @@ def strongest_measures(pool: ScanPool) -> dict[str, list[str]]:
     found = {}
     for index, scan in enumerate(pool.scans):
         notes = []
-        if disagreement[index] >= 0.005 and (ratio := relative(disagreement, index)) >= 1:
+        if (
+            disagreement[index] >= LEAST_DISAGREEMENT
+            and (ratio := relative(disagreement, index)) >= 1
+        ):
             notes.append((ratio, disagreement_text(disagreement[index])))
         if (ratio := relative(distance, index)) >= UNLIKE:
             notes.append((ratio, "unlike any labeled scan"))

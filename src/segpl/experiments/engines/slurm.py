@@ -225,7 +225,7 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
 
 def without_prefix(words: str) -> str:
     """An error message of Slurm on one line."""
-    return " ".join(words.split()).replace("sbatch: error: ", "").rstrip(".")
+    return re.sub(r"\b(sbatch|squeue|scontrol): error: ", "", " ".join(words.split())).rstrip(".")
 
 
 def states_in_queue() -> Mapping[str, str]:

@@ -49,7 +49,7 @@ def extras(results: PaperResults, out: Path, *, device: str) -> Iterator[Table |
     parts: dict[str, tuple[object, Callable[[PaperResults, Path, str], Part]]] = {
         "cost": (numbers.cost, compare_costs),
         "figure 3": (numbers.pair, draw_pair),
-        f"figure {threshold and threshold.figure}": (threshold, draw_threshold),
+        f"figure {threshold.figure if threshold else 4}": (threshold, draw_threshold),
         "figure 8": (numbers.sensitivity, draw_sensitivity),
         "figures 9 and 10": (numbers.robustness, compare_robustness),
         "uncertainty": (numbers.uncertainty, compare_uncertainty),

@@ -124,7 +124,8 @@ class PaperExperiment:
         results = PaperResults(self.numbers, experiment, runs, scores, places)
         windows = [key for key in self.numbers.iou if key not in runs]
         for dataset in runs if windows else ():
-            scores |= window_scores(results, dataset, windows, out / "windows", device)
+            found = window_scores(results, dataset, windows, out / "windows", device)
+            results = replace(results, scores={**results.scores, **found})
         return results
 
 
