@@ -156,7 +156,7 @@ def require_usable(inspection: Inspection) -> None:
 
 
 def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:
-    """Raise if a validation or test case cannot be scored. What this reads influences nothing."""
+    """Raise if a validation or test case cannot be scored. Training does not use what it reads."""
     names = {*split.validation, *split.test}
     cases = [case for case in dataset.cases if case.name in names]
     with bar("checking validation and test cases", len(cases), quiet=quiet) as advance:
@@ -167,7 +167,7 @@ def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> 
             advance=advance,
             known=KnownCases(dataset.root, cache_root()),
         )
-    # a class may occur in no held-out label
+    # not those of the whole dataset: the held-out labels may lack a class
     own = tuple(problem for problem in inspection.problems if problem.case)
     require_usable(replace(inspection, problems=own))
 

@@ -39,11 +39,11 @@ CLASS_COLORS = (
     *("#009E73", "#E69F00", "#CC79A7", "#0072B2"),
     *("#FFFFFF", "#F0E442", "#56B4E9", "#D55E00"),
 )
-GOLDEN = 0.618034  # of a turn between the hues of classes, so that they never repeat
+GOLDEN = 0.618034  # of the color wheel between the hues of classes, so that they never repeat
 
 
 def class_color(index: int) -> str:
-    """Color of a foreground class, from 0; all classes of a dataset get different colors."""
+    """Color of a foreground class, counted from 0; no two classes share a color."""
     if index < len(CLASS_COLORS):
         return CLASS_COLORS[index]
     number = index - len(CLASS_COLORS)

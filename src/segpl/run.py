@@ -225,7 +225,7 @@ class Run:
         return [Job(name, dataset.case(name).images) for name in self.split.test]
 
     def open_dataset(self) -> Dataset:
-        """Its dataset as it is now, with the labels of `data.labels`."""
+        """The dataset of the run as it is now, including the labels of `data.labels`."""
         return open_run_dataset(self.config, self.folder)
 
 

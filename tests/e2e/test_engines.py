@@ -135,7 +135,7 @@ def test_a_port_without_ray_behind_it_is_an_error(monkeypatch):
     monkeypatch.setattr(ray, "ANSWER_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"no Ray cluster answers at {address} within 2 s"):
+        with pytest.raises(InputError, match=f"no Ray cluster answered at {address} within 2 s"):
             RayEngine(EngineOptions(address=address)).check([Task("a", str)])
 
 

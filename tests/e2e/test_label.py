@@ -142,7 +142,7 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
         port = address.split(":")[2].split("/")[0]
         with served(data, "--labels", labels, "--port", port) as (address, server):
             page.wait(
-                "document.getElementById('banner-text').textContent.includes('was started again')"
+                "document.getElementById('banner-text').textContent.includes('has restarted')"
             )
             assert page.run("document.getElementById('stage').inert")
             shoot(page, "restarted")

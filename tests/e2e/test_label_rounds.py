@@ -197,8 +197,8 @@ def test_curve_is_that_of_the_fold_in_training(tmp_path, monkeypatch):
     ("gains", "verdict"),
     [
         ([0.2, 0.21, 0.19, 0.2], "More labels are likely to help."),
-        ([0.002, 0.003, 0.001, 0.002], "More labels are unlikely to gain 0.01."),
-        ([-0.1, -0.11, -0.09, -0.1], "More labels are unlikely to gain 0.01."),
+        ([0.002, 0.003, 0.001, 0.002], "More labels are unlikely to gain 0.01 Dice."),
+        ([-0.1, -0.11, -0.09, -0.1], "More labels are unlikely to gain 0.01 Dice."),
         ([0.1, -0.1, 0.05, 0.0], "This is too uncertain to say whether more labels help."),
         ([0.2], "Too few scans were cross-validated in both rounds to compare them."),
     ],
@@ -227,7 +227,7 @@ def test_advice_states_the_gain_with_its_interval(tmp_path):
     # mean and standard error 0.11 and 0.01; Student's quantile of one degree of freedom is 12.706
     expected = (
         "1 more label changed the expected Dice of the 2 scans in both rounds by +0.110 "
-        "(95 % interval -0.017 to +0.237)."
+        "(95 % confidence interval -0.017 to +0.237)."
     )
     assert rounds_in(tmp_path).advice().startswith(expected)
 

@@ -155,14 +155,14 @@ def test_experiment_runs_from_the_unpacked_folder_to_the_table(
     figures = {path.name for path in out.glob("figure-*.png")}
     assert figures == {"carve": {"figure-9-10.png"}, "task01": {"figure-4.png"}}.get(name, set())
     if name == "carve":
-        left_out = "Left out, because there are no finished runs: figure 3, uncertainty."
+        left_out = "No finished runs yet for: figure 3, uncertainty."
         assert left_out in answer.out
         assert (out / "robustness" / "stress.csv").exists()
         assert [line.split()[:2] for line in answer.out.splitlines() if "fgsm" in line] == [
             ["fgsm", method] for method in ("supervised", "segpl-vi", "segpl")
         ]
     if name == "brats2018":
-        assert "no finished runs: figure 8." in answer.out
+        assert "No finished runs yet for: figure 8." in answer.out
 
 
 def test_brier_scores_are_those_of_the_sampled_predictions(
@@ -175,7 +175,7 @@ def test_brier_scores_are_those_of_the_sampled_predictions(
     command += ("--only", "volumes-5")
     answer = segpl(*command)
     assert answer.code == 0, answer.err
-    assert "no finished runs: figure 3, figures 9 and 10." in answer.out
+    assert "No finished runs yet for: figure 3, figures 9 and 10." in answer.out
     with (out / "uncertainty.csv").open() as file:
         found = {row["method"]: row for row in csv.DictReader(file)}
     assert {name: row["paper"] for name, row in found.items()} == {

@@ -10,7 +10,7 @@ Examples:
                                             # the run runs/data
   segpl label data --run runs/a             # from the masks of a run
   segpl label data --labels my-labels       # the dataset stays unchanged
-  segpl label data --rule disagreement      # order of the queue, see segpl next
+  segpl label data --rule disagreement      # another ranking, see segpl next
   segpl label --demo                        # on generated scans
 """
 
@@ -44,7 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", help="label generated scans, in segpl-demo")
     parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda or cuda:N")
     parser.add_argument(
-        "--port", type=int, default=8765, help="port of the server, if it is free (default: 8765)"
+        "--port",
+        type=int,
+        default=8765,
+        help="port of the server, or the first to try (default: 8765)",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="only print the address of the page"
@@ -93,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             f"port {args.port} cannot be used: {error.strerror}. Omit --port to use a free one."
         ) from error
     if server.port != args.port:
-        say(f"Port {args.port} is in use, so the server uses {server.port}.")
+        say(f"Port {args.port} is in use. The server uses port {server.port} instead.")
     say(f"Label at {server.url}")
     say("Stop with Ctrl-C. Strokes and labels are saved automatically.")
     signal.signal(signal.SIGTERM, _interrupt)

@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--iou-only",
         action="store_true",
-        help="print only the table of IoU; skip the figures, and the tables of cost, robustness "
-        "and uncertainty",
+        help="print only the IoU table; skip the figures and the tables of cost, robustness and "
+        "uncertainty",
     )
     add_engine(parser, "run")
 

@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
             return 0
         show_estimate(estimate, args.out)
         if args.estimate_only or has_fold:
-            if not RunFolder(args.out).last.exists():  # otherwise the final run predicts
+            if not RunFolder(args.out).last.exists():  # a final run predicts itself
                 say(f"To predict with the mean of the folds: {prediction_command(args)}")
             return 0
         given["time"] = None  # cross-validation has chosen the number of steps

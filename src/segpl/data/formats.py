@@ -50,7 +50,7 @@ class OpenFile:
     spacing: tuple[float, ...] | None = None  # if the file has one but no affine
     dims: int | None = None  # spatial axes, if the format implies them
     channels_first: bool = False
-    # values of a part of the spatial axes, if the rest need not be in memory
+    # reads a part of the spatial axes without loading the rest, if the format allows it
     part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
 
 

@@ -34,7 +34,7 @@ ORIENTATION = "RAS"
 PAPER_WIDTH = {2: 16, 3: 8}  # by spatial axes
 WIDTH = 32  # with an accelerator
 # by spatial axes and accelerator; on an H200 a step with 2 labeled and 4 unlabeled crops of 64**3
-# voxels took 30 ms at width 32, so a training run with twice as many takes minutes
+# voxels took 30 ms at width 32, so a training run with twice as many crops takes minutes
 VOXELS = {(2, False): 192**2, (3, False): 48**3, (2, True): 384**2, (3, True): 64**3}
 CROPS = {(2, False): 2, (3, False): 2, (2, True): 4, (3, True): 4}
 OUTLIERS = 0.1  # fraction of images that may be much smaller than the others

@@ -109,7 +109,7 @@ def read_scan_grid(files: Sequence[Path], dims: int) -> Grid:
 
 
 def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -> NDArray[Any]:
-    """A part of a scan (C, *S), without the rest if the format allows it."""
+    """A part of a scan (C, *S), without loading the rest if the format allows it."""
     parts = []
     for path in files:
         with errors_naming(path):
@@ -163,9 +163,10 @@ def read_label_on(grid: Grid, case: Case) -> Label:
 
 
 def with_axes_of(label: Label, grid: Grid) -> Label:
-    """A label whose axes only have another order or direction than those of `grid`, turned to them.
+    """The label with its axes permuted and flipped to match `grid`.
 
-    Programs may store the same voxels in another orientation. All other labels stay as they are.
+    Programs may store the same voxels in another orientation. If the grids differ in any other
+    way, the label is returned unchanged.
     """
     if (turns := axis_turns(label.grid, grid)) is None:
         return label
@@ -175,7 +176,7 @@ def with_axes_of(label: Label, grid: Grid) -> Label:
 
 
 def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:
-    """How nibabel turns the axes of `a` to those of `b`; None if that does not make them equal."""
+    """Nibabel's orientation that turns grid `a` into `b`; None if no reorientation does."""
     if a.affine is None or b.affine is None or len(a.shape) != 3:
         return None
     from nibabel.orientations import inv_ornt_aff, io_orientation

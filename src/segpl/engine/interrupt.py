@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-REQUEUE = signal.SIGUSR2  # submitit requeues a Slurm job on it
+REQUEUE = signal.SIGUSR2  # makes submitit requeue a Slurm job
 REQUEUE_SECONDS = 60.0  # to save the step; Slurm kills the job 90 s after the signal
 NOTICE = b"\nstopping after this step; press Ctrl-C again to stop at once\n"
 
@@ -18,7 +18,7 @@ NOTICE = b"\nstopping after this step; press Ctrl-C again to stop at once\n"
 class StopSignal:
     """Remembers the first SIGINT or SIGTERM in `number`; the second one acts as usual.
 
-    In a job of submitit, it delays the signal to requeue until the step is saved, but not for long.
+    In a submitit job, it delays the requeue signal until the step is saved, up to REQUEUE_SECONDS.
 
     Does nothing outside the main thread, where Python allows no handlers.
     """
@@ -26,7 +26,7 @@ class StopSignal:
     def __init__(self) -> None:
         self.number = 0
         self.before: dict[int, Any] = {}
-        self.delayed: threading.Timer | None = None  # sends the signal to requeue again
+        self.delayed: threading.Timer | None = None  # sends the requeue signal again
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
@@ -55,7 +55,7 @@ class StopSignal:
             os.write(2, NOTICE)
 
     def requeue(self) -> None:
-        """Deliver a delayed signal, now that the step is saved. submitit ends the process."""
+        """Deliver the delayed requeue signal once the step is saved; submitit ends the process."""
         if self.delayed:
             self.delayed.cancel()
             signal.raise_signal(REQUEUE)

@@ -46,7 +46,7 @@ def evaluate_folders(
 
     Args:
         predictions: folder of masks.
-        labels: folder of labels, or a dataset, given by its folder or already read.
+        labels: folder of labels, folder of a dataset, or a `Dataset`.
         metrics: names of `METRICS`.
         tolerance: tolerance of surface Dice, in mm.
         region: folder of masks to score inside of, or its name next to the folder of labels.

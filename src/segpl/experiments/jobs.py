@@ -104,8 +104,8 @@ def plan_jobs(
 
 
 def check_held_out(jobs: Sequence[TrainingJob], *, quiet: bool) -> None:
-    """Raise if a held-out case of a run that is not finished cannot be scored."""
-    # all runs on a dataset share the cases; generated scans, which have no planning, are complete
+    """Raise if a held-out case of an unfinished run cannot be scored."""
+    # all runs on a dataset share these cases; generated scans, without planning, are never damaged
     waiting = {job.dataset: job for job in jobs if job.planning and not job.is_scored}
     for job in waiting.values():
         assert job.split, f"{job.title} has no split"

@@ -120,7 +120,8 @@ class LabelFiles:
         self.folder = folder
         self.classes = classes
         self.work = (folder or dataset.root) / WORK
-        self.misplaced: dict[str, tuple[str, bool]] = {}  # case -> stamp, see `is_misplaced`
+        # case -> stamp of its label, and whether that is misplaced
+        self.misplaced: dict[str, tuple[str, bool]] = {}
         self.require_places(dataset)
 
     def require_places(self, dataset: Dataset) -> None:
@@ -150,7 +151,7 @@ class LabelFiles:
         return self.classes.indices(self.numbers(case, grid), case.label)
 
     def numbers(self, case: Case, grid: Grid) -> NDArray[np.int32]:
-        """The numbers in the label of a case; raises if it is on another grid than its image."""
+        """The numbers in the label of a case. Raises if its grid is not that of the image."""
         label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
         if difference := grid_difference(label.grid, grid):
             raise InputError(
@@ -160,7 +161,7 @@ class LabelFiles:
         return label.array
 
     def is_misplaced(self, case: Case, dims: int) -> bool:
-        """Whether the label of a case is on another grid than its image, from their headers."""
+        """Whether a label is on another grid than its image, according to their headers."""
         if case.label is None or case.segments is not None or is_series(case.images):
             return False
         stamp = file_stamp(case.label)

@@ -22,7 +22,7 @@ from segpl.labeling.label_files import as_file_name, file_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
 from segpl.run import Run
 
-MEASURES_VERSION = 1  # increase it when the same weights and images give other measures
+MEASURES_VERSION = 1  # increment when the same weights and images give other measures
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoredMeasures:
 
 
 class MeasureFiles(MeasureStore):
-    """One file per scan; `keep_mask` gets its classes (*S) on the grid of its image."""
+    """One file per scan; `keep_mask` receives its class numbers (*S) on the grid of its image."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ NO_LOCK: AbstractContextManager[object] = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class ScanMeasures:
-    """One scan. Of a labeled one, only the features are measured, and `class_entropy` is empty."""
+    """Measures of one scan. A labeled scan has only features, and an empty `class_entropy`."""
 
     case: str
     entropy: float  # mean over all voxels, in nats
@@ -57,17 +57,17 @@ class Candidates:
 
 
 class MeasureStore:
-    """Where measures are kept; this one keeps nothing."""
+    """Storage of measures; this base class stores nothing."""
 
     def find(self, case: Case) -> ScanMeasures | None:
         """Earlier measures of a scan, if they are still valid."""
         return None
 
     def add(self, case: Case, found: ScanMeasures) -> None:
-        """Keep the measures of a scan."""
+        """Store the measures of a scan."""
 
     def add_mask(self, volume: Volume, index: NDArray[np.intp]) -> None:
-        """Keep the class indices (*S) of a scan, predicted without overlap of windows."""
+        """Store the class indices (*S) of a scan, predicted from windows without overlap."""
 
     def tell(self, done: int, total: int) -> None:
         """Called before an unlabeled scan is measured."""

@@ -31,7 +31,7 @@ PredictedMask = tuple[Indices, Indices]  # (*S) classes, (*S) uncertainty from 0
 
 
 class OutdatedError(Exception):
-    """A new round of training has started, so the ranking of the last one is stopped."""
+    """A new round of training has started, so the ranking of the previous one is stopped."""
 
 
 class FairLock:
@@ -119,7 +119,7 @@ class Predictions:
         )
 
     def store_preview(self, name: str, labels: NDArray[Any]) -> None:
-        """Keep a mask of the ranking until the scan is opened; it has no weights, see `stored`."""
+        """Store a mask of the ranking until the scan is opened; without weights, see `stored`."""
         if self.stored(name, labels.shape, self.weights) is None:
             indices = self.classes.indices(labels, f"the prediction of {name}")
             self.store(name, indices, np.zeros_like(indices), "")
@@ -170,7 +170,7 @@ class Predictions:
         try:
             with self.network:
                 run, _ = self.load()
-            if self.rounds.labels:  # which the run may have been trained without
+            if self.rounds.labels:  # the run may have been trained without them
                 data = replace(run.config.data, labels=str(self.rounds.labels))
                 run = replace(run, config=replace(run.config, data=data))
             folder = self.folder.with_name("measures")

@@ -64,7 +64,7 @@ def rank_cases(
         seed: seed of the noise and of random choices.
         quiet: show no progress.
         network: held while the network predicts a scan, so that others can use it in between.
-        store: keeps the measures of the scans; nothing by default.
+        store: where to keep the measures of the scans; not kept by default.
     """
     rule = rule or DEFAULT_RULE
     require_rule(rule)
@@ -113,13 +113,13 @@ def rank_pool(
 
 
 def with_note(one: Suggestion, notes: Sequence[str]) -> Suggestion:
-    """A suggestion with the first note that its reason does not contain."""
+    """The suggestion, with the first note that its reason does not contain yet."""
     new = [note for note in notes if note not in one.reason]
     return replace(one, reason="; ".join((one.reason, *new[:1])))
 
 
 def strongest_measures(pool: ScanPool) -> dict[str, list[str]]:
-    """Disagreement and distance of the scans in which they are large, in words, largest first."""
+    """For each scan, notes on a large disagreement or distance, the largest first."""
     disagreement = np.array([scan.disagreement or 0.0 for scan in pool.scans])
     distance = nearest_labeled(pool) if pool.labeled else np.zeros(len(pool.scans))
     found = {}
@@ -141,7 +141,7 @@ def disagreement_text(fraction: float) -> str:
 
 
 def relative(values: Measures, index: int) -> float:
-    """A measure relative to its median over all scans in which it is not 0."""
+    """A measure relative to its median over the scans where it is not 0."""
     return float(values[index] / np.median(values[values > 0])) if values[index] > 0 else 0.0
 
 

@@ -121,7 +121,7 @@ class Rounds:
 
     @property
     def failure(self) -> str:
-        """The error if the last training failed, then the lines before it."""
+        """The error of the last training run if it failed, then the output before it."""
         if self.process is None or not self.process.poll() or self.process.returncode in (-15, 143):
             return ""
         lines = self.output.read_text(errors="replace").strip().split("\n")
@@ -184,7 +184,7 @@ class Rounds:
         return ""
 
     def advice(self) -> str:
-        """Whether the last labels have improved the expected Dice, on the scans of both rounds."""
+        """Whether the latest labels improved the Dice of the scans held out in both rounds."""
         known = [one for one in self.summary() if one.dice is not None]
         if len(known) < 2 or known[-1].labels <= known[-2].labels:
             return ""
@@ -197,15 +197,15 @@ class Rounds:
             return "Too few scans were cross-validated in both rounds to compare them."
         low, high = max(-1, change.bias - change.reach), min(1, change.bias + change.reach)
         if high < WORTHWHILE:
-            verdict = f"More labels are unlikely to gain {WORTHWHILE}."
+            verdict = f"More labels are unlikely to gain {WORTHWHILE} Dice."
         elif low > 0:
             verdict = "More labels are likely to help."
         else:
             verdict = "This is too uncertain to say whether more labels help."
         return (
             f"{count_noun(more, 'more label')} changed the expected Dice of the {count} scans in "
-            f"both rounds by {change.bias:+.3f} (95 % interval {low:+.3f} to {high:+.3f}). "
-            + verdict
+            f"both rounds by {change.bias:+.3f} (95 % confidence interval {low:+.3f} to "
+            f"{high:+.3f}). " + verdict
         )
 
 

@@ -26,9 +26,9 @@ from segpl.labeling.browser_arrays import image_bytes, mask_bytes, overlay_bytes
 from segpl.labeling.session import Session, StaleLabelError
 
 ADDRESS = "127.0.0.1"
-FIRST_PORT, PORTS = 8765, 20  # to try
+FIRST_PORT, PORTS = 8765, 20  # number of ports to try
 LAST_PORT = 65535
-HTTP_PORT = 80  # which clients omit
+HTTP_PORT = 80  # omitted by clients
 MOST_OPTIONS = 2**16  # bytes of a request without a mask
 MOST_DIGITS = 15  # of a number
 SECONDS = 60.0  # to wait for the rest of a request
@@ -158,7 +158,9 @@ class LabelRequest(BaseHTTPRequestHandler):
                     raise RefusedError(HTTPStatus.NOT_FOUND, "the mask is not a prediction")
                 self.send_content(overlay_bytes(scan.grid, scan.uncertainty))
             case ["case", name, "thumbnail"]:
-                picture = session.thumbnail(name)  # none while another one is drawn: asked again
+                picture = session.thumbnail(
+                    name
+                )  # None while another one is drawn; the page asks again
                 status = HTTPStatus.NO_CONTENT if picture is None else HTTPStatus.OK
                 self.send_content(picture or b"", "image/jpeg", status)
             case _:

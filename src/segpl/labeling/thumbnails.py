@@ -24,7 +24,7 @@ from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp
 from segpl.labeling.predictions import Predictions
 from segpl.report.page.slices import CaseArrays, MaskArrays, tile_url
 
-WAIT_SECONDS = 0.5  # for another thumbnail; browsers open few connections, which scans need, too
+WAIT_SECONDS = 0.5  # for another thumbnail; browsers open few connections, and scans need some, too
 
 
 class Thumbnails:
@@ -38,7 +38,7 @@ class Thumbnails:
         self.failed: dict[str, UserError] = {}  # by key
 
     def key(self, case: Case) -> str:
-        """Changes with the picture."""
+        """Version of the picture: changes with the image, its label and its prediction."""
         mask = self.predictions.file(case.name) if case.label is None else case.label
         parts = (file_stamp(case.images[0]), file_stamp(mask), self.files.classes.numbers)
         return sha256(repr(parts).encode()).hexdigest()[:12]
@@ -92,6 +92,6 @@ class Thumbnails:
 
 
 def busiest_place(mask: NDArray[np.integer], axis: int) -> int:
-    """The slice with the most foreground; the middle one without any."""
+    """The slice with the most foreground, or the middle one if there is none."""
     counts = np.count_nonzero(mask, axis=tuple(other for other in range(3) if other != axis))
     return int(counts.argmax()) if counts.any() else mask.shape[axis] // 2

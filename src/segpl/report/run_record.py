@@ -89,7 +89,7 @@ class RunRecord:
         return str(self.settings.get("data.path", ""))
 
     def open_dataset(self) -> Dataset:
-        """The dataset as it is now, with the labels of `data.labels`."""
+        """The dataset of the run as it is now, including the labels of `data.labels`."""
         labels = self.settings.get("data.labels")
         return read_dataset(
             Path(self.dataset),

@@ -48,9 +48,9 @@ def write_stress(path: Path, rows: Iterable[StressRow]) -> None:
 def relabeled(
     rows: Iterable[StressRow], labels: Mapping[str, str], order: Sequence[str]
 ) -> list[StressRow]:
-    """Rows of the runs in `labels` under the label of their method, in the order of the labels.
+    """Rows of the runs in `labels`, with the label instead of the run, sorted by `order`.
 
-    Curves and tables then average over the runs of a method.
+    Curves and tables then average over runs with the same label.
     """
     shown = [replace(row, run=labels[row.run]) for row in rows if row.run in labels]
     return sorted(shown, key=lambda row: order.index(row.run))

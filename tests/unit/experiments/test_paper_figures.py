@@ -121,7 +121,7 @@ def test_parts_without_finished_runs_are_named_in_one_line(tmp_path):
         sensitivity={"figure-8a": ("train.lr", "learning rate")},
     )
     assert list(extras.extras(made_up(numbers), tmp_path, device="cpu")) == [
-        "Left out, because there are no finished runs: figure 3, figure 5, figure 8."
+        "No finished runs yet for: figure 3, figure 5, figure 8."
     ]
     assert not list(tmp_path.iterdir())
     found = made_up(numbers, segpl=[make_record("segpl")])  # without the other of the pair

@@ -77,12 +77,12 @@ def draw_roles(cases: Sequence[str], data: PaperData) -> dict[str, CaseRole]:
 
 
 def require_all_cases(found: int, data: PaperData) -> None:
-    """Raise if the dataset is not complete: each role would get other cases."""
+    """Raise if the dataset is incomplete, since its cases would get other roles."""
     if data.cases and found != data.cases:
         remedy = "Unpack the others" if found < data.cases else "Remove copies"
         raise InputError(
             f"the folder has {count_noun(found, 'annotated case')}, but the complete dataset has "
-            f"{data.cases}. {remedy}. To use these cases, which get other roles than in the "
+            f"{data.cases}. {remedy}. To use these cases anyway, with other roles than in the "
             f"complete dataset, pass --set paper.data.cases={found}."
         )
 

@@ -118,11 +118,12 @@ def require_cluster(address: str) -> None:
         require_listener(address)
         command += ["--address", address]
     try:
-        # Ray has no time limit in this process
+        # in a subprocess, since Ray itself has no time limit
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
     except subprocess.TimeoutExpired as error:
+        place = "on this machine" if address == "auto" else f"at {address}"
         raise InputError(
-            f"no Ray cluster answers at {address} within {ANSWER_SECONDS:.0f} s. {START_ONE}"
+            f"no Ray cluster answered {place} within {ANSWER_SECONDS:.0f} s. {START_ONE}"
         ) from error
     if done.returncode:
         raise connection_error(address, (done.stderr.strip().splitlines() or [""])[-1])

@@ -56,8 +56,8 @@ class SlurmEngine(Engine):
         if seconds < SHORTEST_LIMIT:
             raise InputError(
                 f"--time-limit is {format_duration(seconds)}, but must be at least "
-                f"{format_duration(SHORTEST_LIMIT)}: a job is requeued up to "
-                f"{SIGNAL_SECONDS + 60} s before its limit, and needs time to start."
+                f"{format_duration(SHORTEST_LIMIT)}: a job needs time to start, and is requeued up "
+                f"to {SIGNAL_SECONDS + 60} s before its limit."
             )
         self.minutes = ceil(seconds / 60)
         self.submitted: dict[str, str] = {}  # task -> job
@@ -155,13 +155,13 @@ class SlurmEngine(Engine):
         write_json(self.folder / JOBS_FILE, self.submitted)
 
     def submit_array(self, tasks: Sequence[Task], calls: Sequence[ResumableCall]) -> Any:
-        """The jobs; tries again after a while, as the controller may restart."""
+        """Submit the tasks, with retries in case the controller is restarting."""
         utils = import_extra("submitit", "slurm").core.utils
         for pause in (*SUBMIT_PAUSES, None):
             try:
                 return self.executor(tasks).submit_array(calls)
             except (utils.FailedJobError, utils.FailedSubmissionError) as error:
-                problem = f"Slurm does not accept the jobs: {without_prefix(str(error))}."
+                problem = f"Slurm did not accept the jobs: {without_prefix(str(error))}."
                 if pause is None:
                     raise InputError(
                         f"{problem} Finished tasks are kept; repeat the command to resume."
@@ -224,7 +224,7 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
 
 
 def without_prefix(words: str) -> str:
-    """An error message of Slurm on one line."""
+    """An error message of Slurm on one line, without its prefix."""
     return re.sub(r"\b(sbatch|squeue|scontrol): error: ", "", " ".join(words.split())).rstrip(".")
 
 

@@ -41,9 +41,9 @@ FLOPS, UNCERTAINTY = "flops.json", "uncertainty"
 
 
 def extras(results: PaperResults, out: Path, *, device: str) -> Iterator[Table | str]:
-    """All tables except that of IoU, and a sentence about each figure in `out`, one by one.
+    """All tables except that of IoU, and a sentence for each figure in `out`, one by one.
 
-    The last sentence names what has no finished runs. Finished measurements are kept.
+    The last sentence lists what has no finished runs. Finished measurements are kept.
     """
     numbers, threshold = results.numbers, results.numbers.threshold
     parts: dict[str, tuple[object, Callable[[PaperResults, Path, str], Part]]] = {
@@ -61,7 +61,7 @@ def extras(results: PaperResults, out: Path, *, device: str) -> Iterator[Table |
             yield from shown
             missing += [] if shown else [name]
     if missing:
-        yield f"Left out, because there are no finished runs: {', '.join(missing)}."
+        yield f"No finished runs yet for: {', '.join(missing)}."
 
 
 def compare_costs(results: PaperResults, out: Path, device: str) -> Part:
@@ -84,16 +84,16 @@ def compare_costs(results: PaperResults, out: Path, device: str) -> Part:
         rows.append([results.title(label), *cells])
     columns = ["seconds", "paper", "GFLOPs", "paper", "parameters (K)", "paper"]
     note = (
-        "Seconds: a training run on this machine, and on the paper's TITAN V. GFLOPs: ours are "
-        "those of the forward passes of a training step, divided by its number of crops, the same "
-        "for every method (for supervised, all labeled); a multiply-add counts as 2. The paper "
+        "Seconds: a training run on this machine, and on the paper's TITAN V. Our GFLOPs: the "
+        "forward passes of a training step, divided by its number of crops; a multiply-add counts "
+        "as 2. Every method gets the same number of crops (supervised: all labeled). The paper "
         "does not state what it counts."
     )
     return [Table(["method", *columns], rows, note)]
 
 
 def count_flops(runs: list[RunRecord], path: Path, device: str) -> dict[str, float]:
-    """`gflops_per_crop` by the name of the run; the counts in `path` are kept."""
+    """`gflops_per_crop` by run name; counts that are already in `path` are reused."""
     known = read_record(path, dict[str, float]) if path.exists() else {}
     missing = [run for run in runs if run.path.name not in known]
     with bar("counting FLOPs", len(missing)) as advance:
@@ -159,7 +159,7 @@ def draw_threshold(results: PaperResults, out: Path, device: str) -> Part:
 
 
 def draw_sensitivity(results: PaperResults, out: Path, device: str) -> Part:
-    """Figure 8, on the validation case: test cases must not choose settings."""
+    """Figure 8, on the validation case: settings must not be chosen on test cases."""
     experiment, studies = results.experiment, {}
     for question in experiment.questions:
         if question.id in results.numbers.sensitivity:
@@ -177,8 +177,8 @@ def draw_sensitivity(results: PaperResults, out: Path, device: str) -> Part:
     path = out / "figure-8.png"
     save_figure(sensitivity_figure(studies), path)
     return [
-        f"Figure 8, Dice of the validation case over settings of SegPL: {path}. Test cases must "
-        "not choose settings."
+        f"Figure 8, Dice of the validation case by setting of SegPL: {path}. Settings must not be "
+        "chosen on test cases."
     ]
 
 
@@ -209,10 +209,10 @@ def compare_uncertainty(results: PaperResults, out: Path, device: str) -> Part:
         for label, printed in asked.brier.items()
     ]
     note = (
-        f"Brier score on the test images ({asked.dataset}), the mean squared error of the "
-        "probability; lower is better. The probability is the mean of 5 masks at samples of the "
+        f"Brier score on the test images ({asked.dataset}): mean squared error of the predicted "
+        "probability; lower is better. The probability is the mean of 5 masks, one per sampled "
         "threshold, or of the networks of an ensemble. Ours: mean ± standard deviation over seeds. "
-        "The paper does not define the scale of its number: by its equation, 0.97 would be nearly "
+        "The paper does not define the scale of its number; by its equation, 0.97 would be nearly "
         "the worst score."
     )
     table = Table(["method", *results.columns], rows, note)

@@ -21,7 +21,7 @@ from segpl.report.tables import Table, mean_of
 @dataclass(frozen=True, slots=True)
 class PrintedThreshold:
     figure: int  # number in the paper
-    value: float  # that SegPL-VI converges to
+    value: float  # to which SegPL-VI converges
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def stress_by_method(
 ) -> tuple[list[StressRow], list[StressRow]]:
     """Measure the runs on a dataset in `out` and draw one curve per method.
 
-    Returns the rows by run, named after its folder, and by method.
+    Returns the rows labeled by run folder, and the same rows labeled by method.
     """
     runs = results.on(dataset)
     titles = {run.path.name: results.title(label) for label in runs for run in runs[label]}

@@ -8,13 +8,13 @@ const rgb = (color) => [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 1
 export const brush = { tool: "pen", pen: 1, plane: "multi" };
 
 class Drawing {
-  start(onChange) { // after the mask to start from is loaded
+  start(onChange) { // once the initial mask is loaded
     this.onChange = onChange;
     this.strokes = [];
     this.before = this.mask.slice();
   }
 
-  finish() { // a stroke: remember what it has replaced
+  finish() { // end a stroke: remember what it replaced
     const { mask, before } = this;
     let count = 0;
     for (let at = 0; at < mask.length; at++) if (mask[at] !== before[at]) count++;
@@ -63,7 +63,7 @@ export class Picture extends Drawing {
     this.fit();
   }
 
-  fit() { // the largest size that keeps the shape of the pixels
+  fit() { // the largest size that keeps the aspect ratio of the pixels
     const [down, across] = this.scan.spacing;
     const [high, wide] = [this.height * down, this.width * across];
     const room = $("stage").getBoundingClientRect();
@@ -73,7 +73,7 @@ export class Picture extends Drawing {
     this.canvas.style.imageRendering = scale * Math.min(down, across) < 1 ? "auto" : "pixelated";
   }
 
-  draw(...rectangle) { // at the next frame: all, or what lies between the corners left, top, right and bottom
+  draw(...rectangle) { // at the next frame: the whole picture, or the rectangle left, top, right, bottom
     const [left, top, right, bottom] = rectangle.length ? rectangle : [0, 0, this.width, this.height];
     const dirty = this.dirty ?? [left, top, right, bottom];
     this.dirty = [

@@ -7,8 +7,8 @@ const POLL = 3000; // ms
 const CT = { brain: [0, 80], "soft tissue": [-160, 240], lung: [-1350, 150], bone: [-200, 800], liver: [-45, 105] };
 const CLASS_KEYS = "123456789";
 const LOST = "No connection to segpl label. Drawing is paused. If the program has stopped, start it again.";
-const RESTARTED = "segpl label was started again and has a new address. Drawing is paused here. "
-  + "Open the new address in this browser: it restores strokes that are not stored yet.";
+const RESTARTED = "segpl label has restarted with a new address. Drawing is paused here. "
+  + "Open the new address in this browser to restore strokes that are not stored yet.";
 const SMALLEST_PEN = 25; // of the largest sizes
 const NEWER = "A new run can predict this scan.";
 const ELSEWHERE = "This scan is also open in another window. Draw in one of them only.";
@@ -22,7 +22,7 @@ const state = {
 const request = async (path, options = {}) => {
   const { query = {}, ...rest } = options;
   const answer = await fetch(`${path}?${new URLSearchParams({ window: WINDOW, ...query })}`, rest).catch(() => null);
-  const lost = !answer ? LOST : answer.status === 403 ? RESTARTED : ""; // 403: the address of another start
+  const lost = !answer ? LOST : answer.status === 403 ? RESTARTED : ""; // 403: the token of an earlier start
   if (state.lost !== lost) {
     state.lost = lost;
     warn(lost);
@@ -79,14 +79,14 @@ const dropAll = () => {
   state.stored = state.version;
   return drop({ folder: state.folder, name: state.scan.name, window: WINDOW, version: state.version });
 };
-const sendKept = async () => { // strokes of earlier pages; returns what went wrong
+const sendKept = async () => { // strokes of earlier pages; returns error messages
   const range = IDBKeyRange.bound([state.folder], [state.folder, []]);
   const records = await transact("readonly", (store) => store.getAll(range)).catch(() => []);
   const problems = [];
   for (const { body, ...record } of records.filter((one) => one.window !== WINDOW)) {
     const { window, stamp, draft } = record;
     const answer = await postMask(ofCase(record.name, "draft"), body, { window, stamp, draft }).catch((error) => error);
-    if (answer.ok || [400, 409].includes(answer.status)) await drop(record); // 409: the server has kept them
+    if (answer.ok || [400, 409].includes(answer.status)) await drop(record); // 409: the server keeps them in `versions`
     if (!answer.ok) problems.push(`${record.name}: ${answer.message}`);
   }
   return problems.join(" ");
@@ -212,7 +212,7 @@ const load = async (name) => {
     const scan = await getJson(ofCase(name, "description"));
     const [image, mask] = await Promise.all([getBytes(ofCase(name, "image")), getBytes(ofCase(name, "mask"))]);
     state.drawing?.close();
-    state.drawing = null; // an uncertainty map that arrives now is of the last scan
+    state.drawing = null; // an uncertainty map that arrives now belongs to the last scan
     state.drawing = scan.dims === 3 ? await Volume.open(scan, image, mask) : new Picture(scan, image, mask);
     state.drawing.start(changed);
     show(scan);

@@ -80,7 +80,7 @@ def stress_figure(
 ) -> Figure:
     """Mean Dice over cases with a band of one standard deviation; one line per run.
 
-    `notes` say what severity 1 of a degradation means; they are shown in the titles. `over` says
+    `notes` say what severity 1 of a degradation means; they are shown in the titles. `over` names
     what the rows of one run are averaged over.
     """
     degradations = degradations_in(rows)
