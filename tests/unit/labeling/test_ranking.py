@@ -262,7 +262,7 @@ MUTATIONS = [
     ),
     mutation(
         "calls every choice uncertain",
-        "if (ratio := relative(values, index)) < 1:",
+        "if (ratio := relative(values, index)) < RAISED:",
         "if (ratio := relative(values, index)) < 0:",
         "test_low_entropy_is_called_exploration",
     ),
