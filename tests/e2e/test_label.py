@@ -23,6 +23,7 @@ from conftest import QUICK, make_dataset
 from PIL import Image
 
 from segpl.engine.folder import RunFolder
+from segpl.errors import StorageError
 from segpl.labeling.rounds import Rounds
 from segpl.labeling.server import LabelServer
 from segpl.labeling.session import Session
@@ -593,6 +594,77 @@ def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
         page.press("Enter")
         page.wait("document.body.dataset.ready === 'u1'")
     assert drawn_rows(np.asarray(Image.open(labels / "u0.png"))) == [0.6, 0.8]
+
+
+def kept_strokes(page: Page) -> list[str]:
+    """The scans whose strokes the browser keeps, because the server has not stored them."""
+    page.run(
+        "window.kept = null; indexedDB.open('segpl-label', 1).onsuccess = ({ target }) => {"
+        "const strokes = target.result.transaction('strokes').objectStore('strokes');"
+        "strokes.getAllKeys().onsuccess = (found) => { window.kept = found.target.result; }}; 0"
+    )
+    return [name for _, name, _ in page.wait("window.kept && [window.kept]")[0]]
+
+
+@IN_BROWSER
+@pytest.mark.slow
+def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
+    tmp_path, monkeypatch
+):
+    """Strokes of an open window are its own: only that window sends them."""
+    data = make_dataset(tmp_path / "data", dims=2, side=32)
+    session = Session(data, run=tmp_path / "run", labels=tmp_path / "labels")
+    server = LabelServer(session)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    senders: list[str] = []
+
+    def fail(*_: object, window: str, **__: object) -> str:
+        senders.append(window)
+        raise StorageError("the disk is full.")
+
+    def show(name: str) -> None:
+        click(page, f"#queue li[data-name={name}] button")
+        page.wait(f"document.body.dataset.ready === '{name}'")
+
+    monkeypatch.setattr(session, "save_draft", fail)
+    with chromium(tmp_path) as page:
+        page.open(server.url)
+        page.wait("document.body.dataset.ready === 'u0'")
+        first = page.tab
+        stroke_box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        x, y = stroke_box["x"] + 50, stroke_box["y"] + 50
+        page.drag((x, y), (x + 50, y))
+        page.wait("document.getElementById('status').textContent.startsWith('Not stored: the')")
+        page.open(server.url, keep=True)
+        page.wait("document.body.dataset.ready === 'u0'")
+        show("u1")
+        assert not any("/draft" in address for address in page.requests())
+        assert len(set(senders)) == 1
+        page.send("Target.closeTarget", targetId=first)
+        page.wait(
+            "navigator.locks.query().then((found) => { window.held = found.held.length; })"
+            " && window.held === 1"
+        )
+        show("u0")
+        page.wait("document.getElementById('banner-text').textContent === 'u0: the disk is full.'")
+        assert kept_strokes(page) == ["u0"]
+        cases = session.cases
+        without = {name: case for name, case in cases().items() if name != "u0"}
+        with monkeypatch.context() as gone:
+            gone.setattr(session, "cases", lambda: without)
+            page.wait("!document.querySelector('#queue li[data-name=u0]')")
+            sent = len(senders)
+            show("u1")
+            assert page.run("document.getElementById('banner').hidden")
+            assert len(senders) == sent
+        assert kept_strokes(page) == ["u0"]
+        page.wait("Boolean(document.querySelector('#queue li[data-name=u0]'))")
+        monkeypatch.undo()
+        show("u0")
+        assert "unsaved strokes restored" in text(page, "start")
+        assert kept_strokes(page) == []
+    server.shutdown()
+    server.server_close()
 
 
 def write_ct(root: Path) -> Path:

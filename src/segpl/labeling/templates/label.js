@@ -79,17 +79,30 @@ const dropAll = () => {
   state.stored = state.version;
   return drop({ folder: state.folder, name: state.scan.name, window: WINDOW, version: state.version });
 };
-const sendKept = async () => { // strokes of earlier pages; returns error messages
+// each page holds the lock of its window. The records of an earlier start of segpl label are free: its address differs
+const lockOf = (window) => `${location.pathname}${window}`;
+navigator.locks.request(lockOf(WINDOW), () => new Promise(() => {}));
+const sendKept = async () => { // strokes of closed pages; returns error messages
   const range = IDBKeyRange.bound([state.folder], [state.folder, []]);
-  const records = await transact("readonly", (store) => store.getAll(range)).catch(() => []);
+  const keys = await transact("readonly", (store) => store.getAllKeys(range)).catch(() => []);
+  const names = new Set(state.queue.map((one) => one.name));
   const problems = [];
-  for (const { body, ...record } of records.filter((one) => one.window !== WINDOW)) {
-    const { window, stamp, draft } = record;
-    const answer = await postMask(ofCase(record.name, "draft"), body, { window, stamp, draft }).catch((error) => error);
-    if (answer.ok || [400, 409].includes(answer.status)) await drop(record); // 409: the server keeps them in `versions`
-    if (!answer.ok) problems.push(`${record.name}: ${answer.message}`);
+  for (const key of keys.filter(([, name, window]) => names.has(name) && window !== WINDOW)) {
+    await navigator.locks.request(lockOf(key[2]), { ifAvailable: true }, async (lock) => {
+      const problem = lock && await sendRecord(key);
+      if (problem) problems.push(problem);
+    });
   }
   return problems.join(" ");
+};
+const sendRecord = async (key) => {
+  const found = await transact("readonly", (store) => store.get(key)).catch(() => null); // its page may have dropped it
+  if (!found) return "";
+  const { body, ...record } = found;
+  const { name, window, stamp, draft } = record;
+  const answer = await postMask(ofCase(name, "draft"), body, { window, stamp, draft }).catch((error) => error);
+  if (answer.ok || answer.status === 409) await drop(record); // 409: the server keeps them in `versions`
+  return answer.ok ? "" : `${name}: ${answer.message}`;
 };
 
 // strokes are stored as a draft at once, and sent again until the server has them
