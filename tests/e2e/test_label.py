@@ -22,8 +22,9 @@ from browser import CHROMIUM, Page, chromium
 from conftest import QUICK, make_dataset
 from PIL import Image
 
+from segpl.data.case import Case
 from segpl.engine.folder import RunFolder
-from segpl.errors import StorageError
+from segpl.errors import InputError, StorageError
 from segpl.labeling.rounds import Rounds
 from segpl.labeling.server import LabelServer
 from segpl.labeling.session import Session
@@ -306,24 +307,35 @@ def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeyp
 @IN_BROWSER
 @pytest.mark.slow
 def test_page_asks_again_for_a_thumbnail_that_was_not_ready(tmp_path):
-    """While another one is drawn, and if the mask changes."""
-    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1)
+    """While another one is drawn, and if the mask changes; not if the scan is damaged."""
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=2)
     session = Session(data, run=tmp_path / "run", labels=tmp_path / "labels")
     server = LabelServer(session)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     read, answers = session.thumbnails.read, iter([None] * 4)
-    session.thumbnails.read = lambda case: next(answers, read(case))
-    pictures = "[...document.querySelectorAll('#queue img')]"
+    damaged: list[str] = []
+
+    def picture(case: Case) -> bytes | None:
+        if case.name == "u1":
+            damaged.append(case.name)
+            raise InputError("damaged")
+        return next(answers, read(case))
+
+    session.thumbnails.read = picture
+    pictures = "[...document.querySelectorAll('#queue li:not([data-name=u1]) img')]"
     with chromium(tmp_path) as page:
         page.open(server.url)
-        page.wait(f"{pictures}.length > 1 && {pictures}.every(one => one.naturalWidth > 0)")
+        page.wait(f"{pictures}.length > 1 && {pictures}.every(one => one.naturalWidth > 1)")
         assert next(answers, "asked") == "asked"
         before = page.run(f"{pictures}.map(one => one.src)")
         label = data / "labeled" / "lbls" / "a0.png"
         Image.fromarray(np.asarray(Image.open(label))[::-1]).save(label)
         page.wait(f"{pictures}.some(one => !{json.dumps(before)}.includes(one.src))")
-        page.wait(f"{pictures}.every(one => one.naturalWidth > 0)")
-        assert page.complaints() == []
+        page.wait(f"{pictures}.every(one => one.naturalWidth > 1)")
+        assert damaged == ["u1"]
+        (refused,) = page.complaints()
+        assert "400" in refused
+        assert page.run("document.querySelector('li[data-name=u1] img').offsetWidth") > 9
     server.shutdown()
     server.server_close()
 

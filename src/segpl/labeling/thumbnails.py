@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from segpl.data.case import Case
 from segpl.data.geometry import reorient_axes
 from segpl.data.readers import Grid, read_image_part, read_scan_grid
-from segpl.errors import UserError
+from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.labeling.browser_arrays import VIEW, is_volume
 from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp
@@ -35,7 +35,6 @@ class Thumbnails:
     ) -> None:
         self.folder, self.files, self.predictions, self.dims = folder, files, predictions, dims
         self.drawing = threading.Lock()  # several scans may not fit in memory
-        self.failed: dict[str, UserError] = {}  # by key
 
     def key(self, case: Case) -> str:
         """Version of the picture: changes with the image, its label and its prediction."""
@@ -52,18 +51,14 @@ class Thumbnails:
         if not self.drawing.acquire(timeout=WAIT_SECONDS):
             return None
         try:
-            if key in self.failed:
-                raise self.failed[key]
             content = self.draw(case)
-        except UserError as error:
-            self.failed[key] = error
-            raise
         finally:
             self.drawing.release()
-        write_atomically(path, lambda draft: draft.write_bytes(content))
-        for other in path.parent.glob("*.jpg"):
-            if other != path:
-                other.unlink(missing_ok=True)
+        with suppress(StorageError):  # the page shows it anyway
+            write_atomically(path, lambda draft: draft.write_bytes(content))
+            for other in path.parent.glob("*.jpg"):
+                if other != path:
+                    other.unlink(missing_ok=True)
         return content
 
     def draw(self, case: Case) -> bytes:

@@ -352,6 +352,26 @@ const updateButtons = () => {
 
 // the queue and training
 
+const NO_PICTURE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="; // one transparent pixel: keeps the place of a picture that is missing
+const seen = new IntersectionObserver((changes) => {
+  for (const { target, isIntersecting } of changes) {
+    target.isSeen = isIntersecting;
+    fetchPicture(target);
+  }
+}, { rootMargin: "300px" });
+const fetchPicture = async (image) => { // once for each address; a busy server is asked again with the next poll
+  const { address } = image.dataset;
+  if (!image.isSeen || image.asked === address) return;
+  image.asked = address;
+  const answer = await fetch(address).catch(() => null);
+  const isBusy = !answer || answer.status === 204;
+  const picture = answer?.ok && !isBusy ? await answer.blob().catch(() => null) : null;
+  if (image.dataset.address !== address) return;
+  if (isBusy) image.asked = "";
+  if (!picture) return;
+  URL.revokeObjectURL(image.src);
+  image.src = URL.createObjectURL(picture);
+};
 const showQueue = () => {
   const known = new Map([...$("queue").children].map((item) => [item.dataset.name, item]));
   const items = state.queue.map((one) => {
@@ -359,10 +379,10 @@ const showQueue = () => {
     const isCurrent = one.name === state.scan?.name;
     const print = JSON.stringify([one, isCurrent]);
     if (item.dataset.print === print) return item;
-    const image = item.querySelector("img") ?? Object.assign(new Image(), { alt: "", loading: "lazy" });
+    const image = item.querySelector("img") ?? Object.assign(new Image(), { alt: "", src: NO_PICTURE });
     const address = `${ofCase(one.name, "thumbnail")}?${new URLSearchParams({ key: one.picture })}`;
-    image.onerror = () => { delete item.dataset.print; delete image.dataset.address; };  // busy: ask again with the next poll
-    if (image.dataset.address !== address) Object.assign(image, { src: address }).dataset.address = address;
+    image.dataset.address = address;
+    seen.observe(image);
     const button = document.createElement("button");
     const words = document.createElement("span");
     const title = Object.assign(document.createElement("b"), { textContent: one.name, title: one.name });
@@ -381,6 +401,7 @@ const showQueue = () => {
   if (!isSame) $("queue").replaceChildren(...items);
   if (showQueue.scan !== state.scan) $("queue").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   showQueue.scan = state.scan;
+  for (const image of $("queue").querySelectorAll("img")) fetchPicture(image);
 };
 
 const plot = (svg, points, xName, yName) => { // points: x, y, and half the length of an error bar
