@@ -416,6 +416,28 @@ def test_damaged_prediction_is_predicted_again(client):
         assert session.predictions.stored("a", SHAPE) is None
 
 
+def test_preview_never_replaces_a_prediction(client, monkeypatch):
+    """Also if the scan is opened while the preview is being stored."""
+    predictions = client.server.session.predictions
+    mask = np.ones(SHAPE, np.uint8)
+    stored, opened = predictions.stored, threading.Event()
+    opening = threading.Thread(target=predictions.store, args=("a", mask, mask, "round"))
+
+    def look(*arguments: Any) -> Any:
+        found = stored(*arguments)
+        opening.start()
+        opened.wait(0.2)  # the prediction is ready before the preview is written
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(predictions, "stored", look)
+        predictions.store_preview("a", np.zeros(SHAPE, np.int64))
+    opening.join(10)
+    found = predictions.stored("a", SHAPE, "round")
+    assert found is not None
+    assert found[0].all()
+
+
 # windows and other programs
 
 
