@@ -78,6 +78,11 @@ def file_stamp(path: Path | None) -> str:
     return ""
 
 
+def images_stamp(case: Case) -> str:
+    """Changes whenever a program writes one of the images of a case."""
+    return sha256("".join(map(file_stamp, case.images)).encode()).hexdigest()[:16]
+
+
 def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | None:
     """Where the label of a case belongs: in `folder`, or where its layout finds it.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from segpl.data.geometry import reorient_axes, resize_label, undo_reorient
 from segpl.engine.folder import RunFolder
 from segpl.errors import UserError
 from segpl.files import read_record, write_json
-from segpl.labeling.label_files import as_file_name, file_stamp
+from segpl.labeling.label_files import as_file_name, images_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
 from segpl.run import Run
 
@@ -70,7 +69,3 @@ class MeasureFiles(MeasureStore):
         resized = resize_label(index.astype(np.int16), shape)
         mask = undo_reorient(resized[None], grid.affine, orientation)[0]
         self.keep_mask(volume.name, np.array(list(self.plan.classes.values()))[mask])
-
-
-def images_stamp(case: Case) -> str:
-    return sha256("".join(map(file_stamp, case.images)).encode()).hexdigest()[:16]

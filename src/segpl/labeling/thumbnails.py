@@ -20,7 +20,7 @@ from segpl.data.readers import Grid, read_image_part, read_scan_grid
 from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.labeling.browser_arrays import VIEW, is_volume
-from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp
+from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp, images_stamp
 from segpl.labeling.predictions import Predictions
 from segpl.report.page.slices import CaseArrays, MaskArrays, tile_url
 
@@ -39,7 +39,7 @@ class Thumbnails:
     def key(self, case: Case) -> str:
         """Version of the picture: changes with the image, its label and its prediction."""
         mask = self.predictions.file(case.name) if case.label is None else case.label
-        parts = (file_stamp(case.images[0]), file_stamp(mask), self.files.classes.numbers)
+        parts = (images_stamp(case), file_stamp(mask), self.files.classes.numbers)
         return sha256(repr(parts).encode()).hexdigest()[:12]
 
     def read(self, case: Case) -> bytes | None:

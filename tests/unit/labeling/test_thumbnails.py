@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nibabel
@@ -62,6 +63,19 @@ def test_every_picture_has_its_own_address(tmp_path):
     pictures.append(session.thumbnail("a"))
     assert len(set(keys)) == len(set(pictures)) == 4
     assert len(list((tmp_path / ".segpl" / "thumbnails").rglob("*.jpg"))) == 1
+
+
+def test_picture_changes_with_every_channel(tmp_path):
+    root = tmp_path / "imagesTr"
+    for number in range(2):
+        write(root / f"a_{number:04d}.nii.gz", np.arange(336, dtype=np.int16).reshape(SHAPE))
+    content = {"channel_names": {"0": "CT", "1": "MR"}, "labels": {"background": 0, "organ": 1}}
+    (tmp_path / "dataset.json").write_text(json.dumps({**content, "file_ending": ".nii.gz"}))
+    session = Session(tmp_path, run=tmp_path / "run")
+    before, picture = key(session), session.thumbnail("a")
+    write(root / "a_0001.nii.gz", np.arange(336, dtype=np.int16)[::-1].reshape(SHAPE) ** 2)
+    assert key(session) != before
+    assert session.thumbnail("a") != picture
 
 
 def test_thumbnails_stay_on_disk(tmp_path, monkeypatch):
