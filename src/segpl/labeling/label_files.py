@@ -125,7 +125,7 @@ class LabelFiles:
         self.folder = folder
         self.classes = classes
         self.work = (folder or dataset.root) / WORK
-        # case -> stamp of its label, and whether that is misplaced
+        # case -> stamps of its label and its image, and whether the label is misplaced
         self.misplaced: dict[str, tuple[str, bool]] = {}
         self.require_places(dataset)
 
@@ -169,7 +169,7 @@ class LabelFiles:
         """Whether a label is on another grid than its image, according to their headers."""
         if case.label is None or case.segments is not None or is_series(case.images):
             return False
-        stamp = file_stamp(case.label)
+        stamp = f"{file_stamp(case.label)} {file_stamp(case.images[0])}"
         if self.misplaced.get(case.name, ("", False))[0] != stamp:
             found = False
             with suppress(UserError):  # reported when the scan is opened

@@ -126,6 +126,10 @@ class Session:
     def queue(self, window: str = "", name: str = "", draft: str = "") -> dict[str, Any]:
         """The scans in the order to label them, and all that changes while the page is open."""
         self.refresh()
+        # outside the lock, which storing strokes needs: it opens files
+        misplaced = {
+            one for one, case in self.cases().items() if self.files.is_misplaced(case, self.dims)
+        }
         with self.lock:
             entries, cases = self.files.entries(), self.cases()
             suggestions = self.predictions.suggestions
@@ -134,7 +138,7 @@ class Session:
                 is_predicted = self.predictions.file(case.name).exists()
                 rank, reason = suggestions.get(case.name, (len(cases) + place, ""))
                 usable = case
-                if self.files.is_misplaced(case, self.dims):
+                if case.name in misplaced:
                     usable, reason = replace(case, label=None), "its label is on another grid"
                 state = self.files.state(usable, entries, is_predicted=is_predicted)
                 is_open = ORDER[state] == 0
@@ -153,7 +157,8 @@ class Session:
                 }
                 for _, _, _, case, state, reason in rows
             ]
-        ahead = [case for order, _, _, case, _, _ in rows if order == 0 and case.name != name]
+        closed = {name, *misplaced}  # a misplaced label cannot be opened
+        ahead = [case for order, _, _, case, _, _ in rows if order == 0 and case.name not in closed]
         self.predictions.start(ahead[:PREDICT_AHEAD], self.dims)
         return {
             "scans": scans,

@@ -22,6 +22,7 @@ import pytest
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 from PIL import Image
 
+from segpl.data.case import Case
 from segpl.display import CLASS_COLORS
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes
 from segpl.labeling.class_table import find_classes
@@ -661,6 +662,46 @@ def test_label_on_another_grid_is_no_label(client, root, shape, affine, words):
     assert found["labels"] == 0
     (row,) = (one for one in found["scans"] if one["name"] == "c")
     assert (row["state"], row["reason"]) == ("unlabeled", "its label is on another grid")
+
+
+def test_verdict_on_a_grid_follows_the_image(client, root):
+    path = root / "images" / "c.nii.gz"
+    image = nibabel.load(path)
+    values = np.asarray(image.dataobj)
+
+    def reason() -> str:
+        return next(one["reason"] for one in client.json("queue")["scans"] if one["name"] == "c")
+
+    assert reason() == ""
+    nibabel.Nifti1Image(values, moved_by(1, 0.5)).to_filename(path)
+    assert reason() == "its label is on another grid"
+    nibabel.Nifti1Image(values, AFFINE).to_filename(path)
+    assert reason() == ""
+
+
+def test_queue_reads_grids_without_the_lock_and_predicts_no_misplaced_scan(
+    client, root, monkeypatch
+):
+    """Storing strokes needs the lock, and a scan with a misplaced label cannot be opened."""
+    session, ahead = client.server.session, []
+
+    def is_misplaced(case: Case, dims: int) -> bool:
+        def acquire() -> None:
+            if session.lock.acquire(timeout=5):
+                session.lock.release()
+                free.append(case.name)
+
+        other = threading.Thread(target=acquire)
+        other.start()
+        other.join()
+        return case.name == "a"
+
+    free: list[str] = []
+    monkeypatch.setattr(session.files, "is_misplaced", is_misplaced)
+    monkeypatch.setattr(session.predictions, "start", lambda cases, _: ahead.extend(cases))
+    session.queue()
+    assert free == ["a", "b", "c"]
+    assert [case.name for case in ahead] == ["b"]
 
 
 @pytest.mark.parametrize("codes", ["RAS", "LPS", "PSR", "SRA", "LAI"])
