@@ -19,7 +19,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.files import write_text
 from segpl.labeling.browser_arrays import mask_bytes
-from segpl.labeling.rounds import Rounds
+from segpl.labeling.rounds import Rounds, gain_advice
 from segpl.labeling.session import Session
 from segpl.settings import read_config
 
@@ -207,7 +207,7 @@ def test_advice_respects_the_uncertainty_of_the_gain(tmp_path, gains, verdict):
     before = [0.3, 0.8, 0.5, 0.6][: len(gains)]
     fake_run(tmp_path / "runs" / "x", steps=20, taken=20, dice=before)
     rounds = rounds_in(tmp_path)
-    assert rounds.advice() == ""
+    assert gain_advice(rounds.summary()) == ""
     # a new scan that is easy must not look like a gain
     dice = [*(one + gain for one, gain in zip(before, gains, strict=True)), 0.99]
     fake_run(tmp_path / "runs" / "x-2", steps=20, taken=20)  # without cross-validation
@@ -218,7 +218,7 @@ def test_advice_respects_the_uncertainty_of_the_gain(tmp_path, gains, verdict):
     assert (first.labels, second.labels) == (len(before), len(dice))
     assert first.dice == pytest.approx(np.mean(before))
     assert second.error == pytest.approx(np.std(dice, ddof=1) / len(dice) ** 0.5)
-    assert rounds.advice().endswith(verdict)
+    assert gain_advice(rounds.summary()).endswith(verdict)
 
 
 def test_advice_states_the_gain_with_its_interval(tmp_path):
@@ -229,7 +229,7 @@ def test_advice_states_the_gain_with_its_interval(tmp_path):
         "1 more label changed the expected Dice of the 2 scans in both rounds by +0.110 "
         "(95 % confidence interval -0.017 to +0.237)."
     )
-    assert rounds_in(tmp_path).advice().startswith(expected)
+    assert gain_advice(rounds_in(tmp_path).summary()).startswith(expected)
 
 
 def test_run_in_training_does_not_predict(tmp_path, monkeypatch):
@@ -314,4 +314,4 @@ def test_round_without_weights_is_resumed_and_long_curves_are_thinned(tmp_path):
 def test_no_advice_without_more_labels(tmp_path):
     for name in ("x", "x-2"):
         fake_run(tmp_path / "runs" / name, steps=20, taken=20, dice=[0.5, 0.6])
-    assert rounds_in(tmp_path).advice() == ""
+    assert gain_advice(rounds_in(tmp_path).summary()) == ""

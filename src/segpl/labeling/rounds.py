@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,18 @@ class Round:
 
     folder: str
     labels: int
-    dice: float | None = None  # mean of its cross-validation; None without one
-    error: float = 0.0  # standard error of the mean
+    case_dice: Mapping[str, float]  # of its cross-validation; empty without one
+
+    @property
+    def dice(self) -> float | None:
+        """Expected Dice: the mean of the cross-validation; None without one."""
+        return statistics.fmean(self.case_dice.values()) if self.case_dice else None
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        values = [*self.case_dice.values()]
+        return statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
 class Rounds:
@@ -138,9 +148,7 @@ class Rounds:
         for folder in self.trained:
             with suppress(UserError):  # a run that is being written
                 labels = len(Split.read(folder.split).labeled)
-                found.append(
-                    Round(folder.path.name, labels, *mean_and_error([*case_dice(folder).values()]))
-                )
+                found.append(Round(folder.path.name, labels, case_dice(folder)))
         return found
 
     @property
@@ -183,31 +191,6 @@ class Rounds:
             return "" if self.is_training or is_complete(last) else last.path.name
         return ""
 
-    def advice(self) -> str:
-        """Whether the latest labels improved the Dice of the scans held out in both rounds."""
-        known = [one for one in self.summary() if one.dice is not None]
-        if len(known) < 2 or known[-1].labels <= known[-2].labels:
-            return ""
-        before, after = (
-            case_dice(RunFolder(self.base.with_name(one.folder))) for one in known[-2:]
-        )
-        change = bland_altman(after, before)
-        count, more = len(change.differences), known[-1].labels - known[-2].labels
-        if count < 2:
-            return "Too few scans were cross-validated in both rounds to compare them."
-        low, high = max(-1, change.bias - change.reach), min(1, change.bias + change.reach)
-        if high < WORTHWHILE:
-            verdict = f"More labels are unlikely to gain {WORTHWHILE} Dice."
-        elif low > 0:
-            verdict = "More labels are likely to help."
-        else:
-            verdict = "This is too uncertain to say whether more labels help."
-        return (
-            f"{count_noun(more, 'more label')} changed the expected Dice of the {count} scans in "
-            f"both rounds by {change.bias:+.3f} (95 % confidence interval {low:+.3f} to "
-            f"{high:+.3f}). " + verdict
-        )
-
 
 def has_new(folder: RunFolder, labeled: Collection[str]) -> bool:
     """Whether cases have got a label since a run was started."""
@@ -234,7 +217,25 @@ def case_dice(folder: RunFolder) -> dict[str, float]:
     return mean_by_key((row.case, row.dice) for row in rows)
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float | None, float]:
-    """Mean, None without values, and its standard error."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return statistics.fmean(values) if values else None, error
+def gain_advice(rounds: Sequence[Round]) -> str:
+    """Whether the latest labels improved the Dice of the scans held out in both rounds."""
+    known = [one for one in rounds if one.case_dice]
+    if len(known) < 2 or known[-1].labels <= known[-2].labels:
+        return ""
+    before, after = known[-2:]
+    change = bland_altman(after.case_dice, before.case_dice)
+    count, more = len(change.differences), after.labels - before.labels
+    if count < 2:
+        return "Too few scans were cross-validated in both rounds to compare them."
+    low, high = max(-1, change.bias - change.reach), min(1, change.bias + change.reach)
+    if high < WORTHWHILE:
+        verdict = f"More labels are unlikely to gain {WORTHWHILE} Dice."
+    elif low > 0:
+        verdict = "More labels are likely to help."
+    else:
+        verdict = "This is too uncertain to say whether more labels help."
+    return (
+        f"{count_noun(more, 'more label')} changed the expected Dice of the {count} scans in "
+        f"both rounds by {change.bias:+.3f} (95 % confidence interval {low:+.3f} to "
+        f"{high:+.3f}). " + verdict
+    )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from segpl.labeling.label_files import (
     file_stamp,
 )
 from segpl.labeling.predictions import Predictions
-from segpl.labeling.rounds import MOST_FOLDS, Rounds
+from segpl.labeling.rounds import MOST_FOLDS, Rounds, gain_advice
 from segpl.labeling.thumbnails import Thumbnails
 from segpl.labeling.windows import Windows
 from segpl.report.page.slices import gray_window
@@ -318,15 +318,17 @@ class Session:
 
     def training(self) -> dict[str, Any]:
         """The state of training, for the page."""
+        rounds = self.rounds.summary()
+        shown = ("folder", "labels", "dice", "error")
         return {
             "is_running": self.rounds.is_training,
             "fold": self.rounds.fold,
             "curve": self.rounds.curve(),
             "steps": self.rounds.steps,
             "stopped": self.rounds.stopped,
-            "rounds": [asdict(one) for one in self.rounds.summary()],
+            "rounds": [{key: getattr(one, key) for key in shown} for one in rounds],
             "failure": self.rounds.failure,
-            "advice": self.rounds.advice(),
+            "advice": gain_advice(rounds),
         }
 
     def train(self, *, steps: int | None, folds: bool) -> None:
