@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 import segpl as package
-from segpl.data.cache import Volume
+from segpl.data.cache import Volume, load_volumes
 from segpl.data.masks import voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.readers import read_image
@@ -290,6 +290,42 @@ def test_ranking_stops_when_training_starts(runs, tmp_path, monkeypatch):
     session.predictions.worker.join(60)
     assert (session.predictions.ranked, session.predictions.note) == (None, "")
     assert [path.stem for path in (tmp_path / "labels").rglob("measures/*.json")] == ["u0"]
+
+
+@pytest.mark.parametrize("place", ["image", "labeled"])
+def test_ranking_stops_while_scans_are_loaded_and_before_labeled_ones(
+    runs, tmp_path, monkeypatch, place
+):
+    """Preprocessing many scans takes minutes, which the training needs."""
+    session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
+    measured: list[str] = []
+    loaded: list[Volume] = []
+    measure, features = measures.measure_scan, measures.features_of
+
+    def start(volume: Volume, run: Any, *rest: Any) -> Any:
+        measured.append(volume.name)
+        if place == "labeled" and volume.name == "u3":
+            monkeypatch.setattr(Rounds, "is_training", True)
+        return measure(volume, run, *rest)
+
+    def load(*arguments: Any, advance: Any, **options: Any) -> list[Volume]:
+        if place == "image":
+            monkeypatch.setattr(Rounds, "is_training", True)
+        volumes = load_volumes(*arguments, advance=advance, **options)
+        loaded.extend(volumes)
+        return volumes
+
+    def of(volume: Volume, run: Any) -> Any:
+        assert not volume.name.startswith("a")
+        return features(volume, run)
+
+    for name, function in (("measure_scan", start), ("load_volumes", load), ("features_of", of)):
+        monkeypatch.setattr(measures, name, function)
+    session.predictions.start([], 2)
+    session.predictions.worker.join(60)
+    assert (session.predictions.ranked, session.predictions.note) == (None, "")
+    assert measured == ([] if place == "image" else ["u0", "u1", "u2", "u3"])
+    assert bool(loaded) is (place == "labeled")
 
 
 def test_ranking_that_fails_says_why(runs, tmp_path, monkeypatch):

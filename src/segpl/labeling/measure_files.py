@@ -40,8 +40,10 @@ class MeasureFiles(MeasureStore):
         run: Run,
         keep_mask: Callable[[str, NDArray[Any]], object],
         on_scan: Callable[[int, int], object],
+        check: Callable[[], None],
     ) -> None:
-        self.folder, self.plan, self.keep_mask, self.on_scan = folder, run.plan, keep_mask, on_scan
+        self.folder, self.plan, self.keep_mask = folder, run.plan, keep_mask
+        self.on_scan, self.on_check = on_scan, check
         networks = [RunFolder(path).weights_hash(run.checkpoint) for path in (run.path, *run.folds)]
         self.weights = "-".join([str(MEASURES_VERSION), *networks])
 
@@ -61,6 +63,9 @@ class MeasureFiles(MeasureStore):
 
     def tell(self, done: int, total: int) -> None:
         self.on_scan(done, total)
+
+    def check(self) -> None:
+        self.on_check()
 
     def add_mask(self, volume: Volume, index: NDArray[np.intp]) -> None:
         grid, orientation = volume.grid, self.plan.orientation

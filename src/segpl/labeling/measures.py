@@ -72,6 +72,9 @@ class MeasureStore:
     def tell(self, done: int, total: int) -> None:
         """Called before an unlabeled scan is measured."""
 
+    def check(self) -> None:
+        """Called after each scan is loaded and before it is measured; raises to stop."""
+
 
 def measure_pool(
     run: Run,
@@ -93,10 +96,16 @@ def measure_pool(
         for cases in (candidates.unlabeled, candidates.labeled)
     )
     with bar("preprocessing", len(new) + len(labeled), quiet=quiet) as advance:
-        volumes = load_volumes([*new, *labeled], run.plan, labeled=(), advance=advance)
+
+        def loaded() -> None:
+            store.check()
+            advance()
+
+        volumes = load_volumes([*new, *labeled], run.plan, labeled=(), advance=loaded)
     networks = Networks.of(run) if new else Networks((), ())
     with bar("predicting", len(new), quiet=quiet) as advance:
         for place, (case, volume) in enumerate(zip(new, volumes, strict=False)):
+            store.check()
             total = len(candidates.unlabeled)
             store.tell(total - len(new) + place, total)
             with network:
@@ -105,6 +114,7 @@ def measure_pool(
             store.add(case, found[case.name])
             advance()
     for case, volume in zip(labeled, volumes[len(new) :], strict=True):
+        store.check()
         with network:
             features = features_of(volume, run)
         found[case.name] = ScanMeasures(case.name, 0.0, (), None, features)
