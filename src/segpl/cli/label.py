@@ -21,6 +21,7 @@ import signal
 from pathlib import Path
 
 from segpl.cli.options import add_rule
+from segpl.labeling.address import FIRST_PORT, LAST_PORT
 
 DEMO = Path("segpl-demo")
 DEMO_STEPS = 400
@@ -46,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=int,
-        default=8765,
-        help="port of the server, or the first to try (default: 8765)",
+        default=FIRST_PORT,
+        help=f"port of the server, or the first to try (default: {FIRST_PORT})",
     )
     parser.add_argument(
         "--no-browser", action="store_true", help="only print the address of the page"
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.labeling.ranking import require_rule
-    from segpl.labeling.server import LAST_PORT, LabelServer
+    from segpl.labeling.server import LabelServer
     from segpl.labeling.session import Session
 
     if args.demo == (args.data is not None):

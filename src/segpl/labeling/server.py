@@ -22,12 +22,10 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from segpl.errors import MissingFileError, UserError
+from segpl.labeling.address import ADDRESS, FIRST_PORT, LAST_PORT, PORTS
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes, overlay_bytes
 from segpl.labeling.session import Session, StaleLabelError
 
-ADDRESS = "127.0.0.1"
-FIRST_PORT, PORTS = 8765, 20  # number of ports to try
-LAST_PORT = 65535
 HTTP_PORT = 80  # omitted by clients
 MOST_OPTIONS = 2**16  # bytes of a request without a mask
 MOST_DIGITS = 15  # of a number

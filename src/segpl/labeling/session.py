@@ -229,9 +229,9 @@ class Session:
             "has_uncertainty": scan.uncertainty is not None,
             "versions": len(self.files.versions(scan.case.name)),
             "opened_elsewhere": is_elsewhere,
-            "classes": [
-                {"name": name, "color": class_color(max(0, index - 1))}
-                for index, name in enumerate(self.classes.names)
+            "classes": [  # of the foreground
+                {"name": name, "color": class_color(index)}
+                for index, name in enumerate(self.classes.names[1:])
             ],
         }
 

@@ -24,9 +24,10 @@ from PIL import Image
 
 from segpl.data.case import Case
 from segpl.display import CLASS_COLORS
+from segpl.labeling.address import ADDRESS, FIRST_PORT, LAST_PORT
 from segpl.labeling.browser_arrays import image_bytes, mask_bytes
 from segpl.labeling.class_table import find_classes
-from segpl.labeling.server import ADDRESS, FIRST_PORT, LAST_PORT, LabelServer
+from segpl.labeling.server import LabelServer
 from segpl.labeling.session import Session, StaleLabelError
 from segpl.labeling.windows import WINDOW_SECONDS
 
@@ -258,8 +259,8 @@ def test_volume_has_ras_axes_in_the_browser(client, root):
 def test_saved_label_is_what_was_drawn_on_the_grid_of_the_image(client, root):
     found = client.json("case/a/description?window=1")
     assert (found["shape"], found["start"]) == ([6, 4, 5], "unlabeled")
-    assert [one["name"] for one in found["classes"]] == ["background", "class-3", "class-9"]
-    assert [one["color"] for one in found["classes"]][1:] == list(CLASS_COLORS[:2])
+    assert [one["name"] for one in found["classes"]] == ["class-3", "class-9"]
+    assert [one["color"] for one in found["classes"]] == list(CLASS_COLORS[:2])
     client.json("case/a/label", drawn())
     image, label = (nibabel.load(root / part / "a.nii.gz") for part in ("images", "labels"))
     assert label.affine.tobytes() == image.affine.tobytes()

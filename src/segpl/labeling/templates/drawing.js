@@ -100,7 +100,7 @@ export class Picture extends Drawing {
           let shade = (values[(isColor ? band : this.channel) * size + at] - low) * slope;
           shade = shade < 0 ? 0 : shade > 255 ? 255 : shade;
           if (heat) shade += (HEAT[band] - shade) * heat;
-          if (mask[at]) shade += (colors[3 * mask[at] + band] - shade) * opacity;
+          if (mask[at]) shade += (colors[3 * (mask[at] - 1) + band] - shade) * opacity;
           picture.data[to + band] = shade;
         }
         picture.data[to + 3] = 255;
@@ -265,9 +265,9 @@ export class Volume extends Drawing {
     nv.createEmptyDrawing();
     if (nv.drawBitmap.length !== mask.byteLength) throw new Error("the scan could not be shown");
     nv.drawBitmap.set(new Uint8Array(mask));
-    const colors = scan.classes.map((one, index) => [...rgb(one.color), index ? 255 : 0]);
-    const [R, G, B, A] = [0, 1, 2, 3].map((band) => colors.map((color) => color[band]));
-    nv.setDrawColormap({ R, G, B, A, labels: scan.classes.map((one) => one.name) });
+    const classes = [{ name: "background", color: [0, 0, 0, 0] }, ...scan.classes.map(({ name, color }) => ({ name, color: [...rgb(color), 255] }))];
+    const [R, G, B, A] = [0, 1, 2, 3].map((band) => classes.map(({ color }) => color[band]));
+    nv.setDrawColormap({ R, G, B, A, labels: classes.map(({ name }) => name) });
     this.draw();
     nv.setPan2Dxyzmm([0, 0, 0, 1]);
     this.center();

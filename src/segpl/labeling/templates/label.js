@@ -252,9 +252,9 @@ const show = (scan) => {
   $("uncertainty-choice").hidden = !scan.has_uncertainty;
   $("uncertainty").checked = false;
   $("planes").hidden = $("interpolate").hidden = scan.dims === 2;
-  if (brush.pen >= scan.classes.length) brush.pen = 1;
-  $("classes").classList.toggle("many", scan.classes.length > 5);
-  $("classes").replaceChildren($("classes").querySelector("legend"), ...scan.classes.slice(1).map((one, index) => {
+  if (brush.pen > scan.classes.length) brush.pen = 1;
+  $("classes").classList.toggle("many", scan.classes.length > 4);
+  $("classes").replaceChildren($("classes").querySelector("legend"), ...scan.classes.map((one, index) => {
     const button = document.createElement("button");
     const swatch = document.createElement("i");
     swatch.style.background = one.color;
