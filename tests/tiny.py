@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -319,3 +320,15 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Compute with torch's own kernels.
+
+    On CPUs without bfloat16, its gradients in oneDNN sometimes contain uninitialized memory.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TF32 acceleration on top of oneDNN")
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
