@@ -70,12 +70,7 @@ class TrainingVolumes:
 
 def open_dataset(config: Config) -> Dataset:
     data = config.data
-    return read_dataset(
-        Path(data.path),
-        data.layout or None,
-        subject=data.subject or None,
-        labels=Path(data.labels) if data.labels else None,
-    )
+    return read_dataset(Path(data.path), data.layout, subject=data.subject, labels=data.labels)
 
 
 def open_run_dataset(config: Config, folder: RunFolder) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
@@ -168,11 +169,9 @@ def record_training_images(
     path: Path, cases: Sequence[Case], network: Network, plan: Plan, *, weights: str
 ) -> None:
     """Write the appearance of some training images to `path`, unless it has that of `weights`."""
-    try:
+    with suppress(InputError, MissingFileError):  # a missing or damaged file is written again
         if read_training_images(path).weights == weights:
             return
-    except (InputError, MissingFileError):
-        pass  # it is written again
     count = min(MOST_IMAGES, len(cases))
     chosen = [cases[index * len(cases) // count] for index in range(count)]
     device = next(network.parameters()).device

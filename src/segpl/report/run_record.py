@@ -90,13 +90,10 @@ class RunRecord:
 
     def open_dataset(self) -> Dataset:
         """The dataset of the run as it is now, including the labels of `data.labels`."""
-        labels = self.settings.get("data.labels")
-        return read_dataset(
-            Path(self.dataset),
-            self.settings.get("data.layout") or None,
-            subject=self.settings.get("data.subject") or None,
-            labels=Path(labels) if labels else None,
+        layout, subject, labels = (
+            self.settings.get(f"data.{name}") for name in ("layout", "subject", "labels")
         )
+        return read_dataset(Path(self.dataset), layout, subject=subject, labels=labels)
 
     @property
     def summaries(self) -> dict[str, CaseSummary]:

@@ -39,7 +39,7 @@ def read_with_itk(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     return sitk.GetArrayFromImage(image).T, affine
 
 
-def require_agreement(image: Image, folder: Path) -> None:
+def assert_agreement(image: Image, folder: Path) -> None:
     values, affine = read_with_itk(folder)
     np.testing.assert_array_equal(image.array[0], values.astype(np.float32))
     np.testing.assert_allclose(image.grid.affine, affine, atol=1e-6)
@@ -51,12 +51,12 @@ def test_voxels_and_affine_agree_with_simpleitk(tmp_path, orientation, direction
     voxels = ramp()[::direction]
     elements = {"RescaleSlope": 0.5, "RescaleIntercept": -1024}
     files = save(make_series(voxels, orientation=orientation, **elements), tmp_path, "IM{:03d}")
-    require_agreement(read_image(files, 3), tmp_path)
+    assert_agreement(read_image(files, 3), tmp_path)
 
 
 def test_signed_voxels_agree_with_simpleitk(tmp_path):
     files = save(make_series((ramp().astype(np.int16) - 2000), modality="CT"), tmp_path)
-    require_agreement(read_image(files, 3), tmp_path)
+    assert_agreement(read_image(files, 3), tmp_path)
 
 
 @pytest.mark.parametrize("syntax", [JPEG2000Lossless, JPEGLSLossless, RLELossless])
@@ -64,7 +64,7 @@ def test_compressed_files_agree_with_simpleitk(tmp_path, syntax):
     series = make_series(ramp(3, 40, 36))
     for file in series:
         file.compress(syntax, generate_instance_uid=False)
-    require_agreement(read_image(save(series, tmp_path), 3), tmp_path)
+    assert_agreement(read_image(save(series, tmp_path), 3), tmp_path)
 
 
 def test_lossless_jpeg_is_read(tmp_path):

@@ -37,14 +37,15 @@ def read_dataset(
     *,
     subject: str | None = None,
     accept: bool = False,
-    labels: Path | None = None,
+    labels: Path | str | None = None,
 ) -> Dataset:
     """Find the cases of the dataset in a folder.
 
     The `layout`, a name or patterns, is by default read from its segpl.toml or detected; `accept`
     uses detected patterns without confirmation. The group of the regular expression `subject` is
     the subject in a case name, so that scans of one person stay together; by default common endings
-    are removed. Files in the folder `labels`, named after the cases, replace their labels.
+    are removed. Files in the folder `labels`, named after the cases, replace their labels. Empty
+    strings count as None.
     """
     if not root.exists():
         raise MissingFileError(f"{root} does not exist. Pass the dataset folder.")
@@ -57,8 +58,10 @@ def read_dataset(
         dataset = parse_patterns(layout).read(root)
     else:
         dataset = _requested(layout, root).read(root)
-    cases = _with_subjects(dataset.cases, subject)
-    return replace(_described(dataset), cases=_with_labels(cases, labels) if labels else cases)
+    cases = _with_subjects(dataset.cases, subject or None)
+    return replace(
+        _described(dataset), cases=_with_labels(cases, Path(labels)) if labels else cases
+    )
 
 
 def accepted_layout(root: Path) -> str | None:
