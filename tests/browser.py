@@ -66,7 +66,10 @@ class Page:
         self.resize(width, height)
         self.send("Page.navigate", url=path if isinstance(path, str) else path.resolve().as_uri())
         until = time.monotonic() + PATIENCE
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+        loaded = ("Page.loadEventFired", self.session)
+        while not any(
+            (event.get("method"), event.get("sessionId")) == loaded for event in self.events
+        ):
             self.events.append(self.receive(until))
 
     def turn_to(self, session: str) -> None:
@@ -128,9 +131,11 @@ class Page:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def complaints(self) -> list[str]:
-        """Errors and warnings of the console, and exceptions that nothing caught."""
+        """Errors and warnings of the current tab's console, and exceptions that nothing caught."""
         found = []
         for event in self.events:
+            if event.get("sessionId") != self.session:
+                continue
             method, facts = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
                 found.append(str(facts["exceptionDetails"]))

@@ -128,6 +128,7 @@ const send = async () => {
   const record = { folder, name, window: WINDOW, version, stamp, draft };
   const body = await packed(state.drawing.mask);
   if (state.kept !== version) await keep({ ...record, body }).then(() => { state.kept = version; }, () => {});
+  if (state.lost === RESTARTED) return; // the next page sends them
   try {
     const answer = await postMask(ofCase(name, "draft"), body, { stamp, draft });
     scan.draft = (await answer.json()).draft;
