@@ -43,6 +43,14 @@ def any_cpu():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def any_memory():
+    """A plan depends on the free memory and names it; other programs change it while tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("segpl.assembly.free_memory", lambda device: 2**34)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def any_disk():
     """No test cuts the power, and thousands of files would wait for the disk."""
     with pytest.MonkeyPatch.context() as patch:
