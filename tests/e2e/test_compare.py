@@ -32,11 +32,10 @@ from segpl.experiments import compare, estimate, phantom_data
 from segpl.experiments.engines.base import EngineOptions, Update
 from segpl.experiments.engines.local import LocalEngine
 from segpl.experiments.estimate import estimate_comparison
-from segpl.experiments.experiment import ExperimentDataset, make_experiment
-from segpl.experiments.jobs import TrainingJob, run_path
+from segpl.experiments.experiment import make_experiment
+from segpl.experiments.jobs import TrainingJob
 from segpl.methods.segpl import SegPL
 from segpl.report.collection import collect_runs
-from segpl.settings import REMOVED, Config
 
 FAST = (*SHORT, "--steps", 2)
 BASIC = (*FAST, "--methods", "segpl", "--seeds", 0)
@@ -302,7 +301,7 @@ def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
 
 
 def test_runs_depend_on_the_content_of_a_named_plan_not_on_its_path(segpl, pictures, tmp_path):
-    """A moved comparison keeps its runs, and also those of versions that hashed the path."""
+    """A moved comparison keeps its runs."""
     plan, out, moved = tmp_path / "a.json", tmp_path / "out", tmp_path / "moved"
     assert segpl("plan", pictures, "--out", plan).code == 0
 
@@ -323,30 +322,6 @@ def test_runs_depend_on_the_content_of_a_named_plan_not_on_its_path(segpl, pictu
     content = json.loads(plan.read_text())
     plan.write_text(json.dumps({**content, "width": content["width"] + 1}))
     assert len(runs_of(moved, plan) - first) == 2
-
-
-def test_runs_named_after_the_path_of_a_plan_are_found(tmp_path):
-    dataset = ExperimentDataset(path="data", sections={"data": {"plan": str(tmp_path / "a.json")}})
-    experiment = make_experiment({"datasets": {"d": {"path": "data"}}}, "test")
-    before = run_path(experiment, dataset, "segpl", 0, tmp_path)  # without a file: of its path
-    (tmp_path / "a.json").write_text("{}")
-    after = run_path(experiment, dataset, "segpl", 0, tmp_path)
-    assert after != before
-    before.mkdir(parents=True)
-    assert run_path(experiment, dataset, "segpl", 0, tmp_path) == before
-
-
-@pytest.mark.parametrize("had", [{"method.calibrate"}, {"method.kl_weight", "network.norm"}])
-def test_runs_of_an_earlier_version_with_removed_settings_are_found(tmp_path, monkeypatch, had):
-    experiment = make_experiment({"datasets": {"d": {"path": "data"}}}, "test")
-    where = (experiment, ExperimentDataset(path="data"), "bpl", 0, tmp_path)
-    leaves, more = Config.leaves, {name: REMOVED[name] for name in had}
-    with monkeypatch.context() as patch:
-        patch.setattr(Config, "leaves", lambda self: leaves(self) | more)
-        before = run_path(*where)
-    assert run_path(*where) != before
-    before.mkdir(parents=True)
-    assert run_path(*where) == before
 
 
 def test_dry_run_counts_runs_and_estimates_their_time(segpl, pictures, tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from segpl.experiments.phantom_data import make_phantom
 from segpl.files import one_process
 from segpl.methods.base import METHODS
 from segpl.report.collection import BASELINE
-from segpl.settings import REMOVED, Config, changed_settings, merge_settings, resolve
+from segpl.settings import Config, changed_settings, merge_settings, resolve
 
 # settings that a run fills in, or that may change when a comparison is repeated
 FILLED_BY_RUN = ("data.layout", "train.device")
@@ -135,13 +134,8 @@ def run_path(
     """The folder of a run; its name has a hash of the settings, so changed ones get a new run."""
     content = merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}})
     leaves = resolve(content).leaves()
-    named = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
-    # earlier versions used the path of the plan, and had more settings
-    sizes = reversed(range(len(REMOVED) + 1))
-    more = [dict(some) for size in sizes for some in combinations(REMOVED.items(), size)]
-    used = [one | some for some in more for one in (named, with_plan_content(named))]
-    places = [folder / "runs" / f"{label}-{seed}-{hash_of(one)}" for one in used]
-    return next((place for place in places if place.exists()), places[-1])
+    used = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
+    return folder / "runs" / f"{label}-{seed}-{hash_of(with_plan_content(used))}"
 
 
 def plan_path(folder: Path, config: Config) -> Path:

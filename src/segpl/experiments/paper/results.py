@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from segpl.experiments.experiment import Experiment
-from segpl.experiments.jobs import run_path
+from segpl.experiments.jobs import listed_jobs
 from segpl.experiments.stress import FIGURE, draw_stress, stress
 from segpl.experiments.stress_inputs import StressSettings, parse_patch
 from segpl.files import csv_text, write_text
@@ -113,12 +113,10 @@ def finished_runs(experiment: Experiment, out: Path) -> Runs:
     """Runs with scores and the present settings."""
     found: dict[str, dict[str, list[RunRecord]]] = {}
     for dataset in experiment.datasets:
-        folder = out / dataset.name
-        found[dataset.name] = {}
-        for label in experiment.labels_on(dataset):
-            paths = [run_path(experiment, dataset, label, seed, folder) for seed in dataset.seeds]
-            runs = [read_run(path) for path in paths if (path / "scores.csv").exists()]
-            found[dataset.name][label] = runs
+        found[dataset.name] = {label: [] for label in experiment.labels_on(dataset)}
+        for job in listed_jobs(experiment, dataset, out / dataset.name):
+            if job.is_scored:
+                found[dataset.name][job.label].append(read_run(job.folder))
     return found
 
 
