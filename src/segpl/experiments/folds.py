@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import TrainingInputs, build_trainer, load_training_volumes, open_dataset
+from segpl.assembly import build_trainer, load_training_volumes, open_dataset
 from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
@@ -46,6 +46,20 @@ from segpl.training import (
 
 HELD_OUT = "validation"  # folder of the masks of held-out cases
 NOTABLE = 0.01  # gain in mean Dice at an earlier step that is worth reporting
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A run that holds a part of the labeled cases out."""
+
+    folder: RunFolder
+    config: Config
+    split: Split
+
+    @property
+    def is_finished(self) -> bool:
+        last = self.folder.last
+        return last.exists() and read_checkpoint(last).step == self.config.train.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,41 +188,42 @@ def cross_validate(
         yes=yes and not resume,
     )
     folder = RunFolder(Path(out))
-    one = () if fold is None else (fold,)
     # another fold may have prepared the run or be preparing it
     is_prepared = resume or fold is not None
     on_wait = None if fold is None else partial(say, f"Waiting for another process in {out}.")
     with claim_folder(
         folder, content, resume=is_prepared, source=config, on_wait=on_wait
     ) as resolved:
-        splits = fold_splits(resolved, folds, one)  # checked before anything is written
+        splits = fold_splits(resolved, folds, fold)  # checked before anything is written
         with folder.undo_on_error():
             budget = budget or default_budget(content, resolved.train.device)
             budget = budget_of_new_run(budget, resolved, folder, quiet=quiet)
             run = prepare_folds(resolved, folder, splits, budget, quiet=quiet)
-            if budget is not None and not one and not quiet:
+            if budget is not None and fold is None and not quiet:
                 total = budget.times(folds)
                 say(f"The {folds} folds take {total} in total; the final training takes {budget}.")
-            places = [RunFolder(folder.path / f"fold-{number}") for number in range(folds)]
-            configs = [fold_config(run.config, folds, number) for number in range(folds)]
-            for place, wanted in zip(places, configs, strict=True):
-                if place.config.exists():
-                    resumed_config(place, wanted.as_dict())  # other settings are an error
-            require_same_cases(run, places, splits)
-            for number in () if resume else one:
-                places[number].require_unused()
+            parts = [
+                Fold(
+                    RunFolder(folder.path / f"fold-{number}"),
+                    fold_config(run.config, folds, number),
+                    split,
+                )
+                for number, split in enumerate(splits)
+            ]
+            require_same_folds(run, parts)
+            if fold is not None and not resume:
+                parts[fold].folder.require_unused()
         for note in () if quiet else run.split.notes:
             say(note)
-        for number in () if one else range(folds):
-            train_fold(places[number], configs[number], run, splits[number])
-        if not one:
-            return write_estimate(run, places, splits)
-    for number in one:  # without the lock, which would keep other folds from being trained
-        train_fold(places[number], configs[number], run, splits[number])
-    if not all(is_finished(place, run.config) for place in places):
+        if fold is None:
+            for part in parts:
+                train_fold(part, run)
+            return write_estimate(run, parts)
+    train_fold(parts[fold], run)  # without the lock: other folds may be trained at the same time
+    if not all(part.is_finished for part in parts):
         return None
     with folder.locked(on_wait):
-        return write_estimate(run, places, splits)
+        return write_estimate(run, parts)
 
 
 def prepare_folds(
@@ -223,42 +238,26 @@ def prepare_folds(
     device = choose_device(config.train.device)
     run, inputs = prepare_run(config, folder, device, quiet=quiet)
     if budget is not None:
-        first = fold_config(run.config, len(splits), 0)
-        run = with_steps(run, fold_steps(budget, run, inputs, first, splits[0]))
+        limit_threads()
+        first, inputs = fold_config(run.config, len(splits), 0), replace(inputs, split=splits[0])
+        volumes = load_training_volumes(first, inputs, quiet=quiet)
+        trainer = build_trainer(first, inputs, volumes, run.method, folder, device, quiet=quiet)
+        fold = replace(run, config=first, split=splits[0])
+        run = with_steps(run, steps_within(budget, fold, trainer))
     write_description(run)
     return run
-
-
-def fold_steps(
-    budget: Budget, run: Run, inputs: TrainingInputs, config: Config, split: Split
-) -> int:
-    """Number of steps of a fold that fit into `budget`, with validation."""
-    limit_threads()
-    fold = replace(run, config=config, split=split)
-    parts = replace(inputs, split=split)
-    volumes = load_training_volumes(config, parts, quiet=run.quiet)
-    trainer = build_trainer(
-        config, parts, volumes, run.method, run.folder, run.device, quiet=run.quiet
-    )
-    return steps_within(budget, fold, trainer)
-
-
-def write_estimate(run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]) -> FoldEstimate:
-    estimate = collect_estimate(run, folders, splits)
-    write_text(run.folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, estimate.rows)]))
-    return estimate
 
 
 def fold_config(config: Config, folds: int, number: int) -> Config:
     return replace(config, split=replace(config.split, folds=folds, fold=number))
 
 
-def fold_splits(config: Config, folds: int, chosen: Sequence[int] = ()) -> list[Split]:
-    """The split of each fold; `chosen` are the folds to train now."""
+def fold_splits(config: Config, folds: int, chosen: int | None) -> list[Split]:
+    """The split of each fold; `chosen` is the only fold to train now."""
     if folds < 2:
         raise InputError(f"--folds is {folds}, but must be at least 2.")
-    if any(not 0 <= number < folds for number in chosen):
-        raise InputError(f"--fold is {chosen[0]}, but must be between 0 and {folds - 1}.")
+    if chosen is not None and not 0 <= chosen < folds:
+        raise InputError(f"--fold is {chosen}, but must be between 0 and {folds - 1}.")
     if config.split.folds:
         raise InputError(
             f"split.folds is {config.split.folds}: these are the settings of a single fold. Use "
@@ -269,16 +268,18 @@ def fold_splits(config: Config, folds: int, chosen: Sequence[int] = ()) -> list[
     return [make_split(dataset, one) for one in settings]
 
 
-def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[Split]) -> None:
+def require_same_folds(run: Run, folds: Sequence[Fold]) -> None:
     """Check that the folds divide the cases of the run, which may be older than the dataset."""
-    for place, split in zip(places, splits, strict=True):
+    for fold in folds:
+        split, saved = fold.split, fold.folder.split
+        if fold.folder.config.exists():
+            resumed_config(fold.folder, fold.config.as_dict())  # other settings are an error
         is_same = (
             {*split.labeled, *split.validation} == set(run.split.labeled)
             and set(split.unlabeled) <= set(run.split.unlabeled)
             and split.test == run.split.test
+            and (not saved.exists() or split.has_same_cases(Split.read(saved)))
         )
-        if place.split.exists():
-            is_same &= split.has_same_cases(Split.read(place.split))
         if not is_same:
             raise InputError(
                 f"the cases in {run.config.data.path} have changed since {run.path} was started. "
@@ -286,14 +287,10 @@ def require_same_cases(run: Run, places: Sequence[RunFolder], splits: Sequence[S
             )
 
 
-def is_finished(folder: RunFolder, config: Config) -> bool:
-    last = folder.last
-    return last.exists() and read_checkpoint(last).step == config.train.steps
-
-
-def train_fold(folder: RunFolder, config: Config, whole: Run, split: Split) -> None:
+def train_fold(fold: Fold, whole: Run) -> None:
     """Train one fold, or resume it, and score its held-out cases; a finished one stays."""
-    if is_finished(folder, config):
+    folder, config, split = fold.folder, fold.config, fold.split
+    if fold.is_finished:
         score_held_out(load_run(folder.path, device=config.train.device, quiet=whole.quiet))
         return
     if not whole.quiet:
@@ -324,24 +321,23 @@ def score_held_out(run: Run) -> None:
         score_masks(out, run.open_dataset(), scores)
 
 
-def collect_estimate(
-    run: Run, folders: Sequence[RunFolder], splits: Sequence[Split]
-) -> FoldEstimate:
+def write_estimate(run: Run, folds: Sequence[Fold]) -> FoldEstimate:
     """The estimate from the masks of all folds; their curves are on the grid of the plan."""
     steps = run.config.train.steps
-    curves = [row for number, folder in enumerate(folders) for row in fold_curve(folder, number)]
+    curves = [row for number, fold in enumerate(folds) for row in fold_curve(fold.folder, number)]
     rows = [
         FoldScore(steps, number, score.case, score.class_name, score.value)
-        for number, folder in enumerate(folders)
-        for score in read_scores(folder.path / HELD_OUT / "scores.csv")
+        for number, fold in enumerate(folds)
+        for score in read_scores(fold.folder.path / HELD_OUT / "scores.csv")
         if score.metric == "dice"
     ]
     subject = {case.name: case.subject for case in open_dataset(run.config).cases}
+    write_text(run.folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, rows)]))
     return FoldEstimate(
         tuple(rows),
-        mean_by_step(curves, len(folders)),
-        tuple(len(split.labeled) for split in splits),
-        len({subject[name] for split in splits for name in split.validation}),
+        mean_by_step(curves, len(folds)),
+        tuple(len(fold.split.labeled) for fold in folds),
+        len({subject[name] for fold in folds for name in fold.split.validation}),
     )
 
 
