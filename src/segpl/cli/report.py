@@ -18,6 +18,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+from segpl.cli.options import next_command
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folders")
@@ -65,18 +67,9 @@ def run(args: argparse.Namespace) -> int:
         from segpl.experiments.scoring import predict_missing
 
         predict_missing(missing, device=args.device)
-    options = [
-        part
-        for name, value in (("--stress", args.stress), ("--assets", args.assets))
-        if value
-        for part in (name, str(value))
-    ]
-    command = shlex.join(
-        ["segpl", "report", *map(str, args.runs), *options, "--out", str(args.out)]
-    )
-    found = write_report(
-        args.runs, args.out, stress=args.stress, assets=args.assets, command=command
-    )
+    given = {"stress": args.stress, "assets": args.assets}
+    command = next_command("report", {"runs": args.runs, "out": args.out, **given})
+    found = write_report(args.runs, args.out, command=command, **given)
     console = plain_console()
     for each in answers(found):
         console.print(each.headline)
