@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from rich.filesize import decimal
+
     from segpl.data.cache import cache_root
     from segpl.data.cache_entries import cached_folders, folder_size, group_folders
     from segpl.data.known_cases import fingerprints_file
@@ -51,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
         console.print(table_of(datasets))
     kernels = root / "compiled"
     if not is_removal and kernels.is_dir():
-        console.print(f"Compiled networks: {size_in_words(folder_size(kernels))}.")
-    total = size_in_words(sum(one.size for one in chosen))
+        console.print(f"Compiled networks: {decimal(folder_size(kernels))}.")
+    total = decimal(sum(one.size for one in chosen))
     if not is_removal:
         console.print(f"{root} contains {total} of prepared scans.")
     elif not chosen:
@@ -90,6 +92,7 @@ def choose(
 def table_of(datasets: list[CachedDataset]) -> Table:
     from datetime import datetime
 
+    from rich.filesize import decimal
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -100,15 +103,5 @@ def table_of(datasets: list[CachedDataset]) -> Table:
     table.add_column("")
     for one in sorted(datasets, key=lambda one: -one.size):
         day = datetime.fromtimestamp(one.last_used).date().isoformat()
-        table.add_row(str(one.path), f"{one.cases:,}", size_in_words(one.size), day, one.state)
+        table.add_row(str(one.path), f"{one.cases:,}", decimal(one.size), day, one.state)
     return table
-
-
-def size_in_words(size: float) -> str:
-    if size < 1000:
-        return f"{size:.0f} bytes"
-    unit, large = next(
-        ((name, size / one) for name, one in (("kB", 1e3), ("MB", 1e6)) if size < 1000 * one),
-        ("GB", size / 1e9),
-    )
-    return f"{large:.0f} {unit}" if large >= 10 else f"{large:.1f} {unit}"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tiny import PICTURES
 
-from segpl.cli.cache import size_in_words
 from segpl.cli.main import main
 from segpl.data import cache_entries
 from segpl.data.cache import load_volumes
@@ -164,10 +163,3 @@ def test_empty_cache(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "none"))
     assert main(["cache"]) == 0
     assert "0 bytes" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(999, "999 bytes"), (1500, "1.5 kB"), (2e7, "20 MB"), (3.2e12, "3200 GB")]
-)
-def test_sizes(size, text):
-    assert size_in_words(size) == text
