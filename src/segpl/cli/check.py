@@ -34,19 +34,15 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.progress import Progress
-
     from segpl.data.check import has_errors, inspect_all, render
     from segpl.data.layouts import read_dataset
     from segpl.data.layouts.content import list_content, unused_files
-    from segpl.display import plain_console
+    from segpl.display import bar, plain_console
 
     dataset = read_dataset(args.data, args.layout, subject=args.subject, accept=args.yes)
     content = list_content(args.data)
-    errors = plain_console(stderr=True, soft_wrap=False)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        task = progress.add_task("reading cases", total=len(dataset.cases))
-        inspection = inspect_all(dataset, content.unusable, lambda: progress.advance(task))
+    with bar("reading cases", len(dataset.cases)) as advance:
+        inspection = inspect_all(dataset, content.unusable, advance)
     settings = {"layout": args.layout, "subject": args.subject}
     chosen = [f"data.{name}={value}" for name, value in settings.items() if value]
     training = {**vars(args), "set": chosen, "out": "runs/first"}
