@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
     # the preparation may take long: wrong options are errors before it
-    engine = chosen_engine(args, out)
+    chosen_engine(args, out)
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     experiment.require_datasets(args.only)
@@ -89,17 +88,11 @@ def run(args: argparse.Namespace) -> int:
         paper = paper.on(other, out / "data")
         only = chosen_budgets(other, only, names)
     plan = (out / "data" / PLAN).resolve()
-    options = [str(paper.file), "--data", str(out / "data"), "--out", str(out)]
-    options += ["--set", f"data.plan={plan}"]
-    options += [part for one in paper.overrides for part in ("--set", one)]
-    options += ["--seeds", *map(str, args.seeds)] if args.seeds else []
-    options += ["--only", *only] if only else []
-    options += ["--device", args.device] if args.device else []
+    own = {"data": out / "data", "only": only, "set": [f"data.plan={plan}", *paper.overrides]}
     parser = argparse.ArgumentParser()
     compare.add_arguments(parser)
-    shared = {"on": args.on, "print": args.print, "dry_run": args.dry_run}
-    given = argparse.Namespace(**asdict(engine.options), **shared)
-    code = compare.run(parser.parse_args(options, given))
+    given = argparse.Namespace(**vars(args) | own)  # replaces the defaults of `segpl compare`
+    code = compare.run(parser.parse_args([str(paper.file), "--out", str(out)], given))
     if args.dry_run or args.print:
         return code
     device = args.device or "auto"
