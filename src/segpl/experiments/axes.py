@@ -7,7 +7,7 @@ other axis repeats the comparison for each value, like a dataset of its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -99,14 +99,11 @@ class Axes:
             )
 
 
-def combinations(
-    axes: Iterator[Axis] | Sequence[Axis],
-) -> Iterator[tuple[list[str], dict[str, Any]]]:
+def combinations(axes: Iterable[Axis]) -> Iterator[tuple[list[str], dict[str, Any]]]:
     """The names and the settings of every combination of values."""
-    axes = list(axes)
-    for values in product(*(axis.values for axis in axes)):
+    for chosen in product(*([(axis, value) for value in axis.values] for axis in axes)):
         names, given = [], dict[str, Any]()
-        for axis, value in zip(axes, values, strict=True):
+        for axis, value in chosen:
             names.append(axis.name(value))
             given = merge_settings(given, axis.table(value))
         yield names, given
