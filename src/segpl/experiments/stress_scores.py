@@ -142,13 +142,12 @@ class PredictionLoss:
     predict: Callable[[Tensor], Tensor]  # (b, C, *patch) to probabilities (b, K, *patch)
     label: Tensor  # (*S) int64, class index or IGNORE
     plan: Plan
-    overlap: float = 0.5
     _last: tuple[Tensor, Tensor] | None = field(default=None, init=False, repr=False)
 
     def prediction(self, image: Tensor) -> Tensor:
         """Prediction (K, *S) of an image (C, *S); the last one is cached."""
         if self._last is None or self._last[0] is not image:
-            prediction = predict_windows(image, self.predict, self.plan, overlap=self.overlap)
+            prediction = predict_windows(image, self.predict, self.plan)
             self._last = image, prediction.to(image.device)
         return self._last[1]
 
@@ -162,7 +161,7 @@ class PredictionLoss:
             checkpoint, self.predict, use_reentrant=False, preserve_rng_state=False
         )
         with torch.enable_grad():
-            prediction = blend_windows(leaf, recomputed, self.plan, overlap=self.overlap)
+            prediction = blend_windows(leaf, recomputed, self.plan)
             loss = self._loss(prediction.to(image.device))
             (gradient,) = torch.autograd.grad(loss, leaf)
         return loss.item(), gradient

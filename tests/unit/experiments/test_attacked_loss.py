@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tiny import SIDES, WIDTH, build
+from tiny import SIDES, build
 from torch import Tensor
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
+from segpl.experiments.bench.workload import plan_for_patch
 from segpl.experiments.stress_scores import PredictionLoss
 from segpl.losses import dice_cross_entropy, supervised_loss
 from segpl.methods.base import Method
@@ -15,20 +16,7 @@ from segpl.views.attacks import fgsm, pgd
 
 
 def plan_for(dims: int, *, classes: int = 2) -> Plan:
-    return Plan(
-        dims=dims,
-        channels=("image",),
-        classes={f"class-{n}": n for n in range(classes)},
-        ignore=None,
-        orientation=None,
-        spacing=(1.0,) * dims,
-        normalization=(Normalization(),),
-        patch=(SIDES[dims],) * dims,
-        strides=((2,) * dims,) * 2,
-        width=WIDTH,
-        batch=1,
-        reasons={},
-    )
+    return plan_for_patch((SIDES[dims],) * dims, classes=classes)
 
 
 def case_of(sides: tuple[int, ...], *, classes: int = 2) -> tuple[Tensor, Tensor]:
