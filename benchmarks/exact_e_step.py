@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 
 from segpl.engine.device import autocast, compile_in_place, memory_format
 from segpl.engine.step import optimizer_for, take_step
+from segpl.experiments.bench.counts import seconds_per_step
 from segpl.methods.bpl import BPL
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.build import build_network
@@ -25,21 +25,9 @@ ROUNDS = 5
 
 
 def seconds_of(call: Callable[[], object], repeats: int, device: torch.device) -> float:
-    """Median over rounds of the mean time of a call, without synchronization between calls."""
-    means = []
-    for number in range(ROUNDS + 1):
-        began = synchronized(device)
-        for _ in range(repeats):
-            call()
-        if number:  # the first round warms up
-            means.append((synchronized(device) - began) / repeats)
-    return statistics.median(means)
-
-
-def synchronized(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
+    """Median over rounds of the mean time of a call, after a warm-up."""
+    seconds_per_step(call, device, repeats)
+    return statistics.median(seconds_per_step(call, device, repeats) for _ in range(ROUNDS))
 
 
 def main() -> None:

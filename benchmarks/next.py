@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ from segpl.evaluate.statistics import compare_with, estimate
 from segpl.evaluate.validation import dice_by_class
 from segpl.files import csv_text, write_json, write_text
 from segpl.labeling.measures import ScanPool, find_candidates, measure_pool
-from segpl.labeling.ranking import RANKING_RULES, Suggestion, rank_pool
+from segpl.labeling.ranking import RANKING_RULES, rank_pool
 from segpl.predict.samples import average_views
 from segpl.predict.window import predict_windows
 from segpl.report.figures import dash, legend_below, make_plain, panel, run_color
@@ -103,25 +103,21 @@ def simulate(simulation: Simulation, rules: Sequence[str], add: int, rounds: int
     """Train and score all runs of one seed; every run folder keeps its scores and choices."""
     first = simulation.train(START, simulation.start.labeled)
     tell(simulation, START, first, simulation.score(first))
-    first_pool = measure_pool(first, find_candidates(first), quiet=True)
+    first_pool = pool_of(first)
     for rule in rules:
         pool, labeled = first_pool, list(simulation.start.labeled)
         for number in range(rounds):
             found = rank_pool(pool, rule=rule, count=add, round=number, seed=simulation.seed)
             labeled += [one.case for one in found]
             run = simulation.train(rule, labeled)
-            write_choices(run, found)
+            write_json(run.path / "chosen.json", [asdict(one) for one in found])
             tell(simulation, rule, run, simulation.score(run))
             if number + 1 < rounds:
-                pool = remaining_pool(run)
+                pool = pool_of(run)
 
 
-def remaining_pool(run: Run) -> ScanPool:
+def pool_of(run: Run) -> ScanPool:
     return measure_pool(run, find_candidates(run), quiet=True)
-
-
-def write_choices(run: Run, found: Sequence[Suggestion]) -> None:
-    write_json(run.path / "chosen.json", [asdict(one) for one in found])
 
 
 def tell(simulation: Simulation, rule: str, run: Run, scores: Scores) -> None:
@@ -250,8 +246,7 @@ def main() -> None:
     for seed in args.seeds:
         simulate(make_simulation(args, seed), args.rules, args.add, args.rounds)
     rows = collect(args.out, args.rules)
-    content = [tuple(asdict(row).values()) for row in rows]
-    write_text(args.out / "dice.csv", csv_text([COLUMNS, *content]))
+    write_text(args.out / "dice.csv", csv_text([COLUMNS, *map(astuple, rows)]))
     draw(rows, args.rules, args.out / "dice.png")
     print(table(rows, args.rules))
 
