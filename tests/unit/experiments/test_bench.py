@@ -153,27 +153,21 @@ def test_plain_pytorch_has_the_same_losses(name):
         assert ours.step().item() == pytest.approx(plain.step().item(), rel=1e-3)
 
 
-def test_plain_pytorch_is_eager_and_in_float32():
-    train = {"precision": "bfloat16", "compile": "on", "device": "cpu"}
+@pytest.mark.parametrize(
+    ("plain", "compiled", "expected"), [(True, "on", torch.float32), (False, "off", torch.bfloat16)]
+)
+def test_step_has_the_given_precision_but_plain_pytorch_is_eager_in_float32(
+    plain, compiled, expected
+):
+    train = {"precision": "bfloat16", "compile": compiled, "device": "cpu"}
     config = resolve({"method": {"name": "supervised"}, "train": train, "network": {"width": 4}})
-    trial = trial_of(config, workload())
+    trial = trial_of(config, workload(), plain=plain)
     kinds = []
-    last = trial.method.network.body.last
-    last.register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
+    body = trial.method.network.body
+    body.last.register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
     trial.step()
-    assert kinds == [torch.float32]
-    assert trial.method.network.body._compiled_call_impl is None
-
-
-def test_step_runs_in_the_given_precision():
-    train = {"precision": "bfloat16", "device": "cpu"}
-    config = resolve({"method": {"name": "supervised"}, "train": train, "network": {"width": 4}})
-    trial = trial_of(config, workload(), plain=False)
-    kinds = []
-    last = trial.method.network.body.last
-    last.register_forward_hook(lambda module, inputs, output: kinds.append(output.dtype))
-    trial.step()
-    assert kinds == [torch.bfloat16]
+    assert kinds == [expected]
+    assert body._compiled_call_impl is None
 
 
 @pytest.mark.parametrize(("has_amx", "expected"), [(True, torch.bfloat16), (False, torch.float32)])
