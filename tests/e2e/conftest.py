@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -207,6 +209,19 @@ def edited(path: Path, **changes: Any) -> Path:
     """Replace some values of a JSON file."""
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file, by column."""
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

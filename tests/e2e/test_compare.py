@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SHORT, Answer, Command, make_dataset
+from conftest import SHORT, Answer, Command, make_dataset, rows_of, wait_for
 from PIL import Image
 
 from segpl.assembly import require_readable
@@ -82,11 +79,6 @@ test = 1
 """
 
 
-def rows_of(out: Path) -> list[dict[str, str]]:
-    with (out / "comparison.csv").open(newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def run_of(out: Path, name: str) -> Path:
     """The folder of a run, whose name ends in a hash of its settings."""
     (found,) = out.glob(f"runs/{name}-????????")
@@ -114,7 +106,7 @@ def test_every_method_is_trained_with_every_seed_and_scored(segpl, many, tmp_pat
     options = ("--methods", "segpl", "--labeled", 3, "--test", 2, "--seeds", 0, 1)
     answer = segpl("compare", many, *FAST, *options, "--out", out)
     assert answer.code == 0, answer.err
-    rows = rows_of(out)
+    rows = rows_of(out / "comparison.csv")
     assert [(row["method"], row["seed"]) for row in rows] == [
         ("supervised", "0"),
         ("segpl", "0"),
@@ -146,7 +138,7 @@ def test_tables_mark_a_reconstructed_method(segpl, pictures, tmp_path):
     assert answer.code == 0, answer.err
     assert "slow (reconstruction)" in answer.out
     assert "slow (reconstruction)" in answer.err  # scores so far
-    assert [row["method"] for row in rows_of(out)] == ["supervised", "slow"]
+    assert [row["method"] for row in rows_of(out / "comparison.csv")] == ["supervised", "slow"]
     runs = [run_of(out, name) for name in ("supervised-0", "slow-0")]
     assert collect_runs(runs).labels == ["supervised", "self-loop (reconstruction)"]
 
@@ -163,12 +155,12 @@ def test_interrupted_comparison_resumes_with_the_same_command(segpl, many, tmp_p
     assert answer.code == 130
     assert "interrupted." in answer.err
     assert "--resume" not in answer.err
-    assert [row["method"] for row in rows_of(out)] == ["supervised"]
+    assert [row["method"] for row in rows_of(out / "comparison.csv")] == ["supervised"]
     last = run_of(out, "supervised-0") / "checkpoints/last.safetensors"
     before = last.stat().st_mtime_ns
     assert segpl(*options).code == 0
     assert last.stat().st_mtime_ns == before
-    assert [row["method"] for row in rows_of(out)] == ["supervised", "segpl"]
+    assert [row["method"] for row in rows_of(out / "comparison.csv")] == ["supervised", "segpl"]
 
     # other settings need other runs; other cases would mix two datasets
     answer = segpl(*options, "--set", "train.lr=0.5")
@@ -195,7 +187,7 @@ def test_failed_run_does_not_stop_the_others(segpl, pictures, tmp_path, monkeypa
     assert "segpl, seed 0 failed: " in answer.out
     assert str(error) in answer.out
     assert "left out: segpl, seed 0." in answer.out
-    first, second = rows_of(out)
+    first, second = rows_of(out / "comparison.csv")
     assert float(first["test_dice"]) >= 0
     assert str(error) in second["error"]
     traced = (run_of(out, "segpl-0") / "error.txt").exists()
@@ -289,7 +281,7 @@ def test_repeated_comparison_trains_a_run_that_failed_before_its_first_step(
     answer = segpl("compare", pictures, *BASIC, "--out", out)
     assert answer.code == 0, answer.out
     assert not (run_of(out, "segpl-0") / "error.txt").exists()
-    assert [row["error"] for row in rows_of(out)] == ["", ""]
+    assert [row["error"] for row in rows_of(out / "comparison.csv")] == ["", ""]
 
 
 def test_variant_with_other_test_cases_is_rejected(segpl, many, tmp_path):
@@ -406,7 +398,8 @@ def test_parallel_runs_give_the_results_of_sequential_ones(segpl, pictures, tmp_
     for jobs, out in enumerate(outs, 1):
         assert segpl("compare", pictures, *BASIC, "--jobs", jobs, "--out", out).code == 0
     first, second = (
-        [(row["method"], float(row["test_dice"])) for row in rows_of(out)] for out in outs
+        [(row["method"], float(row["test_dice"])) for row in rows_of(out / "comparison.csv")]
+        for out in outs
     )
     assert [name for name, _ in first] == [name for name, _ in second]
     # both processes use one thread each, but may sum in another order
@@ -422,7 +415,7 @@ def test_generated_scans_need_no_data(segpl, tmp_path, monkeypatch):
     out = tmp_path / "out"
     answer = segpl("compare", "--phantom", *BASIC, "--out", out)
     assert answer.code == 0, answer.err
-    assert len(rows_of(out)) == 2
+    assert len(rows_of(out / "comparison.csv")) == 2
 
 
 @pytest.mark.parametrize(
@@ -478,7 +471,7 @@ class TestExperimentFile:
         answer = experiment()
         assert answer.code == 0, answer.err
         out = tmp_path / "out"
-        rows = rows_of(out)
+        rows = rows_of(out / "comparison.csv")
         assert [(row["dataset"], row["method"], row["seed"]) for row in rows] == [
             ("small", method, seed) for seed in "01" for method in ("segpl", "low", "supervised")
         ]
@@ -520,23 +513,18 @@ class TestExperimentFile:
         assert answer.code == 0, answer.err
         assert "left out: small, low, seed 1." in answer.out
         assert "(other)" in answer.out
-        assert [row["dataset"] for row in rows_of(tmp_path / "out")] == ["small"] * 5 + [
-            "other"
-        ] * 3
+        assert [row["dataset"] for row in rows_of(tmp_path / "out" / "comparison.csv")] == [
+            "small"
+        ] * 5 + ["other"] * 3
 
         file.write_text(EXPERIMENT + OTHER + "[datasets.small.train]\nsteps = 8\n")
         answer = experiment("--only", "other")
         assert answer.code == 0, answer.err
-        assert [row["dataset"] for row in rows_of(tmp_path / "out")] == ["other"] * 3
+        assert [row["dataset"] for row in rows_of(tmp_path / "out" / "comparison.csv")] == [
+            "other"
+        ] * 3
         answer = experiment("--only", "smal")
         assert "--only: no dataset named 'smal'. Did you mean 'small'?" in answer.err
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -10,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import slurm
-from conftest import SHORT, make_dataset, scan, train_runs, write_picture
+from conftest import SHORT, make_dataset, rows_of, scan, train_runs, wait_for, write_picture
 from PIL import Image
 
 from segpl.data.manifest import read_manifest
@@ -109,14 +108,12 @@ def options(request, monkeypatch) -> tuple[object, ...]:
 on_clusters = pytest.mark.parametrize("options", ["ray", "slurm"], indirect=True)
 
 
-def rows_of(out: Path) -> list[dict[str, str]]:
-    with (out / "comparison.csv").open(newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def scores(out: Path) -> dict[tuple[str, ...], float]:
     keys = ("dataset", "method", "seed")
-    return {tuple(row[key] for key in keys): float(row["test_dice"]) for row in rows_of(out)}
+    return {
+        tuple(row[key] for key in keys): float(row["test_dice"])
+        for row in rows_of(out / "comparison.csv")
+    }
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_before_anything_runs(segpl, tmp_path):
@@ -182,13 +179,6 @@ def start(*arguments: object, command: str = "compare") -> subprocess.Popen[byte
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 def processes_with(place: Path) -> list[int]:
     """Processes that have opened a file or folder."""
     found = set()
@@ -228,8 +218,8 @@ def test_lost_worker_and_driver_do_not_repeat_a_finished_run(options, tmp_path):
         driver.kill()
         driver.wait(60)
     assert start(*given).wait(300) == 0
-    assert len(rows_of(out)) == 4
-    assert not [row["error"] for row in rows_of(out) if row["error"]]
+    assert len(rows_of(out / "comparison.csv")) == 4
+    assert not [row["error"] for row in rows_of(out / "comparison.csv") if row["error"]]
     assert (finished / "checkpoints/last.safetensors").stat().st_mtime_ns == before
     assert len(list(out.glob("runs/*"))) == 4
 
@@ -262,7 +252,7 @@ def test_preempted_slurm_job_is_requeued_and_resumes(slurm_config, monkeypatch, 
     finally:
         driver.kill()
         driver.wait(60)
-    assert [row["error"] for row in rows_of(out)] == [""] * 2
+    assert [row["error"] for row in rows_of(out / "comparison.csv")] == [""] * 2
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import QUICK, SHORT, SIDE, edited, make_dataset, train_runs
+from conftest import QUICK, SHORT, SIDE, edited, make_dataset, rows_of, train_runs
 from PIL import Image
 
 import segpl as library
@@ -20,11 +19,6 @@ from segpl.run import load_run
 
 COUNT = 3
 FAST = (*SHORT, "--method", "supervised", "--labeled", "3")
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as handle:
-        return list(csv.DictReader(handle))
 
 
 def read(path: Path) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from itertools import pairwise
@@ -12,6 +11,7 @@ from statistics import fmean
 import nibabel
 import numpy as np
 import pytest
+from conftest import rows_of
 from paper_datasets import make_brats2018, make_carve, make_task01, make_task05
 
 from segpl.data.paper.carve import IGNORED
@@ -99,8 +99,8 @@ def without_report(monkeypatch) -> None:
 
 
 def table_of(out: Path) -> dict[tuple[str, str], tuple[str, str]]:
-    with (out / "paper.csv").open() as file:
-        return {(r["test"], r["method"]): (r["ours"], r["paper"]) for r in csv.DictReader(file)}
+    rows = rows_of(out / "paper.csv")
+    return {(row["test"], row["method"]): (row["ours"], row["paper"]) for row in rows}
 
 
 def without_mark(method: str) -> str:
@@ -176,8 +176,7 @@ def test_brier_scores_are_those_of_the_sampled_predictions(
     answer = segpl(*command)
     assert answer.code == 0, answer.err
     assert "No finished runs yet for: figure 3, figures 9 and 10." in answer.out
-    with (out / "uncertainty.csv").open() as file:
-        found = {row["method"]: row for row in csv.DictReader(file)}
+    found = {row["method"]: row for row in rows_of(out / "uncertainty.csv")}
     assert {name: row["paper"] for name, row in found.items()} == {
         "segpl-vi": "0.97",
         "ensemble": "0.97",
@@ -247,8 +246,7 @@ def test_another_dataset_replaces_the_papers(segpl, tmp_path, monkeypatch, witho
     assert answer.code == 0, answer.err
     assert "Task99_Organ replaces the paper's dataset" in answer.err
     assert "the dataset has too few labels: slices-150, slices-300" in answer.err
-    with (out / "paper.csv").open() as file:
-        rows = {row.pop("method"): row for row in csv.DictReader(file)}
+    rows = {row.pop("method"): row for row in rows_of(out / "paper.csv")}
     assert rows["fixmatch"]["paper on BRATS 2018"] == "67.35 ± 9.68"
     assert rows["fixmatch"]["ours on Task99_Organ"] == "-"
     runs = {one.method: one for one in map(read_run, out.glob("*/runs/*"))}

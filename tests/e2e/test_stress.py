@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from pathlib import Path
 
 import pytest
-from conftest import edited, make_dataset, train_runs
+from conftest import edited, make_dataset, rows_of, train_runs
 
 from segpl.views import artifacts
 
@@ -26,16 +25,11 @@ def runs(tmp_path_factory) -> Path:
     return root
 
 
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    with (folder / "stress.csv").open(newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def test_two_runs_share_one_table_and_one_figure(segpl, runs, tmp_path):
     out = tmp_path / "stress"
     answer = segpl("stress", runs / "a", runs / "b", *FEW, "--patches", 4, 8, "--out", out)
     assert answer.code == 0, answer.err
-    rows = rows_of(out)
+    rows = rows_of(out / "stress.csv")
     assert list(dict.fromkeys(row["degradation"] for row in rows)) == [
         *("clean", "gamma", "fgsm", "bias-field", "ghosts", "spikes", "blur"),
         *("low-resolution", "streaks", "pgd", "patch"),
@@ -61,7 +55,7 @@ def test_existing_rows_are_kept_and_others_added(segpl, runs, tmp_path):
     assert segpl("stress", runs / "a", "--only", "blur", "ghosts", *FEW, "--out", out).code == 0
     assert path.read_text().startswith(marked)
     assert segpl("stress", runs / "b", "--only", "blur", *FEW, "--out", out).code == 0
-    assert {row["run"] for row in rows_of(out)} == {"a", "b"}
+    assert {row["run"] for row in rows_of(out / "stress.csv")} == {"a", "b"}
 
 
 def test_an_interruption_keeps_the_finished_degradations(segpl, runs, tmp_path, monkeypatch):
@@ -75,10 +69,10 @@ def test_an_interruption_keeps_the_finished_degradations(segpl, runs, tmp_path, 
         answer = segpl(*command, "--out", broken)
     assert answer.code == 130
     assert "interrupted. The same command resumes where it stopped" in answer.err
-    assert {row["degradation"] for row in rows_of(broken)} == {"clean", "ghosts"}
+    assert {row["degradation"] for row in rows_of(broken / "stress.csv")} == {"clean", "ghosts"}
     assert segpl(*command, "--out", broken).code == 0
     assert segpl(*command, "--out", whole).code == 0
-    assert rows_of(broken) == rows_of(whole)
+    assert rows_of(broken / "stress.csv") == rows_of(whole / "stress.csv")
 
 
 def test_another_dataset_can_be_scored(segpl, runs, tmp_path):
@@ -86,7 +80,11 @@ def test_another_dataset_can_be_scored(segpl, runs, tmp_path):
     options = ("--only", "blur", *FEW, "--out", tmp_path / "stress")
     answer = segpl("stress", runs / "a", "--data", data, *options)
     assert answer.code == 0, answer.err
-    assert {row["case"] for row in rows_of(tmp_path / "stress")} == {"t0", "t1", "t2"}
+    assert {row["case"] for row in rows_of(tmp_path / "stress" / "stress.csv")} == {
+        "t0",
+        "t1",
+        "t2",
+    }
 
 
 def test_runs_of_other_classes_or_cases_are_not_tested_together(segpl, runs, tmp_path):
