@@ -1,4 +1,4 @@
-"""Build the parts of a training run from its config: dataset, split, plan, method, trainer."""
+"""Build the parts of a training run from its config: dataset, split, plan, method, sampler."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ from segpl.data.planner import (
 )
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import Split, make_split
-from segpl.display import TrainingDisplay, bar, say
-from segpl.engine.collapse import foreground_shares
+from segpl.display import bar, say
 from segpl.engine.device import choose_device, free_memory
 from segpl.engine.distributed import ALONE, Processes
 from segpl.engine.folder import RunFolder
 from segpl.engine.hidden import hidden_volumes
-from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, MissingFileError, count_noun, in_voxels
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import NetworkShape
 from segpl.settings import Config
-from segpl.validate.validator import Validator
 
 # per voxel and channel of the first level, in bfloat16: a lower bound of the feature maps that the
 # U-Net keeps for the backward pass (about 26 with the plain encoder in 3D, and more in 2D)
@@ -259,32 +256,6 @@ def require_batch_fits(
     raise InputError(
         f"a step with {crops} crops of {patch_size} at width {width} needs more "
         f"than {needed / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free on {place}. {remedy}"
-    )
-
-
-def build_trainer(
-    config: Config,
-    inputs: TrainingInputs,
-    volumes: TrainingVolumes,
-    method: Method,
-    folder: RunFolder,
-    device: torch.device,
-    processes: Processes = ALONE,
-    *,
-    quiet: bool = False,
-) -> Trainer:
-    plan = inputs.plan
-    sampler = build_sampler(config, inputs.split, plan, volumes, method, device, processes)
-    validator = Validator(volumes.validation, method, plan, device, folder.validation)
-    return Trainer(
-        method,
-        sampler,
-        config.train,
-        folder,
-        TrainingDisplay(config.method, config.train.steps, quiet=quiet),
-        validate=validator if volumes.validation else None,
-        foreground=foreground_shares(volumes.training, list(plan.classes)),
-        processes=processes,
     )
 
 

@@ -9,12 +9,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from segpl.assembly import (
     TrainingInputs,
+    TrainingVolumes,
     build_method,
-    build_trainer,
+    build_sampler,
     load_training_volumes,
     prepare_inputs,
     require_batch_fits,
@@ -24,6 +23,7 @@ from segpl.display import TrainingDisplay, say, stopwatch
 from segpl.durations import format_duration, format_rounded, parse_duration
 from segpl.engine.budget import Budget, TrainingSpeed, affordable_steps, measure_step
 from segpl.engine.checkpoint import load_weights, read_checkpoint
+from segpl.engine.collapse import foreground_shares
 from segpl.engine.device import choose_device, is_out_of_memory, total_memory
 from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.environment import describe_environment
@@ -175,12 +175,11 @@ def train_config(
     With a `budget`, a new run takes the number of steps that fits into it. The other `processes`
     call `follow`.
     """
-    device = processes.own_device(choose_device(config.train.device))
     limit_threads()
     is_new = not folder.config.exists()
     budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
-        run, inputs = prepare_run(config, folder, device, processes=processes, quiet=quiet)
+        run, inputs = prepare_run(config, folder, processes=processes, quiet=quiet)
         if budget is None:
             write_description(run)
         if not quiet:
@@ -188,10 +187,8 @@ def train_config(
         volumes = load_training_volumes(run.config, inputs, quiet=quiet)
         # only now: the others find the prepared volumes in the cache
         processes.share((run.config, folder, inputs, budget, is_new))
-        trainer = build_trainer(
-            run.config, inputs, volumes, run.method, folder, device, processes, quiet=quiet
-        )
-        processes.connect(device)
+        trainer = build_trainer(run, volumes, processes)
+        processes.connect(run.device)
         if budget is not None:
             run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
             # only now: a run killed earlier would resume with a different number of steps
@@ -232,7 +229,7 @@ def follow(processes: Processes) -> Run:
     method = build_method(config, inputs.plan)
     run = Run(folder, config, inputs.plan, inputs.split, method, device, quiet=True)
     volumes = load_training_volumes(config, inputs, quiet=True)
-    trainer = build_trainer(config, inputs, volumes, method, folder, device, processes, quiet=True)
+    trainer = build_trainer(run, volumes, processes)
     processes.connect(device)
     with memory_advice(run, trainer):
         if budget is not None:
@@ -246,14 +243,10 @@ def follow(processes: Processes) -> Run:
 
 
 def prepare_run(
-    config: Config,
-    folder: RunFolder,
-    device: torch.device,
-    *,
-    processes: Processes = ALONE,
-    quiet: bool,
+    config: Config, folder: RunFolder, *, processes: Processes = ALONE, quiet: bool
 ) -> tuple[Run, TrainingInputs]:
     """Inspect the data and build the method. Writes nothing."""
+    device = processes.own_device(choose_device(config.train.device))
     if config.train.track:
         require_tensorboard()
     inputs = prepare_inputs(config, folder, quiet=quiet)
@@ -268,6 +261,22 @@ def prepare_run(
         source = RunFolder(Path(config.train.start)).last
         load_weights(method, read_checkpoint(source), source)
     return Run(folder, config, inputs.plan, inputs.split, method, device, quiet=quiet), inputs
+
+
+def build_trainer(run: Run, volumes: TrainingVolumes, processes: Processes = ALONE) -> Trainer:
+    config, plan, method, device = run.config, run.plan, run.method, run.device
+    sampler = build_sampler(config, run.split, plan, volumes, method, device, processes)
+    validator = Validator(volumes.validation, method, plan, device, run.folder.validation)
+    return Trainer(
+        method,
+        sampler,
+        config.train,
+        run.folder,
+        TrainingDisplay(config.method, config.train.steps, quiet=run.quiet),
+        validate=validator if volumes.validation else None,
+        foreground=foreground_shares(volumes.training, list(plan.classes)),
+        processes=processes,
+    )
 
 
 def budget_of_new_run(

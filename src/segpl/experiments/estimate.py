@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from segpl.assembly import TrainingInputs, build_trainer, load_training_volumes
+from segpl.assembly import TrainingInputs, load_training_volumes
 from segpl.display import bar, say
 from segpl.durations import format_rounded
 from segpl.engine.budget import TrainingSpeed
-from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.experiments.engines.base import Engine, Task
@@ -22,7 +21,7 @@ from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
 from segpl.settings import Config, resolve
-from segpl.training import measure_speed, prepare_run
+from segpl.training import build_trainer, measure_speed, prepare_run
 
 # seconds; measuring a method takes a tenth of it, or one step if that takes longer
 MEASURED_BUDGET = 10.0
@@ -132,13 +131,10 @@ def measured_seconds(job: TrainingJob, speeds: dict[str, TrainingSpeed]) -> floa
     `speeds` holds what was measured so far: runs that differ only in their labels take equally
     long.
     """
-    config = resolve(job.content)
-    device, folder = choose_device(config.train.device), RunFolder(job.folder)
-    run, inputs = prepare_run(config, folder, device, quiet=True)
+    run, inputs = prepare_run(resolve(job.content), RunFolder(job.folder), quiet=True)
     workload = workload_of(run.config, inputs)
     if workload not in speeds:
-        volumes = load_training_volumes(run.config, inputs, quiet=True)
-        trainer = build_trainer(run.config, inputs, volumes, run.method, folder, device, quiet=True)
+        trainer = build_trainer(run, load_training_volumes(run.config, inputs, quiet=True))
         speeds[workload] = measure_speed(trainer, MEASURED_BUDGET, is_warm=bool(speeds))
     return speeds[workload].duration(run.config.train)
 

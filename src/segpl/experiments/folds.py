@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from segpl.assembly import build_trainer, load_training_volumes, open_dataset
+from segpl.assembly import load_training_volumes, open_dataset
 from segpl.cores import limit_threads
 from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.budget import Budget
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.device import choose_device
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
 from segpl.evaluate.postprocessing_file import read_postprocessing
@@ -35,6 +34,7 @@ from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config, with_overrides
 from segpl.training import (
     budget_of_new_run,
+    build_trainer,
     default_budget,
     prepare_run,
     steps_within,
@@ -235,14 +235,12 @@ def prepare_folds(
     quiet: bool,
 ) -> Run:
     """Write the run that the folds belong to; its number of steps fits into `budget`."""
-    device = choose_device(config.train.device)
-    run, inputs = prepare_run(config, folder, device, quiet=quiet)
+    run, inputs = prepare_run(config, folder, quiet=quiet)
     if budget is not None:
         limit_threads()
-        first, inputs = fold_config(run.config, len(splits), 0), replace(inputs, split=splits[0])
-        volumes = load_training_volumes(first, inputs, quiet=quiet)
-        trainer = build_trainer(first, inputs, volumes, run.method, folder, device, quiet=quiet)
-        fold = replace(run, config=first, split=splits[0])
+        fold = replace(run, config=fold_config(run.config, len(splits), 0), split=splits[0])
+        inputs = replace(inputs, split=splits[0])
+        trainer = build_trainer(fold, load_training_volumes(fold.config, inputs, quiet=quiet))
         run = with_steps(run, steps_within(budget, fold, trainer))
     write_description(run)
     return run
