@@ -135,7 +135,7 @@ def run_path(
     content = merge_settings(experiment.settings(dataset, label), {"train": {"seed": seed}})
     leaves = resolve(content).leaves()
     used = {name: value for name, value in leaves.items() if name not in NOT_HASHED}
-    return folder / "runs" / f"{label}-{seed}-{hash_of(with_plan_content(used))}"
+    return folder / "runs" / f"{label}-{seed}-{hash_of(used)}"
 
 
 def plan_path(folder: Path, config: Config) -> Path:
@@ -146,17 +146,14 @@ def plan_path(folder: Path, config: Config) -> Path:
         for name, value in leaves.items()
         if name in PLANNED_FROM or (name.startswith("split.") and name not in NOT_HASHED)
     }
-    return folder / "plans" / f"seed-{config.train.seed}-{hash_of(with_plan_content(used))}.json"
-
-
-def with_plan_content(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the content of the plan instead of its path, which may change."""
-    plan = Path(settings["data.plan"])
-    return {**settings, "data.plan": plan.read_text()} if plan.is_file() else dict(settings)
+    return folder / "plans" / f"seed-{config.train.seed}-{hash_of(used)}.json"
 
 
 def hash_of(settings: Mapping[str, Any]) -> str:
-    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    """A hash of settings with the content of the plan instead of its path, which may change."""
+    plan = Path(settings["data.plan"])
+    used = {**settings, "data.plan": plan.read_text()} if plan.is_file() else settings
+    return sha256(json.dumps(used, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def reject_repeated_runs(jobs: Sequence[TrainingJob]) -> None:
