@@ -361,7 +361,7 @@ def test_dry_run_measures_runs_that_differ_in_their_labels_only_once(pictures, m
     }
     experiment = make_experiment(content, "test", methods=["segpl", "all-labels"])
     found = estimate_comparison(
-        experiment, Path("none"), LocalEngine(EngineOptions()), root=pictures.parent, quiet=True
+        experiment, Path("none"), LocalEngine(EngineOptions()), root=pictures.parent
     )
     assert warm == [False, True]
     assert sorted(found.seconds) == pytest.approx([100.0] * 6 + [200.0] * 3)

@@ -26,9 +26,9 @@ class DemoSettings:
         return f"segpl demo --steps {self.steps} --seed {self.seed}{'' if is_default else methods}"
 
 
-def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCollection:
+def run_demo(out: Path, settings: DemoSettings) -> RunCollection:
     """Generate, train, predict, score and report; an interrupted demo resumes where it stopped."""
-    data, plan = make_pelvis(out, settings.seed, quiet=quiet)
+    data, plan = make_pelvis(out, settings.seed)
     runs = []
     for method in settings.methods:
         run = train(
@@ -39,7 +39,6 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCo
             seed=settings.seed,
             settings={"data": {"plan": str(plan.resolve())}, "train": {"ratio": 1}},
             resume=True,
-            quiet=quiet,
         )
         score_run(run)
         runs.append(run.path)
@@ -48,7 +47,6 @@ def run_demo(out: Path, settings: DemoSettings, *, quiet: bool = False) -> RunCo
         out / "demo.html",
         preface=Preface(title="segpl on generated scans", paragraphs=[protocol(settings)]),
         command=settings.command,
-        quiet=quiet,
     )
 
 

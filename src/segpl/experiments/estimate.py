@@ -86,7 +86,6 @@ def estimate_comparison(
     *,
     root: Path = Path(),
     only: Sequence[str] = (),
-    quiet: bool = False,
 ) -> ComparisonEstimate:
     """The number of runs and their expected time.
 
@@ -103,11 +102,11 @@ def estimate_comparison(
         if done:
             known[key] = statistics.fmean(read_run(job.folder).seconds for job in done)
     unknown = {(job.dataset, job.label) for job in waiting} - known.keys()
-    if unknown and not quiet:
+    if unknown:
         say("To estimate the time, each method takes a few training steps, which are discarded.")
     speeds: dict[str, TrainingSpeed] = {}
     with (
-        bar("measuring methods", len(unknown), quiet=quiet) as advance,
+        bar("measuring methods", len(unknown)) as advance,
         TemporaryDirectory() as place,
     ):
         for dataset in experiment.datasets:

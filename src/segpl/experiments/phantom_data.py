@@ -46,13 +46,13 @@ def make_phantom(
     return data, plan
 
 
-def make_pelvis(folder: Path, seed: int, *, quiet: bool = False) -> tuple[Path, Path]:
+def make_pelvis(folder: Path, seed: int) -> tuple[Path, Path]:
     """Write slices of the pelvis and a plan to `folder`, unless they exist; returns both paths."""
     data, plan = folder / "data", folder / "plan.json"
     counts = {"labeled": PELVIS_LABELED, "unlabeled": PELVIS_UNLABELED, "test": PELVIS_TEST}
     if not (data / "complete").exists():
         write_json(data / "labels.json", {"background": 0, "prostate": 255})
-    generate_once(data, pelvis_phantom, counts, seed, quiet=quiet)
+    generate_once(data, pelvis_phantom, counts, seed)
     sections = {"data": {"path": str(data)}}
     write_small_plan(plan, sections, patch=(SIDE,) * 2, width=8, lr=0.005)
     return data, plan
@@ -65,7 +65,7 @@ def generate_once(
     seed: int,
     *,
     spacing: float = 1.0,
-    quiet: bool,
+    quiet: bool = False,
 ) -> None:
     """Write this many cases of each group with a progress bar, unless it was done before."""
     if not (data / "complete").exists():

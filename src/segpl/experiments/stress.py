@@ -47,7 +47,6 @@ def stress(
     data: Path | None = None,
     device: str = "auto",
     checkpoint: str = "last",
-    quiet: bool = False,
 ) -> list[StressRow]:
     """Score runs of one dataset on degraded images of `data`, by default their test cases.
 
@@ -57,14 +56,13 @@ def stress(
     plans = [[plan_with_patch(one, sides) for sides in settings.patches] for one in tested]
     rows = open_table(out, tested, settings)
     for one in tested:
-        if not quiet:
-            warn_of_training_cases(one)
-    with bar("preprocessing cases", sum(len(one.cases) for one in tested), quiet=quiet) as advance:
+        warn_of_training_cases(one)
+    with bar("preprocessing cases", sum(len(one.cases) for one in tested)) as advance:
         scorers = [
             StressScorer(out / TABLE, rows, one, settings, prepare_volumes(one, advance))
             for one in tested
         ]
-    with bar("predicting", sum(map(len, scorers)), quiet=quiet) as advance:
+    with bar("predicting", sum(map(len, scorers))) as advance:
         for scorer, window_plans in zip(scorers, plans, strict=True):
             scorer.measure(window_plans, advance)
     return rows

@@ -97,7 +97,7 @@ def test_plan_of_generated_scans_is_the_same_on_every_machine(tmp_path, monkeypa
     monkeypatch.setattr(phantom_data, "PELVIS_UNLABELED", 2)
     monkeypatch.setattr(phantom_data, "PELVIS_TEST", 1)
     for make, lr in ((make_phantom, 0.01), (make_pelvis, 0.005)):
-        _, path = make(tmp_path / make.__name__, 0, quiet=True)
+        _, path = make(tmp_path / make.__name__, 0)
         plan = Plan.read(path)
         assert (plan.width, plan.lr, plan.batch) == (8, lr, 2)
         assert len(plan.kernels) == len(plan.strides) + 1 == 4

@@ -59,7 +59,7 @@ class PaperExperiment:
     overrides: tuple[str, ...]  # of the runs
     other: OtherData | None = None  # in place of the paper's dataset
 
-    def prepare(self, source: Path, root: Path, *, quiet: bool = False) -> OtherData | None:
+    def prepare(self, source: Path, root: Path) -> OtherData | None:
         """Write the datasets and their plan below `root` unless they exist.
 
         Returns how another dataset replaces the paper's; None for the paper's own.
@@ -71,7 +71,7 @@ class PaperExperiment:
         record = root / PREPARED
         with one_process(root):
             if not record.exists():
-                wanted = replace(wanted, other=self.write_data(source, root, quiet=quiet))
+                wanted = replace(wanted, other=self.write_data(source, root))
                 write_json(record, asdict(wanted))
             found = read_record(record, PreparedRecord)
         if found != replace(wanted, other=found.other):
@@ -81,17 +81,17 @@ class PaperExperiment:
             )
         return found.other
 
-    def write_data(self, source: Path, root: Path, *, quiet: bool) -> OtherData | None:
+    def write_data(self, source: Path, root: Path) -> OtherData | None:
         own, data = SOURCES[self.name], self.data
         # a patch that cannot be trained is an error before anything is written
         paper_plan(data.patch, [""], {"background": 0, "foreground": 1}, [KEEP])
         if not own.is_in(source) and is_dataset(source):
-            with stopwatch(f"preparing {source.name}", quiet=quiet):
+            with stopwatch(f"preparing {source.name}"):
                 plan, other = prepare_other(source, root, data, own.cut)
             plan.write(root / PLAN)
             return other
         cases = data.labeled_cases + data.unlabeled + data.validation + data.test
-        with bar("preparing cases", cases, quiet=quiet) as advance:
+        with bar("preparing cases", cases) as advance:
             own.prepare(source, root, data, advance).write(root / PLAN)
         return None
 
