@@ -168,10 +168,14 @@ class Study:
         Members differ in weights and crops. `kind` is the variant of `bpl-mix`. `sgd_rate` replaces
         Adam by SGD.
         """
-        settings = self.config.train
-        settings = replace(settings, steps=steps or settings.steps, batch=batch or settings.batch)
-        settings = replace(settings, seed=settings.seed + 1000 * member)
-        settings = replace(settings, lr=sgd_rate or settings.lr)
+        known = self.config.train
+        settings = replace(
+            known,
+            steps=steps or known.steps,
+            batch=batch or known.batch,
+            seed=known.seed + 1000 * member,
+            lr=sgd_rate or known.lr,
+        )
         config = replace(resolve({"method": {"name": method}}), train=settings)
         config = replace(config, network=self.config.network, augment=self.config.augment)
         model = build_method(config, self.plan)
@@ -340,19 +344,6 @@ def precision_table(study: Study, held_out: Maps, *, above: bool) -> Tensor:
     return torch.tensor([precision(*pair) for pair in pairs]).view(classes, bins)
 
 
-def selected_weight(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
-    """1 from the confidence on at which a class reaches the target precision, otherwise 0."""
-    reached = precision_table(study, held_out, above=True) >= TARGET  # (classes, bins)
-    keeps = reached.int().cummax(1).values.float()
-    return lambda maps: look_up(keeps, maps)
-
-
-def precision_weight(study: Study, held_out: Maps) -> Callable[[Tensor], Tensor]:
-    """The precision of the class and confidence of each voxel."""
-    table = precision_table(study, held_out, above=False)
-    return lambda maps: look_up(table, maps)
-
-
 def look_up(table: Tensor, maps: Tensor) -> Tensor:
     confidence, index = normalized(maps).max(0)
     place = torch.bucketize(confidence, BINS.to(maps.device), right=True)
@@ -440,13 +431,16 @@ def soft(study: Study, held_out: Maps) -> Targets:
 
 
 def selected(study: Study, held_out: Maps) -> Targets:
-    weight = selected_weight(study, held_out)
-    return lambda maps: with_weight(one_hot(maps.mean(0)), weight(maps.mean(0)))
+    """Weights of 1 from the confidence on at which a class reaches the target precision."""
+    reached = precision_table(study, held_out, above=True) >= TARGET  # (classes, bins)
+    keeps = reached.int().cummax(1).values.float()
+    return lambda maps: with_weight(one_hot(maps.mean(0)), look_up(keeps, maps.mean(0)))
 
 
 def weighted(study: Study, held_out: Maps) -> Targets:
-    weight = precision_weight(study, held_out)
-    return lambda maps: with_weight(one_hot(maps.mean(0)), weight(maps.mean(0)))
+    """The weight is the precision of the class and confidence of each voxel."""
+    table = precision_table(study, held_out, above=False)
+    return lambda maps: with_weight(one_hot(maps.mean(0)), look_up(table, maps.mean(0)))
 
 
 def agreed(study: Study, held_out: Maps) -> Targets:
