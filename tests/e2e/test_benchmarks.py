@@ -112,17 +112,9 @@ ROUNDS = BENCHMARKS / "rounds.py"
 
 @pytest.mark.slow
 def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
-    rng = np.random.default_rng(0)
-    for number in range(6):
-        label = np.zeros((16, 16, 16), np.uint8)
-        label[4:12, 4:12, 4:8] = 1
-        image = label + rng.normal(0, 0.1, label.shape)
-        for folder, array in (("images", image.astype(np.float32)), ("labels", label)):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            path = tmp_path / folder / f"case{number}.nii.gz"
-            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), path)
+    data = make_dataset(tmp_path / "data", side=16, labeled=6, unlabeled=0, test=0)
     small = "--labeled 2 --validation 1 --test 1 --steps 2 --longer 3 --folds 2 --batch 1 --width 2"
-    arguments = ["--data", str(tmp_path), *small.split(), "--device", "cpu"]
+    arguments = ["--data", str(data), *small.split(), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["rounds.py", *arguments])
     runpy.run_path(str(ROUNDS), run_name="__main__")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("  ")]

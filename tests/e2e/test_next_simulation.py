@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import nibabel
-import numpy as np
 import pytest
+from conftest import make_dataset
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "next.py"
 
@@ -65,22 +64,9 @@ def test_start_counts_for_every_rule(script, tmp_path):
     }
 
 
-def write_cases(root: Path, count: int) -> None:
-    rng = np.random.default_rng(0)
-    for number in range(count):
-        label = np.zeros((16, 16, 16), np.uint8)
-        label[4:12, 4:12, 4 : 7 + number % 3] = 1
-        image = label + rng.normal(0, 0.1 + 0.1 * (number % 4), label.shape)
-        for folder, array in (("images", image.astype(np.float32)), ("labels", label)):
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            path = root / folder / f"case{number}.nii.gz"
-            nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), path)
-
-
 @pytest.mark.slow
 def test_simulation_opens_only_the_labels_that_it_adds_and_resumes(tmp_path, monkeypatch, capsys):
-    data = tmp_path / "data"
-    write_cases(data, 10)
+    data = make_dataset(tmp_path / "data", side=16, labeled=10, unlabeled=0, test=0)
     rules = ("random", "distance")
     small = "--start 1 --add 1 --rounds 2 --test 2 --steps 3 --batch 1 --width 2 --device cpu"
 
@@ -104,10 +90,10 @@ def test_simulation_opens_only_the_labels_that_it_adds_and_resumes(tmp_path, mon
     for path in (tmp_path / "first").glob("seed*/*/split.json"):
         split = json.loads(path.read_text())
         opened |= {*split["labeled"], *split["test"]}
-    never = {f"case{number}" for number in range(10)} - opened
+    never = {f"a{number}" for number in range(10)} - opened
     assert never
     for name in never:
-        (data / "labels" / f"{name}.nii.gz").write_bytes(b"broken")
+        (data / "labeled" / "lbls" / f"{name}.nii.gz").write_bytes(b"broken")
     assert simulate("second")[0] == first
     logs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("second/seed1/*/log.csv")}
     assert simulate("second")[0] == first
