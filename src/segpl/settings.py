@@ -352,7 +352,7 @@ def changed_settings(folder: RunFolder, wanted: Config, *, ignore: Collection[st
     saved = resolve(read_config(folder.config), str(folder.config))
     moved = [name for name in MOVABLE if is_moved(name, saved, wanted, folder)]
     changes = setting_changes(saved, wanted)
-    return [text for text in changes if text.split(" ")[0] not in (*ignore, *moved)]
+    return [f"{name} ({changes[name]})" for name in changes if name not in (*ignore, *moved)]
 
 
 def is_moved(name: str, saved: Config, wanted: Config, folder: RunFolder) -> bool:
@@ -364,11 +364,11 @@ def is_moved(name: str, saved: Config, wanted: Config, folder: RunFolder) -> boo
     return not before.exists()
 
 
-def setting_changes(saved: Config, given: Config) -> list[str]:
-    """Settings that differ, as `section.key (old -> new)`."""
+def setting_changes(saved: Config, given: Config) -> dict[str, str]:
+    """Both values, as `old -> new`, of the settings that differ."""
     before, after = saved.leaves(), given.leaves()
-    return [
-        f"{name} ({before.get(name)!r} -> {after.get(name)!r})"
-        for name in {**before, **after}
+    return {
+        name: f"{before.get(name)!r} -> {after.get(name)!r}"
+        for name in before | after
         if before.get(name) != after.get(name)
-    ]
+    }

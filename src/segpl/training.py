@@ -331,9 +331,12 @@ def write_description(run: Run) -> None:
     # for the report, which loads no model
     planned = {"train": {"lr": run.config.planned_rate(run.plan)}}
     defaults = resolve({"method": {"name": run.config.method}, **planned})
-    changed = [text.split(" ")[0] for text in setting_changes(defaults, run.config)]
-    summary = {"parameters": run.parameters, "changed": changed}
-    write_json(folder.summary, {**summary, "reconstruction": run.method.is_reconstruction})
+    summary = {
+        "parameters": run.parameters,
+        "changed": list(setting_changes(defaults, run.config)),
+        "reconstruction": run.method.is_reconstruction,
+    }
+    write_json(folder.summary, summary)
     if not folder.environment.exists():
         write_json(folder.environment, describe_environment(run.device))
 

@@ -80,10 +80,10 @@ def test_error_gives_the_full_name_of_a_nested_setting(threshold, words):
 
 def test_changes_name_only_the_nested_setting():
     found = setting_changes(config(), config(family="beta", grid={"points": 7}))
-    assert found == [
-        "method.threshold.family ('normal' -> 'beta')",
-        "method.threshold.grid.points (100 -> 7)",
-    ]
+    assert found == {
+        "method.threshold.family": "'normal' -> 'beta'",
+        "method.threshold.grid.points": "100 -> 7",
+    }
 
 
 def test_list_has_one_line_per_nested_setting():
