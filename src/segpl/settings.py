@@ -265,6 +265,7 @@ def gather_settings(
     """
     content = merge_settings(read_config(Path(config)) if config else {}, settings or {})
     content = with_overrides(content, overrides)
+    check_sections(content, "settings")
     place = {**content.get("data", {})} | ({"path": str(data)} if str(data) else {})
     for key in ("path", "labels", "plan"):
         if place.get(key):

@@ -16,6 +16,7 @@ from segpl.networks.network import NetworkSettings
 from segpl.settings import (
     DEFAULT_METHOD,
     changed_settings,
+    gather_settings,
     read_config,
     resolve,
     setting_changes,
@@ -87,6 +88,9 @@ class TestResolve:
     def test_value_in_place_of_a_section_is_rejected(self):
         with pytest.raises(InputError, match="'method' is 'segpl', but it must be a section"):
             resolve({"method": "segpl"})
+        for section in ("data", "train", "method"):
+            with pytest.raises(InputError, match=f"'{section}' is 5, but it must be a section"):
+                gather_settings("folder", method="segpl", settings={section: 5})
 
     @pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
     def test_learning_rate_must_be_finite_and_not_negative(self, value):
