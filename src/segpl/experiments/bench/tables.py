@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from segpl.experiments.bench.workload import REFERENCE
 from segpl.report.tables import Table
@@ -57,9 +58,8 @@ STEP_NOTE = (
 
 def spread(seconds: Sequence[float]) -> Figures:
     """Median and quartiles in milliseconds."""
-    values = seconds if len(seconds) > 1 else [*seconds, *seconds]
-    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-    return {"ms": 1e3 * middle, "ms_low": 1e3 * low, "ms_high": 1e3 * high}
+    low, middle, high = (1e3 * np.quantile(seconds, (0.25, 0.5, 0.75))).tolist()
+    return {"ms": middle, "ms_low": low, "ms_high": high}
 
 
 def facts_text(facts: Mapping[str, object]) -> str:
