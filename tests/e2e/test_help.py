@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from segpl.cli.main import COMMANDS
+from segpl.cli.options import parser_of
 from segpl.methods.base import METHODS
 from segpl.settings import DEFAULT_METHOD
 
@@ -24,12 +25,6 @@ LISTS = {
     "priors": ["fixed", "labeled", "confidence"],
     "settings": ["train.steps = ", "method.name = 'bpl-mix'", "network.name = 'unet'"],
 }
-
-
-def parser_of(command: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
-    return parser
 
 
 def test_help_loads_nothing_heavy():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,7 @@ import numpy as np
 import pytest
 
 import segpl
-from segpl.cli.options import options_of
-from segpl.cli.predict import add_arguments
+from segpl.cli.options import options_of, parser_of
 from segpl.data.arrays import image_in_memory
 from segpl.data.generated import write_generated_dataset
 from segpl.data.manifest import read_manifest
@@ -254,9 +252,7 @@ def test_keyword_arguments_have_the_types_of_the_options(options, keywords):
 
 
 def test_the_command_line_has_all_options_with_the_same_defaults():
-    parser = ArgumentParser()
-    add_arguments(parser)
-    args = parser.parse_args(["run", "--out", "masks"])
+    args = parser_of("predict").parse_args(["run", "--out", "masks"])
     assert options_of(PredictOptions, args) == PredictOptions()
     assert options_of(EngineOptions, args) == EngineOptions()
 

@@ -107,11 +107,15 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
+    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
+    return parser
+
+
 def next_command(command: str, given: Mapping[str, Any]) -> str:
     """`segpl COMMAND` with the `given` values of its arguments, by name; others are ignored."""
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
-    words = [word for action in parser._actions for word in words_of(action, given)]
+    words = [word for action in parser_of(command)._actions for word in words_of(action, given)]
     return shlex.join(["segpl", command, *words])
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segpl.cli import compare
-from segpl.cli.options import add_engine, add_overrides, chosen_engine
+from segpl.cli.options import add_engine, add_overrides, chosen_engine, parser_of
 
 if TYPE_CHECKING:
     from segpl.data.paper.other import OtherData
@@ -89,10 +89,9 @@ def run(args: argparse.Namespace) -> int:
         only = chosen_budgets(other, only, names)
     plan = (out / "data" / PLAN).resolve()
     own = {"data": out / "data", "only": only, "set": [f"data.plan={plan}", *paper.overrides]}
-    parser = argparse.ArgumentParser()
-    compare.add_arguments(parser)
     given = argparse.Namespace(**vars(args) | own)  # replaces the defaults of `segpl compare`
-    code = compare.run(parser.parse_args([str(paper.file), "--out", str(out)], given))
+    words = [str(paper.file), "--out", str(out)]
+    code = compare.run(parser_of("compare").parse_args(words, given))
     if args.dry_run or args.print:
         return code
     device = args.device or "auto"

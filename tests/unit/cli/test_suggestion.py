@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import shlex
 from pathlib import Path
 
 import pytest
 
 from segpl.cli.main import COMMANDS
-from segpl.cli.options import next_command
+from segpl.cli.options import next_command, parser_of
 
 
 def parse(command: str, *words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
-    return parser.parse_args(words)
+    return parser_of(command).parse_args(words)
 
 
 GIVEN = {
@@ -45,7 +42,5 @@ def test_defaults_and_arguments_of_other_commands_are_left_out():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_argument_can_be_written(command):
     """`next_command` knows these kinds of arguments only."""
-    parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"segpl.cli.{command}").add_arguments(parser)
-    kinds = {type(action).__name__ for action in parser._actions}
+    kinds = {type(action).__name__ for action in parser_of(command)._actions}
     assert kinds <= {"_StoreAction", "_StoreTrueAction", "_AppendAction", "BooleanOptionalAction"}
