@@ -179,32 +179,33 @@ def test_budget_overrides_the_steps_of_a_config_file(start, tmp_path):
     assert steps_of(tmp_path / "run") == STEPS
 
 
-def test_all_folds_and_the_final_run_take_the_same_steps(segpl, shared_pictures, tmp_path):
-    run = tmp_path / "run"
-    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
-    answer = segpl("train", shared_pictures, "--out", run, *options, "--time", "2h")
-    assert answer.code == 0, answer.err
-    assert answer.err.count("Measuring the time of a step") == 1
-    assert "The 2 folds take about 4h in total; the final training takes about 2h." in answer.err
-    assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [STEPS] * 3
-    assert not (run / "validation.csv").exists()
+FOLDS = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
 
 
-def test_folds_have_the_same_default(segpl, shared_pictures, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "steps", "words"),
+    [
+        (("--time", "2h"), STEPS, "about 4h in total; the final training takes about 2h."),
+        ((), 4, "up to 2h in total; the final training takes up to 1h."),
+    ],
+)
+def test_all_folds_and_the_final_run_take_the_same_steps(
+    segpl, shared_pictures, tmp_path, monkeypatch, options, steps, words
+):
     monkeypatch.setattr(budget, "MOST_DEFAULT_STEPS", 4)
     run = tmp_path / "run"
-    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
-    answer = segpl("train", shared_pictures, "--out", run, *options)
+    answer = segpl("train", shared_pictures, "--out", run, *FOLDS, *options)
     assert answer.code == 0, answer.err
-    assert "The 2 folds take up to 2h in total; the final training takes up to 1h." in answer.err
-    assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [4] * 3
+    assert answer.err.count("Measuring the time of a step") == 1
+    assert f"The 2 folds take {words}" in answer.err
+    assert [steps_of(one) for one in (run, run / "fold-0", run / "fold-1")] == [steps] * 3
+    assert not (run / "validation.csv").exists()
     assert "note:" not in answer.err
 
 
 def test_a_single_fold_keeps_the_steps_of_the_others(segpl, shared_pictures, tmp_path, monkeypatch):
     run = tmp_path / "run"
-    options = (*OPTIONS[:-2], "--method", "supervised", "--labeled", "2", "--folds", "2")
-    given = (shared_pictures, "--out", run, *options, "--time", "2h")
+    given = (shared_pictures, "--out", run, *FOLDS, "--time", "2h")
     assert segpl("train", *given, "--fold", "1").code == 0
     monkeypatch.setattr(budget, "MOST_STEPS", 9)  # another moment, another speed
     answer = segpl("train", *given, "--fold", "0")

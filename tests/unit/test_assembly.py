@@ -19,6 +19,7 @@ from segpl.assembly import (
 )
 from segpl.data.cache import Volume
 from segpl.data.fingerprint import Fingerprint
+from segpl.data.sampler import Sampler
 from segpl.data.split import Split
 from segpl.engine.collapse import foreground_shares
 from segpl.errors import InputError
@@ -34,12 +35,7 @@ def volume(name: str, side: int, *, labeled: bool = False) -> Volume:
     return Volume(name, image, np.full((side, side), side, np.int8) if labeled else None, None)
 
 
-def sampler(
-    watched: list[Volume],
-    *,
-    split: Split = SPLIT,
-):
-    volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
+def sampler_of(volumes: TrainingVolumes, split: Split, **settings: object) -> Sampler:
     plan = SimpleNamespace(
         patch=(4, 4),
         batch=2,
@@ -48,13 +44,14 @@ def sampler(
         spacing=(1.0, 2.0),
     )
     method = SimpleNamespace(needs_unlabeled=True)
+    config = replace(resolve({"train": settings}), augment=plain_crops())
+    return build_sampler(config, split, plan, volumes, method, torch.device("cpu"))
+
+
+def sampler(watched: list[Volume], *, split: Split = SPLIT) -> Sampler:
+    volumes = [volume("w", 7), volume("u", 5), volume("a", 4, labeled=True), volume("v", 6)]
     validation = [volume("x", 8, labeled=True), volume("y", 9, labeled=True)]
-    device = torch.device("cpu")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(assembly, "free_memory", lambda _: 2**40)
-        config = replace(resolve({}), augment=plain_crops())
-        given = TrainingVolumes(volumes, validation, watched)
-        return build_sampler(config, split, plan, given, method, device)
+    return sampler_of(TrainingVolumes(volumes, validation, watched), split)
 
 
 @pytest.mark.parametrize("given", ["file", "derived"])
@@ -90,16 +87,9 @@ def sought(**settings: object):
     image, places = label[None].astype(np.float32), np.argwhere(label).astype(np.int32)
     counts = (251, 4, 1)
     volumes = [Volume("a", image, label, places, counts=counts), Volume("u", image, None, None)]
-    classes = {"background": 0, "large": 1, "small": 2}
-    plan = SimpleNamespace(
-        patch=(4, 4), batch=2, mirror_axes=(1,), spacing=(1.0, 1.0), classes=classes
-    )
-    method = SimpleNamespace(needs_unlabeled=True)
     split = replace(SPLIT, unlabeled=("u",), validation=(), hidden=())
-    config = resolve({"train": settings})
-    given = TrainingVolumes(volumes, [], [])
-    built = build_sampler(config, split, plan, given, method, torch.device("cpu"))
-    return built, foreground_shares(volumes, list(classes))
+    built = sampler_of(TrainingVolumes(volumes, [], []), split, **settings)
+    return built, foreground_shares(volumes, ["background", "large", "small"])
 
 
 def test_foreground_settings_reach_the_sampler():
