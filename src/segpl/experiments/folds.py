@@ -238,10 +238,10 @@ def prepare_folds(
     run, inputs = prepare_run(config, folder, quiet=quiet)
     if budget is not None:
         limit_threads()
-        fold = replace(run, config=fold_config(run.config, len(splits), 0), split=splits[0])
         inputs = replace(inputs, split=splits[0])
-        trainer = build_trainer(fold, load_training_volumes(fold.config, inputs, quiet=quiet))
-        run = with_steps(run, steps_within(budget, fold, trainer))
+        volumes = load_training_volumes(run.config, inputs, quiet=quiet)
+        trainer = build_trainer(replace(run, split=splits[0]), volumes)
+        run = with_steps(run, steps_within(budget, run, trainer))
     write_description(run)
     return run
 
