@@ -61,10 +61,3 @@ def test_folds_use_all_labels_too(segpl, labeled, tmp_path):
     assert answer.code == 0, answer.err
     assert f"mean of the folds: segpl predict {run}" in answer.err
     assert parts_of(run / "fold-0")["labeled"] == parts_of(run / "fold-0")["validation"] == 6
-
-
-def test_comparison_names_the_option_it_needs(segpl, labeled, tmp_path):
-    answer = segpl("compare", labeled, "--out", tmp_path / "out")
-    assert answer.code == 1
-    assert "has no test cases. Hold some out with --test N" in answer.err
-    assert not (tmp_path / "out").exists()

@@ -447,6 +447,7 @@ def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, trai
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
     assert answer.code == 1
     assert "has no test cases. Hold some out with --test N" in answer.err
+    assert not (tmp_path / "out").exists()
     train(data, "--method", "segpl", "--out", tmp_path / "run")
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "run")
     assert answer.code == 1
