@@ -190,6 +190,7 @@ def test_labeled_case_without_a_channel_is_named(tmp_path):
         "{scan}.png -> {scan}_seg.png",
         "{case}/{x}.png -> {case}_seg.png",
         "{case\u00b2}.png -> {case\u00b2}_seg.png",
+        "{case?}/{case}.png -> {case?}/{case}_seg.png",
     ],
 )
 def test_incomplete_patterns_are_rejected(tmp_path, layout):

@@ -15,9 +15,8 @@ from segpl.errors import InputError, MissingFileError
 
 ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
-PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
-OPTIONAL = re.compile(r"\{([a-z][a-z0-9_]*)\?\}/")  # a folder that some cases do not have
-EITHER = re.compile(f"{PLACEHOLDER.pattern}|{OPTIONAL.pattern}")
+# {name}, or {name?}/ for a folder that some cases do not have
+FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\}|(\?\}/))")
 IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
 Values = tuple[tuple[str, str], ...]  # of the placeholders
 
@@ -29,26 +28,23 @@ class FilePattern:
     text: str
 
     @property
-    def fields(self) -> set[str]:
-        return {*PLACEHOLDER.findall(self.text), *OPTIONAL.findall(self.text)}
+    def fields(self) -> list[str]:
+        """Names of the placeholders, in order; some may occur twice."""
+        return [name for name, _ in FIELD.findall(self.text)]
 
     @property
-    def literal_length(self) -> int:
-        return len(PLACEHOLDER.sub("", OPTIONAL.sub("", self.text)))
+    def literal(self) -> str:
+        """The text without placeholders."""
+        return FIELD.sub("", self.text)
 
     def compile(self) -> re.Pattern[str]:
-        seen: set[str] = set()
-        parts = PLACEHOLDER.split(self.text)
-        for place in range(0, len(parts), 2):
-            fixed = OPTIONAL.split(parts[place])
-            fixed[::2] = map(re.escape, fixed[::2])
-            fixed[1::2] = [f"(?:(?P<{name}>[^/]+)/)?" for name in fixed[1::2]]
-            parts[place] = "".join(fixed)
-        for place in range(1, len(parts), 2):
-            name = parts[place]
-            parts[place] = f"(?P={name})" if name in seen else f"(?P<{name}>[^/]+)"
+        first, *rest = FIELD.split(self.text)
+        expression, seen = re.escape(first), set[str]()
+        for name, optional, fixed in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+            value = f"(?P={name})" if name in seen else f"(?P<{name}>[^/]+)"
             seen.add(name)
-        return re.compile("".join(parts))
+            expression += (f"(?:{value}/)?" if optional else value) + re.escape(fixed)
+        return re.compile(expression)
 
     def with_optional(self, field: str) -> FilePattern:
         """The pattern in which the folder `field` may be missing."""
@@ -104,7 +100,7 @@ class Patterns:
 
     def with_optional_folders(self) -> Iterator[Patterns]:
         """The patterns in which one folder, the innermost first, may be missing."""
-        for field in reversed(PLACEHOLDER.findall(self.images[0].text)):
+        for field in reversed(self.images[0].fields):
             if all(one.text.count(f"{{{field}}}") == 1 for one in (*self.images, self.label)):
                 yield Patterns(
                     tuple(pattern.with_optional(field) for pattern in self.images),
@@ -120,15 +116,15 @@ class Patterns:
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
-        patterns = sorted((*self.images, self.label), key=lambda one: -one.literal_length)
+        patterns = sorted((*self.images, self.label), key=lambda one: -len(one.literal))
         compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
-        order = [name for pair in EITHER.findall(self.images[0].text) for name in pair if name]
+        fields = dict.fromkeys(self.images[0].fields)
         found = []
         for file in list_content(root).files:
             bare = "/".join((*file.folders, file.stem))
             for pattern, expression, has_suffix in compiled:
                 if match := expression.fullmatch(file.path if has_suffix else bare):
-                    values = tuple((name, match[name] or "") for name in dict.fromkeys(order))
+                    values = tuple((name, match[name] or "") for name in fields)
                     found.append((root / file.path, pattern, values))
                     break
         return found
@@ -137,9 +133,8 @@ class Patterns:
         """Channel names, such as T1 in `{case}_T1.nii.gz` or `T1/{case}.nii.gz`."""
         names = []
         for pattern in self.images:
-            *folders, file = pattern.text.split("/")
-            folders = [folder for folder in folders if not OPTIONAL.fullmatch(f"{folder}/")]
-            words = [PLACEHOLDER.sub("", word).strip("_-. ") for word in (*folders, stem_of(file))]
+            *folders, file = pattern.literal.split("/")
+            words = [word.strip("_-. ") for word in (*folders, stem_of(file))]
             names.append(next(filter(None, reversed(words)), ""))
         is_named = all(names) and len(set(names)) == len(names)
         return () if not is_named or any(map(IMAGE_WORD.fullmatch, names)) else tuple(names)
@@ -154,10 +149,16 @@ def parse_patterns(layout: str) -> Patterns:
             f"the layout '{layout}' is not complete. Write it as "
             "'images/{case}_T1.nii.gz + images/{case}_T2.nii.gz -> labels/{case}.nii.gz'."
         )
-    if any(one.fields != label.fields for one in images) or len(label.fields) > MOST_FIELDS:
+    names = set(label.fields)
+    is_repeated = any(
+        optional and one.fields.count(name) > 1
+        for one in (*images, label)
+        for name, optional in FIELD.findall(one.text)
+    )
+    if any(set(one.fields) != names for one in images) or len(names) > MOST_FIELDS or is_repeated:
         raise InputError(
             f"the layout '{layout}' cannot pair files. Use the same placeholders in every pattern, "
-            f"at most {MOST_FIELDS}."
+            f"at most {MOST_FIELDS}, and an optional one such as {{folder?}} once in each."
         )
     return Patterns(images, label)
 
