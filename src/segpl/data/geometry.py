@@ -34,9 +34,8 @@ def reorient(array: NDArray[Any], affine: Affine | None, orientation: str | None
     """
     if affine is None or orientation is None or array.ndim != 4:
         return array
-    transform = _transform(affine, orientation)
-    targets = transform[:, 0].astype(int)
-    return array[(slice(None), *_steps(transform))].transpose(0, *(np.argsort(targets) + 1))
+    targets, steps = _transform(tuple(affine.flat), orientation)
+    return array[(slice(None), *steps)].transpose(0, *(np.argsort(targets) + 1))
 
 
 def undo_reorient(
@@ -45,9 +44,8 @@ def undo_reorient(
     """The inverse of `reorient`, for an array (C, X, Y, Z) whose axes have `orientation`."""
     if affine is None or orientation is None or array.ndim != 4:
         return array
-    transform = _transform(affine, orientation)
-    stored = array.transpose(0, *(transform[:, 0].astype(int) + 1))
-    return stored[(slice(None), *_steps(transform))]
+    targets, steps = _transform(tuple(affine.flat), orientation)
+    return array.transpose(0, *(1 + target for target in targets))[(slice(None), *steps)]
 
 
 def reorient_axes(
@@ -56,17 +54,15 @@ def reorient_axes(
     """Permute one value per axis, for example a shape or a spacing, as `reorient` would."""
     if affine is None or orientation is None or len(values) != 3:
         return tuple(values)
-    targets = _transform(affine, orientation)[:, 0].astype(int)
-    return tuple(values[int(source)] for source in np.argsort(targets))
-
-
-def _transform(affine: Affine, orientation: str) -> NDArray[np.float64]:
-    """Rows of (target axis, flip), one per stored axis."""
-    return _cached_transform(tuple(affine.flat), orientation)
+    targets, _ = _transform(tuple(affine.flat), orientation)
+    return tuple(values[source] for source in np.argsort(targets))
 
 
 @lru_cache  # called several times for each scan
-def _cached_transform(values: tuple[float, ...], orientation: str) -> NDArray[np.float64]:
+def _transform(
+    values: tuple[float, ...], orientation: str
+) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """Target and direction of each stored axis of an affine with these `values`."""
     from nibabel import orientations  # training on cached cases starts faster without it
 
     affine = np.reshape(values, (4, 4))
@@ -77,13 +73,8 @@ def _cached_transform(values: tuple[float, ...], orientation: str) -> NDArray[np
             "the header of the file, or set orientation in plan.json to null."
         )
     target = orientations.axcodes2ornt(tuple(orientation))
-    transform: NDArray[np.float64] = orientations.ornt_transform(stored, target)
-    transform.flags.writeable = False
-    return transform
-
-
-def _steps(transform: NDArray[np.float64]) -> list[slice]:
-    return [slice(None, None, int(flip)) for flip in transform[:, 1]]
+    targets, flips = orientations.ornt_transform(stored, target).astype(int).T.tolist()
+    return tuple(targets), tuple(slice(None, None, flip) for flip in flips)
 
 
 def resampled_shape(
