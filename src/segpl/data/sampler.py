@@ -148,10 +148,9 @@ class Sampler:
         draws = crops.draws
         generator = torch.Generator(self.device)
         generator.manual_seed(draws.seed)
-        labeled = self.on_device(crops.labeled)
-        labeled = Labeled(
-            *transform(labeled.image, labeled.label, draws.labeled_geometry, self.classes)
-        )
+        image = crops.labeled.image.to(self.device, non_blocking=True)
+        label = crops.labeled.label.to(self.device, non_blocking=True).long()
+        labeled = Labeled(*transform(image, label, draws.labeled_geometry, self.classes))
         if self.augment.scanner:
             # methods that need stronger views of unlabeled crops create their own
             rng = np.random.default_rng([self.seed, step, SCANNER_STREAM])
@@ -179,7 +178,7 @@ class Sampler:
         if draws.unlabeled:
             images = [self.unlabeled[crop.volume].image for crop in draws.unlabeled]
             unlabeled = self.cut(images, draws.unlabeled)
-        return StepCrops(draws, self.cut_labeled(self.labeled, draws.labeled), unlabeled)
+        return StepCrops(draws, self.cut_labeled(draws.labeled), unlabeled)
 
     def draw(self, step: int) -> Draws:
         rng = np.random.default_rng([self.seed, step])
@@ -229,13 +228,13 @@ class Sampler:
         starts = [place - side // 2 for place, side in zip(center, self.patch, strict=True)]
         return tuple(min(max(s, low), high) for s, (low, high) in zip(starts, bounds, strict=True))
 
-    def cut_labeled(self, volumes: Sequence[Resident], crops: Sequence[Crop]) -> Labeled:
+    def cut_labeled(self, crops: Sequence[Crop]) -> Labeled:
         labels = []
         for crop in crops:
-            label = volumes[crop.volume].label
+            label = self.labeled[crop.volume].label
             assert label is not None
             labels.append(label.reshape((1, *label.shape)))
-        image = self.cut([volumes[crop.volume].image for crop in crops], crops)
+        image = self.cut([self.labeled[crop.volume].image for crop in crops], crops)
         return Labeled(image, self.cut(labels, crops, fill=IGNORE)[:, 0])
 
     def cut(
@@ -260,10 +259,6 @@ class Sampler:
             )
             patch[:, *covered] = array[:, *box]
         return batch
-
-    def on_device(self, crops: Labeled) -> Labeled:
-        label = crops.label.to(self.device, non_blocking=True).long()
-        return Labeled(crops.image.to(self.device, non_blocking=True), label)
 
     def inside(self, draws: Draws) -> Tensor:
         """(B, *patch) bool: which voxels of the unlabeled crops lie inside their volume."""
