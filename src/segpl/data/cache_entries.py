@@ -18,7 +18,7 @@ from segpl.data.known_cases import fingerprints_file
 from segpl.errors import UserError
 from segpl.files import is_partial, read_record, storage_errors
 
-ENTRY = re.compile(r".*-(?P<hash>[0-9a-f]{12})")
+ENTRY = re.compile(r".*-[0-9a-f]{12}")
 VARIANT = re.compile(r"[0-9a-f]{12}")  # one per plan
 CACHED_FILE = re.compile(r".+\.(?:(?:image|label)\.(?:npy|json)|foreground\.npy)")
 
@@ -139,12 +139,11 @@ def _cached_files(folder: Path) -> Iterator[Path]:
 
 def _images_folder(entry: Path, files: Iterable[Path]) -> Path | None:
     """The folder of the images, from the first readable record; None if there is none."""
-    match = ENTRY.fullmatch(entry.name)
     for file in files:
-        if not (match and file.name.endswith(".image.json")):
+        if not file.name.endswith(".image.json"):
             continue
         with suppress(UserError, IndexError):
             source = Path(read_record(file, CacheRecord).sources[0][0]).parent
-            if short_hash(str(source)) == match["hash"]:
+            if entry.name.endswith(f"-{short_hash(str(source))}"):
                 return source
     return None
