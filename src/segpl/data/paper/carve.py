@@ -56,7 +56,8 @@ def find_carve(source: Path) -> dict[str, tuple[Path, Path]]:
         # scans are named SERIES.7.mhd
         names = [name for name in (f"{series}.7.mhd", f"{series}.mhd") if name in scans]
         scan = scans[names[0]] if names else label.with_name(f"{series}.7.mhd")
-        missing += [path for path in (scan, *map(data_file, (scan, label))) if not path.is_file()]
+        needed = {scan, data_file(scan), data_file(label)}
+        missing += sorted(path for path in needed if not path.is_file())
         found[f"case{number:02d}"] = (scan, label)
     require_complete(source, missing, f"Unpack the archives of {CARVE_SITE} again.")
     return found
