@@ -127,6 +127,13 @@ MUTATIONS = [
         "test_rotation_is_in_voxels_on_a_non_square_patch",
         file="views/geometry.py",
     ),
+    Mutation(
+        "takes the nearest voxel",
+        'mode="bilinear"',
+        'mode="nearest"',
+        "test_rotation_is_in_voxels_on_a_non_square_patch",
+        file="views/geometry.py",
+    ),
 ]
 
 
