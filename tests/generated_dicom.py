@@ -31,7 +31,7 @@ def ramp(slices: int = 5, rows: int = 12, columns: int = 16) -> np.ndarray:
     return values.reshape(slices, rows, columns).astype(np.uint16)
 
 
-def new_file(sop_class: str, *, patient: str = "P1", study: str = "") -> FileDataset:
+def new_file(sop_class: str, *, patient: str = "P1") -> FileDataset:
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID = sop_class
     meta.MediaStorageSOPInstanceUID = generate_uid()
@@ -43,7 +43,7 @@ def new_file(sop_class: str, *, patient: str = "P1", study: str = "") -> FileDat
     file.PatientName = "Doe^Jane"
     file.PatientBirthDate = "19700101"
     file.PatientSex = "F"
-    file.StudyInstanceUID = study or generate_uid(entropy_srcs=["study", patient])
+    file.StudyInstanceUID = generate_uid(entropy_srcs=["study", patient])
     file.StudyID = "1"
     file.StudyDate, file.StudyTime, file.AccessionNumber = "20200101", "120000", "7"
     file.ReferringPhysicianName = ""
@@ -86,8 +86,8 @@ def make_series(
     return files
 
 
-def store(file: Dataset, pixels: np.ndarray, photometric: str = "MONOCHROME2") -> None:
-    file.SamplesPerPixel, file.PhotometricInterpretation = 1, photometric
+def store(file: Dataset, pixels: np.ndarray) -> None:
+    file.SamplesPerPixel, file.PhotometricInterpretation = 1, "MONOCHROME2"
     file.Rows, file.Columns = pixels.shape[-2:]
     bits = pixels.dtype.itemsize * 8
     file.BitsAllocated, file.BitsStored, file.HighBit = bits, bits, bits - 1

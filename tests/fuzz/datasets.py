@@ -79,6 +79,10 @@ def make_patterns(root: Path) -> Path:
     return path
 
 
+def make_slices(root: Path) -> Path:
+    return save(make_series(), root)[2]
+
+
 def make_segmentation(root: Path) -> Path:
     files = save(make_series(), root)
     mask = np.zeros(SHAPE, np.uint8)
@@ -104,6 +108,7 @@ TARGETS: dict[str, Callable[[Path], Path]] = {
     "nnunet": make_nnunet,
     "labels.json": make_names,
     "segpl.toml": make_patterns,
+    "DICOM slice": make_slices,
     "DICOM-SEG": make_segmentation,
     "RTSTRUCT": make_drawing,
 }

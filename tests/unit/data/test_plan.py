@@ -95,24 +95,6 @@ def test_missing_file_and_missing_key_are_named(path, tmp_path):
         ({"patch": 32}, "expected 'array', got 'int' in 'patch'"),
         ({"patch": ["a", 32, 8]}, r"expected 'int', got 'str' in 'patch\[0\]'"),
         ({"strides": [2, 2, 2]}, r"in 'strides\[0\]'"),
-    ],
-)
-def test_value_of_the_wrong_type_is_rejected_by_name(path, changes, words):
-    edit(path, **changes)
-    with pytest.raises(InputError, match=rf"plan\.json.*{words}"):
-        Plan.read(path)
-
-
-@pytest.mark.parametrize("content", ["[]", "3", "null"])
-def test_json_without_a_table_is_rejected(path, content):
-    path.write_text(content)
-    with pytest.raises(InputError, match=r"plan\.json cannot be used: expected 'object'"):
-        Plan.read(path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
         ({"dims": 4}, "dims is 4"),
         ({"patch": [32, 32]}, r"patch \(32, 32\) must have 3 numbers"),
         ({"strides": [[2, 2, 0]]}, "every row of strides must have 3 positive numbers"),
@@ -136,7 +118,14 @@ def test_json_without_a_table_is_rejected(path, content):
 )
 def test_plan_that_cannot_be_trained_is_rejected(path, changes, words):
     edit(path, **changes)
-    with pytest.raises(InputError, match=rf"plan\.json: .*{words}"):
+    with pytest.raises(InputError, match=rf"plan\.json.*{words}"):
+        Plan.read(path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_json_without_a_table_is_rejected(path, content):
+    path.write_text(content)
+    with pytest.raises(InputError, match=r"plan\.json cannot be used: expected 'object'"):
         Plan.read(path)
 
 

@@ -128,11 +128,11 @@ def test_nifti_and_itk_files_give_the_same_scan(tmp_path, suffix):
     assert grid_difference(ours.grid, theirs.grid) is None
 
 
-def test_itk_components_are_channels(tmp_path):
+def test_components_of_nrrd_are_channels(tmp_path):
     sitk = pytest.importorskip("SimpleITK")
     values = volume(6, 5, 4, 2)  # (z, y, x, C)
-    sitk.WriteImage(sitk.GetImageFromArray(values, isVector=True), str(tmp_path / "a.mha"))
-    array = read_image([tmp_path / "a.mha"], dims=3).array
+    sitk.WriteImage(sitk.GetImageFromArray(values, isVector=True), str(tmp_path / "a.nrrd"))
+    array = read_image([tmp_path / "a.nrrd"], dims=3).array
     np.testing.assert_array_equal(array, values.transpose(3, 2, 1, 0))
 
 
@@ -333,12 +333,6 @@ def test_channel_files_must_be_alike(tmp_path, second, words):
     files = [nifti(tmp_path / "a.nii", volume(4, 5, 6)), nifti(tmp_path / "b.nii", volume(*second))]
     with pytest.raises(InputError, match=words):
         read_image(files, dims=3)
-
-
-def test_spacing_of_zero_is_rejected(tmp_path):
-    np.savez(tmp_path / "a.npz", image=volume(4, 5), spacing=[1, 0])
-    with pytest.raises(InputError, match=r"voxel spacing of \(1, 0\)"):
-        read_image([tmp_path / "a.npz"], dims=2)
 
 
 @pytest.mark.parametrize(
