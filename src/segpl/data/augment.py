@@ -129,11 +129,9 @@ def mirror(values: Tensor, flips: Sequence[Sequence[int]]) -> Tensor:
     """Reverse the spatial axes that `flips` lists for each crop (B, C, *S)."""
     if not any(flips):
         return values
-    parts = list(values)
-    for n, axes in enumerate(flips):
-        if axes:
-            parts[n] = parts[n].flip([1 + axis for axis in axes])
-    return torch.stack(parts)
+    return torch.stack(
+        [crop.flip([1 + axis for axis in axes]) for crop, axes in zip(values, flips, strict=True)]
+    )
 
 
 def rotation_axes(sides: Sequence[int], spacing: Sequence[float]) -> list[int]:

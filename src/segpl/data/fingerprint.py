@@ -85,9 +85,9 @@ def _foreground_sample(
 
 
 def _chords_in_mm(label: Label, image: Image, ignore: int | None) -> dict[int, tuple[float, ...]]:
-    spacing = image.grid.spacing
-    if image.grid.affine is None and all(size == 1 for size in spacing):
-        return {}  # pictures do not store the size of their pixels
+    spacing = image.grid.stored_spacing
+    if spacing is None:
+        return {}
     return {
         number: tuple(length * size for length, size in zip(lengths, spacing, strict=True))
         for number, lengths in mean_chords(label.array).items()

@@ -317,8 +317,7 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
             yield Problem(
                 item.case,
                 f"the image has {count_noun(len(item.channels), 'channel')} of shape "
-                f"{item.shape}, but "
-                f"{expected}",
+                f"{item.shape}, but {expected}",
                 "Store the same channels in the same order for every case.",
             )
     # axes are stored in different orders; those of 2D images stay unchanged

@@ -85,7 +85,7 @@ def read_meta_image(path: Path) -> MetaImage:
     channels = int(fields.get("ElementNumberOfChannels", "1"))
     if count not in (2, 3, 4) or len(sides) != count or min(*sides, channels) < 1:
         raise ValueError(f"{count} axes of {sides} voxels with {channels} channels")
-    if _is_true(fields, "BinaryData", default="True") is False:
+    if not _is_true(fields, "BinaryData", default="True"):
         raise ValueError("the voxels are written as text")
     is_big = any(_is_true(fields, f"{name}ByteOrderMSB") for name in ("BinaryData", "Element"))
     kind = np.dtype(ELEMENT_TYPES[fields["ElementType"]]).newbyteorder(">" if is_big else "<")

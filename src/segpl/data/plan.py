@@ -72,7 +72,7 @@ class Plan:
     def mirror_axes(self) -> tuple[int, ...]:
         """Axes along which a mirrored image is plausible: left-right if known, all in pictures.
 
-        None if left and right structures are separate classes.
+        There is no such axis if left and right structures are separate classes.
         """
         if self.has_sides or (self.dims == 3 and self.orientation is None):
             return ()
@@ -132,8 +132,8 @@ class Plan:
             remedy = f"a batch of at most {fitting}" if fitting else "a smaller patch"
             yield (
                 f"{count_noun(self.batch, 'crop')} of patch {self.patch} with "
-                f"{count_noun(len(self.channels), 'channel')} have "
-                f"{values:,} values, but the limit is {MOST_VALUES:,}. Use {remedy}."
+                f"{count_noun(len(self.channels), 'channel')} have {values:,} values, but the "
+                f"limit is {MOST_VALUES:,}. Use {remedy}."
             )
         low, high = SPACING_RANGE
         if not all(low <= size <= high for size in self.spacing):

@@ -206,15 +206,12 @@ def grid_difference(a: Grid, b: Grid) -> str | None:
     """
     if a.shape != b.shape:
         return f"shape {a.shape} and {b.shape}"
-    spacing = f"voxel spacing {_numbers(a.spacing)} and {_numbers(b.spacing)} mm"
-    if a.affine is None and b.affine is None:
-        is_stored = all(any(size != 1 for size in grid.spacing) for grid in (a, b))
-        is_equal = np.allclose(a.spacing, b.spacing, rtol=SPACING_TOLERANCE)
-        return spacing if is_stored and not is_equal else None
-    if a.affine is None or b.affine is None:
+    if (a.affine is None) != (b.affine is None) or not (a.stored_spacing and b.stored_spacing):
         return None
     if not np.allclose(a.spacing, b.spacing, rtol=SPACING_TOLERANCE, atol=0):
-        return spacing
+        return f"voxel spacing {_numbers(a.spacing)} and {_numbers(b.spacing)} mm"
+    if a.affine is None or b.affine is None:
+        return None
     turn = np.abs(a.affine - b.affine)[:3, : len(a.shape)] / np.asarray(a.spacing)
     if (turn > SPACING_TOLERANCE).any():
         if orientation_of(a) != orientation_of(b):

@@ -19,11 +19,11 @@ def distances(orders: np.ndarray) -> np.ndarray:
 
 
 def crops(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    return torch.randn(shape, generator=seeded())
 
 
-def seeded(count: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in range(count)]
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 @counts_of_tiles
@@ -56,8 +56,7 @@ def test_position_n_shows_tile_order_n():
 )
 def test_rearranging_agrees_with_copying_slices(sides, cuts):
     image = crops(2, 3, *sides)
-    generator = torch.Generator().manual_seed(1)
-    order = torch.rand((2, int(np.prod(cuts))), generator=generator).argsort(1)
+    order = torch.rand((2, int(np.prod(cuts))), generator=seeded(1)).argsort(1)
     expected = torch.zeros_like(image)
     boxes = [
         tuple(
@@ -113,7 +112,7 @@ def test_index_of_a_crop_selects_its_order(sides):
 
 
 def test_draw_returns_a_random_permutation_of_all_orders_per_crop():
-    numbers = Jigsaw(2, tiles=2, count=10).draw(crops(4, 1, 8, 8), seeded(1)[0])
+    numbers = Jigsaw(2, tiles=2, count=10).draw(crops(4, 1, 8, 8), seeded())
     assert numbers.shape == (4, 10)
     assert torch.equal(numbers.sort(1)[0], torch.arange(10).expand(4, 10))
     assert len({tuple(row) for row in numbers.tolist()}) == 4
@@ -121,15 +120,13 @@ def test_draw_returns_a_random_permutation_of_all_orders_per_crop():
 
 def test_draw_depends_only_on_the_generator():
     puzzle, image = Jigsaw(2, tiles=2, count=10), crops(4, 1, 8, 8)
-    first, same, other = (
-        puzzle.draw(image, torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
-    )
+    first, same, other = (puzzle.draw(image, seeded(seed)) for seed in (3, 3, 4))
     assert torch.equal(first, same)
     assert not torch.equal(first, other)
 
 
 def test_draw_covers_only_the_existing_orders():
-    assert Jigsaw(2, tiles=2, count=10).draw(crops(3, 1, 8, 3), seeded(1)[0]).shape == (3, 2)
+    assert Jigsaw(2, tiles=2, count=10).draw(crops(3, 1, 8, 3), seeded()).shape == (3, 2)
 
 
 def test_orders_are_not_part_of_a_checkpoint():

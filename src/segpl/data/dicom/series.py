@@ -221,8 +221,7 @@ def _slice_distance(name: str, planes: Sequence[Plane], normal: Vector) -> float
         count = int((steps < SAME_POSITION).sum())
         raise UnusableFileError(
             f"{name} has {count_noun(count, 'duplicate slice')}: {between(int(steps.argmin()))} "
-            "have the same "
-            "position",
+            "have the same position",
             "Keep one file per position. A series with several echoes, phases or b-values must be "
             "split into one series for each.",
         )
