@@ -412,8 +412,17 @@ def test_label_elsewhere_stays_as_it_is():
 
 
 def test_file_without_geometry_is_compared_by_shape_only():
-    assert grid_difference(grid(), Grid((8, 9, 10), (1, 1, 1), None)) is None
+    bare, spaced = (Grid((8, 9, 10), (1, 1, size), None) for size in (1, 2))
+    for other in (bare, spaced):
+        assert grid_difference(grid(), other) is None
+    assert grid_difference(bare, spaced) is None
     assert "shape" in (grid_difference(grid(), Grid((8, 9, 9), (1, 1, 1), None)) or "")
+
+
+def test_arrays_with_different_spacings_differ():
+    one, other = (Grid((4, 5), (size, 0.5), None) for size in (0.5, 0.7))
+    assert grid_difference(one, one) is None
+    assert grid_difference(one, other) == "voxel spacing (0.5, 0.5) and (0.7, 0.5) mm"
 
 
 def test_last_axis_of_a_3d_nifti_is_channels_in_a_2d_dataset(tmp_path):
