@@ -175,18 +175,12 @@ def test_segments_are_matched_by_name_in_any_case(tmp_path, kind):
     }
 
 
-def overlapping(tmp_path: Path) -> tuple[Path, Series]:
-    files = save(make_series(), tmp_path)
-    series = open_series(files)
+def test_overlapping_segments_are_refused_unless_the_classes_are_chosen(tmp_path):
+    series = open_series(save(make_series(), tmp_path))
     pixels = np.zeros((5, 12, 16, 2), np.uint8)
     pixels[1, 2, 3:6, 0] = pixels[1, 2, 4:8, 1] = 1
     path = tmp_path / "seg.dcm"
     segmentation([plane.file for plane in series.planes], pixels, "BINARY").save_as(path)
-    return path, series
-
-
-def test_overlapping_segments_are_refused_unless_the_classes_are_chosen(tmp_path):
-    path, series = overlapping(tmp_path)
     with pytest.raises(UnusableFileError, match=r"'prostate' and 'Central Gland' overlap"):
         read_segments(path, series, NUMBERS)
     chosen = SegmentNumbers(NUMBERS.numbers, is_chosen=True)
@@ -268,26 +262,18 @@ def test_disk_covers_the_voxels_whose_centers_it_contains(tmp_path, orientation)
     np.testing.assert_array_equal(found, expected)
 
 
-def ring() -> np.ndarray:
-    expected = np.zeros((16, 12), int)
-    expected[2:11, 1:9] = 1
-    expected[5:8, 3:6] = 0
-    return expected
+OUTER, INNER = box(1.5, 0.5, 10.5, 8.5), box(4.5, 2.5, 7.5, 5.5)
+# one contour that enters the hole and leaves it by the same line
+KEYHOLE = np.concatenate([OUTER, OUTER[:1], INNER[:1], INNER[::-1], OUTER[:1]])
 
 
-def test_contour_within_another_one_is_a_hole(tmp_path):
-    outer, inner = box(1.5, 0.5, 10.5, 8.5), box(4.5, 2.5, 7.5, 5.5)
-    found = draw(tmp_path, AXIAL, {"prostate": [(outer, 2), (inner, 2)]})
-    np.testing.assert_array_equal(found[:, :, 2], ring())
-    assert not found[:, :, [0, 1, 3, 4]].any()
-
-
-def test_keyhole_contour_is_a_hole(tmp_path):
-    """One contour that enters the hole and leaves it by the same line."""
-    outer, inner = box(1.5, 0.5, 10.5, 8.5), box(4.5, 2.5, 7.5, 5.5)
-    keyhole = np.concatenate([outer, outer[:1], inner[:1], inner[::-1], outer[:1]])
-    found = draw(tmp_path, AXIAL, {"prostate": [(keyhole, 2)]})
-    np.testing.assert_array_equal(found[:, :, 2], ring())
+@pytest.mark.parametrize("contours", [[OUTER, INNER], [KEYHOLE]], ids=["two", "keyhole"])
+def test_contour_within_another_one_is_a_hole(tmp_path, contours):
+    found = draw(tmp_path, AXIAL, {"prostate": [(points, 2) for points in contours]})
+    expected = np.zeros((16, 12, 5), int)
+    expected[2:11, 1:9, 2] = 1
+    expected[5:8, 3:6, 2] = 0
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_structures_become_classes_by_name_and_overlaps_are_refused(tmp_path):
