@@ -9,25 +9,24 @@ import argparse
 import collections
 import json
 import random
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from generated_dicom import make_contours, make_series, save
 
 from segpl.data.check import planning_problems
 from segpl.data.dicom.write import write_segmentation
 from segpl.data.inspect import inspect
 from segpl.data.layouts import read_dataset
 
-if __name__ == "__main__":
-    from images import limits, mutate_bytes, outcome
-    from run_files import mutate_text
-else:
-    from fuzz.images import limits, mutate_bytes, outcome
-    from fuzz.run_files import mutate_text
+sys.path.append(str(Path(__file__).parents[1]))  # as for the tests
+
+from fuzz.images import limits, mutate_bytes, outcome
+from fuzz.run_files import mutate_text
+from generated_dicom import make_contours, make_series, save
 
 LABELS = {"background": 0, "tumor": 1}
 SHAPE = (16, 12, 5)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
+from fuzz import datasets
 from fuzz.datasets import TARGETS, fuzz_dataset
 from fuzz.images import SAMPLES, fuzz
 
@@ -23,3 +27,9 @@ def test_a_damaged_image_raises_nothing_but_a_user_error(suffix):
 def test_a_damaged_dataset_raises_nothing_but_a_user_error(target):
     outcomes = {case: found for case, _, found in fuzz_dataset(target, range(25), 1)}
     assert set(outcomes.values()) <= {"read", "rejected"}, outcomes
+
+
+def test_datasets_are_also_fuzzed_by_the_command_of_the_manual():
+    command = [sys.executable, datasets.__file__, "--cases", "1", "--kind", "segpl.toml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "segpl.toml: " in result.stdout
