@@ -3,25 +3,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
+from test_inspect import SHAPE, save, scan
 
 from segpl.data import inspect as inspection
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
-
-SHAPE = (8, 9, 10)
-
-
-def save(path: Path, array: np.ndarray) -> Path:
-    nibabel.save(nibabel.Nifti1Image(array, np.diag([2, 2, 2, 1])), path)
-    return path
-
-
-def scan(seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(100, 20, SHAPE).astype(np.float32)
 
 
 @pytest.fixture

@@ -187,16 +187,12 @@ class TestFolders:
         assert names(dataset.cases) == ["01", "test-01", "test-03", "02"]
         assert dataset.case("test-01").label == tmp_path / "test/labels/01.png"
 
+    @pytest.mark.parametrize("part", ["", "Tr"], ids=["folders", "decathlon"])
     @pytest.mark.parametrize("content", [{"labels": {"vessel": 255}}, {"vessel": 255}])
-    def test_labels_json_names_the_classes(self, tmp_path, content):
-        touch(tmp_path, "images/a.png", "labels/a.png")
+    def test_labels_json_names_the_classes_of_any_layout(self, tmp_path, content, part):
+        touch(tmp_path, f"images{part}/a.png", f"labels{part}/a.png")
         (tmp_path / "labels.json").write_text(json.dumps(content))
         assert read_dataset(tmp_path).classes == {"background": 0, "vessel": 255}
-
-    def test_labels_json_names_the_classes_of_any_layout(self, tmp_path):
-        touch(tmp_path, "imagesTr/a.nii.gz", "labelsTr/a.nii.gz")
-        (tmp_path / "labels.json").write_text('{"liver": 3}')
-        assert read_dataset(tmp_path).classes == {"background": 0, "liver": 3}
 
     @pytest.mark.parametrize("channels", [{"1": "T2", "0": "T1"}, ["T1", "T2"]])
     def test_channels_are_named_in_order(self, channels):
