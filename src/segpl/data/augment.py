@@ -17,7 +17,7 @@ from segpl.views.geometry import (
     affine_grids,
     replace_entries,
     rotate,
-    sample_at,
+    sample_entries,
     sample_labels,
     sample_mask,
     wide_axes,
@@ -98,14 +98,9 @@ def transform(
     image = mirror(image, geometry.flips)
     if not geometry.motions:
         return image, transform_labels(label, geometry, classes)
-    indices = list(geometry.motions)
-    chosen = torch.stack([image[n] for n in indices]).float()  # (M, C, *S)
-    grid = affine_grids(list(geometry.motions.values()), chosen)  # (M, *S, D)
-    views = sample_at(chosen, grid, beyond="border")
-    return (
-        replace_entries(image, views, indices),
-        transform_labels(label, geometry, classes, grid),
-    )
+    grid = affine_grids(list(geometry.motions.values()), image)  # (M, *S, D)
+    view = sample_entries(image, list(geometry.motions), grid, beyond="border")
+    return view, transform_labels(label, geometry, classes, grid)
 
 
 def transform_labels(

@@ -23,6 +23,7 @@ from segpl.views.separable import copy_to
 CLASSES_AT_ONCE = 8  # one-hot channels in memory
 
 Matrix = NDArray[np.float64]
+Beyond = Literal["zeros", "border"]  # the values outside of an image
 # an amount in [-1, 1], the wide axes in random order, the sides of the grid
 Motion = Callable[[float, Sequence[int], Sequence[int]], Matrix]
 
@@ -88,9 +89,7 @@ def affine_grids(matrices: Sequence[Matrix], like: Tensor) -> Tensor:
     return F.affine_grid(theta, [len(theta), *like.shape[1:]], align_corners=False)
 
 
-def sample_at(
-    values: Tensor, grid: Tensor, *, beyond: Literal["zeros", "border"] = "zeros"
-) -> Tensor:
+def sample_at(values: Tensor, grid: Tensor, *, beyond: Beyond = "zeros") -> Tensor:
     """Interpolate values (B, C, *S) linearly at positions (B, *S, D); `beyond` pads outside."""
     return F.grid_sample(values, grid, mode="bilinear", padding_mode=beyond, align_corners=False)
 
@@ -128,3 +127,11 @@ def replace_entries(values: Tensor, views: Tensor, indices: Sequence[int]) -> Te
     for index, view in zip(indices, views.to(values.dtype), strict=True):
         parts[index] = view
     return torch.stack(parts)
+
+
+def sample_entries(
+    values: Tensor, indices: Sequence[int], grid: Tensor, *, beyond: Beyond = "zeros"
+) -> Tensor:
+    """Interpolate the values (B, C, *S) at `indices` in one call; leave the others unchanged."""
+    views = sample_at(torch.stack([values[n] for n in indices]), grid, beyond=beyond)
+    return replace_entries(values, views, indices)

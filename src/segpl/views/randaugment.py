@@ -13,8 +13,7 @@ from segpl.views.geometry import (
     GEOMETRY,
     Matrix,
     affine_grids,
-    replace_entries,
-    sample_at,
+    sample_entries,
     wide_axes,
 )
 from segpl.views.intensity import INTENSITY, change_intensities
@@ -78,9 +77,3 @@ def strong_view(
             labels = sample_entries(labels, list(motions), grid).clamp(max=1)
         changes = [recipe.changes for recipe in recipes]
         return change_intensities(image, changes, generator, own), labels
-
-
-def sample_entries(values: Tensor, indices: Sequence[int], grid: Tensor) -> Tensor:
-    """Interpolate the values (B, C, *S) at `indices` in one call; leave the others unchanged."""
-    views = sample_at(torch.stack([values[n] for n in indices]), grid)
-    return replace_entries(values, views, indices)
