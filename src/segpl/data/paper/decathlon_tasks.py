@@ -51,7 +51,7 @@ def is_task(source: Path, folder: str, prefix: str) -> bool:
 
 
 def task_folder(source: Path, folder: str) -> Path:
-    return next((path for path in (source / folder, source) if path.is_dir()), source)
+    return source / folder if (source / folder).is_dir() else source
 
 
 def find_decathlon(source: Path, folder: str, command: str) -> Dataset:
