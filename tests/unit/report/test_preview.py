@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -122,6 +123,23 @@ def test_a_palette_keeps_outlines_and_grays(folder):
     assert {outlined, (0, 0, 0)} <= found
     assert max(min(color) for color in found) >= 250  # grays are close, not exact
     assert all(len(set(color)) == 1 for color in found - {outlined})
+
+
+def test_every_class_has_its_own_color_in_the_legend_and_in_the_picture(folder):
+    """More classes than named colors; the only one in the mask is the last."""
+    manifest, _ = reviews_of(folder)
+    names = [f"class {number}" for number in range(10)]
+    found = dict.fromkeys(names, ClassSummary(1.0, 0.9))
+    files = {"c": replace(manifest.files["c"], summary=CaseSummary("px", found))}
+    classes = {"background": 0} | {name: 10 - place for place, name in enumerate(names)}
+    write_manifest(folder, Manifest(classes, run="runs/a", files=files))
+    page = write_preview(folder).read_text(encoding="utf-8")
+    legend = re.findall(r"background: (#\w+)", page.split('class="legend"')[1])
+    assert len(set(legend)) == len(names)
+    with Image.open(folder / "preview" / "c.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).reshape(-1, 3)
+    colors = {tuple(color) for color in pixels.tolist() if len(set(color)) > 1}
+    assert colors == {tuple(round(255 * part) for part in to_rgb(legend[-1]))}
 
 
 def test_an_empty_mask_has_no_outline():

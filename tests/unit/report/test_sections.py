@@ -34,7 +34,7 @@ from segpl.report.page.report import (
     title_of,
     warnings_of,
 )
-from segpl.report.page.slices import View
+from segpl.report.page.slices import View, class_layer
 from segpl.report.run_record import FoldScore
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.predictions import predictions_section
@@ -488,3 +488,10 @@ class TestPage:
             ("ground truth and prediction of a", ["vessel"]),
             ("ground truth and prediction of b", ["gland"]),
         ]
+
+    def test_the_legend_has_the_colors_of_the_overlays_for_any_number_of_classes(self):
+        classes = {str(number): number for number in range(20)}
+        run = make_record("segpl", plan=SimpleNamespace(classes=classes))
+        ((_, legend),) = class_legends(collect(run))
+        _, overlay = class_layer(np.arange(20))
+        assert list(legend.values()) == [color for color, _ in overlay]

@@ -21,7 +21,7 @@ from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.masks import Mask
 from segpl.data.readers import read_grid, read_image, read_label
 from segpl.data.summary import CASES, Review, quantity, review_order
-from segpl.display import CLASS_COLORS
+from segpl.display import class_color
 from segpl.errors import MissingFileError, UserError, count_noun
 from segpl.files import require_below, write_atomically, write_text
 from segpl.report.page.html import require_own_page, templates
@@ -143,7 +143,6 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
     with ThreadPoolExecutor(DRAWING_THREADS) as threads:
         shown = list(threads.map(show, reviews))
     classes = list(manifest.classes)[1:]
-    colors = [CLASS_COLORS[index % len(CLASS_COLORS)] for index in range(len(classes))]
     text = (
         templates()
         .get_template("preview.html")
@@ -152,7 +151,7 @@ def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None)
             title=f"Masks in {'/'.join(folder.resolve().parts[-2:])}",
             table=review_table(manifest, reviews),
             shown=shown,
-            legend=list(zip(classes, colors, strict=True)),
+            legend=[(name, class_color(index)) for index, name in enumerate(classes)],
             quantity=quantity,
         )
     )
@@ -192,7 +191,7 @@ def _mosaic(entry: PredictedCase, mask: Path, numbers: Sequence[int]) -> Image.I
     picture = Image.fromarray(sheet)
     if len(channels) > 1:
         return picture
-    return picture.quantize(palette=_palette(), dither=Image.Dither.NONE)
+    return picture.quantize(palette=_palette(len(numbers)), dither=Image.Dither.NONE)
 
 
 def shown_slices(labels: AnyArray, numbers: Sequence[int]) -> list[int]:
@@ -223,15 +222,16 @@ def draw_mosaic(
         picture = Image.fromarray(np.repeat(slices[place], 3 // slices.shape[-1], axis=-1))
         tile[:] = np.asarray(picture.resize(size, Image.Resampling.BILINEAR))
         for order, number in enumerate(numbers):
-            color = ImageColor.getrgb(CLASS_COLORS[order % len(CLASS_COLORS)])
+            color = ImageColor.getrgb(class_color(order))
             tile[outline(labels[place] == number, size)] = color
     return sheet
 
 
-def _palette() -> Image.Image:
-    """248 grays and the colors of the classes: a third of the size of an RGB picture."""
-    colors = [part for name in CLASS_COLORS for part in ImageColor.getrgb(name)]
-    levels = np.linspace(0, 255, 256 - len(CLASS_COLORS)).round().astype(int)
+def _palette(classes: int) -> Image.Image:
+    """Colors of the classes, and grays: a third of the size of an RGB picture."""
+    shown = min(classes, 128)
+    colors = [part for index in range(shown) for part in ImageColor.getrgb(class_color(index))]
+    levels = np.linspace(0, 255, 256 - shown).round().astype(int)
     palette = Image.new("P", (1, 1))
     palette.putpalette([*np.repeat(levels, 3).tolist(), *colors])
     return palette

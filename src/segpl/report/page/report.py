@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import segpl
-from segpl.display import CLASS_COLORS, bar
+from segpl.display import bar, class_color
 from segpl.errors import count_noun
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
@@ -184,7 +184,7 @@ def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
     return [
         (
             "ground truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
-            {name: CLASS_COLORS[i % len(CLASS_COLORS)] for i, name in enumerate(classes)},
+            {name: class_color(index) for index, name in enumerate(classes)},
         )
         for classes, names in known.items()
     ]
