@@ -34,10 +34,10 @@ VALUE_NAMES = {
     "threshold_cost": "threshold cost",
 }
 MAX_SILENCE = 60.0  # seconds between lines when the output is not a terminal
-# Okabe and Ito's palette, the colors of errors last
+# Okabe and Ito's palette with violet for black, and the colors of errors last
 CLASS_COLORS = (
     *("#009E73", "#E69F00", "#CC79A7", "#0072B2"),
-    *("#FFFFFF", "#F0E442", "#56B4E9", "#D55E00"),
+    *("#8C6BFF", "#F0E442", "#56B4E9", "#D55E00"),
 )
 GOLDEN = 0.618034  # of the color wheel between the hues of classes, so that they never repeat
 
