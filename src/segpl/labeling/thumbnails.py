@@ -22,7 +22,7 @@ from segpl.files import write_atomically
 from segpl.labeling.browser_arrays import VIEW, is_volume
 from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp, images_stamp
 from segpl.labeling.predictions import Predictions
-from segpl.report.page.slices import CaseArrays, MaskArrays, tile_url
+from segpl.report.page.slices import CaseArrays, MaskArrays, busiest_slice, tile_url
 
 WAIT_SECONDS = 0.5  # for another thumbnail; browsers open few connections, and scans need some, too
 
@@ -66,7 +66,9 @@ class Thumbnails:
         mask, part = self.mask(case, grid), tuple(slice(size) for size in grid.shape)
         if is_volume(grid):
             axis = int(reorient_axes((0, 1, 2), grid.affine, VIEW)[2])
-            place = busiest_place(mask, axis) if mask is not None else grid.shape[axis] // 2
+            place = grid.shape[axis] // 2
+            if mask is not None:
+                place = busiest_slice(np.moveaxis(mask, axis, 0))
             part = (*part[:axis], slice(place, place + 1), *part[axis + 1 :])
         values = read_image_part(case.images, self.dims, part).mean(axis=0)
         numbers = np.zeros(values.shape, np.uint8) if mask is None else mask[part]
@@ -84,9 +86,3 @@ class Thumbnails:
         with suppress(UserError):  # reported when the scan is opened
             return self.files.numbers(case, grid)
         return None
-
-
-def busiest_place(mask: NDArray[np.integer], axis: int) -> int:
-    """The slice with the most foreground, or the middle one if there is none."""
-    counts = np.count_nonzero(mask, axis=tuple(other for other in range(3) if other != axis))
-    return int(counts.argmax()) if counts.any() else mask.shape[axis] // 2
