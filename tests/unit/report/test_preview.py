@@ -20,7 +20,14 @@ from segpl.data.manifest import Manifest, PredictedCase, read_manifest, write_ma
 from segpl.data.summary import CaseSummary, ClassSummary, Review
 from segpl.display import CLASS_COLORS
 from segpl.errors import InputError, MissingFileError
-from segpl.report.page.preview import draw_mosaic, outline, review_table, reviews_of, write_preview
+from segpl.report.page.preview import (
+    draw_mosaic,
+    outline,
+    review_table,
+    reviews_of,
+    shown_slices,
+    write_preview,
+)
 from segpl.report.tables import print_table
 
 CLASSES = {"background": 0, "<i>left</i>": 1, "right": 2}
@@ -107,7 +114,8 @@ def test_outlines_lie_inside_the_mask_and_keep_its_color(folder):
 def test_slices_cover_the_foreground_at_the_true_proportions():
     mask = np.zeros((40, 10, 20), int)
     mask[10:13, 4:6, 4:6] = 2
-    sheet = draw_mosaic(np.zeros((40, 10, 20, 1), np.uint8), mask, (2.0, 0.5), [1, 2], side=50)
+    shown = mask[shown_slices(mask, [1, 2])]
+    sheet = draw_mosaic(np.zeros((3, 10, 20, 1), np.uint8), shown, (2.0, 0.5), [1, 2], side=50)
     assert sheet.shape == (50, 3 * 25, 3)
     assert all(sheet[:, 25 * n : 25 * (n + 1)].any() for n in range(3))
 

@@ -210,20 +210,19 @@ def draw_mosaic(
     side: int,
 ) -> NDArray[np.uint8]:
     """Slices (N, H, W, 1 or 3) with the outlines of the classes in labels (N, H, W): (Y, X, 3)."""
-    places = shown_slices(labels, numbers)
     height, width = labels.shape[1] * pixel[0], labels.shape[2] * pixel[1]
     scale = side / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    across = min(len(places), 4)
-    sheet = np.zeros((math.ceil(len(places) / across) * size[1], across * size[0], 3), np.uint8)
-    for index, place in enumerate(places):
+    across = min(len(labels), 4)
+    sheet = np.zeros((math.ceil(len(labels) / across) * size[1], across * size[0], 3), np.uint8)
+    for index, (values, label) in enumerate(zip(slices, labels, strict=True)):
         row, column = divmod(index, across)
         tile = sheet[row * size[1] :, column * size[0] :][: size[1], : size[0]]
-        picture = Image.fromarray(np.repeat(slices[place], 3 // slices.shape[-1], axis=-1))
+        picture = Image.fromarray(np.repeat(values, 3 // slices.shape[-1], axis=-1))
         tile[:] = np.asarray(picture.resize(size, Image.Resampling.BILINEAR))
         for order, number in enumerate(numbers):
             color = ImageColor.getrgb(class_color(order))
-            tile[outline(labels[place] == number, size)] = color
+            tile[outline(label == number, size)] = color
     return sheet
 
 
