@@ -142,12 +142,10 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
             return otherwise
 
     components = folder.postprocessing
-    no_log: dict[str, list[float]] = {}
-    no_table: dict[str, Any] = {}
     split = attempt("split", lambda: Split.read(folder.split), None)
-    times = attempt("training times", lambda: read_log(folder.times), no_log)
+    no_times: dict[str, list[float]] = {}
+    times = attempt("training times", lambda: read_log(folder.times), no_times)
     summary = attempt("summary", lambda: read_record(folder.summary, RunSummary), RunSummary())
-    no_predictions: dict[str, PredictedCase] = {}
     no_scores: tuple[list[Score], list[str]] = ([], [])
     scores, notes = attempt("scores", lambda: current_scores(folder, split), no_scores)
     problems += notes
@@ -159,12 +157,12 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         plan=attempt("plan", lambda: Plan.read(folder.plan), None),
         split=split,
         environment=attempt(
-            "environment", lambda: read_record(folder.environment, dict[str, Any]), no_table
+            "environment", lambda: read_record(folder.environment, dict[str, Any]), {}
         ),
-        log=attempt("log", lambda: read_log(folder.log), no_log),
+        log=attempt("log", lambda: read_log(folder.log), {}),
         validation=attempt("validation scores", lambda: read_validation(folder.validation), []),
         scores=scores,
-        predicted=attempt("predictions", lambda: current_predictions(folder), no_predictions),
+        predicted=attempt("predictions", lambda: current_predictions(folder), {}),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),
         postprocessing=attempt("post-processing", lambda: read_postprocessing(components), None)
