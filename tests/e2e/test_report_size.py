@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+from tiny import ORGAN_PLAN
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Normalization
 from segpl.data.split import Split
 from segpl.evaluate.scores import Score, write_scores
 from segpl.report.page import report
@@ -20,19 +22,11 @@ METHODS = ("supervised", "segpl", "segpl-vi", "cps", "mean-teacher")
 CASES = [f"case_{number:02d}" for number in range(40)]
 SHOWN = (CASES[0], CASES[19], CASES[39])  # worst, median and best: only these need files
 SHAPE = (35, 50, 35)  # that of the hippocampus
-PLAN = Plan(
-    dims=3,
+PLAN = replace(
+    ORGAN_PLAN,
     channels=("T1", "FLAIR"),
     classes={"background": 0, "anterior": 1, "posterior": 2},
-    ignore=None,
-    orientation="RAS",
-    spacing=(1.0, 1.0, 1.0),
     normalization=(Normalization(), Normalization()),
-    patch=(32, 32, 32),
-    strides=((2, 2, 2),),
-    width=4,
-    batch=1,
-    reasons={},
 )
 
 

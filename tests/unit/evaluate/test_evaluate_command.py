@@ -9,16 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from test_scores import picture
 
 from segpl.cli import evaluate as command
 from segpl.errors import InputError, UnknownNameError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
-
-
-def picture(path: Path, values: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(values, np.uint8)).save(path)
 
 
 @pytest.fixture

@@ -6,19 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from test_scores import BINARY, picture
 
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.folders import evaluate_case, evaluate_folders
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.pairing import pair_cases
-
-BINARY = {"background": 0, "vessel": 1}
-
-
-def picture(path: Path, values: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.asarray(values, np.uint8)).save(path)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny import build, build_with, predict_jobs
+from tiny import PICTURES, build, build_with, predict_jobs
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
@@ -36,19 +36,11 @@ from segpl.predict.sampling_choice import (
 )
 from segpl.predict.window import predict_windows
 
-PLAN = Plan(
-    dims=2,
-    channels=("CT",),
+PLAN = replace(
+    PICTURES,
     classes={"background": 0, "organ": 1},
-    ignore=None,
-    orientation=None,
-    spacing=(1.0, 1.0),
-    normalization=(Normalization(),),
     patch=(16, 16),
     strides=((2, 2), (2, 2)),
-    width=4,
-    batch=1,
-    reasons={},
 )
 THREE = replace(PLAN, classes={"background": 0, "organ": 1, "vessel": 2})
 IMAGE = torch.randn(1, 28, 20, generator=torch.Generator().manual_seed(0))
@@ -434,7 +426,7 @@ class TestChoice:
         [
             ({"classes": {"background": 0, "tumor": 1}}, "tumor = 1, but .* organ = 1"),
             ({"classes": {"organ": 1, "background": 0}}, "organ = 1, background = 0, but"),
-            ({"channels": ("T1", "T2")}, "has channels T1, T2, but .*a has CT"),
+            ({"channels": ("T1", "T2")}, "has channels T1, T2, but .*a has gray"),
             ({"dims": 3}, "has dims 3, but .*a has 2"),
         ],
     )

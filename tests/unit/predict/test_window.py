@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from tiny import PICTURES
 
-from segpl.data.plan import Normalization, Plan
+from segpl.data.plan import Plan
 from segpl.errors import InputError
 from segpl.experiments.bench.counts import TensorMemory
 from segpl.predict import window
@@ -21,20 +24,7 @@ CPU = torch.device("cpu")
 
 
 def plan_for(patch: tuple[int, ...]) -> Plan:
-    return Plan(
-        dims=len(patch),
-        channels=("a",),
-        classes={"background": 0, "organ": 1},
-        ignore=None,
-        orientation=None,
-        spacing=(1.0,) * len(patch),
-        normalization=(Normalization(),),
-        patch=patch,
-        strides=(),
-        width=4,
-        batch=1,
-        reasons={},
-    )
+    return replace(PICTURES, dims=len(patch), spacing=(1.0,) * len(patch), patch=patch)
 
 
 @pytest.mark.parametrize(

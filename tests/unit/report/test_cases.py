@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from generated_dicom import make_contours, make_series, save
 from records import collect, make_record
+from tiny import ORGAN_PLAN
 
-from segpl.data.plan import Normalization, Plan
 from segpl.errors import InputError
 from segpl.evaluate.scores import Score
 from segpl.report.page.cases import MAX_ENTROPY, RunCases, calibrations, channel_note
@@ -17,20 +17,7 @@ from segpl.report.page.slices import MaskArrays
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.volumes import volume_of
 
-PLAN = Plan(
-    dims=3,
-    channels=("CT",),
-    classes={"background": 0, "vessel": 1, "tumor": 4},
-    ignore=9,
-    orientation=None,
-    spacing=(1.0, 1.0, 1.0),
-    normalization=(Normalization(),),
-    patch=(4, 4, 4),
-    strides=((2, 2, 2),),
-    width=4,
-    batch=1,
-    reasons={},
-)
+PLAN = replace(ORGAN_PLAN, classes={"background": 0, "vessel": 1, "tumor": 4}, ignore=9)
 AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])  # a voxel has 8 mm³
 LABEL = np.zeros((6, 5, 4), np.uint8)
 LABEL[1:3, 1:3, 1] = 1

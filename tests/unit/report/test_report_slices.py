@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 from segpl.data.readers import Grid
@@ -107,6 +108,15 @@ def test_overlay_has_a_color_for_correct_false_and_missed_voxels():
     correct, false, missed = ERROR_COLORS.values()
     assert found == [correct, missed, false, false]
     assert pixels[4, 3] == 0
+
+
+def test_the_three_colors_differ_in_lightness():
+    """So that color-blind readers can distinguish them."""
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    kinds = ("true positive", "false negative", "false positive")
+    first, second, third = (float(weights @ to_rgb(ERROR_COLORS[kind])) for kind in kinds)
+    assert first > second + 0.15
+    assert second > third + 0.15
 
 
 def test_case_without_label_shows_the_prediction_and_its_uncertainty():
