@@ -108,6 +108,13 @@ def test_run_that_is_missing_in_the_first_panel_is_in_the_legend():
     assert sorted(text.get_text() for text in figure.legends[0].get_texts()) == ["a", "b"]
 
 
+def test_legend_shows_any_name_of_a_run():
+    """Matplotlib hides names that start with '_', and reads '$' as mathematics."""
+    rows = [replace(one, run={"a": "_a", "b": "$b$"}[one.run]) for one in ROWS]
+    texts = [text.get_text() for text in stress_figure(rows).legends[0].get_texts()]
+    assert [text.removeprefix("\u200b") for text in texts] == ["_a", r"\$b\$"]
+
+
 @pytest.mark.parametrize("count", [1, 6, 10])
 def test_any_number_of_panels_fits(count):
     names = list(DEGRADATION_TITLES)[:count]

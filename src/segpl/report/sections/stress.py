@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from segpl.report.collection import RunCollection
 from segpl.report.figures import INK, dash, make_plain, run_color, safe_name
@@ -58,18 +56,17 @@ def stress_section(found: RunCollection, rows: Sequence[StressRow] | None) -> Se
     )
     if not degradations_in(shown):
         return Section(key, title, missing=missing or ("The table has no rows.",))
-    figure = stress_figure(
-        [replace(row, run=safe_name(row.run)) for row in shown], over="cases and seeds"
-    )
-    for text in figure.findobj(Text):
-        text.set_color(INK)  # black would be invisible on a dark page
     return Section(
         key,
         title,
         text=("Mean Dice over cases and seeds, with a band of one standard deviation over cases.",),
         tables=(NamedTable("stress", stress_table(shown), "By degradation", True),),
         figures=(
-            NamedFigure("stress-curves", figure, "Dice over the severity of each degradation"),
+            NamedFigure(
+                "stress-curves",
+                stress_figure(shown, over="cases and seeds"),
+                "Dice over the severity of each degradation",
+            ),
         ),
         missing=missing,
     )
@@ -88,7 +85,8 @@ def stress_figure(
     down = max(1, -(-len(degradations) // MAX_ACROSS))
     across = max(1, -(-len(degradations) // down))
     width = STRESS_PANEL[0] * max(across, 1.5)
-    entry = 0.75 + 0.08 * max(map(len, runs), default=1)  # inches of a line and its name
+    longest = max((len(safe_name(run)) for run in runs), default=1)
+    entry = 0.75 + 0.08 * longest  # inches of a line and its name
     beside = max(1, min(len(runs), int(width / entry)))
     height = STRESS_PANEL[1] * down + 0.25 * -(-len(runs) // beside) + 0.4
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
@@ -110,7 +108,7 @@ def stress_figure(
         for axes in grid.flat
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(
+    legend = figure.legend(
         list(handles.values()),
         list(handles),
         loc="outside lower center",
@@ -122,6 +120,7 @@ def stress_figure(
         title=f"mean over {over}; band: 1 std over cases",
         title_fontproperties={"size": 8},
     )
+    legend.get_title().set_color(INK)  # black would be invisible on a dark page
     return figure
 
 
@@ -143,7 +142,7 @@ def draw_curve(
         marker=MARKERS[number % len(MARKERS)],
         markersize=3.5,
         linewidth=1.7,
-        label=run,
+        label=safe_name(run),
     )
     if degradation == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
         axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
