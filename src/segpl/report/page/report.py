@@ -114,7 +114,6 @@ class Page:
 
     def render(self, gallery: Gallery) -> str:
         found, preface = self.found, self.preface
-        legends = legends_of(found, gallery)
         return (
             templates()
             .get_template("report.html")
@@ -129,8 +128,7 @@ class Page:
                 reproductions=reproductions(found),
                 gallery=gallery,
                 cases=[asdict(case) for case in gallery.cases],
-                legends=legends,
-                tile_colors=dict(legends[0][1]) if legends else {},
+                legends=legends_of(found, gallery),
                 cases_text=cases_text(found),
                 layer_names=LAYERS,
                 command=self.command,
