@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +14,7 @@ from segpl.data.manifest import MANIFEST
 from segpl.data.prepare import class_indices
 from segpl.data.readers import read_image
 from segpl.errors import InputError, count_noun, name_some
-from segpl.evaluate.pairing import (
-    Pairing,
-    pair_cases,
-    read_class_numbers,
-    read_region,
-)
+from segpl.evaluate.pairing import Pairing, pair_cases, read_class_numbers, read_region
 from segpl.evaluate.scores import Score
 from segpl.evaluate.uncertainty import (
     Answers,
@@ -103,10 +98,7 @@ def score_probabilities(
     return scores
 
 
-def case_scores(
-    probability: FloatArray, label: NDArray[np.integer], classes: list[str], *, case: str
-) -> list[Score]:
-    """All measures of probabilities (K, *S) against class indices (*S) or IGNORE."""
+def require_channels(probability: FloatArray, classes: Collection[str], *, case: str) -> None:
     channels = 1 if len(classes) == 2 else len(classes)
     if len(probability) != channels:
         raise InputError(
@@ -114,8 +106,15 @@ def case_scores(
             f"{count_noun(len(probability), 'channel')}, but the "
             f"{len(classes)} classes {', '.join(classes)} need {channels}. Predict again."
         )
+
+
+def case_scores(
+    probability: FloatArray, label: NDArray[np.integer], classes: list[str], *, case: str
+) -> list[Score]:
+    """All measures of probabilities (K, *S) against class indices (*S) or IGNORE."""
+    require_channels(probability, classes, case=case)
     asked, answers = questions(probability, label)
-    first = channels - len(classes) + 1  # index of the first foreground channel: 0 or 1
+    first = 0 if len(classes) == 2 else 1  # foreground channel
     return [
         Score(case, name, measure, function(p, y), UNITS.get(measure, ""))
         for name, p, y in zip(classes[1:], asked[first:], answers[first:], strict=True)

@@ -24,12 +24,7 @@ from segpl.evaluate.metrics import (
     known_metrics,
     unit_of,
 )
-from segpl.evaluate.pairing import (
-    Pairing,
-    pair_cases,
-    read_region,
-    unknown_number,
-)
+from segpl.evaluate.pairing import Pairing, pair_cases, read_region, unknown_number
 from segpl.evaluate.scores import Score
 
 

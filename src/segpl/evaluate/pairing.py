@@ -78,10 +78,9 @@ def pair_cases(
             f"{predictions} contains no masks{': it is a run' if is_run else ''}. Evaluate the "
             "folder that `segpl predict` wrote with --out."
         )
-    has_labels_only = (
-        image_files(folder) and not stated_layout(folder) and not find_patterns(folder)
-    )
-    if dataset is None and not has_labels_only:
+    if dataset is None and (
+        not image_files(folder) or stated_layout(folder) or find_patterns(folder)
+    ):
         dataset = read_dataset(folder, accept=True)
     known = (
         {case.name: case.label for case in dataset.cases if case.label}

@@ -272,7 +272,7 @@ class SampleMaps:
 
     @property
     def std(self) -> Maps:
-        result: Maps = np.sqrt(self.squares / np.float32(max(self.count, 1)))
+        result: Maps = np.sqrt(self.squares / np.float32(self.count))
         return result
 
 

@@ -56,7 +56,7 @@ def test_number_without_a_class_is_rejected(run):
     ("shape", "affine", "words"),
     [
         ((6, 5, 4, 3), np.eye(4), "the label and the probabilities differ in voxel spacing"),
-        ((6, 5, 4), AFFINE, "the probabilities have 1 channel, but the plan has 3"),
+        ((6, 5, 4), AFFINE, "the probabilities have 1 channel, but the 3 classes"),
     ],
 )
 def test_probabilities_of_another_grid_or_other_classes_are_reported(run, shape, affine, words):

@@ -26,7 +26,8 @@ from segpl.data.readers import (
     with_axes_of,
 )
 from segpl.data.summary import CaseSummary, review_order
-from segpl.errors import InputError, MissingFileError, count_noun
+from segpl.errors import InputError, MissingFileError
+from segpl.evaluate.calibration import require_channels
 from segpl.report.collection import RunCollection, cases_by_score, typical_cases
 from segpl.report.page.gallery import READ_ERRORS, CaseRequest, MaskRequest
 from segpl.report.page.slices import AnyArray, CaseArrays, MaskArrays
@@ -150,12 +151,7 @@ class RunCases:
             image = read_image([path], self.plan.dims)
             truth, grid = self.truth(name, image.grid)
             require_grid(name, "probabilities", image.grid, grid)
-            if len(image.array) != self.plan.outputs:
-                raise InputError(
-                    f"case {name}: the probabilities have "
-                    f"{count_noun(len(image.array), 'channel')}, but the "
-                    f"plan has {self.plan.outputs}."
-                )
+            require_channels(image.array, self.plan.classes, case=name)
             found[name] = calibration_of(image.array, truth)
         return found
 
