@@ -165,12 +165,6 @@ def test_an_existing_prediction_is_skipped(tmp_path):
     assert len(calls) == 1
 
 
-def test_a_case_without_its_probabilities_is_predicted_again(tmp_path):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob())
-    predict([source], PLAN, tmp_path / "out")
-    assert len(predict([source], PLAN, tmp_path / "out", probabilities=True)) == 1
-
-
 def test_a_broken_input_does_not_stop_the_others(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -215,15 +209,6 @@ def test_the_manifest_keeps_earlier_files_of_the_same_run(tmp_path):
         predict([source], PLAN, tmp_path / "out", run="runs/a")
     manifest = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert sorted(manifest["files"]) == ["a", "b"]
-
-
-def test_predictions_of_another_run_are_not_skipped(tmp_path):
-    source = write_nifti(tmp_path / "scan.nii.gz", blob())
-    predict([source], PLAN, tmp_path / "out", run="runs/a")
-    with pytest.raises(InputError, match=r"another run or of other weights .runs/a.*--overwrite"):
-        predict([source], PLAN, tmp_path / "out", run="runs/b")
-    predict([source], PLAN, tmp_path / "out", run="runs/b", overwrite=True)
-    assert json.loads((tmp_path / "out" / "predictions.json").read_text())["run"] == "runs/b"
 
 
 def test_a_file_that_segpl_did_not_write_is_never_replaced(tmp_path):

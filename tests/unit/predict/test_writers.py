@@ -117,21 +117,15 @@ def test_a_big_endian_header_is_read(tmp_path):
     assert np.allclose(written.affine, ROTATED, atol=1e-5)
 
 
-def test_nifti_probabilities_of_one_channel_are_a_volume(tmp_path):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_nifti_probabilities_have_channels_last_unless_there_is_only_one(tmp_path, channels):
     like = make_nifti(tmp_path / "image.nii.gz")
-    values = np.random.default_rng(0).random((1, 4, 5, 6), np.float32)
+    values = np.random.default_rng(0).random((channels, 4, 5, 6), np.float32)
     write_probabilities(tmp_path / "p.nii.gz", values, like)
     written = nibabel.load(tmp_path / "p.nii.gz")
+    expected = values[0] if channels == 1 else np.moveaxis(values, 0, -1)
     assert written.header.get_data_dtype() == np.float32
-    assert np.array_equal(np.asarray(written.dataobj), values[0])
-
-
-def test_nifti_probabilities_have_channels_last(tmp_path):
-    like = make_nifti(tmp_path / "image.nii.gz")
-    values = np.random.default_rng(0).random((3, 4, 5, 6), np.float32)
-    write_probabilities(tmp_path / "p.nii.gz", values, like)
-    written = nibabel.load(tmp_path / "p.nii.gz")
-    assert np.array_equal(np.moveaxis(np.asarray(written.dataobj), -1, 0), values)
+    assert np.array_equal(np.asarray(written.dataobj), expected)
     assert np.allclose(written.affine, ROTATED, atol=1e-5)
 
 
@@ -173,16 +167,11 @@ def test_picture_labels_above_255_survive(tmp_path):
     assert np.array_equal(read_label(tmp_path / "labels.png").array, labels)
 
 
-def test_picture_probabilities_are_a_float_tiff(tmp_path):
-    values = np.random.default_rng(0).random((1, 4, 5), np.float32)
-    write_probabilities(tmp_path / "p.tif", values, tmp_path / "image.png")
-    assert np.array_equal(read_image([tmp_path / "p.tif"], 2).array, values)
-
-
-def test_picture_probabilities_of_several_classes_are_arrays(tmp_path):
-    values = np.random.default_rng(0).random((3, 4, 5), np.float32)
-    write_probabilities(tmp_path / "p.npz", values, tmp_path / "image.png")
-    assert np.array_equal(read_image([tmp_path / "p.npz"], 2).array, values)
+@pytest.mark.parametrize(("name", "channels"), [("p.tif", 1), ("p.npz", 3)])
+def test_picture_probabilities_are_a_float_tiff_or_arrays(tmp_path, name, channels):
+    values = np.random.default_rng(0).random((channels, 4, 5), np.float32)
+    write_probabilities(tmp_path / name, values, tmp_path / "image.png")
+    assert np.array_equal(read_image([tmp_path / name], 2).array, values)
 
 
 def test_npz_labels_keep_the_spacing(tmp_path):

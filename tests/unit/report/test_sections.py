@@ -164,10 +164,6 @@ class TestAnswer:
             "segpl: Dice 0.600 by cross-validation (0.500 to 0.700 in 2 labeled cases, 2 folds)."
         )
 
-    def test_difference_within_the_noise_is_not(self):
-        runs = (make_record("supervised", 0, BASE), make_record("segpl", 0, BASE + NOISE))
-        assert answer(collect(*runs)).headline.startswith("No method is significantly best.")
-
 
 class TestScores:
     def test_score_of_a_significantly_better_method_is_bold(self):

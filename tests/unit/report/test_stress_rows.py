@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import MissingFileError
 from segpl.report.sections.stress import DEGRADATION_TITLES, stress_figure
 from segpl.report.stress_rows import (
     CLEAN,
@@ -47,17 +47,9 @@ def test_rows_survive_a_round_trip_exactly(tmp_path):
     assert read_stress(tmp_path / "stress.csv") == rows
 
 
-def test_another_table_and_a_broken_row_are_rejected(tmp_path):
-    path = tmp_path / "stress.csv"
+def test_missing_table_names_the_command_that_writes_it(tmp_path):
     with pytest.raises(MissingFileError, match="Write it with `segpl stress`"):
-        read_stress(path)
-    path.write_text("case,dice\nx,0.5\n")
-    with pytest.raises(InputError, match="does not have the columns run,"):
-        read_stress(path)
-    write_stress(path, ROWS)
-    path.write_text(path.read_text() + "a,blur,0.5,x\n")
-    with pytest.raises(InputError, match=r"row 16: 'a,blur,0\.5,x' does not match"):
-        read_stress(path)
+        read_stress(tmp_path / "stress.csv")
 
 
 def test_curve_begins_with_the_clean_images_and_is_sorted():
