@@ -120,9 +120,11 @@ def test_a_folder_with_a_map_but_no_mask_recovers(sources, out, overwrite, is_li
 def test_a_corrected_mask_stays_when_maps_are_added(sources, out):
     predict(sources, out, run="runs/a")
     np.save(out / "a.npy", np.zeros((8, 8), np.uint8))
+    (out / "probabilities").mkdir()
+    np.save(out / "probabilities" / "b.npy", np.zeros((8, 8)))  # not of this run: it is not listed
     predict(sources, out, run="runs/a", probabilities=True)
     assert found(out) == {"a": False, "b": True, "c": True}
-    assert (out / "probabilities" / "a.npy").exists()
+    assert all(np.load(out / "probabilities" / f"{name}.npy").any() for name in NAMES)
 
 
 def test_a_corrected_mask_is_recognized(sources, out):
