@@ -31,7 +31,7 @@ from segpl.labeling.measures import ScanPool, find_candidates, measure_pool
 from segpl.labeling.ranking import RANKING_RULES, rank_pool
 from segpl.predict.samples import average_views
 from segpl.predict.window import predict_windows
-from segpl.report.figures import dash, legend_below, make_plain, panel, run_color
+from segpl.report.figures import draw_band, draw_line, legend_below, make_plain, panel
 from segpl.run import Run, load_run
 from segpl.settings import Config, resolve, with_overrides
 from segpl.training import train_config
@@ -183,10 +183,8 @@ def draw(rows: Sequence[Row], rules: Sequence[str], path: Path) -> None:
         labels = sorted({row.labels for row in rows if row.rule == rule})
         points = [estimate(by_seed(rows, rule, [count])) for count in labels]
         lows, highs = [one.low for one in points], [one.high for one in points]
-        color = run_color(index)
-        axes.fill_between(labels, lows, highs, color=color, alpha=0.1, linewidth=0)
-        means = [one.mean for one in points]
-        axes.plot(labels, means, color=color, linestyle=dash(index), marker="o", label=rule)
+        draw_band(axes, labels, lows, highs, index)
+        draw_line(axes, labels, [one.mean for one in points], index, rule, marker="o")
     make_plain(axes, x="labeled scans", y="Dice")
     axes.set_xticks(sorted({row.labels for row in rows}))
     legend_below(axes)

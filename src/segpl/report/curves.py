@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from segpl.report.figures import (
     MAX_TICKS,
-    dash,
+    draw_band,
+    draw_line,
     legend_below,
     make_plain,
     panel,
-    run_color,
-    safe_name,
 )
 from segpl.report.tables import mean_of
 
@@ -81,21 +80,13 @@ def curve_figure(logs: Mapping[str, Sequence[Log]], column: str, title: str) -> 
         if label not in shown:
             continue
         steps, mean, std = mean_curve(shown[label], column)
-        color = run_color(index)
         # without impossible values such as a Dice above 1
         least = 0.0 if (mean >= 0).all() else -np.inf
         most = 1.0 if column.startswith(FRACTIONS) and (mean <= 1).all() else np.inf
         low, high = np.maximum(mean - std, least), np.minimum(mean + std, most)
-        axes.fill_between(steps, low, high, color=color, alpha=0.13, linewidth=0)
-        axes.plot(
-            *(steps, mean),
-            color=color,
-            linestyle=dash(index),
-            linewidth=1.7,
-            marker="o" if steps.size == 1 else "",  # one point has no line
-            markersize=4,
-            label=safe_name(label),
-        )
+        draw_band(axes, steps, low, high, index)
+        marker = "o" if steps.size == 1 else ""  # one point has no line
+        draw_line(axes, steps, mean, index, label, linewidth=1.7, marker=marker, markersize=4)
     make_plain(axes, x="step", y=title)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=MAX_TICKS, integer=True))
     legend_below(axes)

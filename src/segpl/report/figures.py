@@ -22,8 +22,14 @@ def run_color(index: int) -> str:
     return RUN_COLORS[index % len(RUN_COLORS)]
 
 
-def dash(index: int) -> Any:
-    return DASHES[index % len(DASHES)]
+def draw_line(axes: Axes, x: Any, y: Any, index: int, name: str, **style: Any) -> None:
+    """A line in the color and dash of run `index`."""
+    dash = DASHES[index % len(DASHES)]
+    axes.plot(x, y, color=run_color(index), linestyle=dash, label=safe_name(name), **style)
+
+
+def draw_band(axes: Axes, x: Any, low: Any, high: Any, index: int) -> None:
+    axes.fill_between(x, low, high, color=run_color(index), alpha=0.13, linewidth=0)
 
 
 def panel(*, extra_height: float = 0.0) -> tuple[Figure, Axes]:

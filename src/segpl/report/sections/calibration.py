@@ -23,7 +23,7 @@ from segpl.evaluate.uncertainty import (
     reliability,
 )
 from segpl.report.comparison import significantly_best
-from segpl.report.figures import INK, dash, legend_below, make_plain, panel, run_color, safe_name
+from segpl.report.figures import INK, draw_line, legend_below, make_plain, panel
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.tables import Table, mean_and_std, mean_of
 
@@ -145,7 +145,7 @@ def reliability_figure(found: Calibrations, places: Mapping[str, int]) -> Figure
             / count[shown]
             for name in ("probability", "frequency")
         )
-        axes.plot(x, y, marker="o", markersize=3.5, **_line(label, places))
+        draw_line(axes, x, y, places[label], label, linewidth=1.6, marker="o", markersize=3.5)
     make_plain(axes, x="probability", y="frequency")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
@@ -158,19 +158,9 @@ def retention_figure(found: Calibrations, places: Mapping[str, int]) -> Figure:
     for label, seeds in found.items():
         curves = [case.retention for seed in seeds.values() for case in seed.values()]
         error = 100 * np.mean([curve.error for curve in curves], axis=0)
-        axes.plot(100 * curves[0].retained, error, **_line(label, places))
+        draw_line(axes, 100 * curves[0].retained, error, places[label], label, linewidth=1.6)
     make_plain(axes, x="retained (%)", y="error (%)")
     axes.set_xlim(0, 100)
     axes.set_ylim(bottom=0)
     legend_below(axes)
     return figure
-
-
-def _line(label: str, places: Mapping[str, int]) -> dict[str, Any]:
-    place = places[label]
-    return {
-        "color": run_color(place),
-        "linestyle": dash(place),
-        "linewidth": 1.6,
-        "label": safe_name(label),
-    }

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from segpl.report.collection import RunCollection
-from segpl.report.figures import INK, dash, make_plain, run_color, safe_name
+from segpl.report.figures import INK, draw_band, draw_line, make_plain, run_color, safe_name
 from segpl.report.sections.section import NamedFigure, NamedTable, Section
 from segpl.report.stress_rows import (
     CLEAN,
@@ -130,22 +130,13 @@ def draw_curve(
     severities, means, stds = curve_of(rows, run, degradation)
     if not severities:
         return
-    color = run_color(number)
     # Dice is between 0 and 1
     low, high = (np.clip(np.add(means, sign * np.array(stds)), 0, 1) for sign in (-1, 1))
-    axes.fill_between(severities, low, high, color=color, alpha=0.13, linewidth=0)
-    axes.plot(
-        severities,
-        means,
-        color=color,
-        linestyle=dash(number),
-        marker=MARKERS[number % len(MARKERS)],
-        markersize=3.5,
-        linewidth=1.7,
-        label=safe_name(run),
-    )
+    draw_band(axes, severities, low, high, number)
+    marker = MARKERS[number % len(MARKERS)]
+    draw_line(axes, severities, means, number, run, linewidth=1.7, marker=marker, markersize=3.5)
     if degradation == PATCH_SIZE and (clean := by_case(rows, run, CLEAN).get(0.0)):
-        axes.axhline(float(np.mean(clean)), color=color, linewidth=0.8, linestyle=":")
+        axes.axhline(float(np.mean(clean)), color=run_color(number), linewidth=0.8, linestyle=":")
 
 
 def name_panel(axes: Axes, title: str, degradation: str) -> None:
