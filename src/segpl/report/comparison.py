@@ -127,4 +127,4 @@ def comparison_table(
 
 
 def _dice(values: BySeed) -> str:
-    return mean_and_std([mean_of(list(cases.values())) for cases in values.values()])
+    return mean_and_std([mean_of(cases.values()) for cases in values.values()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -186,7 +186,7 @@ def mean_and_std(values: Sequence[float], digits: int = 3) -> str:
     return number(statistics.fmean(known), digits) + std
 
 
-def mean_of(values: Sequence[float]) -> float:
+def mean_of(values: Iterable[float]) -> float:
     """Mean of the finite values; nan without any."""
     known = [value for value in values if math.isfinite(value)]
     return statistics.fmean(known) if known else math.nan

@@ -107,7 +107,7 @@ def fold_text(run: RunRecord) -> str:
     counts = f"{count_noun(len(by_case), 'labeled case')}, "
     counts += count_noun(len({row.fold for row in run.folds}), "fold")
     return (
-        f"{run.label}: Dice {mean_of(list(by_case.values())):.3f} by cross-validation "
+        f"{run.label}: Dice {mean_of(by_case.values()):.3f} by cross-validation "
         f"({interval(low, high)} in {counts})."
     )
 

@@ -71,10 +71,10 @@ def calibration_of(
 
 def calibration_section(found: Calibrations, missing: Sequence[str]) -> Section:
     known = {
-        label: {seed: cases for seed, cases in seeds.items() if cases}
+        label: measured
         for label, seeds in found.items()
+        if (measured := {seed: cases for seed, cases in seeds.items() if cases})
     }
-    known = {label: seeds for label, seeds in known.items() if seeds}
     if not known:
         reason = (
             "No run has probabilities of its test cases. Write them with `segpl report --fill` or "
@@ -119,7 +119,7 @@ def calibration_table(found: Calibrations) -> Table:
             for label, seeds in found.items()
         }
         for row, seeds in zip(rows, values.values(), strict=True):
-            row.append(mean_and_std([mean_of(list(cases.values())) for cases in seeds.values()], 4))
+            row.append(mean_and_std([mean_of(cases.values()) for cases in seeds.values()], 4))
         if best := significantly_best(values, "low"):
             bold.add((labels.index(best), column))
     return Table(

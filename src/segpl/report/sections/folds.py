@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from segpl.report.collection import RunCollection
@@ -33,10 +32,7 @@ def folds_table(runs: Sequence[RunRecord]) -> Table:
         for row in run.folds:
             by_class.setdefault(row.class_name, {})[row.case] = row.dice
         if len(by_class) > 1:
-            by_class["mean over classes"] = {
-                case: statistics.fmean(row.dice for row in run.folds if row.case == case)
-                for case in dict.fromkeys(row.case for row in run.folds)
-            }
+            by_class["mean over classes"] = run.folds_by_case()
         folds = str(len({row.fold for row in run.folds}))
         for name, dice in by_class.items():
             values = list(dice.values())

@@ -62,7 +62,7 @@ def methods_table(found: RunCollection) -> Table:
     rows = []
     for label in found.labels:
         runs = [run for run in found.of(label) if run.scores]
-        means = {m: [mean_of(list(run.by_case(m).values())) for run in runs] for m in metrics}
+        means = {m: [mean_of(run.by_case(m).values()) for run in runs] for m in metrics}
         cells = {metric: mean_and_std(values) for metric, values in means.items()}
         ci = interval(known[label].low, known[label].high) if label in known else "-"
         rows.append([label, cells[first], ci, *(cells[m] for m in others), str(len(runs))])
@@ -114,7 +114,7 @@ def runs_table(found: RunCollection, metrics: dict[str, str]) -> Table:
         rows=[
             [
                 run.name,
-                *(number(mean_of(list(run.by_case(metric).values()))) for metric in metrics),
+                *(number(mean_of(run.by_case(metric).values())) for metric in metrics),
                 run.label,
                 str(run.seed),
                 str(len({score.case for score in run.scores})),
