@@ -160,9 +160,9 @@ def test_featured_cases_are_in_the_row_of_overlays_as_long_as_they_fit():
 
 
 def noisy_requests() -> list[CaseRequest]:
-    noise = np.random.default_rng(0).normal(size=(40, 40, 40))
+    noise = np.random.default_rng(0).normal(size=(32, 32, 32))
     labels = (noise > 1).astype(np.int16)
-    arrays = CaseArrays(noise, Grid((40, 40, 40), (1.0, 1.0, 1.0), RAS), labels)
+    arrays = CaseArrays(noise, Grid((32, 32, 32), (1.0, 1.0, 1.0), RAS), labels)
     masks = {"segpl": MaskArrays(np.roll(labels, 1), noise)}
     return [request(arrays, masks, name=str(n), is_featured=n in (0, 5)) for n in range(6)]
 
