@@ -6,7 +6,7 @@ from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
-from segpl.errors import InputError, count_noun
+from segpl.errors import InputError, count_noun, name_some
 from segpl.evaluate.scores import Score, read_scores
 
 MASK_FOLDERS = ("predictions", "samples")
@@ -59,7 +59,7 @@ def current_scores(folder: RunFolder, split: Split | None) -> tuple[list[Score],
     if seen := {score.case for score in values.values()} & labeled:
         notes.append(
             f"scores of {count_noun(len(seen), 'case')} labeled in training are left out: "
-            f"{', '.join(sorted(seen)[:3])}{', ...' if len(seen) > 3 else ''}."
+            f"{name_some(sorted(seen), 3)}."
         )
     latest = max(path.stat().st_mtime for path in found) + OUTDATED_AFTER
     files = [folder.last] if folder.last.exists() else []

@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 from tiny import PICTURES
 
-from segpl.evaluate.validation import dice_by_class
+from segpl.errors import InputError
+from segpl.evaluate.validation import (
+    VALIDATION_COLUMNS,
+    ValidationRow,
+    append_validation,
+    dice_by_class,
+    read_validation,
+)
 from segpl.types import IGNORE
 
 THREE = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
+HEADER = ",".join(VALIDATION_COLUMNS) + "\n"
+ROWS = [
+    ValidationRow(10, "a", "x", 0.9, 0.9),
+    ValidationRow(20, "a", "x", 0.2, 0.3),
+    ValidationRow(20, "b, c", "y", 0.7, 0.7),
+]
 
 
 def test_components_extend_across_ignored_voxels(tmp_path):
@@ -38,3 +51,27 @@ def test_the_largest_channel_decides_the_class():
 def test_an_absent_class_that_is_not_found_scores_one():
     empty = np.zeros((1, 4), np.int16)
     assert dice_by_class(np.zeros((1, 1, 4), np.float32), empty, PICTURES) == {"vessel": 1.0}
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "validation.csv"
+    append_validation(path, ROWS[:1])
+    append_validation(path, ROWS[1:])
+    assert path.read_text().startswith(HEADER)
+    assert read_validation(path) == ROWS
+
+
+def test_run_without_validation_cases_has_no_rows(tmp_path):
+    assert read_validation(tmp_path / "validation.csv") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "step,case\n1,a\n", f"{HEADER}1,a,x\n", f"{HEADER}1,a,x,high,0.5\n"]
+)
+def test_damaged_file_is_an_error(tmp_path, text):
+    path = tmp_path / "validation.csv"
+    path.write_text(text)
+    with pytest.raises(
+        InputError, match=r"step,case,class,dice,dice_largest.* edited or truncated"
+    ):
+        read_validation(path)
