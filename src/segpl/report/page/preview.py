@@ -71,24 +71,16 @@ def review_table(
     Classes that would not fit into `width` are left out, and reasons are shortened.
     """
     classes = list(manifest.classes)[1:]
-    shown = classes[:SHOWN_CLASSES]
-    rows = []
-    for review in reviews[:most]:
-        cells = ["-"] * (len(shown) + 2)
-        if summary := review.summary:
-            found = [summary.classes[name] for name in shown]
-            cells = [quantity(one.volume, summary.unit) for one in found]
-            cells += [_score(summary.confidence), _score(summary.out_of_distribution)]
-        rows.append([review.case, *cells])
-    columns = ["case", *shown, "confidence", "out of\ndistribution"]
+    scores = ["confidence"]
     # below the limit it says little, and reasons need the width
-    if not any(one.summary and (one.summary.out_of_distribution or 0) >= 1 for one in reviews):
-        columns.pop()
-        rows = [row[:-1] for row in rows]
-    while (room := width - _width(columns, rows)) < SHOWN_REASON and len(shown) > 1:
-        place = len(shown)
-        shown, columns = shown[:-1], columns[:place] + columns[place + 1 :]
-        rows = [row[:place] + row[place + 1 :] for row in rows]
+    if any(one.summary and (one.summary.out_of_distribution or 0) >= 1 for one in reviews):
+        scores.append("out of\ndistribution")
+    for count in range(min(len(classes), SHOWN_CLASSES), 0, -1):
+        shown = classes[:count]
+        columns = ["case", *shown, *scores]
+        rows = [_cells(review, shown)[: len(columns)] for review in reviews[:most]]
+        if (room := width - _width(columns, rows)) >= SHOWN_REASON:
+            break
     for row, review in zip(rows, reviews, strict=False):
         row.append(_first_reason(review.reasons, max(room, SHORTEST_REASON)))
     columns.append("review")
@@ -103,6 +95,15 @@ def review_table(
     )
 
 
+def _cells(review: Review, classes: Sequence[str]) -> list[str]:
+    summary = review.summary
+    if summary is None:
+        return [review.case, *["-"] * (len(classes) + 2)]
+    volumes = [quantity(summary.classes[name].volume, summary.unit) for name in classes]
+    scores = (summary.confidence, summary.out_of_distribution)
+    return [review.case, *volumes, *("-" if one is None else f"{one:.2f}" for one in scores)]
+
+
 def _width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     """Characters of a table with one more column, except those of its cells."""
     lines = [max(column.split("\n"), key=len) for column in columns]
@@ -115,10 +116,6 @@ def _first_reason(reasons: Sequence[str], room: int) -> str:
     first, *others = reasons or ("",)
     text = first + (f"; {len(others)} more" if others else "")
     return text if len(text) <= room else f"{text[: room - 1].rstrip()}…"
-
-
-def _score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def write_preview(folder: Path, *, advance: Callable[[], object] = lambda: None) -> Path:
