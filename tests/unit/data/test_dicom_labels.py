@@ -124,6 +124,8 @@ def test_more_classes_than_a_byte_holds(tmp_path):
     write_segmentation(tmp_path / "seg.dcm", labels, files, classes)
     numbers = SegmentNumbers(tuple(classes.items()), is_chosen=False)
     np.testing.assert_array_equal(read_segments(tmp_path / "seg.dcm", series, numbers), labels)
+    segments = pydicom.dcmread(tmp_path / "seg.dcm").SegmentSequence
+    assert len({tuple(one.RecommendedDisplayCIELabValue) for one in segments[:12]}) == 12
 
 
 def test_sources_without_a_patient_get_a_segmentation(tmp_path):

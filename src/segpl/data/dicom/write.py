@@ -13,7 +13,7 @@ import segpl
 from segpl.data.dicom.header import read_header
 from segpl.data.dicom.index import WRITTEN_BY
 from segpl.data.dicom.series import open_series
-from segpl.display import CLASS_COLORS
+from segpl.display import class_color
 from segpl.errors import errors_naming
 from segpl.files import write_atomically
 
@@ -81,7 +81,6 @@ def _description(number: int, name: str) -> Any:
     import highdicom
     from pydicom.sr.codedict import codes
 
-    color = CLASS_COLORS[(number - 1) % len(CLASS_COLORS)]
     # 'left ventricle' is LeftVentricle in the dictionary of SNOMED terms
     term = "".join(word.capitalize() for word in name.replace("_", " ").split())
     return highdicom.seg.SegmentDescription(
@@ -93,5 +92,5 @@ def _description(number: int, name: str) -> Any:
         algorithm_identification=highdicom.AlgorithmIdentificationSequence(
             name=WRITTEN_BY, version=segpl.__version__, family=codes.DCM.ArtificialIntelligence
         ),
-        display_color=highdicom.color.CIELabColor.from_string(color),
+        display_color=highdicom.color.CIELabColor.from_string(class_color(number - 1)),
     )
