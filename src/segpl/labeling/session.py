@@ -90,10 +90,11 @@ class Session:
             self.rounds, work / "predictions", self.classes, device, rule=rule
         )
         self.thumbnails = Thumbnails(work / "thumbnails", self.files, self.predictions, self.dims)
-        self.lock = threading.RLock()  # of the fields below
-        self.windows = Windows()
+        self.reading = threading.Lock()  # of the dataset and its problem
         self.scanned = time.monotonic()
         self.problem = ""  # of the dataset, since it was read last
+        self.lock = threading.RLock()  # of drafts, labels and the fields below
+        self.windows = Windows()
         self.scans: OrderedDict[str, OpenScan] = OrderedDict()
         self.shown: dict[str, tuple[Grid, str]] = {}  # case -> grid and origin of its mask
 
@@ -101,12 +102,11 @@ class Session:
 
     def refresh(self) -> None:
         """Find labels that other programs have saved into the dataset."""
-        with self.lock:
-            if time.monotonic() - self.scanned >= RESCAN_SECONDS:
-                self.read_again()
+        if time.monotonic() - self.scanned >= RESCAN_SECONDS:
+            self.read_again()
 
     def read_again(self) -> None:
-        with self.lock:
+        with self.reading:
             self.scanned = time.monotonic()
             try:
                 self.dataset = read_dataset(self.data, accept=True, labels=self.labels)
@@ -126,38 +126,34 @@ class Session:
     def queue(self, window: str = "", name: str = "", draft: str = "") -> dict[str, Any]:
         """The scans in the order to label them, and all that changes while the page is open."""
         self.refresh()
-        # outside the lock, which storing strokes needs: it opens files
-        misplaced = {
-            one for one, case in self.cases().items() if self.files.is_misplaced(case, self.dims)
-        }
         with self.lock:
-            entries, cases = self.files.entries(), self.cases()
-            suggestions = self.predictions.suggestions
-            rows = []
-            for place, case in enumerate(cases.values()):
-                is_predicted = self.predictions.file(case.name).exists()
-                rank, reason = suggestions.get(case.name, (len(cases) + place, ""))
-                usable = case
-                if case.name in misplaced:
-                    usable, reason = replace(case, label=None), "its label is on another grid"
-                state = self.files.state(usable, entries, is_predicted=is_predicted)
-                is_open = ORDER[state] == 0
-                rows.append((ORDER[state], rank, place, case, state, reason if is_open else ""))
-            rows.sort(key=lambda row: row[:3])
             is_elsewhere = self.windows.touch(window, name)
             is_overtaken = bool(name) and self.is_overtaken(name, window, draft)
-            scans = [
-                {
-                    "name": case.name,
-                    "state": state,
-                    "reason": reason,
-                    "stamp": file_stamp(case.label),
-                    "picture": self.thumbnails.key(case),
-                    "has_draft": self.files.draft_file(case.name).exists(),
-                }
-                for _, _, _, case, state, reason in rows
-            ]
-        closed = {name, *misplaced}  # a misplaced label cannot be opened
+        # without the lock, which storing strokes needs: this looks at many files
+        entries, cases = self.files.entries(), self.cases()
+        suggestions, rows, closed = self.predictions.suggestions, [], {name}
+        for place, case in enumerate(cases.values()):
+            is_predicted = self.predictions.file(case.name).exists()
+            rank, reason = suggestions.get(case.name, (len(cases) + place, ""))
+            usable = case
+            if self.files.is_misplaced(case, self.dims):
+                usable, reason = replace(case, label=None), "its label is on another grid"
+                closed.add(case.name)  # it cannot be opened
+            state = self.files.state(usable, entries, is_predicted=is_predicted)
+            is_open = ORDER[state] == 0
+            rows.append((ORDER[state], rank, place, case, state, reason if is_open else ""))
+        rows.sort(key=lambda row: row[:3])
+        scans = [
+            {
+                "name": case.name,
+                "state": state,
+                "reason": reason,
+                "stamp": file_stamp(case.label),
+                "picture": self.thumbnails.key(case),
+                "has_draft": self.files.draft_file(case.name).exists(),
+            }
+            for _, _, _, case, state, reason in rows
+        ]
         ahead = [case for order, _, _, case, _, _ in rows if order == 0 and case.name not in closed]
         self.predictions.start(ahead[:PREDICT_AHEAD], self.dims)
         return {
@@ -284,8 +280,8 @@ class Session:
         force: bool = False,
     ) -> None:
         """Write the label of a scan; raises if another window or program has changed it."""
+        self.read_again()
         with self.lock:
-            self.read_again()
             case = self.case(name)
             is_overtaken = self.is_overtaken(name, window, draft)
             if (is_overtaken or stamp != file_stamp(case.label)) and not force:
