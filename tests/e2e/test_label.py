@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -618,6 +619,20 @@ def kept_strokes(page: Page) -> list[str]:
     return [name for _, name, _ in page.wait("window.kept && [window.kept]")[0]]
 
 
+def keep_strokes(page: Page, session: Session, name: str, body: bytes) -> None:
+    """Keep strokes in the browser as those of a closed window."""
+    record = {"folder": str(session.files.work.resolve()), "name": name, "window": "closed"}
+    record |= {"version": 1, "stamp": "", "draft": ""}
+    page.run(
+        "window.kept = null; indexedDB.open('segpl-label', 1).onsuccess = ({ target }) => {"
+        "const change = target.result.transaction('strokes', 'readwrite');"
+        f"const body = new Uint8Array({list(body)}).buffer;"
+        f"change.objectStore('strokes').put({{...{json.dumps(record)}, body}});"
+        "change.oncomplete = () => { window.kept = true; }}; 0"
+    )
+    page.wait("window.kept")
+
+
 @IN_BROWSER
 @pytest.mark.slow
 def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
@@ -674,6 +689,10 @@ def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
         monkeypatch.undo()
         show("u0")
         assert "unsaved strokes restored" in text(page, "start")
+        assert kept_strokes(page) == []
+        keep_strokes(page, session, "u1", gzip.compress(b"too short"))
+        show("u1")
+        assert "u1: strokes kept in this browser do not fit the scan" in text(page, "banner-text")
         assert kept_strokes(page) == []
     server.shutdown()
     server.server_close()

@@ -16,6 +16,10 @@ from segpl.labeling.class_table import Indices
 VIEW = "RAS"  # axes in the browser
 
 
+class MisfitError(InputError):
+    """A mask that does not fit the scan or its classes."""
+
+
 def view_shape(grid: Grid) -> tuple[int, ...]:
     return reorient_axes(grid.shape, grid.affine, VIEW)
 
@@ -60,13 +64,13 @@ def mask_from(grid: Grid, content: bytes, *, classes: int) -> Indices:
     """The inverse of `mask_bytes`."""
     shape = view_shape(grid)
     if len(content) != math.prod(shape):
-        raise InputError(
+        raise MisfitError(
             f"the mask has {len(content)} voxels, but the scan has {math.prod(shape)}. Reload "
             "the page."
         )
     values = np.frombuffer(content, np.uint8)
     if int(values.max(initial=0)) >= classes:
-        raise InputError("the mask contains a number without a class. Reload the page.")
+        raise MisfitError("the mask contains a number without a class. Reload the page.")
     turned = values.reshape(shape, order="F" if is_volume(grid) else "C")
     return np.ascontiguousarray(undo_reorient(turned[None], grid.affine, VIEW)[0])
 

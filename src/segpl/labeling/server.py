@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote
 
 from segpl.errors import MissingFileError, UserError
 from segpl.labeling.address import ADDRESS, FIRST_PORT, LAST_PORT, PORTS
-from segpl.labeling.browser_arrays import image_bytes, mask_bytes, overlay_bytes
+from segpl.labeling.browser_arrays import MisfitError, image_bytes, mask_bytes, overlay_bytes
 from segpl.labeling.session import Session, StaleLabelError
 
 HTTP_PORT = 80  # omitted by clients
@@ -102,6 +102,8 @@ class LabelRequest(BaseHTTPRequestHandler):
             self.send_problem(HTTPStatus.CONFLICT, str(error))
         except MissingFileError as error:
             self.send_problem(HTTPStatus.NOT_FOUND, str(error))
+        except MisfitError as error:
+            self.send_problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error))
         except UserError as error:
             self.send_problem(HTTPStatus.BAD_REQUEST, str(error))
         except (ConnectionError, TimeoutError):
@@ -204,9 +206,9 @@ class LabelRequest(BaseHTTPRequestHandler):
         try:
             content = reader.decompress(body, size + 1)
         except zlib.error as error:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask is not valid gzip") from error
+            raise MisfitError("the mask is not valid gzip. Reload the page.") from error
         if not reader.eof:
-            raise RefusedError(HTTPStatus.BAD_REQUEST, "the mask does not fit the scan")
+            raise MisfitError("the mask does not fit the scan. Reload the page.")
         return content
 
     def read_body(self, limit: int) -> bytes:

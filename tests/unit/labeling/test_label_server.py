@@ -303,8 +303,8 @@ def test_compressed_mask_is_accepted(client, root):
 )
 def test_mask_that_does_not_fit_is_refused(client, root, body, is_packed):
     headers = {"Content-Encoding": "gzip"} if is_packed else {}
-    assert client.ask("case/a/label", body, headers=headers)[0] == 400
-    assert client.ask("case/a/draft", body, headers=headers)[0] == 400
+    assert client.ask("case/a/label", body, headers=headers)[0] == 422
+    assert client.ask("case/a/draft", body, headers=headers)[0] == 422
     assert sorted(path.name for path in (root / "labels").iterdir()) == ["c.nii.gz"]
     assert not client.json("queue")["scans"][0]["has_draft"]
 

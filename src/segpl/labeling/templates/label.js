@@ -101,8 +101,12 @@ const sendRecord = async (key) => {
   const { body, ...record } = found;
   const { name, window, stamp, draft } = record;
   const answer = await postMask(ofCase(name, "draft"), body, { window, stamp, draft }).catch((error) => error);
-  if (answer.ok || answer.status === 409) await drop(record); // 409: the server keeps them in `versions`
-  return answer.ok ? "" : `${name}: ${answer.message}`;
+  // 409: the server keeps them in `versions`; 413, 422: too large for the scan, or do not fit it
+  if (answer.ok || [409, 413, 422].includes(answer.status)) await drop(record);
+  if (answer.ok) return "";
+  return [413, 422].includes(answer.status)
+    ? `${name}: strokes kept in this browser do not fit the scan, which has changed, and were discarded.`
+    : `${name}: ${answer.message}`;
 };
 
 // strokes are stored as a draft at once, and sent again until the server has them
