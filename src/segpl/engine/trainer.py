@@ -29,6 +29,7 @@ from segpl.engine.device import (
     COMPILE_MODES,
     PRECISIONS,
     autocast,
+    has_bfloat16,
     lacks_bfloat16,
     memory_format,
     peak_memory,
@@ -195,6 +196,13 @@ class Trainer:
             self.events = EventLog(self.folder.events, after=self.step)
         if settings.precision == "auto" and lacks_bfloat16(self.device) and processes.is_first:
             self.fall_back("the GPU does not support bfloat16, so training uses float32.")
+        emulates = settings.precision == "bfloat16" and not has_bfloat16(self.device)
+        if emulates and processes.is_first:
+            self.observer.on_warning(
+                "this device does not report fast bfloat16, so training may be many times slower "
+                "than in float32, and on a CPU its gradients may be wrong. Use "
+                "train.precision=float32."
+            )
         start, spent = time.perf_counter(), self.times.last("seconds")
         waited = self.times.last("waiting_seconds")
         number = 0  # of a signal to stop

@@ -188,8 +188,15 @@ def test_log_shows_the_learning_rate_of_its_last_step(tmp_path):
     assert [row["lr"] for row in logged(trainer)] == pytest.approx([0.075, 0.025])
 
 
-def test_step_runs_in_bfloat16_on_request(tmp_path):
-    assert trained(tmp_path, steps=3, precision="bfloat16").method.autocast == [True] * 3
+@pytest.mark.parametrize("has_amx", [False, True])
+def test_bfloat16_on_request_is_used_and_warned_about_where_it_is_emulated(
+    tmp_path, monkeypatch, has_amx
+):
+    monkeypatch.setattr("segpl.engine.device.has_amx", lambda: has_amx)
+    trainer = trained(tmp_path, steps=3, precision="bfloat16")
+    assert trainer.method.autocast == [True] * 3
+    words = ["train.precision=float32" in warning for warning in trainer.observer.warnings]
+    assert words == ([] if has_amx else [True])
 
 
 def test_step_runs_in_bfloat16_on_a_cpu_with_amx(tmp_path, monkeypatch):
