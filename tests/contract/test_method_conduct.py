@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
+from itertools import product
+
 import pytest
 import torch
 from marks import (
@@ -13,6 +17,9 @@ from marks import (
     take_first_step,
 )
 from tiny import SIDES, make_batch, total_of, trainable, without_onednn
+
+from segpl.errors import InputError
+from segpl.methods.base import METHODS
 
 
 @every_method
@@ -95,6 +102,16 @@ def test_terms_and_gradients_are_finite_float32_under_bfloat16(name):
         if parameter.requires_grad:
             assert parameter.grad is not None, f"{key} is never trained"
             assert parameter.grad.isfinite().all(), key
+
+
+@every_method
+def test_every_number_in_the_settings_is_checked(name):
+    """By the class that declares it or by its bases, before anything is built."""
+    kind = METHODS.get(name).Settings
+    numbers = [one.name for one in fields(kind) if type(one.default) in (int, float)]
+    for setting, value in product(numbers, (-1.0, math.nan, math.inf)):
+        with pytest.raises(InputError, match=rf"method\.{setting} is {value}: "):
+            kind(**{setting: value})
 
 
 @every_method

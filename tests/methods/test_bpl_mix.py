@@ -12,7 +12,6 @@ from mutations import Mutation
 from tiny import build, make_batch, moved, slope_method, total_of, trainable
 from torch import Tensor
 
-from segpl.errors import InputError
 from segpl.losses import LOSSES, targets_of
 from segpl.methods.base import Method
 from segpl.methods.bpl_mix import BPLMix
@@ -299,11 +298,6 @@ def test_ema_horizon_is_a_fraction_of_the_steps(steps, expected):
     assert method.network.body.slope.item() == 1
 
 
-def test_teacher_predicts_by_default():
-    method = slopes()
-    assert method.predictors() == [method.teacher]
-
-
 @pytest.mark.parametrize(("rule", "selects"), [("binarize", False), ("marginal-select", True)])
 @torch.no_grad()
 def test_threshold_in_prediction_belongs_to_the_teacher(rule, selects):
@@ -315,23 +309,6 @@ def test_threshold_in_prediction_belongs_to_the_teacher(rule, selects):
     assert torch.equal(found.probability, (2 * image).sigmoid())
     assert torch.equal(found.threshold.mean, alone.threshold.mean)
     assert found.selects == selects
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("alpha", -0.1),
-        ("ramp_end", float("nan")),
-        ("memory", 1.5),
-        ("operations", -1),
-        ("magnitude", 1.1),
-        ("paste", 1.5),
-        ("paste", -0.1),
-    ],
-)
-def test_invalid_setting_is_rejected(setting, value):
-    with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):
-        slopes(**{setting: value})
 
 
 def constant(numbers: list[int]) -> TrainingCrops:
@@ -484,13 +461,5 @@ MUTATIONS = [
         "= self.weight[index][inside]",
         "test_every_voxel_keeps_label_and_weight_of_its_origin",
         file="views/mixing.py",
-    ),
-    Mutation(
-        "lets the M-step train the threshold",
-        "target, weight = pseudo.target.detach(), weight.detach()",
-        "target = pseudo.target",
-        "test_m_step_trains_the_student_and_neither_threshold_nor_teacher",
-        {"rule": "marginal"},
-        file="methods/latent_threshold.py",
     ),
 ]

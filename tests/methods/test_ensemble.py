@@ -9,7 +9,6 @@ from method_case import MethodCase
 from mutations import Mutation
 from tiny import build, build_with, make_batch, table_network, total_of
 
-from segpl.errors import InputError
 from segpl.losses import cross_entropy, supervised_loss
 from segpl.methods.base import Method
 
@@ -68,11 +67,6 @@ def test_prediction_is_the_mean_probability_of_all_members():
     image = make_batch(2).labeled.image
     expected = (table(0).sigmoid() + table(1).sigmoid() + table(2).sigmoid()) / 3
     assert torch.allclose(with_tables(3).predict(image), expected)
-
-
-def test_ensemble_without_members_is_rejected():
-    with pytest.raises(InputError, match=r"method\.members is 0: it must be 1 or more"):
-        build("ensemble", 2, settings={"members": 0})
 
 
 MUTATIONS = [

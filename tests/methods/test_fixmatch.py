@@ -13,12 +13,10 @@ from tiny import (
     make_batch,
     moved,
     table_network,
-    total_of,
     trainable,
 )
 from torch import Tensor, nn
 
-from segpl.errors import InputError
 from segpl.losses import LOSSES
 from segpl.methods.base import Method
 from segpl.networks.network import Network
@@ -286,12 +284,6 @@ def test_pseudo_labels_wait_until_the_network_has_learned(progress, weight):
     assert term.weight == pytest.approx(weight)
 
 
-def test_averaged_weights_predict_by_default():
-    averaged, current = echoing(), echoing(predict_by="student")
-    assert averaged.predictors() == [averaged.teacher]
-    assert current.predictors() == [current.network]
-
-
 def test_averaged_weights_do_not_label():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
@@ -306,40 +298,6 @@ def test_average_spans_a_tenth_of_the_steps_and_at_most_a_thousand(steps, expect
     nn.init.constant_(method.teacher.body.factor, 2.0)
     method.after_update(steps)
     assert method.teacher.body.factor.item() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("sides", [(16, 8), (16, 4, 4)])
-def test_patches_of_unequal_sides_can_be_trained_on(sides):
-    dims = len(sides)
-    strides = (tuple(2 if side > 4 else 1 for side in sides),)
-    method = build(
-        "fixmatch",
-        dims,
-        patch=sides,
-        strides=strides,
-        settings={"confidence": 0.5, "operations": 6},
-    )
-    output = method.step(make_batch(dims, patch=sides), 1.0)
-    assert total_of(output).isfinite()
-    assert moved(output.terms["pseudo"].value, trainable(method))
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("confidence", 0.4),
-        ("confidence", 1.1),
-        ("confidence", float("nan")),
-        ("magnitude", 1.5),
-        ("noise", -0.1),
-        ("operations", 0),
-        ("alpha", -1.0),
-        ("decay", 1.1),
-    ],
-)
-def test_invalid_setting_is_rejected(setting, value):
-    with pytest.raises(InputError, match=rf"method\.{setting} is .*: it must be"):
-        build("fixmatch", 2, settings={setting: value})
 
 
 STRONG = "methods/strong_view.py"
@@ -406,13 +364,6 @@ MUTATIONS = [
         "alpha: float = 1.0; ramp_begin: float = 0.0",
         "test_pseudo_labels_wait_until_the_network_has_learned",
         {"progress": 0.3, "weight": 0},
-    ),
-    Mutation(
-        "predicts with the current weights",
-        "return [self.teacher if self.settings.predict_by",
-        "return [self.network if self.settings.predict_by",
-        "test_averaged_weights_predict_by_default",
-        file="methods/teacher.py",
     ),
     Mutation(
         "counts voxels from outside the crop",

@@ -6,7 +6,6 @@ from method_case import MethodCase
 from mutations import Mutation
 from tiny import build, build_with, make_batch, table_network
 
-from segpl.errors import InputError
 from segpl.losses import dice_loss
 from segpl.methods.base import forward_together
 
@@ -62,11 +61,6 @@ def test_one_forward_pass_gives_what_two_passes_give():
         alone = method.network(image)
         torch.testing.assert_close(together.logits, alone.logits, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(together.features, alone.features, atol=1e-4, rtol=1e-4)
-
-
-def test_threshold_outside_0_and_1_is_rejected():
-    with pytest.raises(InputError, match=r"method\.threshold is 1\.2: it must be from 0 to 1"):
-        build("segpl", 2, settings={"threshold": 1.2})
 
 
 BASE = "methods/base.py"

@@ -6,8 +6,6 @@ from method_case import MethodCase
 from mutations import Mutation
 from tiny import build, build_with, make_batch, moved, table_network, trainable
 
-from segpl.errors import InputError
-
 CASE = MethodCase(
     curve={
         "supervised": [0.651400, 0.620799],
@@ -77,15 +75,6 @@ def test_prediction_uses_the_head():
     found = method.predict_threshold(image)
     assert found.threshold.mean.item() == pytest.approx(0.8, abs=0.05)
     assert not found.selects
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("prior_std", 0.0), ("prior_std", float("nan")), ("prior_mean", 7.0)],
-)
-def test_invalid_setting_is_rejected(setting, value):
-    with pytest.raises(InputError, match=f"method.{setting} is"):
-        build("segpl-vi", 2, settings={setting: value})
 
 
 MUTATIONS = [

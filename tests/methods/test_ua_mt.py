@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,7 +10,6 @@ from mutations import Mutation
 from tiny import build, build_with, make_batch, moved, slope_method, table_network, trainable
 from torch import Tensor
 
-from segpl.errors import InputError, UnknownNameError
 from segpl.networks.network import NetworkSettings
 from segpl.settings import resolve
 from segpl.types import Batch, Labeled, Unlabeled
@@ -140,14 +138,6 @@ def test_target_comes_from_the_first_pass_alone():
     assert torch.allclose(target, (2 * method.teacher.body.seen[0]).sigmoid())
 
 
-def test_labels_send_no_gradient_to_the_image():
-    batch = make_batch(2)
-    tracked = Unlabeled(batch.unlabeled.image.clone().requires_grad_())
-    pseudo = build("ua-mt", 2).step(replace(batch, unlabeled=tracked), 1.0).pseudo[0]
-    assert not pseudo.target.requires_grad
-    assert not pseudo.weight.requires_grad
-
-
 def test_teacher_uses_dropout_for_the_uncertainty_but_not_for_the_target():
     method = slopes()
     method.step(make_batch(2), 1.0)
@@ -175,26 +165,6 @@ def test_teacher_is_in_evaluation_mode_after_a_step():
         method.step(make_batch(2), 1.0)
     assert not any(module.training for module in method.teacher.modules())
     assert all(module.training for module in method.network.modules())
-
-
-def test_student_predicts_by_default():
-    student, teacher = slopes(), slopes(predict_by="teacher")
-    assert student.predictors() == [student.network]
-    assert teacher.predictors() == [teacher.teacher]
-
-
-def test_unknown_predictor_is_rejected_with_a_suggestion():
-    with pytest.raises(UnknownNameError, match=r"predict_by named 'pupil'\. .*Known: .*student"):
-        slopes(predict_by="pupil")
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("draws", 0), ("entropy_share", 1.5), ("noise", -1.0), ("decay", -0.1), ("alpha", -1.0)],
-)
-def test_invalid_setting_is_rejected(setting, value):
-    with pytest.raises(InputError, match=rf"method\.{setting} is {value}: it must be"):
-        slopes(**{setting: value})
 
 
 TEACHER = "methods/teacher.py"

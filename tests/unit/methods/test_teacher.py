@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 from mutations import Mutation
-from tiny import BATCH_NORM, shape_for
+from tiny import BATCH_NORM, shape_for, slope_method
 from torch import nn
 
-from segpl.methods.teacher import make_teacher, update_teacher, with_dropout
+from segpl.errors import UnknownNameError
+from segpl.methods.teacher import TeacherSettings, make_teacher, update_teacher, with_dropout
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings
 
@@ -115,7 +116,38 @@ def test_active_dropout_stays_active():
     assert all(module.training for module in student.modules())
 
 
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("mean-teacher", "teacher"),
+        ("fixmatch", "teacher"),
+        ("bpl-mix", "teacher"),
+        ("ua-mt", "student"),  # as in the authors' code
+    ],
+)
+def test_the_selected_network_predicts(name, default):
+    expected = {"student": (-image()).sigmoid(), "teacher": (2 * image()).sigmoid()}
+    for who in expected:
+        method = slope_method(name, -1.0, 2.0, predict_by=who).eval()
+        assert torch.equal(method.predict(image()), expected[who])
+    method = slope_method(name, -1.0, 2.0).eval()
+    assert torch.equal(method.predict(image()), expected[default])
+
+
+def test_unknown_predictor_is_rejected_with_a_suggestion():
+    with pytest.raises(UnknownNameError, match=r"predict_by named 'teach'\. Did you mean 'teacher"):
+        TeacherSettings(predict_by="teach")
+
+
 MUTATIONS = [
+    Mutation(
+        "predicts with the other network",
+        'self.settings.predict_by == "teacher"',
+        'self.settings.predict_by == "student"',
+        "test_the_selected_network_predicts",
+        {"name": "mean-teacher", "default": "teacher"},
+        file="methods/teacher.py",
+    ),
     Mutation(
         "averages without warm-up",
         "    decay = min(1 - 1 / (steps + 1), decay)\n",
