@@ -12,6 +12,7 @@ from tiny import (
     build_with,
     make_batch,
     moved,
+    slope_method,
     table_network,
     trainable,
 )
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 
 from segpl.losses import LOSSES
 from segpl.methods.base import Method
-from segpl.networks.network import Network
 from segpl.types import Batch, Unlabeled
 from segpl.views.randaugment import ViewRecipe, draw_recipe, strong_view
 
@@ -34,27 +34,9 @@ CASE = MethodCase(
 STILL = {"geometry": False, "loss": "cross-entropy"}
 
 
-class Echo(nn.Module):
-    """A network body whose logits are proportional to the image; it records its inputs."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(factor))
-        self.shown: list[Tensor] = []
-        self.modes: list[tuple[bool, bool]] = []
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        self.shown.append(image.detach())
-        self.modes.append((self.training, torch.is_grad_enabled()))
-        logits = self.factor * image
-        return logits, image, image
-
-
-def echoing(factor: float = 50.0, **settings: object) -> Method:
-    def network() -> Network:
-        return Network(Echo(factor), dims=2, outputs=1, features=1, trunk=1)
-
-    return build_with("fixmatch", network, settings=settings)
+def echoing(slope: float = 50.0, **settings: object) -> Method:
+    """A method whose logits are proportional to the image."""
+    return slope_method("fixmatch", slope, **settings)
 
 
 def blocks(images: int = 8, side: int = 16) -> Unlabeled:
@@ -153,7 +135,7 @@ def test_weak_view_is_a_noisy_image():
     method = echoing(noise=0.2)
     batch = batch_of(blocks(images=16))
     method.step(batch, 1.0)
-    change = method.network.body.shown[0] - batch.unlabeled.image
+    change = method.network.body.seen[0] - batch.unlabeled.image
     assert change.std().item() == pytest.approx(0.2, rel=0.05)
 
 
@@ -162,7 +144,7 @@ def test_labels_come_from_the_weak_view():
     method = echoing(geometry=False, magnitude=1.0, operations=6)
     batch = batch_of(blocks())
     (pseudo,) = method.step(batch, 1.0).pseudo
-    weak, strong = method.network.body.shown
+    weak, strong = method.network.body.seen
     assert torch.equal(pseudo.target, (weak > 0).float())
     assert not torch.equal(pseudo.target, (strong[2:] > 0).float())
 
@@ -171,7 +153,7 @@ def test_student_sees_plain_labeled_and_augmented_unlabeled_images():
     method = echoing()
     batch = batch_of(blocks())
     method.step(batch, 1.0)
-    both = method.network.body.shown[1]
+    both = method.network.body.seen[1]
     assert torch.equal(both[:2], batch.labeled.image)
     assert (both[2:] - batch.unlabeled.image).abs().mean() > 0.1
 
@@ -184,7 +166,7 @@ def test_strong_view_applies_the_drawn_recipes():
     image, generator = batch.unlabeled.image, torch.Generator().manual_seed(0)
     torch.randn(image.shape, generator=generator)
     expected, _ = strong_view(image, image, recipes_for(batch, operations=3), generator)
-    assert torch.equal(method.network.body.shown[1][2:], expected)
+    assert torch.equal(method.network.body.seen[1][2:], expected)
 
 
 def test_labels_are_transformed_with_the_image():
@@ -192,7 +174,7 @@ def test_labels_are_transformed_with_the_image():
     method = echoing(noise=0.0)
     batch = batch_of(blocks(images=16))
     (pseudo,) = method.step(batch, 1.0).pseudo
-    bright = method.network.body.shown[1][2:] > 0
+    bright = method.network.body.seen[1][2:] > 0
     agrees = ((bright == (pseudo.target > 0)) * pseudo.weight).sum() / pseudo.weight.sum()
     stays = (pseudo.target == (batch.unlabeled.image > 0)).flatten(1).all(1)
     assert agrees > 0.95
@@ -233,11 +215,11 @@ def test_padding_does_not_count_and_stays_in_place():
     _, there = strong_view(image, mask, recipes_for(batch), batch.generator)
     assert not torch.equal(there, mask)
     assert torch.equal(output.pseudo[0].weight, there * mask)
-    assert method.network.body.shown[1][2:][mask == 0].eq(5).all()
+    assert method.network.body.seen[1][2:][mask == 0].eq(5).all()
     assert output.monitors["kept"] == 1
 
 
-def test_weak_view_is_labeled_in_evaluation_mode_without_gradient():
+def test_weak_view_is_labeled_in_evaluation_mode():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
     assert method.network.body.modes == [(False, False), (True, True)]
@@ -287,17 +269,16 @@ def test_pseudo_labels_wait_until_the_network_has_learned(progress, weight):
 def test_averaged_weights_do_not_label():
     method = echoing()
     method.step(batch_of(blocks()), 1.0)
-    assert len(method.network.body.shown) == 2
-    assert not method.teacher.body.shown
+    assert len(method.network.body.seen) == 2
+    assert not method.teacher.body.seen
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(40, 1.8), (10**6, 1.999)])
 def test_average_spans_a_tenth_of_the_steps_and_at_most_a_thousand(steps, expected):
     """By hand: decay 1 - 1 / (n / 10 + 1), at most 0.999; the average moves from 2 toward 1."""
-    method = echoing(1.0)
-    nn.init.constant_(method.teacher.body.factor, 2.0)
+    method = slope_method("fixmatch", 1.0, 2.0)
     method.after_update(steps)
-    assert method.teacher.body.factor.item() == pytest.approx(expected)
+    assert method.teacher.body.slope.item() == pytest.approx(expected)
 
 
 STRONG = "methods/strong_view.py"
@@ -336,7 +317,7 @@ MUTATIONS = [
         "labels the weak view in training mode",
         "eval_logits(self.network, weak).sigmoid()",
         "self.network(weak).logits.sigmoid()",
-        "test_weak_view_is_labeled_in_evaluation_mode_without_gradient",
+        "test_weak_view_is_labeled_in_evaluation_mode",
     ),
     Mutation(
         "lets the averaged weights label",
