@@ -80,9 +80,7 @@ def scope_total(quantity: Tensor, scope: str) -> Tensor:
 
 
 @torch.no_grad()
-def sums_above(
-    probability: Tensor, *quantities: Tensor, scope: str, points: int = GRID_POINTS
-) -> tuple[Tensor, ...]:
+def sums_above(probability: Tensor, *quantities: Tensor, scope: str) -> tuple[Tensor, ...]:
     r"""Sum each quantity $a$ in [0, 1] over the voxels above every threshold of the grid.
 
     $$A(T_i) = \sum_{v : p_v > T_i} a_v$$
@@ -94,19 +92,18 @@ def sums_above(
     probability = probability.float()
     images, channels = probability.shape[:2]
     groups = (images if per_image else 1, channels if per_class else 1)
-    cells = groups[0] * groups[1] * (points + 1)
+    own = GRID_POINTS + 1  # cells of a group
+    cells = groups[0] * groups[1] * own
 
-    first = torch.arange(
-        0, cells, points + 1, device=probability.device
-    )  # first cell of each group
-    cell = count_thresholds_below(probability, points)  # (B, K, *S)
+    first = torch.arange(0, cells, own, device=probability.device)  # cell of each group
+    cell = count_thresholds_below(probability, GRID_POINTS)  # (B, K, *S)
     cell += first.view(*groups, *[1] * (probability.dim() - 2))
     copies = histogram_copies(probability.device, probability.numel(), cells)
     address = private_addresses(cell, copies)
 
     def above(quantity: Tensor) -> Tensor:
         expanded = quantity.float().expand_as(probability)  # (B, K, *S)
-        sums = sums_at_addresses(expanded, address, cells, copies).view(*groups, points + 1)
+        sums = sums_at_addresses(expanded, address, cells, copies).view(*groups, own)
         # cell c lies above T_0 ... T_(c-1), cell 0 above none
         return sums[..., 1:].flip(-1).cumsum(-1).flip(-1).to(torch.float32) * UNIT  # (b, k, G)
 
