@@ -58,12 +58,9 @@ class CollapseWatch:
     shares are back in range, and reports both changes.
     """
 
-    def __init__(
-        self, steps: int, expected: Mapping[str, float] | None = None, guard: str = "warn"
-    ) -> None:
+    def __init__(self, steps: int, expected: Mapping[str, float], guard: str = "warn") -> None:
         self.first = WARMUP * steps
-        # share of each foreground class in the labeled scans, in channel order; labeled crops show
-        # more foreground than the scans and only serve as reference if this is unknown
+        # share of each foreground class in the labeled scans, in channel order; empty: no check
         self.expected = expected
         self.guard = guard
         self.lines: dict[str, int] = {}  # consecutive lines out of range, by column
@@ -80,12 +77,11 @@ class CollapseWatch:
 
     def shares(self, row: Mapping[str, float]) -> list[Share]:
         """All foreground first, then each class that the log and the labeled scans have."""
-        column, by_class = "pseudo_foreground", self.expected or {}
-        labeled = row.get("labeled_foreground") if self.expected is None else sum(by_class.values())
-        if column not in row or labeled is None:
+        column = "pseudo_foreground"
+        if column not in row or not self.expected:
             return []
-        found = [Share(column, None, row[column], labeled)]
-        for number, (name, share) in enumerate(by_class.items(), start=1):
+        found = [Share(column, None, row[column], sum(self.expected.values()))]
+        for number, (name, share) in enumerate(self.expected.items(), start=1):
             if share and f"{column}_{number}" in row:
                 found.append(Share(f"{column}_{number}", name, row[f"{column}_{number}"], share))
         return found

@@ -121,7 +121,7 @@ class Trainer:
         folder: RunFolder,
         observer: TrainingDisplay,
         validate: Callable[[int], float] | None = None,
-        # fraction of voxels of each foreground class in the labeled scans, if known
+        # fraction of voxels of each foreground class in the labeled scans, to detect a collapse
         foreground: Mapping[str, float] | None = None,
         processes: Processes = ALONE,
     ) -> None:
@@ -189,7 +189,7 @@ class Trainer:
         settings, processes, meter, begin = self.settings, self.processes, Meter(), self.step
         if "meter" in self.facts:
             meter.restore(self.facts.pop("meter"), self.device)
-        collapse = CollapseWatch(settings.steps, self.foreground, settings.guard)
+        collapse = CollapseWatch(settings.steps, self.foreground or {}, settings.guard)
         if "guard" in self.facts:
             collapse.restore(self.facts["guard"])
         if settings.track and processes.is_first:

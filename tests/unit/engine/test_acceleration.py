@@ -9,14 +9,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import test_trainer
 import torch
+from test_trainer import Ones
 from tiny import build, make_batch, trainable
 from torch import Tensor, nn
 
 from segpl.engine.acceleration import AcceleratedNetworks
-from segpl.engine.folder import RunFolder
 from segpl.engine.step import take_step
-from segpl.engine.trainer import Trainer, TrainSettings
+from segpl.engine.trainer import Trainer
 from segpl.methods.base import Method
 from segpl.networks.fused import is_compiler_error
 from segpl.networks.graphs import CaptureError, GraphMemory
@@ -53,10 +54,8 @@ class Counting(Method):
         return StepOutput({"supervised": Term(level**2)}, {"batches": self.batches.clone()})
 
 
-class Crops:
-    device = torch.device("cpu")
-    hidden = ()
-    is_resident = True
+class Crops(Ones):
+    """Each batch is brighter than the one before."""
 
     def batch(self, step: int) -> Batch:
         image = torch.full((1, 1, 4, 4), float(step + 1))
@@ -64,22 +63,9 @@ class Crops:
         return Batch(Labeled(image, label), Unlabeled(image), torch.Generator().manual_seed(step))
 
 
-class Listener:
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def on_log(self, step, row) -> None: ...
-
-    def on_step(self, step) -> None: ...
-
-    def on_warning(self, message) -> None:
-        self.warnings.append(message)
-
-
 def trainer_in(folder: Path, **settings) -> Trainer:
-    folder.mkdir()
-    chosen = TrainSettings(**{"steps": 4, "lr": 0.1, "log_every": 1, **settings})
-    return Trainer(Counting(), Crops(), chosen, RunFolder(folder), Listener())
+    chosen = {"steps": 4, "lr": 0.1, "precision": "auto", **settings}
+    return test_trainer.trainer_in(folder, Counting(), sampler=Crops(), **chosen)
 
 
 def compile_with(backend):

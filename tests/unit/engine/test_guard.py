@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
+import test_trainer
 import torch
-from test_trainer import Listener, Ones, Recorder
+from test_trainer import Ones, Recorder
 
 from segpl.engine.checkpoint import read_checkpoint
-from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer, TrainSettings
 from segpl.errors import UnknownNameError
 from segpl.types import Batch, StepOutput, Term
@@ -27,19 +27,14 @@ class Losing(Recorder):
         share = 0.0 if round(progress * 20) in LOST else 0.1
         return StepOutput(
             {"supervised": Term(level**2), "pseudo": Term(-3 * level, 2.0)},
-            {"pseudo_foreground": torch.tensor(share), "labeled_foreground": torch.tensor(0.1)},
+            {"pseudo_foreground": torch.tensor(share)},
         )
 
 
 def trainer_in(folder: Path, guard: str, *, dies_at: int | None = None, every: int = 5) -> Trainer:
-    folder.mkdir(exist_ok=True)
-    settings = TrainSettings(
-        steps=20, lr=0.01, log_every=1, checkpoint_every=every, guard=guard, compile="off"
-    )
-    # validates as well, so that the checkpoint stores both facts
-    return Trainer(
-        Losing(), Ones(dies_at), settings, RunFolder(folder), Listener(), lambda step: step / 20
-    )
+    """Validates as well, so that the checkpoint stores both facts."""
+    settings = {"guard": guard, "checkpoint_every": every, "validate": lambda step: step / 20}
+    return test_trainer.trainer_in(folder, Losing(), sampler=Ones(dies_at), **settings)
 
 
 def weights_in_the_log(trainer: Trainer) -> list[float]:

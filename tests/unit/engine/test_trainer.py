@@ -45,7 +45,7 @@ def curve(level: Tensor) -> StepOutput:
 def collapse(level: Tensor) -> StepOutput:
     return StepOutput(
         {"supervised": Term(level), "pseudo": Term(level, 0.1)},
-        {"pseudo_foreground": torch.tensor(0.0), "labeled_foreground": torch.tensor(0.1)},
+        {"pseudo_foreground": torch.tensor(0.0)},
     )
 
 
@@ -143,6 +143,7 @@ def trainer_in(folder: Path, method=None, *, sampler=None, validate=None, **sett
         RunFolder(folder),
         Listener(),
         validate,
+        foreground={"organ": 0.1},
     )
 
 
