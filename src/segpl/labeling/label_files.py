@@ -46,10 +46,8 @@ from segpl.predict.writers import NIFTI, output_name, write_labels
 WORK = ".segpl"
 LONGEST_FILE_NAME = 150  # characters; file systems allow 255 bytes, with a suffix
 DAMAGED = (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error)  # of `np.load`
-LABELED, CORRECTED, SKIPPED, PREDICTED, UNLABELED_STATE = (
-    *("labeled", "corrected", "skipped"),
-    *("predicted", "unlabeled"),
-)
+LABELED, CORRECTED, SKIPPED = "labeled", "corrected", "skipped"  # states of scans
+PREDICTED, UNLABELED_STATE = "predicted", "unlabeled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +123,8 @@ class LabelFiles:
         self.folder = folder
         self.classes = classes
         self.work = (folder or dataset.root) / WORK
-        # case -> stamps of its label and its image, and whether the label is misplaced
-        self.misplaced: dict[str, tuple[str, bool]] = {}
+        # case and stamps of its label and its image -> whether the label is misplaced
+        self.misplaced: dict[tuple[str, str, str], bool] = {}
         self.require_places(dataset)
 
     def require_places(self, dataset: Dataset) -> None:
@@ -169,14 +167,14 @@ class LabelFiles:
         """Whether a label is on another grid than its image, according to their headers."""
         if case.label is None or case.segments is not None or is_series(case.images):
             return False
-        stamp = f"{file_stamp(case.label)} {file_stamp(case.images[0])}"
-        if self.misplaced.get(case.name, ("", False))[0] != stamp:
+        key = case.name, file_stamp(case.label), file_stamp(case.images[0])
+        if key not in self.misplaced:
             found = False
             with suppress(UserError):  # reported when the scan is opened
                 label, image = (read_grid(one, dims)[0] for one in (case.label, case.images[0]))
                 found = bool(grid_difference(label, image)) and axis_turns(label, image) is None
-            self.misplaced[case.name] = stamp, found
-        return self.misplaced[case.name][1]
+            self.misplaced[key] = found
+        return self.misplaced[key]
 
     def save(
         self, dataset: Dataset, case: Case, indices: Indices, grid: Grid, *, state: str

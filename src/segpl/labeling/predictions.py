@@ -70,7 +70,7 @@ class Predictions:
         self.tried: set[tuple[str, str]] = set()  # cases and weights, in the background
         # an opened scan waits for one scan of the ranking, not for all of them
         self.network = FairLock()
-        self.writing = threading.Lock()  # a preview must not replace a prediction
+        self.writing = threading.RLock()  # a preview must not replace a prediction
         self.latest: tuple[Run, Inference] | None = None  # round, and how it predicts
         self.loaded = ""  # stamp of its weights
 
@@ -113,23 +113,19 @@ class Predictions:
 
     def store(self, name: str, indices: Indices, uncertainty: Indices, weights: str) -> None:
         with self.writing:
-            self.write(name, indices, uncertainty, weights)
-
-    def write(self, name: str, indices: Indices, uncertainty: Indices, weights: str) -> None:
-        """Like `store`, for a caller that holds `writing`."""
-        write_atomically(
-            self.file(name),
-            lambda path: np.savez_compressed(
-                path, indices=indices, uncertainty=uncertainty, weights=weights
-            ),
-        )
+            write_atomically(
+                self.file(name),
+                lambda path: np.savez_compressed(
+                    path, indices=indices, uncertainty=uncertainty, weights=weights
+                ),
+            )
 
     def store_preview(self, name: str, labels: NDArray[Any]) -> None:
         """Store a mask of the ranking until the scan is opened; without weights, see `stored`."""
         indices = self.classes.indices(labels, f"the prediction of {name}")
         with self.writing:
             if self.stored(name, labels.shape, self.weights) is None:
-                self.write(name, indices, np.zeros_like(indices), "")
+                self.store(name, indices, np.zeros_like(indices), "")
 
     def load(self) -> tuple[Run, Inference]:
         """The latest trained round, and how it predicts; the caller holds `network`."""

@@ -158,18 +158,12 @@ def rank_randomly(pool: ScanPool, number: int, rng: np.random.Generator) -> Iter
         among = [scan for scan in left if chosen is None or _has(scan, chosen)]
         scan = among[rng.integers(len(among))]
         left.remove(scan)
-        where = (
-            "scans without foreground" if chosen is None else f"scans with {_name(pool, chosen)}"
-        )
-        yield Suggestion(scan.case, 0.0, f"chosen at random among {where}")
+        where = "without foreground" if chosen is None else f"with {pool.classes[chosen]}"
+        yield Suggestion(scan.case, 0.0, f"chosen at random among scans {where}")
 
 
 def _has(scan: ScanMeasures, number: int) -> bool:
     return scan.class_entropy[number] is not None
-
-
-def _name(pool: ScanPool, number: int) -> str:
-    return pool.classes[number]
 
 
 def rank_by_entropy(pool: ScanPool, number: int, rng: np.random.Generator) -> Iterator[Suggestion]:
@@ -215,7 +209,7 @@ def _turns(columns: Sequence[int]) -> Iterator[int]:
 def _entropy_reason(pool: ScanPool, values: Measures, index: int, column: int) -> str:
     if (ratio := relative(values, index)) < RAISED:
         return "picked at random, for variety"
-    about = f" about {_name(pool, column - 1)}" if column else ""
+    about = f" about {pool.classes[column - 1]}" if column else ""
     return f"uncertain{about} ({ratio:.1f} times the median entropy)"
 
 

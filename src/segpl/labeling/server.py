@@ -158,9 +158,8 @@ class LabelRequest(BaseHTTPRequestHandler):
                     raise RefusedError(HTTPStatus.NOT_FOUND, "the mask is not a prediction")
                 self.send_content(overlay_bytes(scan.grid, scan.uncertainty))
             case ["case", name, "thumbnail"]:
-                picture = session.thumbnail(
-                    name
-                )  # None while another one is drawn; the page asks again
+                picture = session.thumbnail(name)
+                # while another one is drawn; the page asks again
                 status = HTTPStatus.NO_CONTENT if picture is None else HTTPStatus.OK
                 self.send_content(picture or b"", "image/jpeg", status)
             case _:
