@@ -59,9 +59,7 @@ CHECKPOINT_SECONDS = 60.0  # between checkpoints if `checkpoint_every` is 0
 class TrainSettings:
     steps: int = 2000  # optimizer steps; if unset, `segpl train` fits them to `--time`
     lr: float = 0.0  # initial learning rate; 0: from the plan
-    lr_decay: float = (
-        0.9  # power of the polynomial learning rate decay; 0: constant, as in the paper
-    )
+    lr_decay: float = 0.9  # power of the polynomial decay of lr; 0: constant, as in the paper
     batch: int = 0  # labeled crops per step; 0: from the plan
     ratio: int = 2  # unlabeled crops per labeled crop
     foreground: float = 0.33  # fraction of labeled crops centered on foreground

@@ -33,9 +33,8 @@ class Categorical(Distribution):
 
     @property
     def _values(self) -> Tensor:
-        return threshold_grid(self.logits.shape[-1], self.logits.device).to(
-            self.logits.dtype
-        )  # (G,)
+        logits = self.logits
+        return threshold_grid(logits.shape[-1], logits.device).to(logits.dtype)  # (G,)
 
     @property
     def mean(self) -> Tensor:

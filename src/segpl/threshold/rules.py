@@ -94,6 +94,4 @@ RULES: dict[str, Rule] = {
 }
 DATA_DRIVEN_RULES = frozenset({"marginal", "marginal-select"})  # the data train the threshold
 SOFT_RULES = frozenset({"marginal"})  # targets between 0 and 1
-SELECTING_RULES = frozenset(
-    {"select", "marginal-select"}
-)  # the threshold decides which voxels count
+SELECTING_RULES = frozenset({"select", "marginal-select"})  # choose which voxels count
