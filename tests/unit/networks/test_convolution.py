@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from segpl.networks import convolution
 from segpl.networks.convolution import (
     CONVOLUTIONS,
-    ConvTranspose2d,
+    UPSAMPLERS,
     convolve,
     is_slow,
     keeps_size,
@@ -92,14 +92,25 @@ def results_by_machine(layer, image, monkeypatch) -> list[tuple[torch.Tensor, ..
     return results
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("few", [0, 48])
+@pytest.mark.parametrize("is_contiguous", [False, True])
+@pytest.mark.parametrize(
+    ("sides", "few"), [((6, 8), 0), ((6, 8), 48), ((3, 5, 4), 0), ((3, 5, 4), 60)]
+)
 @pytest.mark.parametrize("options", [{}, {"stride": 2}, {"bias": True}, {"up": True}], ids=str)
-def test_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, layout, monkeypatch):
+def test_layers_and_their_gradients_on_arm_are_those_of_torch(
+    options, sides, few, is_contiguous, monkeypatch
+):
     monkeypatch.setattr(convolution, "FEW_PIXELS", few)
-    layer = ConvTranspose2d(2, 8, 2, stride=2) if "up" in options else layer_of(**options)
-    layer = layer.double().to(memory_format=torch.channels_last)
-    image = random_values(2, 2, 6, 8).contiguous(memory_format=layout).requires_grad_()
+    monkeypatch.setattr(convolution, "FEW_VOXELS", few)
+    dims = len(sides)
+    layer = (
+        UPSAMPLERS[dims](2, 8, 2, stride=2)
+        if "up" in options
+        else layer_of(kernel=(3,) * dims, **options)
+    )
+    layer = layer.double().to(memory_format=LAYOUTS[dims])
+    image = random_values(2, 2, *sides)
+    image = (image.contiguous() if is_contiguous else image).requires_grad_()
     on_arm, elsewhere = results_by_machine(layer, image, monkeypatch)
     assert all(torch.allclose(*pair) for pair in zip(on_arm, elsewhere, strict=True))
 
@@ -110,17 +121,6 @@ def test_contiguous_weights_and_autocast_are_left_to_torch():
     assert not is_slow(layer_of().to(memory_format=torch.contiguous_format), image)
     with torch.autocast("cpu", torch.bfloat16):
         assert not is_slow(layer_of(), image)
-
-
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
-@pytest.mark.parametrize("few", [0, 100])
-@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"bias": True}], ids=str)
-def test_3d_layers_and_their_gradients_on_arm_are_those_of_torch(options, few, layout, monkeypatch):
-    monkeypatch.setattr(convolution, "FEW_VOXELS", few)
-    layer = layer_of(kernel=(3, 3, 3), **options).double()
-    image = random_values(2, 2, 3, 5, 4).contiguous(memory_format=layout).requires_grad_()
-    on_arm, elsewhere = results_by_machine(layer, image, monkeypatch)
-    assert all(torch.allclose(*pair) for pair in zip(on_arm, elsewhere, strict=True))
 
 
 @pytest.mark.parametrize("is_arm", [False, True])
