@@ -8,7 +8,6 @@ from method_case import MethodCase
 from mutations import Mutation
 from tiny import make_batch, slope_method, trainable
 
-from segpl.types import Batch, Labeled, Unlabeled
 from segpl.views.intensity import add_clipped_noise
 
 CASE = MethodCase(
@@ -75,20 +74,6 @@ def test_noise_is_clipped_at_two_standard_deviations():
     assert noise.abs().max().item() == pytest.approx(1.0)
 
 
-def test_padding_does_not_count():
-    """By hand: one voxel of each image lies inside."""
-    image = torch.tensor([[[[1.0, 4.0]]], [[[-2.0, 4.0]]]])
-    inside = torch.tensor([[[True, False]], [[True, False]]])
-    label = torch.zeros((2, 1, 2), dtype=torch.int64)
-    generator = torch.Generator().manual_seed(0)
-    batch = Batch(Labeled(image, label), Unlabeled(image, inside), generator)
-    output = slopes(1.0, 2.0, noise=0.0).step(batch, 1.0)
-    inner = torch.tensor([1.0, -2.0])
-    expected = (inner.sigmoid() - (2 * inner).sigmoid()).square().mean()
-    assert output.terms["pseudo"].value.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert torch.equal(output.pseudo[0].weight, inside.unsqueeze(1).float())
-
-
 @pytest.mark.parametrize(("steps", "expected"), [(1, 1.5), (1000, 1.9)])
 def test_teacher_follows_its_student(steps, expected):
     """By hand: half the distance after the first step, a tenth in the long run."""
@@ -140,7 +125,7 @@ MUTATIONS = [
         "counts padding",
         "mask_padding(unlabeled, torch.ones_like(target))",
         "torch.ones_like(target)",
-        "test_padding_does_not_count",
+        "test_predictions_in_padding_change_nothing",
     ),
     Mutation(
         "ignores its decay",

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
-from segpl.engine.trainer import Trainer, TrainSettings
+from segpl.engine.trainer import Trainer, TrainSettings, with_layout
 from segpl.errors import DivergedError
 from segpl.methods.base import Method
+from segpl.networks.convolution import CHANNELS_LAST
 from segpl.networks.network import Network
 from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
 
@@ -378,3 +379,19 @@ def test_term_weights_scale_the_gradient(tmp_path):
 
 def test_run_without_validation_has_no_best_checkpoint(tmp_path):
     assert not trained(tmp_path).folder.best.exists()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_images_of_all_parts_change_their_layout_and_nothing_else(dims):
+    layout = CHANNELS_LAST[dims + 2]
+    image = torch.rand((2, 3, *[4] * dims), generator=torch.Generator().manual_seed(0))
+    label = torch.ones((2, *[4] * dims), dtype=torch.int64)
+    plain = Batch(Labeled(image, label), Unlabeled(image + 1, label.bool()), torch.Generator())
+    batch = with_layout(plain, layout)
+    for before, after in ((plain.labeled, batch.labeled), (plain.unlabeled, batch.unlabeled)):
+        assert torch.equal(before.image, after.image)
+        assert not before.image.is_contiguous(memory_format=layout)
+        assert after.image.is_contiguous(memory_format=layout)
+    assert batch.labeled.label is label
+    assert batch.unlabeled.inside is plain.unlabeled.inside
+    assert batch.generator is plain.generator
