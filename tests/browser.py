@@ -130,12 +130,14 @@ class Page:
         answer = self.send("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 
+    def own_events(self) -> list[dict[str, Any]]:
+        """Events of the current tab: other tabs may be open."""
+        return [event for event in self.events if event.get("sessionId") == self.session]
+
     def complaints(self) -> list[str]:
         """Errors and warnings of the current tab's console, and exceptions that nothing caught."""
         found = []
-        for event in self.events:
-            if event.get("sessionId") != self.session:
-                continue
+        for event in self.own_events():
             method, facts = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
                 found.append(str(facts["exceptionDetails"]))
@@ -146,10 +148,10 @@ class Page:
         return found
 
     def requests(self) -> list[str]:
-        """Requested URLs, without data URLs."""
+        """URLs that the current tab has requested, without data URLs."""
         asked = [
             event["params"]["request"]["url"]
-            for event in self.events
+            for event in self.own_events()
             if event.get("method") == "Network.requestWillBeSent"
         ]
         return [address for address in asked if not address.startswith("data:")]
