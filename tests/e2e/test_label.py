@@ -55,12 +55,42 @@ def served(*arguments: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         server.stderr.close()
 
 
+@contextmanager
+def served_here(session: Session) -> Iterator[str]:
+    """The address of the page, with the server in this process."""
+    server = LabelServer(session)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.url
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def text(page: Page, part: str) -> str:
     return page.run(f"document.getElementById('{part}').textContent")
 
 
 def click(page: Page, part: str) -> None:
     page.run(f"document.querySelector('{part}').click()")
+
+
+def box_of(page: Page, part: str) -> dict[str, float]:
+    return page.run(f"document.querySelector('{part}').getBoundingClientRect().toJSON()")
+
+
+def wait_for(page: Page, part: str, words: str) -> None:
+    page.wait(f"document.getElementById('{part}').textContent.includes('{words}')")
+
+
+def wait_for_scan(page: Page, name: str) -> None:
+    page.wait(f"document.body.dataset.ready === {json.dumps(name)}")
+
+
+def connect(page: Page, *, latency: int = 0, offline: bool = False) -> None:
+    """Change the connection of the page to the server."""
+    options = {"downloadThroughput": -1, "uploadThroughput": -1}
+    page.send("Network.emulateNetworkConditions", offline=offline, latency=latency, **options)
 
 
 def shoot(page: Page, name: str) -> None:
@@ -71,10 +101,17 @@ def shoot(page: Page, name: str) -> None:
 
 def stroke(page: Page, canvas: str, across: float, down: float) -> None:
     """Draw a short line from a place of the canvas, given as fractions of its size."""
-    box = page.run(f"document.getElementById('{canvas}').getBoundingClientRect().toJSON()")
+    box = box_of(page, f"#{canvas}")
     x, y = box["x"] + across * box["width"], box["y"] + down * box["height"]
     page.drag((x, y), (x + 6, y + 3), (x + 12, y + 6))
-    page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+    wait_for(page, "status", "Strokes stored")
+
+
+def draw_row(page: Page, row: float) -> None:
+    """Draw a line across a picture, at a fraction of its height."""
+    box = box_of(page, "#paper")
+    y = box["y"] + row * box["height"]
+    page.drag((box["x"] + 0.3 * box["width"], y), (box["x"] + 0.7 * box["width"], y))
 
 
 def bright_box(page: Page, folder: Path) -> tuple[int, int, int, int]:
@@ -82,7 +119,7 @@ def bright_box(page: Page, folder: Path) -> tuple[int, int, int, int]:
     boxes: list[tuple[int, int, int, int] | None] = [None]
     while boxes[-1] is None or boxes[-2] != boxes[-1]:
         page.screenshot(folder / "bright.png")
-        stage = page.run("document.getElementById('stage').getBoundingClientRect().toJSON()")
+        stage = box_of(page, "#stage")
         picture = np.array(Image.open(folder / "bright.png").convert("RGB"))
         picture[:, : int(stage["x"]) + 1] = picture[: int(stage["y"]) + 1] = 0
         picture[int(stage["y"] + stage["height"]) :] = 0
@@ -127,13 +164,13 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
     with chromium(tmp_path, webgl=True) as page:
         with served(data, "--labels", labels) as (address, server):
             page.open(address, width=1400)
-            page.wait(f"document.body.dataset.ready === '{name}'")
+            wait_for_scan(page, name)
             page.press("a")
             for _ in range(2):
                 page.press("[")
             (left, right), (top, bottom) = outer_voxels(bright_box(page, tmp_path), 3, 3)
             page.drag((left, top), (right, top))
-            page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+            wait_for(page, "status", "Strokes stored")
             shoot(page, "stroke-1400")
             server.send_signal(signal.SIGSTOP)  # it stores nothing more
             page.drag((left, bottom), (right, bottom))
@@ -144,13 +181,11 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
         assert not label.exists()
         port = address.split(":")[2].split("/")[0]
         with served(data, "--labels", labels, "--port", port) as (address, server):
-            page.wait(
-                "document.getElementById('banner-text').textContent.includes('has restarted')"
-            )
+            wait_for(page, "banner-text", "has restarted")
             assert page.run("document.getElementById('stage').inert")
             shoot(page, "restarted")
             page.open(address, width=900, keep=True)
-            page.wait(f"document.body.dataset.ready === '{name}'")
+            wait_for_scan(page, name)
             assert "unsaved strokes restored" in text(page, "start")
             with np.load(labels / ".segpl" / "drafts" / f"{name}.npz") as draft:
                 assert np.count_nonzero(draft["indices"]) == 2 * 3
@@ -160,7 +195,7 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
             page.press("h")
             page.press("f")
             page.drag((left, top), (right, top), (right, bottom), (left, bottom))
-            page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+            wait_for(page, "status", "Strokes stored")
             shoot(page, "stroke-900")
             click(page, "#save")
             page.wait(f"document.body.dataset.ready && document.body.dataset.ready !== '{name}'")
@@ -178,21 +213,19 @@ def test_one_cycle_of_the_loop(tmp_path, monkeypatch):
             before = list(states(page))
             page.run("document.getElementById('steps').value = 20")
             click(page, "#train")
-            page.wait(
-                "document.getElementById('training-state').textContent.includes('on 3 labels')"
-            )
+            wait_for(page, "training-state", "on 3 labels")
             assert text(page, "failure") == ""
             assert "check cross-validate" in text(page, "training-state")
             small = "[...document.querySelectorAll('#queue small')]"
             page.wait(f"{small}.some(one => one.textContent.length > 12)")  # more than a state
             assert not page.run("document.getElementById('curve').hasAttribute('hidden')")
-            page.wait("document.getElementById('banner-text').textContent.startsWith('A new run')")
+            wait_for(page, "banner-text", "A new run")
             shoot(page, "new-run")
             # the next scan starts from the prediction of the new run
             other = next(iter(states(page)))
             row = f"#queue li[data-name={other}]"
             click(page, f"{row} button")
-            page.wait(f"document.body.dataset.ready === '{other}'")
+            wait_for_scan(page, other)
             assert text(page, "start") == "from the prediction"
             page.wait(f"document.querySelector('{row}').dataset.state === 'predicted'")
             page.press("m")
@@ -225,8 +258,8 @@ def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path) as page:
         page.open(address, width=1400)
-        page.wait("document.body.dataset.ready === 'u0'")
-        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        wait_for_scan(page, "u0")
+        box = box_of(page, "#paper")
         pixel = box["width"] / 32
 
         def at(column: float, row: float) -> tuple[float, float]:
@@ -245,21 +278,21 @@ def test_picture_is_drawn_filled_undone_and_saved(tmp_path, monkeypatch):
         page.press("z")
         page.press("e")
         page.drag(at(12, 7), at(12, 7))
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        wait_for(page, "status", "Strokes stored")
         shoot(page, "picture-1400")
         page.press("Enter")
-        page.wait(f"document.body.dataset.ready === {json.dumps(odd)}")
+        wait_for_scan(page, odd)
         assert text(page, "name") == odd
         page.press("b")
         assert page.run("document.getElementById('size').max") == "30"
         page.run("document.getElementById('size').value = 30")
         page.run("document.getElementById('size').dispatchEvent(new Event('input'))")
-        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        box = box_of(page, "#paper")
         x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
         page.drag((x - box["width"] / 4, y), (x + box["width"] / 4, y))
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        wait_for(page, "status", "Strokes stored")
         page.press("Enter")
-        page.wait("document.body.dataset.ready === 'none'")
+        wait_for_scan(page, "none")
         assert page.run("document.title") == "segpl label"
         assert page.complaints() == []
     written = np.asarray(Image.open(labels / f"{odd}.png"))
@@ -282,7 +315,7 @@ def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path, webgl=True) as page:
         page.open(address, width=700, height=500)
-        page.wait("document.body.dataset.ready === 'u0'")
+        wait_for_scan(page, "u0")
         page.press("a")
         stroke(page, "volume", 0.5, 0.5)
         for _ in range(4):
@@ -291,9 +324,9 @@ def test_interpolation_fills_the_slices_between_two_drawn_ones(tmp_path, monkeyp
         stroke(page, "volume", 0.5, 0.5)
         page.run("document.getElementById('status').textContent = ''")
         page.press("i")
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        wait_for(page, "status", "Strokes stored")
         page.press("Enter")
-        page.wait("document.body.dataset.ready === 'u1'")
+        wait_for_scan(page, "u1")
         assert page.complaints() == []
     drawn = np.asarray(nibabel.load(labels / "u0.nii.gz").dataobj) == 1
     (slices,) = np.nonzero(drawn.any(axis=(0, 1)))
@@ -311,8 +344,6 @@ def test_page_asks_again_for_a_thumbnail_that_was_not_ready(tmp_path):
     """While another one is drawn, and if the mask changes; not if the scan is damaged."""
     data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=2)
     session = Session(data, run=tmp_path / "run", labels=tmp_path / "labels")
-    server = LabelServer(session)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     read, answers = session.thumbnails.read, iter([None] * 4)
     damaged: list[str] = []
 
@@ -324,8 +355,8 @@ def test_page_asks_again_for_a_thumbnail_that_was_not_ready(tmp_path):
 
     session.thumbnails.read = picture
     pictures = "[...document.querySelectorAll('#queue li:not([data-name=u1]) img')]"
-    with chromium(tmp_path) as page:
-        page.open(server.url)
+    with chromium(tmp_path) as page, served_here(session) as address:
+        page.open(address)
         page.wait(f"{pictures}.length > 1 && {pictures}.every(one => one.naturalWidth > 1)")
         assert next(answers, "asked") == "asked"
         before = page.run(f"{pictures}.map(one => one.src)")
@@ -337,8 +368,6 @@ def test_page_asks_again_for_a_thumbnail_that_was_not_ready(tmp_path):
         (refused,) = page.complaints()
         assert "400" in refused
         assert page.run("document.querySelector('li[data-name=u1] img').offsetWidth") > 9
-    server.shutdown()
-    server.server_close()
 
 
 @IN_BROWSER
@@ -366,7 +395,7 @@ def test_every_listed_key_works(tmp_path, monkeypatch):
 
     with served(data, "--labels", labels) as (address, _), chromium(tmp_path, webgl=True) as page:
         page.open(address, width=1400)
-        page.wait("document.body.dataset.ready === 'c2'")
+        wait_for_scan(page, "c2")
         page.run("window.asked = 0; window.confirm = () => { window.asked += 1; return false; }")
         page.press("a")
         stroke(page, "volume", 0.5, 0.5)
@@ -386,16 +415,16 @@ def test_every_listed_key_works(tmp_path, monkeypatch):
             assert seen() != before, key
         for _ in range(2):  # once more than there are strokes
             page.press("z")
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        wait_for(page, "status", "Strokes stored")
         with np.load(labels / ".segpl" / "drafts" / "c2.npz") as draft:
             assert not draft["indices"].any()
         for key, name in (("n", "c3"), ("j", "c2"), ("k", "c3")):
             page.press(key)
-            page.wait(f"document.body.dataset.ready === '{name}'")
+            wait_for_scan(page, name)
         page.press("Enter")
         shoot(page, "no-foreground")
         click(page, "#empty-mask [value=save]")
-        page.wait("document.body.dataset.ready === 'none'")
+        wait_for_scan(page, "none")
         assert states(page)["c2"] == "skipped"
         assert states(page)["c3"] == "labeled"
         page.press("t")
@@ -415,17 +444,17 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def middle(part: str) -> tuple[float, float]:
-        box = page.run(f"document.querySelector('{part}').getBoundingClientRect().toJSON()")
+        box = box_of(page, part)
         return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
     with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, server):
         page.open(address)
-        page.wait("document.body.dataset.ready === 'u0'")
+        wait_for_scan(page, "u0")
         page.drag(middle("#paper"))
         page.drag(middle("[data-tool=eraser]"))  # the key belongs to the page, not to this button
         for repeated in (False, True, True):
             page.send("Input.dispatchKeyEvent", type="keyDown", key="Enter", autoRepeat=repeated)
-            page.wait("document.body.dataset.ready === 'u1'")
+            wait_for_scan(page, "u1")
         # a label without foreground is not saved before the user has confirmed it
         page.press("Enter")
         assert page.run("document.getElementById('empty-mask').open")
@@ -435,7 +464,7 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
         assert text(page, "name") == "u1"
         click(page, "#save")
         click(page, "#empty-mask [value=skip]")
-        page.wait("document.body.dataset.ready === 'u2'")
+        wait_for_scan(page, "u2")
         assert (states(page)["u0"], states(page)["u1"]) == ("labeled", "skipped")
         (tmp_path / "runs").touch()  # in the way of the first run
         click(page, "#train")
@@ -450,25 +479,25 @@ def test_keys_held_too_long_zoom_and_a_lost_server(tmp_path, monkeypatch):
         # a pixel stays under the pointer while the picture is enlarged
         x, y = middle("#paper")
         wheel = {"type": "mouseWheel", "x": x + 40, "y": y - 30, "deltaX": 0, "deltaY": -100}
-        before = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        before = box_of(page, "#paper")
         for _ in range(5):
             page.send("Input.dispatchMouseEvent", **wheel)
         page.wait(
             "document.getElementById('paper').getBoundingClientRect().width > "
             f"{2.4 * before['width']}"
         )
-        after = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        after = box_of(page, "#paper")
         for axis, size, at in (("x", "width", x + 40), ("y", "height", y - 30)):
             shares = [(at - box[axis]) / box[size] for box in (before, after)]
             assert shares[0] == pytest.approx(shares[1], abs=0.5 / 32)
         page.press("v")
         page.drag((x, y), (x + 20, y + 10))
-        moved = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
+        moved = box_of(page, "#paper")
         assert moved["x"] - after["x"] == pytest.approx(20, abs=2)
         assert moved["y"] - after["y"] == pytest.approx(10, abs=2)
         server.send_signal(signal.SIGKILL)
         server.wait()
-        page.wait("document.getElementById('banner-text').textContent.startsWith('No connection')")
+        wait_for(page, "banner-text", "No connection")
         assert page.run("document.getElementById('stage').inert")
         shoot(page, "lost")
 
@@ -504,15 +533,9 @@ def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
 
-    def connection(*, latency: int = 0, offline: bool = False) -> None:
-        options = {"downloadThroughput": -1, "uploadThroughput": -1}
-        page.send("Network.emulateNetworkConditions", offline=offline, latency=latency, **options)
-
     def draw(rows: int) -> None:
-        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
         for row in range(rows):
-            y = box["y"] + (0.2 + 0.2 * row) * box["height"]
-            page.drag((box["x"] + 0.3 * box["width"], y), (box["x"] + 0.7 * box["width"], y))
+            draw_row(page, 0.2 + 0.2 * row)
 
     def drawn_rows(name: str) -> int:
         with np.load(labels / ".segpl" / "drafts" / f"{name}.npz") as stored:
@@ -521,8 +544,8 @@ def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
 
     with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, _):
         page.open(address)
-        page.wait("document.body.dataset.ready === 'u0'")
-        connection(latency=500)
+        wait_for_scan(page, "u0")
+        connect(page, latency=500)
         draw(1)
         page.wait("document.getElementById('status').textContent === '…'")
         time.sleep(0.5)  # the first stroke is on its way
@@ -530,17 +553,17 @@ def test_no_stroke_is_lost_between_scans(tmp_path, monkeypatch):
         # two clicks: the second scan is shown, and no scan gets the mask of another one
         rows = [f"#queue li[data-name={name}] button" for name in ("u1", "u2")]
         page.run("; ".join(f"document.querySelector('{row}').click()" for row in rows))
-        page.wait("document.body.dataset.ready === 'u2'")
+        wait_for_scan(page, "u2")
         assert text(page, "name") == "u2"
         assert drawn_rows("u0") == 2
         assert not (labels / ".segpl" / "drafts" / "u1.npz").exists()
-        connection(offline=True)
+        connect(page, offline=True)
         draw(3)
         click(page, rows[0])
-        page.wait("document.getElementById('banner-text').textContent.includes('u2 stays open')")
+        wait_for(page, "banner-text", "u2 stays open")
         assert text(page, "name") == "u2"
-        connection()
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        connect(page)
+        wait_for(page, "status", "Strokes stored")
         assert drawn_rows("u2") == 3
         click(page, "#skip")
         page.wait("document.body.dataset.ready && document.body.dataset.ready !== 'u2'")
@@ -553,18 +576,6 @@ def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
     data, labels = make_dataset(tmp_path / "data", dims=2, side=32), tmp_path / "labels"
     monkeypatch.chdir(tmp_path)
 
-    def draw(row: float) -> None:
-        box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
-        y = box["y"] + row * box["height"]
-        page.drag((box["x"] + 0.3 * box["width"], y), (box["x"] + 0.7 * box["width"], y))
-
-    def wait_for(message: str) -> None:
-        page.wait(f"document.getElementById('banner-text').textContent.includes('{message}')")
-
-    def offline(value: bool) -> None:
-        options = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        page.send("Network.emulateNetworkConditions", offline=value, **options)
-
     def drawn_rows(mask: np.ndarray) -> list[float]:
         """The middle of each stroke, from 0 to 1."""
         marked = np.flatnonzero(mask.any(1))
@@ -573,39 +584,43 @@ def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
 
     with chromium(tmp_path) as page, served(data, "--labels", labels) as (address, _):
         page.open(address)
-        page.wait("document.body.dataset.ready === 'u0'")
+        wait_for_scan(page, "u0")
         first = page.session
         page.open(address, keep=True)
-        page.wait("document.body.dataset.ready === 'u0'")
+        wait_for_scan(page, "u0")
         second = page.session
-        wait_for("also open in another window")
+        wait_for(page, "banner-text", "also open in another window")
         page.turn_to(first)
-        wait_for("also open in another window")
+        wait_for(page, "banner-text", "also open in another window")
         shoot(page, "two-windows")
-        offline(True)
-        draw(0.3)
-        page.wait("document.getElementById('status').textContent.startsWith('Not stored')")
+        connect(page, offline=True)
+        draw_row(page, 0.3)
+        wait_for(page, "status", "Not stored")
         page.turn_to(second)
-        draw(0.6)
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        draw_row(page, 0.6)
+        wait_for(page, "status", "Strokes stored")
         page.turn_to(first)
-        offline(False)
-        wait_for("Another window has drawn on this scan since you opened it. Your mask is stored")
+        connect(page)
+        wait_for(
+            page,
+            "banner-text",
+            "Another window has drawn on this scan since you opened it. Your mask is stored",
+        )
         assert page.run("document.getElementById('stage').inert")
         (kept,) = (labels / ".segpl" / "versions" / "u0").iterdir()
         assert drawn_rows(np.asarray(Image.open(kept))) == [0.3]
         shoot(page, "overtaken")
         click(page, "#banner-button")
-        page.wait("document.getElementById('start').textContent.startsWith('unsaved strokes')")
+        wait_for(page, "start", "unsaved strokes")
         page.wait("!document.getElementById('stage').inert")
-        draw(0.8)
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        draw_row(page, 0.8)
+        wait_for(page, "status", "Strokes stored")
         page.turn_to(second)
-        wait_for("Another window has drawn on this scan.")
+        wait_for(page, "banner-text", "Another window has drawn on this scan.")
         click(page, "#banner-button")
         page.wait("!document.getElementById('stage').inert")
         page.press("Enter")
-        page.wait("document.body.dataset.ready === 'u1'")
+        wait_for_scan(page, "u1")
     assert drawn_rows(np.asarray(Image.open(labels / "u0.png"))) == [0.6, 0.8]
 
 
@@ -641,8 +656,6 @@ def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
     """Strokes of an open window are its own: only that window sends them."""
     data = make_dataset(tmp_path / "data", dims=2, side=32)
     session = Session(data, run=tmp_path / "run", labels=tmp_path / "labels")
-    server = LabelServer(session)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     senders: list[str] = []
 
     def fail(*_: object, window: str, **__: object) -> str:
@@ -651,19 +664,17 @@ def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
 
     def show(name: str) -> None:
         click(page, f"#queue li[data-name={name}] button")
-        page.wait(f"document.body.dataset.ready === '{name}'")
+        wait_for_scan(page, name)
 
     monkeypatch.setattr(session, "save_draft", fail)
-    with chromium(tmp_path) as page:
-        page.open(server.url)
-        page.wait("document.body.dataset.ready === 'u0'")
+    with chromium(tmp_path) as page, served_here(session) as address:
+        page.open(address)
+        wait_for_scan(page, "u0")
         first = page.tab
-        stroke_box = page.run("document.getElementById('paper').getBoundingClientRect().toJSON()")
-        x, y = stroke_box["x"] + 50, stroke_box["y"] + 50
-        page.drag((x, y), (x + 50, y))
-        page.wait("document.getElementById('status').textContent.startsWith('Not stored: the')")
-        page.open(server.url, keep=True)
-        page.wait("document.body.dataset.ready === 'u0'")
+        draw_row(page, 0.5)
+        wait_for(page, "status", "Not stored: the")
+        page.open(address, keep=True)
+        wait_for_scan(page, "u0")
         show("u1")
         assert not any("/draft" in address for address in page.requests())
         assert len(set(senders)) == 1
@@ -694,8 +705,6 @@ def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
         show("u1")
         assert "u1: strokes kept in this browser do not fit the scan" in text(page, "banner-text")
         assert kept_strokes(page) == []
-    server.shutdown()
-    server.server_close()
 
 
 def write_ct(root: Path) -> Path:
@@ -739,7 +748,7 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
     def shades() -> tuple[int, int]:
         """The gray values of air and tissue in the axial plane."""
         page.screenshot(tmp_path / "shades.png")
-        box = page.run("document.getElementById('stage').getBoundingClientRect().toJSON()")
+        box = box_of(page, "#stage")
         side = min(box["width"], box["height"])
         middle, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2 + side / 6
         picture = Image.open(tmp_path / "shades.png").convert("L")
@@ -750,7 +759,7 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
     def warmth() -> int:
         """By how much a pixel in the middle of the view is more red than blue."""
         page.screenshot(tmp_path / "view.png")
-        box = page.run("document.getElementById('stage').getBoundingClientRect().toJSON()")
+        box = box_of(page, "#stage")
         picture = np.asarray(Image.open(tmp_path / "view.png").convert("RGB")).astype(int)
         rows, columns = (
             slice(round(box[start] + 0.3 * box[size]), round(box[start] + 0.7 * box[size]))
@@ -789,7 +798,7 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
         # strokes and their undo do not depend on the channel
         page.run("document.getElementById('status').textContent = ''")
         page.press("z")
-        page.wait("document.getElementById('status').textContent.startsWith('Strokes stored')")
+        wait_for(page, "status", "Strokes stored")
         work = data / ".segpl"
         with (
             np.load(work / "drafts" / f"{name}.npz") as draft,
@@ -807,10 +816,10 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
         time.sleep(0.5)
         assert warmth() < 20
         click(page, f"#queue li[data-name={name}] button")
-        page.wait(f"document.body.dataset.ready === '{name}'")
+        wait_for_scan(page, name)
         # another program
         write_mask(data, name)
-        page.wait("document.getElementById('banner-text').textContent.includes('saved a label')")
+        wait_for(page, "banner-text", "saved a label")
         page.run("window.confirm = () => true")
         click(page, "#banner-button")
         page.wait("document.getElementById('start').textContent === 'from the label'")
@@ -819,7 +828,7 @@ def test_ct_with_channels_and_a_cross_validated_round(segpl, tmp_path, monkeypat
         page.run("document.getElementById('steps').value = 2")
         page.press("x")
         click(page, "#train")
-        page.wait("document.getElementById('training-state').textContent.includes('on 3 labels')")
+        wait_for(page, "training-state", "on 3 labels")
         assert ", expected Dice 0." in text(page, "training-state")
         assert page.run("document.querySelectorAll('#dice circle').length") == 2
         bars = "[...document.querySelectorAll('#dice path')].slice(1)"
