@@ -102,17 +102,18 @@ class Session:
 
     def refresh(self) -> None:
         """Find labels that other programs have saved into the dataset."""
-        if time.monotonic() - self.scanned >= RESCAN_SECONDS:
+        is_due = time.monotonic() - self.scanned >= RESCAN_SECONDS
+        if is_due and not self.reading.locked():
             self.read_again()
 
     def read_again(self) -> None:
         with self.reading:
-            self.scanned = time.monotonic()
             try:
                 self.dataset = read_dataset(self.data, accept=True, labels=self.labels)
                 self.problem = ""
             except UserError as error:  # for example a mask that is still being written
                 self.problem = str(error)
+            self.scanned = time.monotonic()
 
     def cases(self) -> dict[str, Case]:
         return {case.name: case for case in self.dataset.cases if not case.is_test}

@@ -708,6 +708,13 @@ def test_queue_reads_the_dataset_without_the_lock(client, monkeypatch):
     assert free == [True] * 7  # once for the dataset, and twice for each scan
 
 
+def test_queue_does_not_wait_for_a_dataset_that_is_being_read(client, monkeypatch):
+    """Otherwise requests would pile up if reading takes longer than the time between them."""
+    monkeypatch.setattr(session_module, "RESCAN_SECONDS", 0)
+    with client.server.session.reading:
+        assert len(client.json("queue")["scans"]) == 3
+
+
 def test_scan_with_a_misplaced_label_is_not_predicted(client, monkeypatch):
     """It cannot be opened."""
     session, ahead = client.server.session, []
