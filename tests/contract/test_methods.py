@@ -202,9 +202,11 @@ def test_predictions_in_padding_change_nothing(name, classes):
     batch, logits = make_batch(2, classes=classes), logits_for(classes)
     inside = torch.zeros((2, SIDE, SIDE), dtype=torch.bool)
     inside[:, 2:-2] = True
-    batch = replace(batch, unlabeled=Unlabeled(batch.unlabeled.image, inside))
-    other = logits.clone()
-    other[2:] = torch.where(inside.unsqueeze(1), logits[2:], -5 * logits[2:])
+    # labeled crops, too: a teacher that sees only unlabeled ones gets the first rows of the table
+    label = torch.where(inside, batch.labeled.label, IGNORE)
+    labeled = Labeled(batch.labeled.image, label)
+    batch = replace(batch, labeled=labeled, unlabeled=Unlabeled(batch.unlabeled.image, inside))
+    other = torch.where(inside.repeat(2, 1, 1).unsqueeze(1), logits, -5 * logits)
     steps = [
         step_of_table(name, table, batch, **case_of(name).unmixed) for table in (logits, other)
     ]

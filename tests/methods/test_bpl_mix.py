@@ -216,17 +216,6 @@ def test_pasted_padding_does_not_count(loss):
     assert gradient[inside].ne(0).float().mean() > 0.5
 
 
-def test_padding_does_not_change_the_threshold():
-    batch = crops()
-    wild = torch.where(batch.unlabeled.inside.unsqueeze(1), batch.unlabeled.image, -7.0)
-    other = replace(batch, unlabeled=replace(batch.unlabeled, image=wild))
-    settings = {"threshold": ThresholdSettings(e_step="exact"), **STILL, **UNMIXED}
-    first, second = (slopes(**settings).step(one, 1.0) for one in (batch, other))
-    assert torch.equal(first.monitors["threshold"], second.monitors["threshold"])
-    assert torch.equal(first.terms["pseudo"].value, second.terms["pseudo"].value)
-    assert first.monitors["share_left_out"].item() == second.monitors["share_left_out"].item()
-
-
 @pytest.mark.parametrize("rule", ["marginal", "marginal-select"])
 def test_m_step_trains_the_student_and_neither_threshold_nor_teacher(rule):
     settings = {"threshold": ThresholdSettings(rule=rule), "loss": "dice"}
@@ -413,7 +402,7 @@ MUTATIONS = [
         "counts padding",
         "mask_padding(unlabeled, torch.ones_like(logits[:, :1]))",
         "torch.ones_like(logits[:, :1])",
-        "test_padding_does_not_change_the_threshold",
+        "test_predictions_in_padding_change_nothing",
     ),
     Mutation(
         "detaches the loss of the mixed crops",
