@@ -17,7 +17,7 @@ VIEW = "RAS"  # axes in the browser
 
 
 class MisfitError(InputError):
-    """A mask that does not fit the scan or its classes."""
+    """A mask that does not fit the scan and never will."""
 
 
 def view_shape(grid: Grid) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def mask_from(grid: Grid, content: bytes, *, classes: int) -> Indices:
         )
     values = np.frombuffer(content, np.uint8)
     if int(values.max(initial=0)) >= classes:
-        raise MisfitError("the mask contains a number without a class. Reload the page.")
+        raise InputError("the mask contains a number without a class. Reload the page.")
     turned = values.reshape(shape, order="F" if is_volume(grid) else "C")
     return np.ascontiguousarray(undo_reorient(turned[None], grid.affine, VIEW)[0])
 

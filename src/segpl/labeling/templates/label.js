@@ -105,7 +105,7 @@ const sendRecord = async (key) => {
   if (answer.ok || [409, 413, 422].includes(answer.status)) await drop(record);
   if (answer.ok) return "";
   return [413, 422].includes(answer.status)
-    ? `${name}: strokes kept in this browser do not fit the scan or its classes, which have changed, and were discarded.`
+    ? `${name}: strokes kept in this browser do not fit the scan, which has changed, and were discarded.`
     : `${name}: ${answer.message}`;
 };
 
