@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from colorsys import hls_to_rgb
@@ -104,14 +105,15 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
 
 def count_lines(title: str, total: int) -> Callable[[], None]:
     """Print a line now, every minute, and at the end; returns a function that advances by one."""
-    done, due = -1, 0.0
+    done, due, lock = -1, 0.0, threading.Lock()  # several threads may advance
 
     def advance() -> None:
         nonlocal done, due
-        done, now = done + 1, time.monotonic()
-        if done == total or now >= due:
-            due = now + MAX_SILENCE
-            say(f"{title}: {done} of {total}")
+        with lock:
+            done, now = done + 1, time.monotonic()
+            if done == total or now >= due:
+                due = now + MAX_SILENCE
+                say(f"{title}: {done} of {total}")
 
     advance()
     return advance

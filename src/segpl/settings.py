@@ -144,8 +144,9 @@ def check_sections(content: Mapping[str, Any], source: str) -> None:
             raise InputError(f"{source}: no section named '{name}'. {did_you_mean(name, known)}")
         if not isinstance(section, Mapping):
             raise InputError(
-                f"{source}: '{name}' is {section!r}, but it must be a section. Write [{name}] on a "
-                "line of its own and its settings below it."
+                f"{source}: '{name}' is {section!r}, but it must be a section. In a file, write "
+                f"[{name}] on a line of its own and its settings below it; in Python, pass a "
+                "dictionary."
             )
 
 

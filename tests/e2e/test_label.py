@@ -701,10 +701,13 @@ def test_strokes_of_a_closed_window_stay_in_the_browser_until_they_are_stored(
         show("u0")
         assert "unsaved strokes restored" in text(page, "start")
         assert kept_strokes(page) == []
-        keep_strokes(page, session, "u1", gzip.compress(b"too short"))
-        show("u1")
-        assert "u1: strokes kept in this browser do not fit the scan" in text(page, "banner-text")
-        assert kept_strokes(page) == []
+        for name, body in (("u1", gzip.compress(b"too short")), ("u0", bytes(300_000))):
+            keep_strokes(page, session, name, body)
+            show(name)
+            assert f"{name}: strokes kept in this browser were discarded" in text(
+                page, "banner-text"
+            )
+            assert kept_strokes(page) == []
 
 
 def write_ct(root: Path) -> Path:

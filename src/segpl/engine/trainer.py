@@ -196,7 +196,7 @@ class Trainer:
             self.fall_back("the GPU does not support bfloat16, so training uses float32.")
         emulates = settings.precision == "bfloat16" and not has_bfloat16(self.device)
         if emulates and processes.is_first:
-            self.observer.on_warning(
+            self.fall_back(
                 "this device does not report fast bfloat16, so training may be many times slower "
                 "than in float32, and on a CPU its gradients may be wrong. Use "
                 "train.precision=float32."

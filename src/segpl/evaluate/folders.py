@@ -35,7 +35,7 @@ def evaluate_folders(
     metrics: Sequence[str] = DEFAULT_METRICS,
     tolerance: float = TOLERANCE,
     region: str | Path | None = None,
-    advance: Callable[[], object] = lambda: None,
+    advance: Callable[[], object] | None = None,
 ) -> list[Score]:
     """Score every prediction that has a label.
 
@@ -56,6 +56,7 @@ def evaluate_folders(
             f"{name_some(pairing.without_label, 3)}.",
             stacklevel=2,
         )
+    advance = advance or (lambda: None)
     return score_pairs(pairing, metrics=metrics, tolerance=tolerance, advance=advance)
 
 

@@ -159,7 +159,7 @@ class LabelRequest(BaseHTTPRequestHandler):
                 self.send_content(overlay_bytes(scan.grid, scan.uncertainty))
             case ["case", name, "thumbnail"]:
                 picture = session.thumbnail(name)
-                # while another one is drawn; the page asks again
+                # None while another one is drawn; the page asks again
                 status = HTTPStatus.NO_CONTENT if picture is None else HTTPStatus.OK
                 self.send_content(picture or b"", "image/jpeg", status)
             case _:

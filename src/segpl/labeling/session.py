@@ -297,7 +297,7 @@ class Session:
                 self.files.keep_strokes(case, other.indices, grid)
             state = LABELED if start == UNLABELED_STATE else CORRECTED
             self.files.save(self.dataset, case, indices, grid, state=state)
-            self.read_again()
+            self.read_again()  # before another window may save: it must know this label
 
     def skip(self, name: str) -> None:
         self.files.skip(self.case(name).name)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from segpl.data.case import Case
 from segpl.data.geometry import reorient_axes
 from segpl.data.readers import Grid, read_image_part, read_scan_grid
+from segpl.display import CLASS_COLORS
 from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.labeling.browser_arrays import VIEW, is_volume
@@ -39,7 +40,7 @@ class Thumbnails:
     def key(self, case: Case) -> str:
         """Version of the picture: changes with the image, its label and its prediction."""
         mask = self.predictions.file(case.name) if case.label is None else case.label
-        parts = (images_stamp(case), file_stamp(mask), self.files.classes.numbers)
+        parts = (images_stamp(case), file_stamp(mask), self.files.classes.numbers, CLASS_COLORS)
         return sha256(repr(parts).encode()).hexdigest()[:12]
 
     def read(self, case: Case) -> bytes | None:

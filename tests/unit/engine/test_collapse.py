@@ -205,6 +205,11 @@ def test_labels_without_foreground_give_no_warning():
     assert not any(watch.check(n, {**COLLAPSED, "pseudo_foreground": 0.0}) for n in range(10))
 
 
+def test_without_known_shares_nothing_is_checked():
+    watch = CollapseWatch(0, {})
+    assert not any(watch.check(n, {**COLLAPSED, "pseudo_foreground": 0.9}) for n in range(10))
+
+
 def test_guard_pauses_again_after_five_more_lines():
     back = {**HEALTHY, "pseudo.weight": 0.0}
     rows = [*[COLLAPSED] * 5, back, *[COLLAPSED] * 5, back]

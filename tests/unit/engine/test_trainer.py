@@ -199,6 +199,9 @@ def test_bfloat16_on_request_is_used_and_warned_about_where_it_is_emulated(
     assert trainer.method.autocast == [True] * 3
     words = ["train.precision=float32" in warning for warning in trainer.observer.warnings]
     assert words == ([] if has_amx else [True])
+    record = trainer.folder.environment
+    assert record.exists() != has_amx
+    assert has_amx or "train.precision=float32" in record.read_text()
 
 
 def test_step_runs_in_bfloat16_on_a_cpu_with_amx(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -714,6 +715,21 @@ def test_queue_does_not_wait_for_a_dataset_that_is_being_read(client, monkeypatc
     monkeypatch.setattr(session_module, "RESCAN_SECONDS", 0)
     with client.server.session.reading:
         assert len(client.json("queue")["scans"]) == 3
+
+
+def test_time_to_the_next_reading_starts_after_this_one(client, monkeypatch):
+    session, now, real = client.server.session, [100.0], session_module.read_dataset
+
+    def read_slowly(*arguments: Any, **options: Any) -> Any:
+        now.append(now[-1] + 100)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(session, "scanned", 0.0)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now[-1]))
+    monkeypatch.setattr(session_module, "read_dataset", read_slowly)
+    session.refresh()
+    session.refresh()
+    assert now == [100.0, 200.0]
 
 
 def test_scan_with_a_misplaced_label_is_not_predicted(client, monkeypatch):

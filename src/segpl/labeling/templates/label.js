@@ -105,7 +105,7 @@ const sendRecord = async (key) => {
   if (answer.ok || [409, 413, 422].includes(answer.status)) await drop(record);
   if (answer.ok) return "";
   return [413, 422].includes(answer.status)
-    ? `${name}: strokes kept in this browser do not fit the scan, which has changed, and were discarded.`
+    ? `${name}: strokes kept in this browser were discarded because they do not fit the scan.`
     : `${name}: ${answer.message}`;
 };
 
@@ -132,7 +132,7 @@ const send = async () => {
   const record = { folder, name, window: WINDOW, version, stamp, draft };
   const body = await packed(state.drawing.mask);
   if (state.kept !== version) await keep({ ...record, body }).then(() => { state.kept = version; }, () => {});
-  if (state.lost === RESTARTED) return; // the next page sends them
+  if (state.lost === RESTARTED) return say("Not stored yet"); // the next page sends them
   try {
     const answer = await postMask(ofCase(name, "draft"), body, { stamp, draft });
     scan.draft = (await answer.json()).draft;
