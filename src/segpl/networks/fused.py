@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from segpl.networks.convolution import CHANNELS_LAST
 
 PRECISION = torch.bfloat16
+VARIANCE_EPSILON = 1e-5  # torch's default
 ALIGNMENT = 8  # channels; tensor cores read 16 bytes at a time
 MAX_PRODUCT = 2**14  # weights of a transposed convolution with a Triton kernel
 MAX_ELEMENTS = 2**31  # per image: the Triton kernels index it with 32 bits
@@ -193,7 +194,6 @@ class _ConvolveAndNormalize(torch.autograd.Function):
         slope: float,
     ) -> Tensor:
         from segpl.networks.kernels.normalization import instance_moments, normalize
-        from segpl.networks.unet import VARIANCE_EPSILON
 
         own = _prepare_weight(weight, features.shape[1])
         values = _convolve(features, own, stride, padding)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from segpl.networks.convolution import CONVOLUTIONS, UPSAMPLERS
 from segpl.networks.fused import (
     ALIGNMENT,
+    VARIANCE_EPSILON,
     align,
     convolve_and_normalize,
     is_in_precision,
@@ -23,7 +24,6 @@ from segpl.resize import POOLED_SIDE
 
 POOLS: dict[int, type[nn.AvgPool2d] | type[nn.AvgPool3d]] = {2: nn.AvgPool2d, 3: nn.AvgPool3d}
 CHANNEL_DROPOUTS: dict[int, type[nn.Module]] = {2: nn.Dropout2d, 3: nn.Dropout3d}
-VARIANCE_EPSILON = 1e-5  # torch's default
 MAX_WIDTH = 320  # channels; no deeper level is wider
 SLOPE = 0.01  # of the leaky ReLU
 
