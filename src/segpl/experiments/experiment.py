@@ -70,7 +70,9 @@ class Experiment:
         self, dataset: ExperimentDataset, label: str, shared: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """All settings of one run; `shared` replaces the dataset's sections."""
-        own = merge_settings(self.given_by(dataset, label), self.variants.get(label, {}))
+        own = self.given_by(dataset, label)
+        for name in (self.method_of(label), label):  # a variant starts from the table of its method
+            own = merge_settings(own, self.variants.get(name, {}))
         content = dict(dataset.sections if shared is None else shared)
         method: dict[str, Any] = {"name": own.pop("method", label)}
         for key, value in own.items():

@@ -108,6 +108,18 @@ def test_method_settings_of_a_dataset_go_to_the_methods_that_have_them():
     assert table["threshold"] == {"family": "beta"}  # a table, which a number does not fit
 
 
+def test_a_variant_starts_from_the_settings_of_its_method():
+    content = changed("methods.bpl", {"threshold": {"prior_mean": 0.8}, "train": {"lr": 0.2}})
+    content["methods"]["segpl"] = {"threshold": 0.3, "alpha": 0.7}
+    found = experiment(content)
+    phantom, _ = found.datasets
+    table = resolve(found.settings(phantom, "table"))
+    assert (table.settings.threshold.family, table.settings.threshold.prior_mean) == ("beta", 0.8)
+    assert (table.train.lr, table.train.steps) == (0.2, 7)
+    low = found.settings(phantom, "low")["method"]
+    assert low == {"name": "segpl", "threshold": 0.4, "alpha": 0.7}  # its own value wins
+
+
 def test_overrides_and_seeds_of_the_command_come_last():
     found = experiment(
         seeds=[8], overrides={"train": {"steps": 2}, "methods": {"low": {"threshold": 0.1}}}
