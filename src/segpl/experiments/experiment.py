@@ -16,6 +16,7 @@ import msgspec
 from segpl.errors import InputError, did_you_mean
 from segpl.experiments.axes import parse_axes
 from segpl.methods.base import METHODS
+from segpl.networks.build import check_network
 from segpl.report.collection import BASELINE
 from segpl.report.sections.questions import Question
 from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, select_known
@@ -23,8 +24,8 @@ from segpl.settings import SECTIONS, check_sections, merge_settings, resolve, se
 Entry = TypeVar("Entry")
 # `segpl paper` reads the table of that name
 KEYS = ("title", "axes", "datasets", "methods", "questions", "paper")
-# labels and dataset names become folder names
-LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+# labels and dataset names become folder names, which have at most 255 characters
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{,199}")
 # determined by the seeds and path of a dataset, so that runs of a seed share cases and weights
 DRAWN = (("train", "seed"), ("split", "draw"), ("data", "path"))
 
@@ -119,6 +120,7 @@ def make_experiment(
     check_sections(shared, source)
     check_sections(last, "--set")
     axes = parse_axes(content.get("axes", {}), source)
+    reject_unknown(axes.methods, known_labels(variants), f"{axes.where}: no method named")
     variants, chosen = axes.variants(variants)
     datasets = [
         decode_dataset(name, table, shared, last, f"{source}: [datasets.{name}]")
@@ -151,22 +153,23 @@ def make_experiment(
         replace(one, only=tuple(name for each in one.only for name in axes.datasets({each: {}})))
         for one in questions
     ]
+    where = f"{axes.where}: method" if chosen else "--methods"
     experiment = Experiment(
         str(content.get("title", "")),
         tuple(datasets),
         variants,
-        tuple(questions) or (against_baseline(methods or chosen, variants),),
+        tuple(questions) or (against_baseline(methods or chosen, variants, where),),
     )
     check_experiment(experiment, source)
     return experiment
 
 
-def against_baseline(methods: Sequence[str], variants: Mapping[str, Any]) -> Question:
+def against_baseline(methods: Sequence[str], variants: Mapping[str, Any], where: str) -> Question:
     """Every method compared with supervised training; all methods and variants by default."""
     chosen = [name for name in dict.fromkeys(methods or known_labels(variants)) if name != BASELINE]
     if not chosen:
         raise InputError(
-            f"--methods contains only {BASELINE}, the reference. Add a method to compare with it."
+            f"{where} contains only {BASELINE}, the reference. Add a method to compare with it."
         )
     return Question(
         id=f"against-{BASELINE}",
@@ -221,7 +224,7 @@ def check_experiment(experiment: Experiment, source: str) -> None:
         reject_unknown(question.only, names, f"{where}: no dataset named")
         reject_unknown(question.labels, labels, f"{where}: no method named")
     for dataset in experiment.datasets:
-        check_dataset(experiment, dataset, f"{source}: [datasets.{dataset.name}]")
+        check_dataset(experiment, dataset, source)
 
 
 def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
@@ -240,7 +243,8 @@ def check_variant(label: str, values: Mapping[str, Any], where: str) -> None:
         )
 
 
-def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str) -> None:
+def check_dataset(experiment: Experiment, dataset: ExperimentDataset, source: str) -> None:
+    where = f"{source}: [datasets.{dataset.name}]"
     if dataset.name:
         reject_bad_label(dataset.name, where)
     reject_drawn(dataset.sections, where)
@@ -255,7 +259,8 @@ def check_dataset(experiment: Experiment, dataset: ExperimentDataset, where: str
         if not any(key in experiment.given_by(dataset, label) for label in labels):
             raise InputError(f"{where}: no method of the experiment has the setting '{key}'.")
     for label in labels:
-        resolve(experiment.settings(dataset, label), f"[methods.{label}]")
+        config = resolve(experiment.settings(dataset, label), f"{source}: [methods.{label}]")
+        check_network(config.network)
 
 
 def reject_unknown(names: Iterable[str], known: Sequence[str], what: str) -> None:
@@ -266,7 +271,10 @@ def reject_unknown(names: Iterable[str], known: Sequence[str], what: str) -> Non
 
 def reject_bad_label(name: str, where: str) -> None:
     if not LABEL.fullmatch(name):
-        raise InputError(f"{where}: '{name}' may contain only letters, digits, -, _ and dots.")
+        raise InputError(
+            f"{where}: '{name}' may contain only letters, digits, -, _ and dots, at most 200 of "
+            "them. Rename it."
+        )
 
 
 def reject_drawn(sections: Mapping[str, Any], where: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segpl.errors import InputError
-from segpl.networks.monai import MonaiBody
+from segpl.networks.monai import MonaiBody, check_options
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
 from segpl.networks.unet import UNet
 
@@ -16,7 +16,27 @@ MONAI_ADVICE = {
 }
 
 
+def check_network(settings: NetworkSettings) -> None:
+    """Raise if no network has this name and these settings."""
+    if settings.name == "unet":
+        if settings.options:
+            raise InputError(
+                f"network.options {sorted(settings.options)} are only for MONAI networks. "
+                "Configure 'unet' with network.width, network.dropout and network.residual."
+            )
+        return
+    check_options(settings.name, settings.options)
+    for name, advice in MONAI_ADVICE.items():
+        value = getattr(settings, name)
+        if value != getattr(NetworkSettings(), name):
+            raise InputError(
+                f"network.{name} is {value}, but the network is '{settings.name}' and the setting "
+                f"is only for 'unet'. {advice}"
+            )
+
+
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
+    check_network(settings)
     width = settings.width or shape.width
     if settings.name == "unet":
         return _build_unet(settings, shape, width)
@@ -24,11 +44,6 @@ def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
 
 
 def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
-    if settings.options:
-        raise InputError(
-            f"network.options {sorted(settings.options)} are only for MONAI networks. Configure "
-            "'unet' with network.width, network.dropout and network.residual."
-        )
     unet = UNet(
         dims=shape.dims,
         channels=shape.channels,
@@ -50,13 +65,6 @@ def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> N
 
 
 def _build_monai(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
-    for name, advice in MONAI_ADVICE.items():
-        value = getattr(settings, name)
-        if value != getattr(NetworkSettings(), name):
-            raise InputError(
-                f"network.{name} is {value}, but the network is '{settings.name}' and the setting "
-                f"is only for 'unet'. {advice}"
-            )
     body = MonaiBody(settings.name, settings.options, shape, width)
     return Network(
         body, dims=shape.dims, outputs=shape.outputs, features=body.features, trunk=body.features

@@ -112,7 +112,6 @@ def missing_package(name: str, error: ImportError) -> InputError:
 class MonaiBody(nn.Module):
     def __init__(self, name: str, options: dict[str, Any], shape: NetworkShape, width: int) -> None:
         super().__init__()
-        check_options(name, options)
         from monai.networks import nets
 
         kind = getattr(nets, name)
