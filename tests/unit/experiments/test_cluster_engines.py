@@ -97,15 +97,17 @@ def test_restarted_driver_follows_the_jobs_in_the_queue(tmp_path, monkeypatch):
 UNREACHABLE = "sbatch: error: Unable to contact slurm controller (connect failure)"
 
 
-def install_slurm(folder: Path, monkeypatch, *, failures: int, answer: str = "") -> None:
-    """Slurm commands that fail a number of times and then print `answer`."""
+def install_slurm(
+    folder: Path, monkeypatch, *, failures: int, answer: str = "", said: str = UNREACHABLE
+) -> None:
+    """Slurm commands that fail a number of times, with the error `said`, then print `answer`."""
     folder.mkdir()
     for name in ("sbatch", "squeue", "srun"):
         calls, program = folder / f"{name}.txt", folder / name
         program.write_text(
             f"#!/bin/sh\necho call >> {calls}\n"
             f"if [ $(wc -l < {calls}) -gt {failures} ]; then echo '{answer}'; exit 0; fi\n"
-            f"echo '{UNREACHABLE}' >&2\nexit 1\n"
+            f"echo '{said}' >&2\nexit 1\n"
         )
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -113,10 +115,23 @@ def install_slurm(folder: Path, monkeypatch, *, failures: int, answer: str = "")
     monkeypatch.setattr(slurm, "POLL_SECONDS", 0.0)
 
 
-def test_a_controller_that_does_not_answer_is_not_blamed_on_options(tmp_path, monkeypatch):
+UNCONFIGURED = """sbatch: error: fetch_config: DNS SRV lookup failed
+sbatch: fatal: Could not establish a configuration source"""
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (UNREACHABLE, r"answer: Unable to contact slurm controller \(connect failure\)\. Repeat"),
+        (UNCONFIGURED, "lookup failed; Could not establish a configuration source. Repeat"),
+    ],
+)
+def test_a_controller_that_does_not_answer_is_not_blamed_on_options(
+    tmp_path, monkeypatch, said, words
+):
     pytest.importorskip("submitit")
-    install_slurm(tmp_path / "bin", monkeypatch, failures=1)
-    with pytest.raises(InputError, match="the Slurm controller does not answer: Unable to"):
+    install_slurm(tmp_path / "bin", monkeypatch, failures=1, said=said)
+    with pytest.raises(InputError, match=f"the Slurm controller does not .*{words}"):
         SlurmEngine(EngineOptions(), tmp_path).check(TASKS)
 
 
@@ -141,6 +156,14 @@ def test_a_queue_that_does_not_answer_is_announced_once(tmp_path, monkeypatch, c
     monkeypatch.setattr(slurm, "SILENCE_SECONDS", 0.0)
     assert slurm.states_in_queue() == {"7_0": "RUNNING"}
     assert capsys.readouterr().err.count("squeue fails: Unable to contact slurm controller") == 1
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_resources_must_be_finite(engine, value):
+    for name in ("gpus", "memory"):
+        with pytest.raises(InputError, match=f"--{name} is {value}, but must be finite"):
+            EngineOptions(**{name: value}).check(engine)
 
 
 def test_slurm_needs_whole_gpus(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
@@ -73,8 +74,9 @@ class EngineOptions:
                 others = " or ".join(f"--on {one}" for one in known)
                 raise InputError(f"{option} needs {others}. Add that, or remove {option}.")
             least = 0 if name in ("gpus", "retries") else 1
-            if isinstance(value, int | float) and value < least:
-                raise InputError(f"{option} is {value}, but must be at least {least}.")
+            if isinstance(value, int | float) and not least <= value < math.inf:
+                allowed = f"at least {least}" if value < least else "finite"
+                raise InputError(f"{option} is {value}, but must be {allowed}.")
 
 
 class EngineKeywords(TypedDict, total=False):

@@ -38,7 +38,9 @@ SILENCE_SECONDS = 60.0  # without an answer from squeue, before a message
 LOST_SECONDS = 15.0  # to wait for the result of a finished job: files may arrive late
 NO_RETRY = ("CANCELLED", "OUT_OF_MEMORY")
 # errors of a controller that is stopped, restarting or overloaded
-UNREACHABLE = re.compile("unable to contact|timed out|connection refused|zero bytes", re.I)
+UNREACHABLE = re.compile(
+    "unable to contact|timed out|connection refused|zero bytes|configuration source", re.I
+)
 JOBS_FILE = "jobs.json"
 
 
@@ -225,7 +227,9 @@ def call_slurm(command: Sequence[str], text: str = "") -> str:
 
 def without_prefix(words: str) -> str:
     """An error message of Slurm on one line, without its prefix."""
-    return re.sub(r"\b(sbatch|squeue|scontrol): error: ", "", " ".join(words.split())).rstrip(".")
+    lines = [" ".join(line.split()) for line in words.splitlines()]
+    known = [re.sub(r"\b(sbatch|squeue|scontrol): (error|fatal): ", "", line) for line in lines]
+    return "; ".join(filter(None, known)).rstrip(".")
 
 
 def states_in_queue() -> Mapping[str, str]:
