@@ -11,6 +11,7 @@ from statistics import fmean
 import nibabel
 import numpy as np
 import pytest
+import torch
 from conftest import rows_of
 from paper_datasets import make_brats2018, make_carve, make_task01, make_task05
 
@@ -360,9 +361,13 @@ def test_truncated_test_image_is_an_error_before_anything_is_trained(segpl, tmp_
         (("--only", "all"), "--only: no dataset named 'all'"),
         (("--jobs", 0), "--jobs is 0"),
         (("--set", "train.stepz=1"), "stepz"),
+        (("--device", "cuda"), "torch finds none"),
     ],
 )
-def test_wrong_options_are_errors_before_data_are_prepared(segpl, tmp_path, options, words):
+def test_wrong_options_are_errors_before_data_are_prepared(
+    segpl, tmp_path, monkeypatch, options, words
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     answer = segpl("paper", "task05", "--data", tmp_path, "--out", tmp_path / "out", *options)
     assert answer.code == 1
     assert words in answer.err

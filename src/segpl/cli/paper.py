@@ -71,15 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
+    from segpl.experiments.engines.base import Task
     from segpl.experiments.paper.extras import extras
     from segpl.experiments.paper.results import write_csv
-    from segpl.experiments.paper.run import PLAN, read_paper
+    from segpl.experiments.paper.run import PLAN, PREPARED, read_paper
     from segpl.report.tables import print_table
 
     paper = read_paper(args.name, args.set)
     out = args.out or Path(f"paper-{args.name}")
-    # the preparation may take long: wrong options are errors before it
-    chosen_engine(args, out)
+    # the preparation may take long: wrong options and a missing cluster are errors before it
+    engine = chosen_engine(args, out)
+    if not (args.print or (out / "data" / PREPARED).exists()):
+        engine.check([Task("", str, args.device or "auto")])
     experiment = paper.experiment(out / "data" / PLAN, args.seeds)
     names = [dataset.name for dataset in experiment.datasets]
     experiment.require_datasets(args.only)

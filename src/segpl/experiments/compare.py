@@ -79,6 +79,8 @@ def run_experiment(
         jobs = gather_jobs(
             experiment, out, root=root, only=only, derive_plans=is_local, quiet=quiet
         )
+        if tasks := waiting_tasks(jobs, engine, quiet=quiet):
+            engine.check(list(tasks.values()))
         check_held_out(jobs, quiet=quiet)
         errors = run_jobs(jobs, engine, out, quiet=quiet)
         return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
@@ -116,15 +118,7 @@ def run_jobs(
     """Train and score the jobs that are not finished; returns the errors by folder."""
     rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
     states = {job.folder: status_of(job, rows) for job in jobs if job.split or job.is_scored}
-    tasks = {
-        str(job.folder): Task(
-            str(job.folder),
-            partial(run_job, job, quiet=quiet or not engine.in_process),
-            resolve(job.content).train.device,
-        )
-        for job in jobs
-        if job.split and not job.is_scored
-    }
+    tasks = waiting_tasks(jobs, engine, quiet=quiet)
     by_name = {str(job.folder): job for job in jobs}
     pace = Pace(len(tasks))
 
@@ -135,8 +129,6 @@ def run_jobs(
         ended = [rows[job.folder] for job in jobs if job.folder in rows]
         write_text(out / "comparison.csv", csv_text([ROW_HEADER, *ended]))
 
-    if tasks:
-        engine.check(list(tasks.values()))
     write_rows()
     if not tasks:
         return {}
@@ -163,6 +155,19 @@ def run_jobs(
             write_rows()
             show.print()
     return {folder: state.error for folder, state in states.items() if state.error}
+
+
+def waiting_tasks(jobs: Sequence[TrainingJob], engine: Engine, *, quiet: bool) -> dict[str, Task]:
+    """A task by its name for each job that is not finished."""
+    return {
+        str(job.folder): Task(
+            str(job.folder),
+            partial(run_job, job, quiet=quiet or not engine.in_process),
+            resolve(job.content).train.device,
+        )
+        for job in jobs
+        if job.split and not job.is_scored
+    }
 
 
 def status_of(
