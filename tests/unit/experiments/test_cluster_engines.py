@@ -171,6 +171,18 @@ def test_slurm_needs_whole_gpus(tmp_path):
         SlurmEngine(EngineOptions(gpus=0.5), tmp_path)
 
 
+@pytest.mark.parametrize("gpus", [1.5, 0.00001])
+def test_ray_needs_whole_gpus_or_a_fraction_of_one(gpus):
+    with pytest.raises(InputError, match=f"--gpus is {gpus}, but Ray needs a whole number, or"):
+        RayEngine(EngineOptions(gpus=gpus))
+    assert [RayEngine(EngineOptions(gpus=one)).gpus_for(TASKS) for one in (0.33, 2.0)] == [0.33, 2]
+
+
+def test_an_output_folder_with_placeholders_of_slurm_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"a%j contains %, which Slurm replaces.* another --out"):
+        SlurmEngine(EngineOptions(), tmp_path / "a%j")
+
+
 def test_a_time_limit_that_requeues_jobs_at_once_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"--time-limit is 2m, but must be at least 5m"):
         SlurmEngine(EngineOptions(time_limit="2m"), tmp_path)

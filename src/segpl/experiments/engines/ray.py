@@ -12,12 +12,20 @@ from functools import cache
 from typing import Any
 
 from segpl.errors import InputError, Spelling
-from segpl.experiments.engines.base import Engine, Task, Update, import_extra, perform
+from segpl.experiments.engines.base import (
+    Engine,
+    EngineOptions,
+    Task,
+    Update,
+    import_extra,
+    perform,
+)
 
 RETRIES = 3
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0  # Ray itself tries for minutes
 GIGABYTE = 10**9
+GPU_DECIMALS = 4  # of a fraction of a GPU
 START_ONE = "Start one with `ray start --head`, or pass --address HOST:PORT."
 WHERE_TO_RUN = (
     "Run the command on a machine of the cluster, with the same versions of Ray and Python as the "
@@ -27,6 +35,15 @@ WHERE_TO_RUN = (
 
 class RayEngine(Engine):
     name = "ray"
+
+    def __init__(self, options: EngineOptions) -> None:
+        super().__init__(options)
+        gpus = options.gpus or 0
+        if gpus != round(gpus, GPU_DECIMALS if gpus < 1 else 0):
+            raise InputError(
+                f"--gpus is {gpus}, but Ray needs a whole number, or a fraction below 1 with up to "
+                f"{GPU_DECIMALS} decimals."
+            )
 
     def slots(self, tasks: Sequence[Task]) -> int:
         """Tasks that fit on the nodes when these are idle."""

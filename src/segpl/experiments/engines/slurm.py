@@ -54,6 +54,11 @@ class SlurmEngine(Engine):
         if options.gpus is not None and options.gpus % 1:
             raise InputError(f"--gpus is {options.gpus}, but Slurm needs a whole number.")
         self.folder = folder.resolve()  # scripts, logs and results, on a shared file system
+        if "%" in str(self.folder):
+            raise InputError(
+                f"{self.folder} contains %, which Slurm replaces in the paths of its logs. Choose "
+                "another --out."
+            )
         seconds = parse_duration(options.time_limit or TIME_LIMIT, "--time-limit")
         if seconds < SHORTEST_LIMIT:
             raise InputError(
