@@ -26,7 +26,7 @@ class SegmentNumbers:
     """Class numbers by segment name; upper and lower case are the same."""
 
     numbers: tuple[tuple[str, int], ...]
-    is_chosen: bool  # by labels.json: others are ignored, and in overlaps the last one wins
+    is_chosen: bool  # by labels.json: others are ignored, and overlaps get the highest number
 
 
 def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArray[np.int32]:
@@ -49,7 +49,7 @@ def read_segments(path: Path, series: Series, classes: SegmentNumbers) -> NDArra
                 "one class",
                 "Write labels.json into the dataset folder with the classes to learn, for example "
                 f'{{"{names[other]}": 1, "{name}": 2}}: other segments are ignored, and where '
-                "classes overlap the last one wins.",
+                "classes overlap, the one with the highest number wins.",
             )
         label[voxels] = number
     return label
