@@ -36,7 +36,7 @@ class AugmentSettings:
     """Augmentation of training crops. All zeros: none, as in the paper."""
 
     affine: float = 0.5  # probability of a random rotation (up to 30 degrees) and scaling
-    scanner: float = 0.3  # probability of each intensity change of labeled crops (see `SCANNER`)
+    scanner: float = 0.3  # probability of each intensity change of labeled crops
     blur: float = 1.0  # strength of blur and low resolution in `scanner`; 0 disables both
     mirror: float = 0.5  # probability of mirroring left and right, or each axis in 2D
 

@@ -23,9 +23,9 @@ class SplitSettings:
     validation: int = 0  # labeled cases held out for validation
     test: int = 0  # labeled cases held out for testing, besides the dataset's own test cases
     seed: int = 0  # seed of the held-out and labeled cases
-    draw: int = 0  # number of the draw of labeled cases, for the same held-out cases
+    draw: int = 0  # index of the draw of labeled cases; the held-out cases stay the same
     folds: int = 0  # cross-validation folds of the labeled cases; 0: none
-    fold: int = 0  # the fold to validate on, from 0
+    fold: int = 0  # fold to validate on, counted from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Split:
         cases = (*self.labeled, *self.unlabeled, *self.validation, *self.test)
         name, count = Counter(cases).most_common(1)[0] if cases else ("", 0)
         if count > 1 or not set(self.hidden) <= set(self.unlabeled) or not self.labeled:
-            found = f"case '{name}' appears {count} times" if count > 1 else "its parts do not fit"
+            found = f"case '{name}' appears {count} times" if count > 1 else "its lists conflict"
             raise InputError(
                 f"{path} cannot be used: {found}. A case is either labeled, unlabeled, held out "
                 "for validation or for testing. Restore the file, or train again."

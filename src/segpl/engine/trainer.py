@@ -66,15 +66,16 @@ class TrainSettings:
     balance: bool = False  # center foreground crops on every class equally often
     seed: int = 0  # seed of weights, crops and sampling; the split has its own
     start: str = ""  # run folder with the initial weights; empty: random weights
-    log_every: int = 10  # interval of log lines, in steps
-    checkpoint_every: int = 0  # steps between checkpoints; 0: about a minute
-    validate_every: int = 0  # interval of validation, in steps; 0: a tenth of the training
+    log_every: int = 10  # steps between rows of log.csv
+    checkpoint_every: int = 0  # steps between checkpoints; 0: one about every minute
+    validate_every: int = 0  # steps between validations; 0: a tenth of the training
     device: str = "auto"  # `cpu`, `cuda` or `cuda:N`; auto: the first GPU, otherwise the CPU
     # `float32` or `bfloat16`; auto: bfloat16 on GPUs that support it and on CPUs with AMX
     precision: str = "auto"
     compile: str = "auto"  # `on` or `off`; auto: on for GPUs
-    guard: str = "warn"  # `warn` or `pause` learning from pseudo-labels when they collapse
-    agreement: int = 10  # unlabeled cases to measure agreement on, without validation; 0: none
+    guard: str = "warn"  # when pseudo-labels collapse: `warn`, or `pause` learning from them
+    # unlabeled cases to measure the agreement of networks on, without validation cases; 0: none
+    agreement: int = 10
     watch_hidden: bool = False  # read hidden labels to log the Dice of pseudo-labels
     track: bool = False  # write TensorBoard events; needs `segpl[track]`
 

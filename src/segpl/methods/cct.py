@@ -55,7 +55,7 @@ class CCT(Method):
         # perturbation of each auxiliary decoder, separated by commas; repetitions are allowed
         decoders: str = "noise,dropout,objects,contexts,cutouts"
         alpha: float = 3.0  # weight of the unlabeled images; corresponds to the authors' 30
-        ramp_end: float = 0.1  # progress at which alpha is reached, as in the authors' code
+        ramp_end: float = 0.1  # progress at which alpha reaches its full value, as in the source
 
         def __post_init__(self) -> None:
             super().__post_init__()

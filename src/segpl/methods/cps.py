@@ -43,7 +43,7 @@ class CPS(Method):
         alpha: float = 1.5  # lambda; the source uses 1.5 for PASCAL VOC and 6 for Cityscapes
         ramp_begin: float = 0.0  # progress at which alpha starts to rise from 0
         ramp_end: float = 0.4  # progress at which alpha reaches its full value; 0: no ramp
-        predict_by: str = "first"  # `first` network, as in the source, or the mean of `both`
+        predict_by: str = "first"  # `first` network, as in the source, or `both`: their mean
 
         def __post_init__(self) -> None:
             super().__post_init__()

@@ -38,10 +38,11 @@ MONITORS = (
 @dataclass(frozen=True, slots=True)
 class ThresholdSettings:
     family: str = "logit-normal"  # family of prior and posterior: `segpl list families`
-    rule: str = "marginal-select"  # how probability and threshold give a label: `segpl list rules`
+    rule: str = "marginal-select"  # from probability and threshold to label: `segpl list rules`
     scope: str = "image"  # what shares a threshold: `segpl list scopes`
-    e_step: str = "variational"  # a head predicts the posterior; `exact`: Bayes' rule on a grid
-    prior: str = "fixed"  # or estimated during training: `labeled`, `confidence`
+    # `variational`: a head predicts the posterior; `exact`: Bayes' rule on a grid
+    e_step: str = "variational"
+    prior: str = "fixed"  # `fixed`, or estimated during training: `labeled` or `confidence`
     prior_mean: float = 0.5  # mean of the prior; initial value if it is estimated
     prior_std: float = 0.1  # standard deviation of the prior; initial value if it is estimated
     temperature: float = 0.05  # temperature of the likelihood exp(-loss / temperature)

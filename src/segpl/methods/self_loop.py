@@ -52,7 +52,7 @@ class SelfLoop(Method):
         rounds: int = 3  # Q, puzzles solved per E-step
         loop_lr: float = 0.01  # eta, learning rate of the loop
         tiles: int = 2  # tiles along each axis that is long enough
-        permutations: int = 10  # P, number of tile orders; fewer if the tiles have fewer
+        permutations: int = 10  # P, number of tile orders; at most all orders of the tiles
         jigsaw_weight: float = 0.02  # lambda, weight of the puzzle
 
         def __post_init__(self) -> None:

@@ -49,7 +49,7 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
         draws: int = 8  # T, draws of noise and dropout per image
         # h; entropy limit at the start, as a fraction of the maximum; rises to 1 with alpha
         entropy_share: float = 0.75
-        predict_by: str = "student"  # or `teacher`; the authors' code tests the student
+        predict_by: str = "student"  # `student`, as in the authors' code, or `teacher`
 
         def __post_init__(self) -> None:
             super().__post_init__()
