@@ -348,7 +348,7 @@ def test_unfamiliar_scans_are_reported_as_without_shards(scans, request_of, tmp_
         predict_on(engine, request_of, [scans], out)
         err = capsys.readouterr().err
         lines.append([line for line in err.splitlines() if line.startswith("warning")])
-    assert any("noise: unlike the training images" in line for line in lines[0])
+    assert any("noise is unlike the training images" in line for line in lines[0])
     assert lines[0] == lines[1]
 
 

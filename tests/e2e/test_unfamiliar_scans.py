@@ -22,7 +22,7 @@ def test_predict_warns_and_old_runs_say_that_they_cannot(segpl, train, tmp_path)
     write_volume(strange, np.tile(read_volume(usual), (4, 1, 1)))
     command = ("predict", run, usual, strange, "--no-preview", "--out")
     answer = segpl(*command, tmp_path / "new")
-    assert "strange: unlike the training images: " in answer.err
+    assert "strange is unlike the training images: " in answer.err
     assert "field of view 22.4x5.6x5.6 mm, in training 5.6x5.6x5.6 mm" in answer.err
     with (tmp_path / "new" / "cases.csv").open() as file:
         scores = {row["case"]: float(row["out_of_distribution"]) for row in csv.DictReader(file)}

@@ -1,7 +1,7 @@
 """List the datasets in the cache, or remove their prepared scans.
 
-Removing them is safe: training prepares scans again if they are not in the
-cache.
+Training prepares removed scans again. Do not remove scans while a run trains on
+them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Write an HTML report: the best method, its lead, and all scores.
 
-The report is a single file that opens offline: tables, curves, pictures of
-every scored case, and how to reproduce it. Runs that differ only in their seed
-count as one method. Test cases without scores are predicted and scored first;
-for a run without test cases, a few unlabeled scans are predicted. The report
-lists what is missing.
+The report is a single file that opens offline. It has tables, curves, pictures
+of every scored case, and the commands that reproduce it. Runs that differ only
+in their seed count as one method. Test cases without scores are predicted and
+scored first; for a run without test cases, a few unlabeled scans are predicted.
+The report lists what is missing.
 
 Examples:
   segpl report runs/a runs/b --out report.html
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assets",
         type=Path,
         metavar="DIR",
-        help="also write every table as CSV and LaTeX, every figure as PNG and SVG",
+        help="also write every table as CSV and LaTeX, and every figure as PNG and SVG",
     )
     parser.add_argument(
         "--fill",

@@ -1,4 +1,4 @@
-"""Score runs on degraded images: artifacts, attacks, other window sizes.
+"""Score runs on degraded images, under attacks and with other window sizes.
 
 Images are degraded after preprocessing and scored on that grid. Severity 0 is
 the original image, 1 the strongest degradation. An interrupted command resumes

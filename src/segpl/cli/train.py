@@ -1,7 +1,7 @@
 """Train a model from labeled and unlabeled scans.
 
-Detects the layout of the dataset, derives a plan from it and writes everything
-to one run folder: settings, plan, split, log and checkpoints.
+Detects the layout of the dataset, derives a plan, and writes settings, plan,
+split, log and checkpoints to the run folder.
 
 Examples:
   segpl train data --out runs/a                       # for up to an hour
@@ -38,10 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time",
         metavar="TIME",
-        help="instead of --steps, train for about this long, such as 30m or 1h30m: measures the "
-        "step time and chooses the number of steps; not a hard limit; with --folds, the time of "
-        "each training run (default: 30m on a GPU with 40 GB or more, otherwise 1h; at most "
-        "2,000 steps)",
+        help="train for about this long, such as 30m or 1h30m, instead of --steps; with --folds, "
+        "the time of each training run; not a hard limit (default: 30m on a GPU with 40 GB or "
+        "more, otherwise 1h, and at most 2,000 steps)",
     )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")

@@ -253,8 +253,8 @@ def _next_step(inspection: Inspection, command: str) -> list[RenderableType]:
     text = "Ready to train:"
     if not inspection.dataset.unlabeled:
         text = (
-            "Ready to train. All cases are labeled, and all labels are used; --labeled N simulates "
-            "few labels:"
+            "Ready to train. All cases are labeled, and training uses all labels. To simulate few "
+            "labels, add --labeled N:"
         )
     return [Text(text, style="bold green"), _whole_line(f"  {command}")]
 

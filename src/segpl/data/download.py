@@ -97,11 +97,11 @@ def fetch(url: str, path: Path, advance: Callable[[int, int], None]) -> None:
             raise
         raise no_connection(url, path, error) from error
     if done < total:
-        raise no_connection(url, path, f"{done:,} of {total:,} bytes arrived")
+        raise no_connection(url, path, f"{done:,} of {total:,} bytes were received")
 
 
 def no_connection(url: str, path: Path, reason: object) -> InputError:
-    kept = f" {path} keeps what has arrived." if path.exists() else ""
+    kept = f" The partial download is kept in {path}." if path.exists() else ""
     return InputError(
         f"cannot download {url}: {reason}.{kept} Check the internet connection and run the "
         "command again, or copy the unpacked dataset from another machine."

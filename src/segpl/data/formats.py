@@ -236,8 +236,7 @@ def _opened_picture(path: Path) -> Iterator[Image.Image]:
         ) from error
     except UnidentifiedImageError as error:
         raise UnusableFileError(
-            f"{path} is corrupt or truncated: it is not a picture of the types "
-            f"{', '.join(PICTURE_FORMATS)}",
+            f"{path} is corrupt or truncated: it is none of {', '.join(PICTURE_FORMATS)}",
             "Copy or download it again, or convert it to PNG.",
         ) from error
 
@@ -254,13 +253,13 @@ def open_picture(path: Path, role: Role) -> OpenFile:
         require_stored(path, rows * columns // 8, is_packed=True)  # 1 bit per pixel or more
     if pages > 1:
         raise UnusableFileError(
-            f"{path} has {pages} pages, but only single-page pictures are supported",
+            f"{path} has {pages} pages, but only single-page images are supported",
             "Save it as one .nii.gz volume, or each page as its own file.",
         )
     if role == "label" and codec.lower() in LOSSY:
         raise UnusableFileError(
             f"{path} is stored with lossy {codec.upper()} compression, which changes class numbers",
-            "Export the mask again as PNG or NIfTI. If only the JPEG is left, threshold it first.",
+            "Export the label again as PNG or NIfTI. If you only have the JPEG, threshold it.",
         )
     shades = np.asarray(palette or [], dtype=int).reshape(-1, 3)
     is_gray = mode in ("1", "L", "LA", "La", "I", "F") or mode.startswith("I;16")
@@ -282,7 +281,7 @@ def open_picture(path: Path, role: Role) -> OpenFile:
             colors = np.asarray(picture.convert("RGB"))
         if (colors != colors[..., :1]).any():
             raise UnusableFileError(
-                f"{path} is a color picture, but a label needs one number per pixel",
+                f"{path} is a color image, but a label needs one number per pixel",
                 "Save it as a gray or palette PNG whose values are the class numbers.",
             )
         return colors[..., 0]

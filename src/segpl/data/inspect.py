@@ -221,8 +221,8 @@ def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
     if together == {1, 255} and together not in masks:
         yield Problem(
             "",
-            "some masks use 1 for the foreground and others use 255",
-            "Save all masks with the same number.",
+            "some labels use 1 for the foreground, and others use 255",
+            "Use the same number in all labels.",
         )
     elif len(masks) > 2:
         labels = Counter(number for numbers in masks for number in numbers)
@@ -253,8 +253,8 @@ def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
     return Problem(
         case,
         f"the label contains {len(numbers)} different numbers between {numbers[0]} and "
-        f"{numbers[-1]}, like a lossy picture (for example JPEG) rather than a mask",
-        "Save the mask as PNG or NIfTI, or threshold it first. If these are classes, name them in "
+        f"{numbers[-1]}, like an image with lossy compression (for example JPEG)",
+        "Save the label as PNG or NIfTI, or threshold it first. If these are classes, name them in "
         "labels.json.",
     )
 

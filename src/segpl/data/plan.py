@@ -175,6 +175,6 @@ class Plan:
         for stride, row in zip(self.strides, self.kernels[1:], strict=True):
             if any(step > side for step, side in zip(stride, row, strict=True)):
                 yield (
-                    f"kernel {row} is smaller than its stride {stride}, so it would skip some. "
+                    f"kernel {row} is smaller than its stride {stride}, so it would skip values. "
                     "Use 3 where the stride is 2."
                 )

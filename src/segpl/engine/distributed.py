@@ -220,7 +220,9 @@ class Shares:
     def run(self, call: Call, image: Tensor) -> tuple[Tensor, ...]:
         """Outputs of `call` for all images. Those that the method never reads have no channels."""
         count = self.processes.count
-        assert len(image) % count == 0, "the number of images has no equal shares"
+        assert len(image) % count == 0, (
+            "the number of images is not a multiple of the number of processes"
+        )
         outputs = call(share_of(image, self.processes))
         if "pooled" in self.reads and len(outputs) < len(OUTPUTS):
             # pooled features are much smaller

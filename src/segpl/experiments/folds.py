@@ -101,7 +101,7 @@ class FoldEstimate:
             f"Expected Dice on similar scans: {self.mean:.2f} (range {min(values):.2f} to "
             f"{max(values):.2f} over {cases}{of}; each fold trained on {on}).",
             f"This estimate uses {cases}. New scans can fall outside this range, and scans "
-            "of another scanner or hospital may differ more.",
+            "from another scanner or hospital may differ more.",
         ]
         if len(self.by_class) > 1:
             scores = ", ".join(f"{name} {dice:.2f}" for name, dice in self.by_class.items())

@@ -47,7 +47,7 @@ class CCT(Method):
 
     name: ClassVar[str] = "cct"
     summary: ClassVar[str] = "auxiliary decoders on perturbed features agree with the main decoder"
-    use: ClassVar[str] = "as a baseline of the paper"
+    use: ClassVar[str] = "as a baseline from the paper"
     reads: ClassVar[tuple[str, ...]] = ("logits", "trunk")
 
     @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class Ensemble(Method):
     """
 
     name: ClassVar[str] = "ensemble"
-    summary: ClassVar[str] = "several supervised networks, averaged; for uncertainty"
+    summary: ClassVar[str] = "mean of several supervised networks"
     use: ClassVar[str] = "for uncertainty and robustness; it ignores unlabeled scans"
     needs_unlabeled: ClassVar[bool] = False
 

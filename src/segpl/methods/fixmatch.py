@@ -44,7 +44,7 @@ class FixMatch(TeacherMethod):
 
     name: ClassVar[str] = "fixmatch"
     summary: ClassVar[str] = "confident labels of a weak view supervise a strong view"
-    use: ClassVar[str] = "as a baseline of the paper"
+    use: ClassVar[str] = "as a baseline from the paper"
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, LinearRampSettings):

@@ -34,7 +34,7 @@ class MeanTeacher(TeacherMethod):
 
     name: ClassVar[str] = "mean-teacher"
     summary: ClassVar[str] = "agreement with the moving average of the network, under noise"
-    use: ClassVar[str] = "as a baseline of the literature"
+    use: ClassVar[str] = "as a baseline from the literature"
 
     @dataclass(frozen=True)
     class Settings(TeacherSettings, SigmoidRampSettings):

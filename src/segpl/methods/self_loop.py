@@ -44,7 +44,7 @@ class SelfLoop(Method):
         "soft labels of a network solving jigsaw puzzles; reconstructed from an abstract"
     )
     is_reconstruction: ClassVar[bool] = True
-    use: ClassVar[str] = "as a baseline of the paper; it is slow"
+    use: ClassVar[str] = "as a baseline from the paper; it is slow"
     reads: ClassVar[tuple[str, ...]] = ("logits", "features")
 
     @dataclass(frozen=True)

@@ -40,8 +40,8 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     """
 
     name: ClassVar[str] = "ua-mt"
-    summary: ClassVar[str] = "mean teacher, trusted only where repeated draws are certain"
-    use: ClassVar[str] = "as a baseline of the literature"
+    summary: ClassVar[str] = "mean teacher that excludes voxels with uncertain labels"
+    use: ClassVar[str] = "as a baseline from the literature"
     network_defaults: ClassVar[Mapping[str, Any]] = {"dropout": 0.5}
 
     @dataclass(frozen=True)

@@ -268,7 +268,7 @@ class ScanJudge:
         found = [(case, one) for case, one in self.judgments.items() if one.reasons]
         found.sort(key=lambda pair: -pair[1].score)
         lines = [
-            f"{case or 'the image'}: unlike the training images: {'; '.join(one.reasons)}."
+            f"{case or 'the image'} is unlike the training images: {'; '.join(one.reasons)}."
             for case, one in found[:MOST_WARNINGS]
         ]
         if len(found) > MOST_WARNINGS:

@@ -25,7 +25,7 @@ def describe(name: str, reference: str, found: Difference, *, comparisons: int =
     """One sentence about `name` compared with `reference`, in units of Dice."""
     known = found.estimate
     left_out = (
-        f" {count_noun(found.left_out, 'pair')} of seed and case without two scores left out."
+        f" Left out: {count_noun(found.left_out, 'pair')} of seed and case without two scores."
         if found.left_out
         else ""
     )

@@ -81,7 +81,7 @@ class TestPage:
 
     def test_fully_labeled_dataset_is_trained_with_all_its_labels(self):
         page = text(inspection(labeled=20, unlabeled=0))
-        assert "all labels are used; --labeled N" in page
+        assert "training uses all labels. To simulate few labels, add --labeled N" in page
         assert "segpl train 'my data' --out runs/first\n" in page
 
     def test_a_case_that_training_would_reject_is_an_error(self):
@@ -164,7 +164,7 @@ class TestCommand:
     def test_proposed_layout_is_accepted_and_repeated_in_the_next_command(self, folder, capsys):
         (folder / "images" / "p1-a.npy").rename(folder / "images" / "p1-a_ct.npy")
         (folder / "images" / "p1-b.npy").rename(folder / "images" / "p1-b_ct.npy")
-        with pytest.raises(InputError, match="check, plan and train accept --yes"):
+        with pytest.raises(InputError, match="repeat the command with --yes"):
             self.check(folder)
         assert self.check(folder, "--yes") == 0
         assert "--out runs/first --yes" in capsys.readouterr().out

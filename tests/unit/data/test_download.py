@@ -89,7 +89,7 @@ def test_dataset_is_downloaded_and_unpacked_once(server, tmp_path):
 
 def test_interrupted_download_resumes(server, tmp_path):
     server.cut = 20_000
-    with pytest.raises(InputError, match="keeps what has arrived"):
+    with pytest.raises(InputError, match="The partial download is kept in"):
         get_dataset("task05", tmp_path)
     assert (get_dataset("task05", tmp_path) / "dataset.json").read_text() == "{}"
     assert server.starts == [0, 20_000]

@@ -177,14 +177,14 @@ class TestClasses:
 
     def test_masks_with_1_and_masks_with_255_are_an_error(self, folder):
         folder.add("b", label=mask(255))
-        words = "some masks use 1 for the foreground and others use 255"
+        words = "some labels use 1 for the foreground, and others use 255"
         assert words in problems(folder.inspect(), "", fatal=True)
 
     @pytest.mark.parametrize("classes", [None, NAMED])
     def test_gray_values_in_a_mask_are_one_error(self, folder, classes):
         folder.add("jpeg", label=np.arange(720).reshape(SHAPE).astype(np.uint8))
         inspection = folder.inspect(classes=classes)
-        assert "like a lossy picture" in problems(inspection, "jpeg", fatal=True)
+        assert "like an image with lossy compression" in problems(inspection, "jpeg", fatal=True)
         assert len(inspection.problems) == 1
         assert list(inspection.classes.values()) == [0, 1]
 

@@ -177,7 +177,7 @@ def test_gray_mask_saved_as_rgb_is_one_mask(tmp_path):
 
 def test_colored_mask_is_rejected(tmp_path):
     values = np.array([[[255, 0, 0], [0, 0, 0]]], np.uint8)
-    with pytest.raises(InputError, match="is a color picture"):
+    with pytest.raises(InputError, match="is a color image"):
         read_label(picture(tmp_path / "a.png", values))
 
 

@@ -142,7 +142,7 @@ def test_warnings_name_the_scan_and_the_criteria(recorded):
     large = torch.from_numpy(image(rng)).repeat(1, 10, 10)
     judge("large", large, Grid((240, 200), (1.0, 1.0), None))
     (warning,) = judge.warnings()
-    assert warning.startswith("large: unlike the training images: ")
+    assert warning.startswith("large is unlike the training images: ")
     assert "field of view 240x200 px, in training 24x20 px" in warning
 
 

@@ -64,7 +64,7 @@ def test_small_differences_are_not_rounded_to_zero():
 
 def test_pairs_without_scores_are_counted():
     text = describe("a", "b", difference(0.013, 0.004, 0.021, left_out=3))
-    assert text.endswith("3 pairs of seed and case without two scores left out.")
+    assert text.endswith("Left out: 3 pairs of seed and case without two scores.")
 
 
 def test_note_warns_of_few_seeds_and_few_cases():

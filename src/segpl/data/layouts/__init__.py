@@ -126,8 +126,8 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     if len(found) > 1:
         lines = "\n".join(f'  layout = "{patterns.text}"' for patterns in found)
         raise InputError(
-            f"{root} has several kinds of files that could be labels. Write the line that "
-            f"is right to {root / 'segpl.toml'}:\n\n{lines}\n"
+            f"{root} has several kinds of files that could be labels. Write the correct "
+            f"line to {root / 'segpl.toml'}:\n\n{lines}\n"
         )
     dataset = found[0].read(root)
     if accept:
@@ -137,7 +137,7 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
         f"{describe_patterns(dataset)}\n\n"
         f"If this is right, write this line to {root / 'segpl.toml'}. If not, correct it first:\n\n"
         f'  layout = "{dataset.layout}"\n\n'
-        "Instead of the line, segpl check, plan and train accept --yes.\n"
+        "Instead, you can repeat the command with --yes (segpl check, plan and train).\n"
     )
 
 

@@ -18,7 +18,7 @@ ENGINES = ("local", "ray", "slurm")
 ERROR_FILE = "error.txt"
 RESTARTED = (
     "{} was killed, probably because it ran out of memory. It will be restarted once, after the "
-    "others. Fewer --jobs use less memory."
+    "others. To use less memory, lower --jobs."
 )
 # options that only these engines have
 OPTION_ENGINES = {
