@@ -17,11 +17,18 @@ PATTERN = re.compile(f"{CODE}|{DISPLAY}|{INLINE}", re.MULTILINE | re.DOTALL)
 TOKEN = "EQUATION{}ENDS"
 TOO_WIDE = 130  # characters of LaTeX; longer equations are broken at \\qquad
 # what latex2mathml does not know or browsers draw badly
-LATEX = {r"\\arg\\max": r"\\text{arg max}", r"\\[bB]ig[lr]?(?![a-z])": ""}
+LATEX = {r"\\arg\\max(_\w)?": r"\\text{arg max}\1\\,", r"\\[bB]ig[lr]?(?![a-z])": ""}
 MATHML = {
     '<mn mathvariant="double-struck">1</mn>': "<mi>\U0001d7d9</mi>",
     '<mi mathvariant="double-struck">E</mi>': "<mi>\U0001d53c</mi>",
+    "<mi>&#x0007E;</mi>": '<mo lspace="0.28em" rspace="0.28em">&#x0007E;</mo>',
 }
+# operators whose name is a word: latex2mathml leaves no space around them
+NAMED = re.compile(
+    r"(?P<before></m(?:i|n|sub|sup|subsup|frac)>|&#x00029;</mo>)?"
+    r"<m[io]>(?P<name>log|ln|max|min|exp)</m[io]>"
+    r"(?P<bracket>(?=<mo stretchy=\"false\">&#x00028;))?"
+)
 PRIME = re.compile(r"<msup>(<mi>[^<]*</mi>)<mi>&#x02032;</mi></msup>")
 
 equations: dict[str, list[str]] = {}  # MathML of each page, in order
@@ -68,4 +75,13 @@ def converted(latex: str, display: str) -> str:
     text: str = convert(latex, display=display)
     for before, after in MATHML.items():
         text = text.replace(before, after)
+    text = NAMED.sub(spaced, text)
     return PRIME.sub(r'<mrow>\1<mo lspace="0" rspace="0">&#x02032;</mo></mrow>', text)
+
+
+def spaced(match: re.Match[str]) -> str:
+    """An operator with thin spaces, as in TeX: after a factor, and before anything but `(`."""
+    before = "0.17em" if match["before"] else "0"
+    after = "0" if match["bracket"] is not None else "0.17em"
+    operator = f'<mo form="prefix" lspace="{before}" rspace="{after}">{match["name"]}</mo>'
+    return f"{match['before'] or ''}{operator}"
