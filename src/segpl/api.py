@@ -82,7 +82,7 @@ def compare(
     Args:
         source: folder of a dataset, or a TOML file that describes an experiment.
         out: output folder; a repeated call resumes an interrupted comparison.
-        phantom: generate the scans instead.
+        phantom: use generated scans as data.
         methods: methods or variants to compare with supervised training; all by default.
         seeds: by default 0, 1 and 2.
         steps: training steps.
@@ -94,16 +94,16 @@ def compare(
         only: train only on these datasets of a TOML file.
         overrides: settings such as "train.lr=0.003" or "methods.segpl.alpha=1".
         quiet: show no progress.
-        jobs: runs to train in parallel; by default one, and on a cluster as many as it has room
-            for.
-        address: of a Ray cluster, such as "host:6379"; by default the one on this machine.
-        cpus: of a run on a cluster; 1 by default.
-        gpus: of a run on a cluster; by default 1 if the device is "cuda", otherwise 0.
-        memory: GB of a run on a cluster.
-        retries: repetitions of a run whose process or machine was lost; 3 by default.
-        partition: of Slurm.
-        account: of Slurm.
-        time_limit: of a Slurm job, such as "4h"; a longer run is requeued and resumes.
+        jobs: runs to train in parallel; by default one, and on a cluster as many as fit.
+        address: address of the Ray cluster, such as "host:6379"; by default the one that this
+            machine is part of.
+        cpus: CPU cores per run on a cluster; 1 by default.
+        gpus: GPUs per run on a cluster; by default 1 if the device is "cuda", otherwise 0.
+        memory: main memory per run on a cluster, in GB.
+        retries: retries of a run whose process or machine is lost; 3 by default.
+        partition: Slurm partition.
+        account: Slurm account.
+        time_limit: time limit of a Slurm job, such as "4h"; a longer run is requeued and resumes.
     """
     experiment = read_comparison(
         source,

@@ -52,7 +52,7 @@ class Run:
     is_finished: bool = True
 
     def __repr__(self) -> str:
-        """A description in ten lines."""
+        """A description for people."""
         plan, split, config = self.plan, self.split, self.config
         patch = "x".join(map(str, plan.patch))
         spacing = " x ".join(f"{size:g}" for size in plan.spacing)
@@ -146,8 +146,9 @@ class Run:
                 image of nibabel or SimpleITK.
             spacing: voxel size of an array in mm, one number per axis.
             affine: 4x4 matrix of an array to RAS mm, as in NIfTI, instead of `spacing`.
-            name: random samples are those for a file of this name.
-            ensemble: see `predict`, also for overlap, samples, by, seed, fast and largest.
+            name: case name; random samples depend on it.
+            ensemble: other runs to average with. overlap, samples, by, seed, fast and largest are
+                those of `predict`.
         """
         prepared = self.prepare(PredictOptions(**options), ensemble=ensemble, needs_maps=True)
         return prepared.predict_array(image, spacing=spacing, affine=affine, name=name)
@@ -160,7 +161,7 @@ class Run:
         return prepare_runs(runs, options, needs_maps=needs_maps)
 
     def scan_judge(self) -> ScanJudge | None:
-        """Detects scans unlike the training images; None if too little is known about those."""
+        """Detects scans unlike the training images; None if too few of these were recorded."""
         if not self.folder.familiarity.exists():
             if self.is_finished and not self.quiet:
                 say(

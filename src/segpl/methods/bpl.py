@@ -25,8 +25,8 @@ class BPL(Method):
 
     $F$ is the free energy of `LatentThreshold`. One forward pass serves both steps.
 
-    Differs from [Xu2024]: the E-step trains only the threshold head and the M-step only the
-    network; labels may be averages over the threshold, so that it can learn from the images.
+    Differs from [Xu2024]: the E-step trains only the threshold head, and the M-step only the
+    network. Labels can be averages over the threshold, so that it can learn from the images.
     """
 
     name: ClassVar[str] = "bpl"

@@ -34,15 +34,15 @@ class CCT(Method):
       \frac{1}{D} \sum_{d=1}^{D} \lVert g_d(\pi_d(z_u, y_u)) - y_u \rVert^2$$
 
     $\lVert\cdot\rVert^2$ is the mean over channels and over the voxels inside the scans. The main
-    decoder learns only from given labels and makes the predictions alone. The perturbations are
+    decoder learns only from given labels, and it alone predicts. The perturbations are
     in `views/features.py`; $\alpha$ rises along the sigmoid ramp of [LaineAila2017]. The authors'
     weight of 30 multiplies a mean over the 21 classes of PASCAL VOC. Where two decoders differ by
     $\delta$ in two of them, their loss is $30 \cdot 2 \delta^2 / 21 = 2.9\, \delta^2$. One sigmoid
     gives $\alpha\, \delta^2$, so the default is 3.
 
     Differs from the source: auxiliary decoders share all but the last block, as in [Xu2024]; the
-    source perturbs the output of the encoder. Five auxiliary decoders instead of 30, none of them
-    virtual adversarial. A sigmoid per channel instead of a softmax.
+    source perturbs the output of the encoder. There are five auxiliary decoders instead of 30, and
+    none is virtual adversarial. Each channel has a sigmoid, instead of a softmax over classes.
     """
 
     name: ClassVar[str] = "cct"

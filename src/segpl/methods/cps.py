@@ -30,8 +30,8 @@ class CPS(Method):
     its own loss.
 
     Differs from the source: each sigmoid channel is labeled on its own instead of by the most
-    likely class; `loss` applies to both parts, the source uses cross-entropy; $\alpha$ rises
-    linearly, the source keeps it constant and starts from pretrained networks.
+    likely class. `loss` applies to both parts, while the source uses cross-entropy. $\alpha$ rises
+    linearly, while the source keeps it constant and starts from pretrained networks.
     """
 
     name: ClassVar[str] = "cps"

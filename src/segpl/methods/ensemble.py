@@ -26,7 +26,7 @@ class Ensemble(Method):
     their losses, and a weight of $M$ turns it into the sum.
 
     Differs from the source: all members see the same crops in the same order, so they differ only
-    in their initial weights; no adversarial examples, which the source calls optional.
+    in their initial weights. There are no adversarial examples, which the source calls optional.
     """
 
     name: ClassVar[str] = "ensemble"

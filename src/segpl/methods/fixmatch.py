@@ -32,14 +32,16 @@ class FixMatch(TeacherMethod):
     label and weight with the image, and voxels from outside the crop get weight 0. With
     cross-entropy, $r\,L_U$ is the sum over the confident voxels divided by the number of all
     voxels, as in the source: the fewer confident voxels, the smaller the unlabeled term. As in the
-    source, the network labels, and the moving average of its weights (`teacher`) predicts.
+    source, the network creates the labels, and the moving average of its weights (`teacher`)
+    predicts.
 
-    Differs from the source: each sigmoid channel is labeled and thresholded on its own; the weak
-    view is noise instead of a flip and a shift, and labeled images have none; no Cutout; the
-    operations are those that vary between scanners; the weak view is labeled in evaluation mode,
-    so only the pass over labeled and strong images updates the statistics of batch normalization;
-    $\alpha$ starts late and rises linearly, because a network that has not found a class yet is
-    confident that it is absent; in short runs the moving average spans fewer steps.
+    Differs from the source: each sigmoid channel is labeled and thresholded on its own. The weak
+    view is noise instead of a flip and a shift, and labeled images are not changed. There is no
+    Cutout, and the operations are those that vary between scanners. The weak view is labeled in
+    evaluation mode, so only the pass over labeled and strong images updates the statistics of
+    batch normalization. $\alpha$ starts late and rises linearly, because a network that has not
+    found a class yet is confident that it is absent. In short runs, the moving average spans fewer
+    steps.
     """
 
     name: ClassVar[str] = "fixmatch"

@@ -28,8 +28,8 @@ class MeanTeacher(TeacherMethod):
     rises as $e^{-5 (1 - t)^2}$.
 
     Differs from the source, which classifies images: the teacher is in evaluation mode, without
-    dropout; only unlabeled images are compared, and only they are noisy. The defaults are those
-    of the segmentation code of [Yu2019].
+    dropout. Consistency and noise apply only to unlabeled images. The defaults are those of the
+    segmentation code of [Yu2019].
     """
 
     name: ClassVar[str] = "mean-teacher"

@@ -34,9 +34,9 @@ class SelfLoop(Method):
     classifies the order, $\theta_0 = \theta$ the current weights, $H$ the binary entropy.
 
     A reconstruction from the abstract and the first figure of the source; we found no released
-    code. Differs from both: the Q steps update a temporary copy of the weights, and the network
-    itself learns the puzzle through a term of its objective; they update everything the head
-    depends on, not only an encoder; the entropy weight $w$ and all defaults are ours.
+    code. Differs from both: the Q steps update a temporary copy of all weights that the head
+    depends on, not only those of an encoder. The network itself learns the puzzle through a term of
+    its objective. The entropy weight $w$ and all defaults are ours.
     """
 
     name: ClassVar[str] = "self-loop"

@@ -1,4 +1,4 @@
-"""UA-MT: a mean teacher that is trusted only where it is certain."""
+"""UA-MT: a mean teacher that labels only the voxels of which it is certain."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     last one, as in the source. As in the authors' code, the $T$ draws only decide which voxels
     count. The target comes from a separate pass on another noisy view.
 
-    Differs from the source: one sigmoid, and so one mask, per channel; the teacher uses dropout
-    only in these draws, and never batch statistics; the student's view is noisy too.
+    Differs from the source: each sigmoid channel has its own mask $m$. The teacher uses dropout
+    only in these draws, and never batch statistics. The student's view is noisy, too.
     """
 
     name: ClassVar[str] = "ua-mt"
