@@ -406,8 +406,8 @@ MUTATIONS = [
     ),
     Mutation(
         "drops the cost of the threshold",
-        "replace(made, outputs=outputs)",
-        "replace(made, terms={}, outputs=outputs)",
+        "replace(labels, outputs=outputs)",
+        "replace(labels, terms={}, outputs=outputs)",
         "test_every_weight_is_moved_by_some_term",
     ),
     Mutation(
@@ -418,8 +418,8 @@ MUTATIONS = [
     ),
     Mutation(
         "detaches the pseudo loss",
-        "self.loss(on_unlabeled.logits, made",
-        "self.loss(on_unlabeled.logits.detach(), made",
+        "self.loss(on_unlabeled.logits, labels",
+        "self.loss(on_unlabeled.logits.detach(), labels",
         "test_every_term_moves_some_weight",
     ),
     Mutation(

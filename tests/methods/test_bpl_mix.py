@@ -309,10 +309,10 @@ def origins(labeled: int, unlabeled: int, draws: int, **settings: float) -> list
     """For each draw and mixed crop, the indices of the crops that it shows; labeled ones first."""
     method = slopes(**settings)
     assert isinstance(method, BPLMix)
-    given, made = constant([*range(labeled)]), constant([*range(labeled, labeled + unlabeled)])
+    given, labels = constant([*range(labeled)]), constant([*range(labeled, labeled + unlabeled)])
     rng = np.random.default_rng(0)
     return [
-        [set(image.int().flatten().tolist()) for image in method.mix(given, made, rng).image]
+        [set(image.int().flatten().tolist()) for image in method.mix(given, labels, rng).image]
         for _ in range(draws)
     ]
 
@@ -369,7 +369,7 @@ MUTATIONS = [
     Mutation(
         "does not transform the labels",
         "TrainingCrops(shares.gather(view), moved.target, moved.weight)",
-        "TrainingCrops(shares.gather(view), made.target, made.weight)",
+        "TrainingCrops(shares.gather(view), labels.target, labels.weight)",
         "test_student_sees_strong_views_and_their_labels_without_mixing",
         {"geometry": True, "rule": "marginal-select"},
     ),

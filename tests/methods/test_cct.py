@@ -75,7 +75,7 @@ def test_defaults_have_the_scale_of_the_authors_code():
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_equal_mistakes_have_gradients_of_one_order_of_magnitude(classes):
-    """All decoders are undecided about voxels whose label, given or made, is certain."""
+    """All decoders are undecided about voxels whose label, given or inferred, is certain."""
     outputs, batch = 1 if classes == 2 else classes, make_batch(2, classes=classes)
     labels, _ = targets_of(batch.labeled.label, outputs)
     logits = torch.cat([torch.zeros_like(labels), 40 * labels - 20])  # labeled, then unlabeled
@@ -83,9 +83,9 @@ def test_equal_mistakes_have_gradients_of_one_order_of_magnitude(classes):
     answer = torch.zeros_like(labels).requires_grad_()
     method.branches = nn.ModuleList([Fixed(answer)])
     terms = method.step(batch, 1.0).terms
-    given, made = terms["supervised"], terms["pseudo"]
+    given, pseudo = terms["supervised"], terms["pseudo"]
     (labeled,) = torch.autograd.grad(given.weight * given.value, method.network.body.logits)
-    (unlabeled,) = torch.autograd.grad(made.weight * made.value, answer)
+    (unlabeled,) = torch.autograd.grad(pseudo.weight * pseudo.value, answer)
     assert 0.1 < unlabeled.norm() / labeled.norm() < 10
 
 
@@ -254,14 +254,14 @@ MUTATIONS = [
     ),
     Mutation(
         "cuts the auxiliary decoders off the trunk",
-        "self.disagreement(on_unlabeled.trunk, made",
-        "self.disagreement(on_unlabeled.trunk.detach(), made",
+        "self.disagreement(on_unlabeled.trunk, labels",
+        "self.disagreement(on_unlabeled.trunk.detach(), labels",
         "test_every_kind_of_decoder_moves_the_shared_trunk",
     ),
     Mutation(
         "perturbs the labeled images",
-        "self.disagreement(on_unlabeled.trunk, made",
-        "self.disagreement(on_labeled.trunk, made",
+        "self.disagreement(on_unlabeled.trunk, labels",
+        "self.disagreement(on_labeled.trunk, labels",
         "test_other_terms_see_unlabeled_images_and_labeled_ones_only_if_declared",
     ),
     Mutation(

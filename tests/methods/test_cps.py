@@ -68,8 +68,8 @@ def test_each_network_has_the_gradient_of_its_own_loss():
     for network, own, other in ((method.network, 1, 2), (method.twin, 2, 1)):
         logits = table(own).requires_grad_()
         given = supervised_loss(logits[:2], batch.labeled.label, cross_entropy)
-        made = cross_entropy(logits, (table(other) > 0).float(), known(batch))
-        (given + 0.7 * made).backward()
+        pseudo = cross_entropy(logits, (table(other) > 0).float(), known(batch))
+        (given + 0.7 * pseudo).backward()
         assert torch.allclose(network.body.logits.grad, logits.grad, atol=1e-9)
 
 

@@ -93,14 +93,14 @@ MUTATIONS = [
     ),
     Mutation(
         "compares the teacher with itself",
-        "squared_error(on_view.logits, made",
-        "squared_error(self.teacher(view).logits, made",
+        "squared_error(on_view.logits, labels",
+        "squared_error(self.teacher(view).logits, labels",
         "test_every_term_moves_some_weight",
     ),
     Mutation(
         "shows both networks the same noise",
-        "(made,) = pseudo\n",
-        "(made,) = pseudo\n        batch.generator.manual_seed(batch.generator.initial_seed())\n",
+        "(labels,) = pseudo\n",
+        "(labels,) = pseudo\n        batch.generator.manual_seed(batch.generator.initial_seed())\n",
         "test_student_and_teacher_see_different_noise",
     ),
     Mutation(
@@ -117,8 +117,8 @@ MUTATIONS = [
     ),
     Mutation(
         "detaches the student",
-        "squared_error(on_view.logits, made",
-        "squared_error(on_view.logits.detach(), made",
+        "squared_error(on_view.logits, labels",
+        "squared_error(on_view.logits.detach(), labels",
         "test_every_term_moves_some_weight",
     ),
     Mutation(

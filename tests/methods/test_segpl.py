@@ -67,32 +67,32 @@ BASE = "methods/base.py"
 MUTATIONS = [
     Mutation(
         "labels the labeled images",
-        "made = binarize(outputs[1].logits",
-        "made = binarize(outputs[0].logits",
+        "labels = binarize(outputs[1].logits",
+        "labels = binarize(outputs[0].logits",
         "test_pseudo_term_is_the_loss_against_the_thresholded_prediction",
     ),
     Mutation(
         "detaches the pseudo loss",
-        "self.loss(on_unlabeled.logits, made",
-        "self.loss(on_unlabeled.logits.detach(), made",
+        "self.loss(on_unlabeled.logits, labels",
+        "self.loss(on_unlabeled.logits.detach(), labels",
         "test_every_term_moves_some_weight",
     ),
     Mutation(
         "learns pseudo-labels on labeled images",
-        "self.loss(on_unlabeled.logits, made",
-        "self.loss(on_labeled.logits, made",
+        "self.loss(on_unlabeled.logits, labels",
+        "self.loss(on_labeled.logits, labels",
         "test_other_terms_see_unlabeled_images_and_labeled_ones_only_if_declared",
     ),
     Mutation(
         "counts padding",
-        "weight = mask_padding(unlabeled, made.weight)",
-        "weight = made.weight",
+        "weight = mask_padding(unlabeled, labels.weight)",
+        "weight = labels.weight",
         "test_predictions_in_padding_change_nothing",
     ),
     Mutation(
         "runs the network twice",
-        "on_labeled, on_unlabeled = made.outputs",
-        "on_labeled, on_unlabeled = self.network(batch.labeled.image), made.outputs[1]",
+        "on_labeled, on_unlabeled = labels.outputs",
+        "on_labeled, on_unlabeled = self.network(batch.labeled.image), labels.outputs[1]",
         "test_one_forward_pass_serves_labeled_and_unlabeled_images",
     ),
     Mutation(

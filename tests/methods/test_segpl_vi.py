@@ -80,8 +80,8 @@ def test_prediction_uses_the_head():
 MUTATIONS = [
     Mutation(
         "drops the KL",
-        "made.weight)\n        return (PseudoLabels(made.target, weight, terms, ",
-        "made.weight)\n        return (PseudoLabels(made.target, weight, {}, ",
+        "labels.weight)\n        return (PseudoLabels(labels.target, weight, terms, ",
+        "labels.weight)\n        return (PseudoLabels(labels.target, weight, {}, ",
         "test_every_weight_is_moved_by_some_term",
     ),
     Mutation(
@@ -110,14 +110,14 @@ MUTATIONS = [
     ),
     Mutation(
         "counts padding",
-        "weight = mask_padding(unlabeled, made.weight)",
-        "weight = made.weight",
+        "weight = mask_padding(unlabeled, labels.weight)",
+        "weight = labels.weight",
         "test_predictions_in_padding_change_nothing",
     ),
     Mutation(
         "detaches the pseudo loss",
-        "self.loss(on_unlabeled.logits, made",
-        "self.loss(on_unlabeled.logits.detach(), made",
+        "self.loss(on_unlabeled.logits, labels",
+        "self.loss(on_unlabeled.logits.detach(), labels",
         "test_every_term_moves_some_weight",
     ),
 ]

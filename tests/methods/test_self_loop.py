@@ -294,8 +294,8 @@ MUTATIONS = [
     ),
     Mutation(
         "detaches the pseudo loss",
-        "self.loss(on_unlabeled.logits, made",
-        "self.loss(on_unlabeled.logits.detach(), made",
+        "self.loss(on_unlabeled.logits, labels",
+        "self.loss(on_unlabeled.logits.detach(), labels",
         "test_every_term_moves_some_weight",
     ),
     Mutation(

@@ -197,7 +197,7 @@ MUTATIONS = [
     ),
     Mutation(
         "counts padding",
-        "weight = made.weight * (uncertainty < limit * math.log(2))",
+        "weight = labels.weight * (uncertainty < limit * math.log(2))",
         "weight = (uncertainty < limit * math.log(2)).float()",
         "test_padding_is_neither_kept_nor_counted",
     ),

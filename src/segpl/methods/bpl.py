@@ -56,17 +56,17 @@ class BPL(Method):
             on_unlabeled.sigmoid(),
             mask_padding(unlabeled, torch.ones_like(on_unlabeled[:, :1])),  # (U, 1, *S)
         )
-        made: PseudoLabels = self.latent(
+        labels: PseudoLabels = self.latent(
             predictions, on_unlabeled, outputs[1].to_pool, batch.generator
         )
-        return (replace(made, outputs=outputs),)
+        return (replace(labels, outputs=outputs),)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels."""
-        (made,) = pseudo
-        on_labeled, on_unlabeled = made.outputs
-        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        (labels,) = pseudo
+        on_labeled, on_unlabeled = labels.outputs
+        loss = self.loss(on_unlabeled.logits, labels.target, labels.weight)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         output: NetOutput = self.network(image)

@@ -88,14 +88,16 @@ class BPLMix(TeacherMethod):
             logits.sigmoid(),
             mask_padding(unlabeled, torch.ones_like(logits[:, :1])),  # (U, 1, *S)
         )
-        made: PseudoLabels = self.latent(predictions, logits, on_unlabeled.to_pool, batch.generator)
-        return (made,)
+        labels: PseudoLabels = self.latent(
+            predictions, logits, on_unlabeled.to_pool, batch.generator
+        )
+        return (labels,)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the student learns given labels, and both kinds of labels on mixed crops."""
-        (made,) = pseudo
+        (labels,) = pseudo
         labeled, shares = batch.labeled, batch.shares
-        view, moved, _ = make_strong_view(self.unlabeled(batch), made, batch, self.settings)
+        view, moved, _ = make_strong_view(self.unlabeled(batch), labels, batch, self.settings)
         if self.settings.threshold.rule not in SOFT_RULES:
             moved = harden(moved)
         image = shares.gather(labeled.image[shares.own])
@@ -106,7 +108,7 @@ class BPLMix(TeacherMethod):
         )
         on_labeled, on_mixed = forward_together(self.network, labeled.image, mixed.image)
         loss = self.loss(on_mixed.logits, mixed.target, mixed.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def mix(
         self, labeled: TrainingCrops, unlabeled: TrainingCrops, rng: np.random.Generator

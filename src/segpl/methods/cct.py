@@ -87,10 +87,10 @@ class CCT(Method):
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the main decoder learns given labels, the auxiliary ones learn to agree."""
-        (made,) = pseudo
-        on_labeled, on_unlabeled = made.outputs
-        loss = self.disagreement(on_unlabeled.trunk, made, batch.generator)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        (labels,) = pseudo
+        on_labeled, on_unlabeled = labels.outputs
+        loss = self.disagreement(on_unlabeled.trunk, labels, batch.generator)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def disagreement(
         self, trunk: Tensor, pseudo: PseudoLabels, generator: torch.Generator

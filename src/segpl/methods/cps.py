@@ -61,14 +61,14 @@ class CPS(Method):
         unlabeled = self.unlabeled(batch)
         # padding of labeled crops is ignored like any voxel without a given label
         known = targets_of(batch.labeled.label, self.network.outputs)[1]
-        made = []
+        labels = []
         for network in (self.network, self.twin):
             outputs = forward_together(network, batch.labeled.image, unlabeled.image)
             logits = torch.cat([output.logits for output in outputs])
             inside = mask_padding(unlabeled, torch.ones_like(outputs[1].logits))
             target = binarize(logits.sigmoid(), 0.5).target
-            made.append(PseudoLabels(target, torch.cat([known, inside]), outputs=outputs))
-        return tuple(made)
+            labels.append(PseudoLabels(target, torch.cat([known, inside]), outputs=outputs))
+        return tuple(labels)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: each network learns the given labels, and the labels of the other network."""

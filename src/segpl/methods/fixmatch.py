@@ -77,18 +77,20 @@ class FixMatch(TeacherMethod):
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: learn given labels, and the weak view's labels on the strong view."""
-        view, made, shown = make_strong_view(self.unlabeled(batch), pseudo[0], batch, self.settings)
-        made = harden(made)
-        confident = made.weight.flatten(2).sum(2)  # (B, K)
+        view, labels, shown = make_strong_view(
+            self.unlabeled(batch), pseudo[0], batch, self.settings
+        )
+        labels = harden(labels)
+        confident = labels.weight.flatten(2).sum(2)  # (B, K)
         voxels = batch.shares.gather(shown.flatten(2).sum(2))  # (B, 1), inside the scans
         kept = confident.sum(0) / voxels.sum(0).clamp(min=1)  # (K,), r
         view = batch.shares.place(view)
         on_labeled, on_view = forward_together(self.network, batch.labeled.image, view)
-        parts = (on_view.logits, made.target, made.weight)
+        parts = (on_view.logits, labels.target, labels.weight)
         losses = [self.loss(*(p[:, k : k + 1] for p in parts)) for k in range(kept.shape[0])]
-        made = replace(made, monitors={"kept": kept.mean()})
+        labels = replace(labels, monitors={"kept": kept.mean()})
         loss = (kept * torch.stack(losses)).mean()
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def decay(self, steps: int) -> float:
         # the source takes a million steps; in a short run, its decay would average over most of it

@@ -58,11 +58,11 @@ class MeanTeacher(TeacherMethod):
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the student learns given labels, and the teacher's on another noisy view."""
-        (made,) = pseudo
+        (labels,) = pseudo
         view = add_clipped_noise(self.unlabeled(batch).image, self.settings.noise, batch.generator)
         on_labeled, on_view = forward_together(self.network, batch.labeled.image, view)
-        loss = squared_error(on_view.logits, made.target, made.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        loss = squared_error(on_view.logits, labels.target, labels.weight)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def decay(self, steps: int) -> float:
         return self.settings.decay

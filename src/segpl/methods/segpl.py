@@ -46,15 +46,15 @@ class SegPL(Method):
         """E-step: a voxel is foreground where its probability exceeds the threshold."""
         unlabeled = self.unlabeled(batch)
         outputs = forward_together(self.network, batch.labeled.image, unlabeled.image)
-        made = binarize(outputs[1].logits.sigmoid(), self.settings.threshold)
-        threshold = torch.full((), self.settings.threshold, device=made.target.device)
+        labels = binarize(outputs[1].logits.sigmoid(), self.settings.threshold)
+        threshold = torch.full((), self.settings.threshold, device=labels.target.device)
         monitors = {"threshold": threshold, "threshold_std": torch.zeros_like(threshold)}
-        weight = mask_padding(unlabeled, made.weight)
-        return (PseudoLabels(made.target, weight, monitors=monitors, outputs=outputs),)
+        weight = mask_padding(unlabeled, labels.weight)
+        return (PseudoLabels(labels.target, weight, monitors=monitors, outputs=outputs),)
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels."""
-        (made,) = pseudo
-        on_labeled, on_unlabeled = made.outputs
-        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        (labels,) = pseudo
+        on_labeled, on_unlabeled = labels.outputs
+        loss = self.loss(on_unlabeled.logits, labels.target, labels.weight)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)

@@ -79,15 +79,15 @@ class SegPLVI(Recordable, Method):
         noise = torch.randn((), generator=batch.generator, device=batch.generator.device)
         infer = self.calls or self.infer
         mean, std, threshold, divergence = infer(outputs[1].pooled, noise)
-        made = binarize(outputs[1].logits.sigmoid(), threshold)
+        labels = binarize(outputs[1].logits.sigmoid(), threshold)
         monitors = {
             "threshold": mean.detach(),
             "threshold_std": std.detach(),
             "threshold_drawn": threshold,
         }
         terms = {"kl": Term(divergence)}
-        weight = mask_padding(unlabeled, made.weight)
-        return (PseudoLabels(made.target, weight, terms, monitors, outputs=outputs),)
+        weight = mask_padding(unlabeled, labels.weight)
+        return (PseudoLabels(labels.target, weight, terms, monitors, outputs=outputs),)
 
     def infer(self, pooled: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         """Mean and standard deviation of the posterior, a draw without gradient, and the KL."""
@@ -100,10 +100,10 @@ class SegPLVI(Recordable, Method):
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: the same forward pass, on given labels and on pseudo-labels, and the KL."""
-        (made,) = pseudo
-        on_labeled, on_unlabeled = made.outputs
-        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        (labels,) = pseudo
+        on_labeled, on_unlabeled = labels.outputs
+        loss = self.loss(on_unlabeled.logits, labels.target, labels.weight)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def predict_threshold(self, image: Tensor) -> ThresholdPrediction:
         output: NetOutput = self.network(image)

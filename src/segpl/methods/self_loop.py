@@ -96,12 +96,12 @@ class SelfLoop(Method):
 
     def objective(self, batch: Batch, pseudo: LabelSets, progress: float) -> StepOutput:
         """M-step: learn given labels, pseudo-labels, and the first puzzle."""
-        (made,) = pseudo
+        (labels,) = pseudo
         on_labeled, on_unlabeled = forward_together(
             self.network, batch.labeled.image, self.unlabeled(batch).image
         )
-        loss = self.loss(on_unlabeled.logits, made.target, made.weight)
-        return self.semi_supervised(batch, on_labeled, made, loss, progress)
+        loss = self.loss(on_unlabeled.logits, labels.target, labels.weight)
+        return self.semi_supervised(batch, on_labeled, labels, loss, progress)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, K, *S) of the voxels and (B, P) of the tile order."""

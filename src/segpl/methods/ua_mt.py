@@ -61,13 +61,13 @@ class UncertaintyAwareMeanTeacher(MeanTeacher):
     @torch.no_grad()
     def label(self, batch: Batch, progress: float) -> LabelSets:
         """E-step: the teacher's probabilities, where its draws leave little uncertainty."""
-        (made,) = super().label(batch, progress)
+        (labels,) = super().label(batch, progress)
         start = self.settings.entropy_share
         limit = start + (1 - start) * sigmoid_ramp(progress, end=self.settings.ramp_end)
         uncertainty = self.uncertainty(self.unlabeled(batch).image, batch.generator)
-        weight = made.weight * (uncertainty < limit * math.log(2))  # (B, K, *S)
-        kept = weight.sum() / made.weight.sum().clamp(min=1)
-        return (replace(made, weight=weight, monitors={"kept": kept}),)
+        weight = labels.weight * (uncertainty < limit * math.log(2))  # (B, K, *S)
+        kept = weight.sum() / labels.weight.sum().clamp(min=1)
+        return (replace(labels, weight=weight, monitors={"kept": kept}),)
 
     def uncertainty(self, image: Tensor, generator: torch.Generator) -> Tensor:
         """Entropy (B, K, *S) of the mean over several draws of noise and dropout."""

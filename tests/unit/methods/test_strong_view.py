@@ -51,7 +51,7 @@ def test_loss_of_a_constant_prediction_is_the_interpolated_loss(sides):
     """Weights and targets are interpolated together: an excluded voxel moves no target."""
     target, weight = rand(4, 2, *sides), rand(4, 2, *sides, seed=1)
     weight = weight * (weight > 0.3)
-    _, made, _ = view_of(PseudoLabels(target, weight))
+    _, labels, _ = view_of(PseudoLabels(target, weight))
 
     def loss(target: Tensor, weight: Tensor) -> Tensor:
         logits = torch.full_like(target, 0.3)
@@ -60,17 +60,17 @@ def test_loss_of_a_constant_prediction_is_the_interpolated_loss(sides):
 
     expected = moved_with(loss(target, weight))
     assert not torch.allclose(expected, loss(target, weight), atol=0.1)
-    assert torch.allclose(loss(made.target, made.weight), expected, atol=1e-5)
+    assert torch.allclose(loss(labels.target, labels.weight), expected, atol=1e-5)
 
 
 def test_targets_and_weights_stay_between_0_and_1():
     target, weight = (rand(8, 2, 16, 16) > 0.5).float(), rand(8, 2, 16, 16, seed=1).round()
-    _, made, shown = view_of(PseudoLabels(target, weight))
-    for part in (made.target, made.weight, shown):
+    _, labels, shown = view_of(PseudoLabels(target, weight))
+    for part in (labels.target, labels.weight, shown):
         assert part.min() == 0
         assert part.max() == 1
         assert ((part > 0.01) & (part < 0.99)).any()
-    assert (made.weight <= shown).all()
+    assert (labels.weight <= shown).all()
 
 
 def test_padding_has_no_weight_and_moves_no_target():
@@ -78,10 +78,10 @@ def test_padding_has_no_weight_and_moves_no_target():
     inside = torch.zeros(8, 16, 16, dtype=torch.bool)
     inside[:, 3:12] = True
     target = inside.unsqueeze(1).float()
-    _, made, shown = view_of(PseudoLabels(target, torch.ones_like(target)), inside)
-    assert torch.equal(made.weight, shown)
+    _, labels, shown = view_of(PseudoLabels(target, torch.ones_like(target)), inside)
+    assert torch.equal(labels.weight, shown)
     assert not shown[~inside.unsqueeze(1)].any()
-    assert torch.allclose(made.target[shown > 0], torch.ones(()))
+    assert torch.allclose(labels.target[shown > 0], torch.ones(()))
     assert (shown[inside.unsqueeze(1)] < 0.9).any()
 
 
@@ -92,10 +92,10 @@ def test_hard_labels_keep_the_shape_of_a_moved_disk():
     centers = np.random.default_rng(0).uniform(-3, 3, (16, 2))
     disks = [np.square(position - center).sum(-1) < 16 for center in centers]
     target = torch.from_numpy(np.stack(disks)).unsqueeze(1).float()
-    _, made, shown = view_of(PseudoLabels(target, torch.ones_like(target)))
-    hard = harden(made)
+    _, labels, shown = view_of(PseudoLabels(target, torch.ones_like(target)))
+    hard = harden(labels)
     assert set(hard.target.unique().tolist()) == {0.0, 1.0}
-    assert torch.equal(hard.weight, made.weight)
+    assert torch.equal(hard.weight, labels.weight)
     truth = []
     for recipe, center in zip(recipes_for(target), centers, strict=True):
         motion = np.eye(3) if recipe.motion is None else recipe.motion
@@ -123,8 +123,13 @@ def test_two_processes_share_the_work_of_one(monkeypatch):
 
     def make(shares: CropShares) -> tuple[list[Tensor], Tensor]:
         batch = replace(batch_of(pseudo.weight[:, :1], inside), shares=shares)
-        view, made, shown = make_strong_view(batch.unlabeled, pseudo, batch, SETTINGS)
-        return [view, made.weight * made.target, made.weight, shown], batch.generator.get_state()
+        view, labels, shown = make_strong_view(batch.unlabeled, pseudo, batch, SETTINGS)
+        return [
+            view,
+            labels.weight * labels.target,
+            labels.weight,
+            shown,
+        ], batch.generator.get_state()
 
     whole, state = make(CropShares())
     alone = counts.copy()
