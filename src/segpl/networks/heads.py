@@ -85,7 +85,7 @@ class ThresholdMap(nn.Module):
 class JigsawHead(nn.Module):
     """Average pooling, a 3x3(x3) convolution and a linear layer over all positions.
 
-    Pooling leaves two voxels per tile and axis, so the linear layer can tell positions apart.
+    Pooling leaves two voxels per tile and axis, so the linear layer can distinguish positions.
     """
 
     def __init__(self, dims: int, features: int, *, tiles: int, orders: int) -> None:

@@ -129,6 +129,6 @@ def _subjects(series: Sequence[SeriesFiles]) -> dict[str, str]:
 
     Some anonymized datasets have one patient ID for everybody; then a study counts as a person.
     """
-    is_told_apart = len({one.patient for one in series}) > 1
-    people = {one.uid: (one.patient if is_told_apart else "") or one.study for one in series}
+    has_patients = len({one.patient for one in series}) > 1
+    people = {one.uid: (one.patient if has_patients else "") or one.study for one in series}
     return {uid: short_hash(person or uid)[:SHORT_UID] for uid, person in people.items()}
