@@ -154,7 +154,7 @@ def test_masks_with_and_without_post_processing_are_not_mixed(segpl, run, tmp_pa
     assert segpl("predict", run, "--out", out, "--largest", "none").code == 0
     answer = segpl("predict", run, "--out", out, "--largest", "all")
     assert answer.code == 1
-    assert "holds predictions with another --largest" in answer.err
+    assert "contains predictions with another --largest" in answer.err
 
 
 def test_probabilities_are_not_post_processed(segpl, run, tmp_path):

@@ -207,7 +207,9 @@ def test_predictions_are_means_over_mirrored_views_unless_fast(run, scan, tmp_pa
             has_note = read_manifest(out).run.endswith(" (mean of mirrored views)")
             assert has_note == (not options)
             made = "with" if options else "without"
-            with pytest.raises(InputError, match=f"holds predictions made {made} fast=True, for"):
+            with pytest.raises(
+                InputError, match=f"contains predictions made {made} fast=True, for"
+            ):
                 run.predict(scan, out=out, largest="none", fast=not options)
         stored = nibabel.load(tmp_path / f"maps-{options}" / "probabilities" / scan.name)
         np.testing.assert_array_equal(in_memory.probabilities[0], np.asarray(stored.dataobj))

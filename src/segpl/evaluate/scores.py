@@ -36,7 +36,7 @@ def empty_note(scores: Sequence[Score]) -> str:
     if not policy or counts[""]:
         return policy
     if counts["no"] == len(pairs):
-        return "No prediction and no label is empty."
+        return "No prediction or label is empty."
     of = f"of {count_noun(len(pairs), 'pair')} of case and class"
     named = {"both": "both", "prediction": "only the prediction", "label": "only the label"}
     details = ", ".join(f"{words} {counts[key]}" for key, words in named.items())

@@ -94,7 +94,7 @@ def summarize_case(
 
 
 def expected_dice(size: int, inside: float, total: float, highest: float) -> float:
-    r"""The Dice to expect of a mask $M$ if the probabilities $p$ are calibrated.
+    r"""The expected Dice of a mask $M$ if the probabilities $p$ are calibrated.
 
     $$\frac{2 \sum_{i \in M} p_i}{|M| + \sum_i p_i}$$
 

@@ -174,7 +174,7 @@ class OutputFolder:
                 else:
                     other = how_masks_differ(entry.outdated, self.run)
                     raise OtherWeightsError(
-                        f"{self.path} holds predictions {other}, for example of {name}. "
+                        f"{self.path} contains predictions {other}, for example of {name}. "
                         "Choose another --out, or replace them with --overwrite."
                     )
             manifest = replace(manifest, run=self.run, files=files)

@@ -281,7 +281,7 @@ def test_footnote_counts_pairs_with_empty_masks():
 
 def test_footnote_says_that_no_mask_was_empty():
     note = empty_note([Score("a", "left", "dice", 0.5, "", "no")])
-    assert note == "No prediction and no label is empty."
+    assert note == "No prediction or label is empty."
 
 
 def test_missing_scores_name_the_command_that_writes_them(tmp_path):

@@ -41,8 +41,8 @@ DRAWING_THREADS = 4
 LARGE_VOXELS = 2**25  # larger scans are drawn one at a time
 LARGE_SCAN = threading.Lock()
 CONFIDENCE_NOTE = (
-    "Confidence is the Dice to expect if the probabilities of the network are calibrated; it does "
-    "not replace a look at the mask."
+    "Confidence is the expected Dice if the probabilities of the network are calibrated. It does "
+    "not replace a review of the masks."
 )
 
 

@@ -125,8 +125,8 @@ def calibration_table(found: Calibrations) -> Table:
     return Table(
         columns=["method", *COLUMNS],
         rows=rows,
-        note="Lower is better; bold: significantly lower than every other method. Mean ± standard "
-        "deviation over seeds of the mean over cases. "
+        note="Lower is better; bold: significantly lower than every other method. Mean over "
+        "cases, then mean ± standard deviation over seeds. "
         f"{MEASURES_NOTE} Retained error: area under the retention curve. At most {MAX_VOXELS:,} "
         "evenly spaced positions per case.",
         bold=frozenset(bold),

@@ -16,7 +16,7 @@ def predictions_section(found: RunCollection) -> Section:
         "predictions",
         "Predictions without labels",
         text=(
-            "Cases to review first are at the top. Confidence is the Dice to expect if the "
+            "Cases to review first are at the top. Confidence is the expected Dice if the "
             "probabilities are calibrated; it is not a measured score.",
         ),
         tables=tuple(

@@ -82,7 +82,7 @@ def methods_table(found: RunCollection) -> Table:
             "seeds",
         ],
         rows=rows,
-        note="Mean ± standard deviation over seeds of the mean over up to "
+        note="Mean ± standard deviation over seeds of the means over up to "
         f"{count_noun(cases, 'test case')}. Bold: significantly better than every other method. "
         f"95 % CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
         bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
