@@ -158,7 +158,7 @@ def parse_patterns(layout: str) -> Patterns:
     if any(set(one.fields) != names for one in images) or len(names) > MOST_FIELDS or is_repeated:
         raise InputError(
             f"the layout '{layout}' cannot pair files. Use the same placeholders in every pattern, "
-            f"at most {MOST_FIELDS}. Use an optional one, such as {{folder?}}, once in a pattern."
+            f"at most {MOST_FIELDS}, and optional ones, such as {{folder?}}, once in a pattern."
         )
     return Patterns(images, label)
 
