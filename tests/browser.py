@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PATIENCE = 120.0  # seconds
+PATIENCE = 300.0  # seconds; a busy machine trains and draws slowly
 
 
 class Page:

@@ -62,3 +62,9 @@ def any_disk():
 def cache_of_the_tests(tmp_path_factory):
     """Keep tests out of the user's cache."""
     os.environ["SEGPL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def own_port() -> int:
+    """No other test process takes it from a server that starts again."""
+    return 20000 + os.getpid() % 10000

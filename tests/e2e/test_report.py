@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, chromium
+from browser import CHROMIUM, PATIENCE, chromium
 from conftest import make_dataset
 
 from segpl.cli.main import main
@@ -302,7 +302,7 @@ def opaque_pixels(page) -> int:
 
 
 def wait_for(condition) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)

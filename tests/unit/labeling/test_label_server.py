@@ -194,9 +194,9 @@ def test_clients_may_omit_the_port_of_http(client, monkeypatch, host, origin, st
     connection.close()
 
 
-def test_stopped_server_starts_again_on_its_port(client):
+def test_stopped_server_starts_again_on_its_port(client, own_port):
     """The system still waits for packets of connections that the server has closed."""
-    first = LabelServer(client.server.session)
+    first = LabelServer(client.server.session, own_port)
     threading.Thread(target=first.serve_forever, args=(0.01,), daemon=True).start()
     assert answer(Client(first), f"GET /{first.token}/queue HTTP/1.1")[0] == 200
     first.shutdown()
