@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,11 @@ OBLIQUE = np.array(
 
 
 @contextmanager
-def served(*arguments: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(
+    *arguments: object, program: Sequence[str] = ("-m", "segpl")
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address of the page, and the process of the server."""
-    command = [sys.executable, "-m", "segpl", "label", *map(str, arguments), "--no-browser"]
+    command = [sys.executable, *program, "label", *map(str, arguments), "--no-browser"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
@@ -551,6 +554,35 @@ def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, argu
     answer = segpl("label", *arguments, "--no-browser")
     assert answer.code == 1
     assert message in answer.err
+
+
+PREDICTING = """
+import sys, threading, torch
+from segpl.cli.main import main
+from segpl.labeling.predictions import Predictions
+
+def predict(*_):
+    while True:
+        torch.nn.functional.conv2d(torch.ones(1, 8, 64, 64), torch.ones(8, 8, 3, 3))
+
+Predictions.start = lambda *_: threading.Thread(target=predict, daemon=True).start()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_stopped_server_does_not_crash_while_it_predicts(tmp_path, monkeypatch):
+    data = make_dataset(tmp_path / "data", dims=2, labeled=1, unlabeled=1)
+    monkeypatch.chdir(tmp_path)
+    with served(data, "--labels", tmp_path / "labels", program=("-c", PREDICTING)) as (
+        address,
+        server,
+    ):
+        urllib.request.urlopen(f"{address}queue").read()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(PATIENCE) == 128 + signal.SIGINT
+        assert server.stderr is not None
+        assert "Labels and unsaved strokes are kept" in server.stderr.read()
 
 
 @IN_BROWSER

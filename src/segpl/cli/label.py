@@ -17,6 +17,8 @@ Examples:
 from __future__ import annotations
 
 import argparse
+import atexit
+import os
 import signal
 from pathlib import Path
 
@@ -107,6 +109,10 @@ def run(args: argparse.Namespace) -> int:
         webbrowser.open(server.url)
     try:
         server.serve_forever()
+    except KeyboardInterrupt as stop:
+        # without Python's shutdown, which aborts if a thread is predicting
+        atexit.register(os._exit, 128 + (stop.args[0] if stop.args else signal.SIGINT))
+        raise
     finally:
         session.rounds.stop()
         server.server_close()
