@@ -196,7 +196,7 @@ class LabelRequest(BaseHTTPRequestHandler):
 
     def read_mask(self, name: str) -> bytes:
         """A mask, compressed or not; never more than the scan has voxels."""
-        grid, _ = self.server.session.drawn_on(name)
+        grid, *_ = self.server.session.drawn_on(name)
         size = math.prod(grid.shape)
         body = self.read_body(size + MOST_OPTIONS)
         if self.headers.get("Content-Encoding") != "gzip":

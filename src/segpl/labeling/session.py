@@ -30,6 +30,7 @@ from segpl.labeling.label_files import (
     Draft,
     LabelFiles,
     file_stamp,
+    images_stamp,
 )
 from segpl.labeling.predictions import Predictions
 from segpl.labeling.rounds import MOST_FOLDS, Rounds, gain_advice
@@ -79,7 +80,13 @@ class Session:
     ) -> None:
         self.data, self.labels = data, labels
         if labels is not None:
-            labels.mkdir(parents=True, exist_ok=True)
+            try:
+                labels.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"no folder can be made at {labels}: {error.strerror}. Name another one: "
+                    "--labels FOLDER."
+                ) from error
         self.dataset = read_dataset(data, accept=True, labels=labels)
         self.dims = detect_dims(self.dataset.cases)
         work = (labels or self.dataset.root) / WORK
@@ -96,7 +103,8 @@ class Session:
         self.lock = threading.RLock()  # of drafts, labels and the fields below
         self.windows = Windows()
         self.scans: OrderedDict[str, OpenScan] = OrderedDict()
-        self.shown: dict[str, tuple[Grid, str]] = {}  # case -> grid and origin of its mask
+        # case -> grid and origin of its mask, stamp of its images
+        self.shown: dict[str, tuple[Grid, str, str]] = {}
 
     # the queue
 
@@ -121,7 +129,10 @@ class Session:
     def case(self, name: str) -> Case:
         found = self.cases().get(name)
         if found is None:
-            raise MissingFileError("no such case. Reload the page.")
+            raise MissingFileError(
+                "the dataset has no such scan. If its image was removed, restore it. Then reload "
+                "the page."
+            )
         return found
 
     def queue(self, window: str = "", name: str = "", draft: str = "") -> dict[str, Any]:
@@ -179,6 +190,7 @@ class Session:
             if known is not None and known.stamp == file_stamp(case.label):
                 self.scans.move_to_end(name)
                 return known
+        images = images_stamp(case)
         image = read_image(case.images, self.dims)
         shape, stamp = image.grid.shape, file_stamp(case.label)
         uncertainty: Indices | None = None
@@ -197,7 +209,7 @@ class Session:
                 start, indices, stamp = draft.start, draft.indices, draft.stamp
             opened = OpenScan(case, image, indices, uncertainty, start, stamp, version)
             self.scans[name] = opened
-            self.shown[name] = image.grid, start
+            self.shown[name] = image.grid, start, images
             while len(self.scans) > OPEN_CASES:
                 self.scans.popitem(last=False)
         return opened
@@ -232,8 +244,11 @@ class Session:
             ],
         }
 
-    def drawn_on(self, name: str) -> tuple[Grid, str]:
-        """Grid and origin of the mask in the browser; storing strokes waits for no prediction."""
+    def drawn_on(self, name: str) -> tuple[Grid, str, str]:
+        """Grid and origin of the mask in the browser, and the stamp of the images it is drawn on.
+
+        Storing strokes waits for no prediction.
+        """
         self.case(name)
         if name not in self.shown:
             self.open(name)
@@ -257,7 +272,7 @@ class Session:
 
         Strokes that would replace those of another window are kept as an earlier version instead.
         """
-        grid, start = self.drawn_on(name)
+        grid, start, _ = self.drawn_on(name)
         indices = self.mask(grid, content)
         with self.lock:
             if self.is_overtaken(name, window, draft):
@@ -291,7 +306,12 @@ class Session:
                     f"Another window or program has {deed} this scan since you opened it. Save "
                     "again to replace its mask, which is kept as an earlier version."
                 )
-            grid, start = self.drawn_on(name)
+            grid, start, images = self.drawn_on(name)
+            if images != images_stamp(case):
+                raise InputError(
+                    f"the image of {name} has changed or is missing since you opened it. Your "
+                    "strokes are kept as a draft. Restore the image, or open the scan again."
+                )
             indices = self.mask(grid, content)
             if is_overtaken and (other := self.files.draft(name, grid.shape)) is not None:
                 self.files.keep_strokes(case, other.indices, grid)

@@ -526,6 +526,21 @@ def test_new_mask_of_another_program_is_not_replaced(client, root):
     assert client.refusal(f"case/a/label?stamp={stamp}", drawn())[0] == 409
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_label_of_a_changed_image_is_not_written(client, root, is_gone):
+    """It would get the affine of the new image."""
+    stamp = client.json("case/c/description")["stamp"]
+    image, label = (root / part / "c.nii.gz" for part in ("images", "labels"))
+    before = label.read_bytes()
+    if is_gone:
+        image.unlink()
+    else:
+        nibabel.Nifti1Image(np.zeros(SHAPE), np.eye(4)).to_filename(image)
+    status, why = client.refusal(f"case/c/label?stamp={stamp}", drawn())
+    assert (status, "has changed or is missing" in why) == (400, True)
+    assert label.read_bytes() == before
+
+
 def test_open_scan_follows_its_file(client, root):
     """The mask that is sent is that of the label file, also if the scan is in memory."""
     assert client.ask("case/c/mask")[1].count(1) == 1
