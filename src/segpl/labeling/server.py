@@ -182,6 +182,9 @@ class LabelRequest(BaseHTTPRequestHandler):
             case ["case", name, "discard"]:
                 self.read_body(MOST_OPTIONS)
                 session.discard(name, **seen)
+            case ["close"]:
+                self.read_body(MOST_OPTIONS)
+                session.close(seen["window"])
             case ["train"]:
                 self.read_body(MOST_OPTIONS)
                 text = options.get("steps", "")

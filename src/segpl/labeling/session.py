@@ -328,6 +328,11 @@ class Session:
             if not self.is_overtaken(self.case(name).name, window, draft):
                 self.files.discard_draft(name)
 
+    def close(self, window: str) -> None:
+        """A browser window was closed."""
+        with self.lock:
+            self.windows.close(window)
+
     def thumbnail(self, name: str) -> bytes | None:
         return self.thumbnails.read(self.case(name))
 

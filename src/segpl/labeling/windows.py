@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-WINDOW_SECONDS = 12.0  # after which a silent browser window counts as closed
+# after which a silent window counts as closed; browsers wake hidden ones only once a minute
+WINDOW_SECONDS = 90.0
 
 
 class Windows:
@@ -23,3 +24,6 @@ class Windows:
         if name:
             self.seen[name, window] = now
         return any(case == name and other != window for case, other in self.seen)
+
+    def close(self, window: str) -> None:
+        self.seen = {key: when for key, when in self.seen.items() if key[1] != window}

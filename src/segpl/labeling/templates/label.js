@@ -14,7 +14,7 @@ const NEWER = "A new run can predict this scan.";
 const ELSEWHERE = "This scan is also open in another window. Draw in one of them only.";
 const state = {
   scan: null, drawing: null, channel: 0, queue: [], folder: "", version: 0, stored: 0, kept: 0, sending: null, lost: "",
-  force: false, isBusy: false, isOvertaken: false, wanted: "", isTraining: false, damaged: new Set(),
+  force: false, isBusy: false, overtaken: "", wanted: "", isTraining: false, damaged: new Set(),
 };
 
 // requests
@@ -25,7 +25,8 @@ const request = async (path, options = {}) => {
   const lost = !answer ? LOST : answer.status === 403 ? RESTARTED : ""; // 403: the token of an earlier start
   if (state.lost !== lost) {
     state.lost = lost;
-    warn(lost);
+    if (lost) warn(lost);
+    else showOvertaken();
     updateButtons();
   }
   if (lost) throw new Error(lost);
@@ -52,6 +53,8 @@ const warn = (text, button = "", action = null) => {
   $("banner-button").onclick = action;
 };
 const complain = (error) => warn(error.message);
+const showOvertaken = () => // no strokes until the mask of another window is shown; otherwise hides the banner
+  (state.overtaken ? warn(state.overtaken, "Show its mask", () => open(state.scan.name)) : warn(""));
 
 // strokes that the server has not stored yet are kept in the browser, for the next page
 
@@ -148,10 +151,10 @@ const send = async () => {
     overtake(error.message);
   }
 };
-const overtake = (message) => { // another window has drawn on the scan; no strokes until its mask is shown
-  state.isOvertaken = true;
+const overtake = (message) => { // another window has drawn on the scan
+  state.overtaken = message;
   say("");
-  warn(message, "Show its mask", () => open(state.scan.name));
+  showOvertaken();
   updateButtons();
 };
 const settle = async () => { // stop storing strokes
@@ -168,6 +171,8 @@ addEventListener("beforeunload", (event) => {
   const isSafe = state.version === (state.lost === RESTARTED ? state.kept : state.stored);
   if (!isSafe) event.preventDefault();
 });
+
+addEventListener("pagehide", () => navigator.sendBeacon(`close?${new URLSearchParams({ window: WINDOW })}`, ""));
 
 // one scan
 
@@ -233,20 +238,26 @@ const load = async (name) => {
     state.drawing = null; // an uncertainty map that arrives now belongs to the last scan
     state.drawing = scan.dims === 3 ? await Volume.open(scan, image, mask) : new Picture(scan, image, mask);
     state.drawing.start(changed);
+    state.damaged.delete(name);
     show(scan);
     if (problems) warn(problems);
   } catch (error) {
     if (error.status) state.damaged.add(name); // not the next one again
-    state.drawing?.close();
-    Object.assign(state, { drawing: null, scan: null });
-    $("empty").textContent = "This scan cannot be shown.";
+    showNone(`${name} cannot be shown.`);
     complain(error);
   }
   showQueue();
 };
 
+const showNone = (why) => {
+  state.drawing?.close();
+  Object.assign(state, { scan: null, drawing: null, overtaken: "" });
+  for (const id of ["name", "start", "place"]) $(id).textContent = "";
+  $("empty").textContent = why;
+  $("empty").hidden = false;
+};
 const show = (scan) => {
-  Object.assign(state, { scan, version: 0, stored: 0, kept: 0, force: false, isOvertaken: false });
+  Object.assign(state, { scan, version: 0, stored: 0, kept: 0, force: false, overtaken: "" });
   $("empty").hidden = true;
   $("name").textContent = scan.name;
   const words = { predicted: "from the prediction", labeled: "from the label", unlabeled: "from an empty mask", corrected: "from the label" };
@@ -300,12 +311,7 @@ const finish = async (name) => {
   await poll();
   state.wanted ||= nextName(name) ?? "";
   if (state.wanted) return showWanted();
-  state.isOvertaken = false;
-  state.drawing?.close();
-  state.drawing = null;
-  $("name").textContent = $("start").textContent = $("place").textContent = "";
-  $("empty").textContent = "No scan is left: each one has a label, was skipped or cannot be read.";
-  $("empty").hidden = false;
+  showNone("No scan is left: each one has a label, was skipped or cannot be read.");
   document.body.dataset.ready = "none";
 };
 const save = async () => {
@@ -325,9 +331,10 @@ const write = () => busily(async () => {
   try {
     await postMask(ofCase(scan.name, "label"), await packed(state.drawing.mask), { stamp: scan.stamp, draft: scan.draft, force: state.force ? "1" : "" });
   } catch (error) {
-    state.force = error.status === 409;
     store();
-    throw error;
+    state.force = error.status === 409;
+    if (!state.force) throw error;
+    return warn(error.message, "Show its mask", discard);
   }
   await dropAll();
   await finish(scan.name);
@@ -351,8 +358,8 @@ const discard = () => busily(async () => {
 });
 const updateButtons = () => {
   for (const id of ["save", "skip", "discard"]) $(id).disabled = !state.scan || state.isBusy;
-  for (const id of ["undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy || state.isOvertaken || state.lost;
-  $("stage").inert = state.isBusy || state.isOvertaken || Boolean(state.lost);
+  for (const id of ["undo", "interpolate"]) $(id).disabled = !state.scan || state.isBusy || state.overtaken || state.lost;
+  $("stage").inert = Boolean(state.isBusy || state.overtaken || state.lost);
 };
 
 // the queue and training
@@ -471,9 +478,10 @@ const poll = async () => {
     const now = found.scans.find((one) => one.name === state.scan?.name);
     const isShown = now && asked === state.scan && !state.isBusy;
     if (isShown && now.stamp !== state.scan.stamp) {
-      warn("Another window or program has saved a label of this scan.", "Show it", discard);
+      if ($("banner").hidden) state.force = false;
+      if (!state.force) warn("Another window or program has saved a label of this scan.", "Show its mask", discard);
     } else if (isShown && found.is_overtaken) {
-      if (!state.isOvertaken) overtake("Another window has drawn on this scan.");
+      if (!state.overtaken) overtake("Another window has drawn on this scan.");
     } else if (isShown && !now.stamp && !now.has_draft && !state.version && ![state.scan.weights, ""].includes(found.weights)) {
       warn(NEWER, "Show its mask", () => open(state.scan.name));
     } else if (found.opened_elsewhere) {
@@ -482,16 +490,17 @@ const poll = async () => {
       warn("");
     }
     showQueue();
-    if (poll.isLost) { poll.isLost = false; warn(""); }
+    if (poll.problem && $("banner-text").textContent === poll.problem) showOvertaken();
+    poll.problem = "";
   } catch (error) {
-    poll.isLost = true;
+    poll.problem = error.message;
     complain(error);
   }
 };
 const train = () => {
   if (state.isTraining) return post("stop").then(poll).catch(complain);
   return post("train", { steps: $("steps").value, folds: $("folds").checked ? "1" : "" })
-    .then(() => { warn(""); return poll(); })
+    .then(() => { showOvertaken(); return poll(); })
     .catch(complain);
 };
 
