@@ -311,7 +311,7 @@ const finish = async (name) => {
   await poll();
   state.wanted ||= nextName(name) ?? "";
   if (state.wanted) return showWanted();
-  showNone("No scan is left: each one has a label, was skipped or cannot be read.");
+  showNone("Nothing is left to label: every scan is labeled, skipped or unreadable.");
   document.body.dataset.ready = "none";
 };
 const save = async () => {
