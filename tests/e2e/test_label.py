@@ -683,6 +683,7 @@ def test_two_windows_on_a_scan_lose_no_stroke(tmp_path, monkeypatch):
         versions = labels / ".segpl" / "versions" / "u0"
         reconnect(page, without="queue")  # the strokes arrive first
         wait_until(lambda: versions.is_dir() and any(versions.glob("[0-9]*")))
+        wait_for(page, "banner-text", "No connection")
         reconnect(page)
         words = "Another window has drawn on this scan since you opened it. Your mask is stored"
         wait_for(page, "banner-text", words)
