@@ -72,6 +72,13 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(path), f"{target}#{anchor}"
 
 
+def test_tests_that_pages_name_exist():
+    for page in PAGES:
+        named = re.findall(r"`(tests/[\w/]+\.py)`", page.read_text(encoding="utf-8"))
+        missing = {path for path in named if not (ROOT / path).is_file()}
+        assert missing <= {"tests/methods/test_pi_model.py"}, page  # the example
+
+
 def test_percentages_have_a_space():
     """'95 %' on pages and in messages."""
     wrong = re.compile(r"(?<![\d.])\d+(?:\.\d+)?%(?!\w)|\.\d%}")
