@@ -47,6 +47,16 @@ def test_threshold_is_computed_in_float32_under_bfloat16_autocast():
     torch.testing.assert_close(posterior.mean, plain.mean, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "head", [ThresholdMap(2, 6, parameters=2, thresholds=3), JigsawHead(2, 6, tiles=2, orders=7)]
+)
+def test_maps_and_scores_are_computed_in_float32_under_bfloat16_autocast(head):
+    given = features(16, 16)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = head(given)
+    torch.testing.assert_close(found, head(given), rtol=1e-4, atol=1e-5)
+
+
 def test_whole_batch_shares_one_threshold():
     posterior = ThresholdHead(2, 6, start_std=0.1)(features(images=3))
     assert posterior.mean.shape == posterior.log_variance.shape == ()
