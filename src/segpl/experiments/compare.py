@@ -201,8 +201,8 @@ def run_row(job: TrainingJob, error: str = "") -> list[object]:
     if not job.is_scored:
         return [job.dataset, job.label, job.seed, *[""] * 5, error]
     run = read_run(job.folder)
-    validation = mean_of(list(run.validation_by_case().values()))
-    test = [mean_of(list(run.by_case(metric).values())) for metric in ("dice", "iou")]
+    validation = mean_of(run.validation_by_case().values())
+    test = [mean_of(run.by_case(metric).values()) for metric in ("dice", "iou")]
     numbers = [f"{value:.6f}" for value in (validation, *test)]
     cost = [f"{run.seconds:.1f}", run.parameters]
     return [job.dataset, job.label, job.seed, *numbers, *cost, ""]
