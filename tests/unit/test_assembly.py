@@ -13,6 +13,7 @@ from tiny import ORGAN_PLAN, plain_crops
 from segpl import assembly
 from segpl.assembly import (
     TrainingVolumes,
+    build_method,
     build_sampler,
     choose_plan,
     require_batch_fits,
@@ -64,6 +65,15 @@ def test_train_batch_replaces_the_batch_of_the_plan(tmp_path, monkeypatch, given
     for batch, expected in ((0, 1), (3, 3)):
         config = resolve({**data, "train": {"batch": batch, "device": "cpu"}})
         assert choose_plan(config, inspection) == replace(ORGAN_PLAN, batch=expected)
+
+
+def test_seed_determines_the_first_weights():
+    first, same, other = (
+        next(build_method(resolve({"train": {"seed": seed}}), ORGAN_PLAN).parameters())
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
 
 
 def test_unlabeled_cases_are_aligned_with_their_hidden_labels():

@@ -180,6 +180,11 @@ class TestReadConfig:
         with pytest.raises(InputError, match=r"a.toml is not valid TOML"):
             read_config(tmp_path / "a.toml")
 
+    def test_unknown_section_names_the_file(self, tmp_path):
+        (tmp_path / "a.toml").write_text("[trian]")
+        with pytest.raises(InputError, match=r"a\.toml: no section named 'trian'"):
+            read_config(tmp_path / "a.toml")
+
 
 def test_value_cannot_replace_a_table():
     given = ["method.threshold.e_step=exact", "method.threshold=0.4"]

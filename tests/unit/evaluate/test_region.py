@@ -93,6 +93,12 @@ def test_an_empty_region_is_an_error(retina):
         evaluate_folders(retina / "masks", retina / "data", region="fov")
 
 
+def test_a_class_outside_the_region_is_empty():
+    truth = np.array([[1, 0]])
+    scores = evaluate_case(truth, truth, BINARY, None, case="a", region=np.array([[False, True]]))
+    assert {score.empty for score in scores} == {"both"}
+
+
 def test_a_region_of_another_shape_is_an_error(retina):
     picture(retina / "data" / "test" / "fov" / "01.png", np.ones((4, 5)))
     with pytest.raises(InputError, match=r"case 01: the region .* the grid of the label: shape"):
