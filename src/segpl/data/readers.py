@@ -184,12 +184,12 @@ def axis_turns(a: Grid, b: Grid) -> NDArray[np.float64] | None:
     turns: NDArray[np.float64] = io_orientation(np.linalg.solve(b.affine, a.affine))
     if np.isnan(turns).any():
         return None
-    order = [int(axis) for axis in np.argsort(turns[:, 0])]
-    shape, spacing = (
+    order = np.argsort(turns[:, 0])
+    turned = Grid(
         tuple(a.shape[axis] for axis in order),
         tuple(a.spacing[axis] for axis in order),
+        a.affine @ inv_ornt_aff(turns, a.shape),
     )
-    turned = Grid(shape, spacing, a.affine @ inv_ornt_aff(turns, a.shape))
     return None if grid_difference(turned, b) else turns
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from segpl.assembly import open_run_dataset
 from segpl.data.case import Case
 from segpl.data.layouts import read_like
 from segpl.data.plan import Plan
@@ -121,7 +120,7 @@ def labeled_cases(run: Run, data: Path | None) -> tuple[Case, ...]:
             )
         cases = list(dataset.test or dataset.cases)
     else:
-        dataset = open_run_dataset(run.config, run.folder)
+        dataset = run.open_dataset()
         cases = [dataset.case(name) for name in run.split.test]
     labeled = tuple(case for case in cases if case.label)
     if not labeled:
