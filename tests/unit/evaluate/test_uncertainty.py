@@ -59,6 +59,12 @@ class TestByHand:
         first, second = abs(1 / 3 - 0.2), abs((1 / 3 + 1) / 2 - 0.4)
         assert adaptive_calibration_error(p, y, bins=2) == pytest.approx((first + second) / 2)
 
+    def test_a_voxel_at_a_bin_edge_is_divided(self):
+        """Four voxels in three bins: excesses 0.1, -0.8, 0.7, -0.1 in parts of 4/3."""
+        found = adaptive_calibration_error(array(0.1, 0.2, 0.7, 0.9), yes(0, 1, 0, 1), bins=3)
+        parts = (0.1 - 0.8 / 3, -0.8 * 2 / 3 + 0.7 * 2 / 3, 0.7 / 3 - 0.1)
+        assert found == pytest.approx(sum(map(abs, parts)) / 4)
+
     def test_reliability_diagram_of_two_bins(self):
         bars = reliability(array(0.1, 0.3, 1.0), yes(0, 1, 1), bins=2)
         assert bars.count.tolist() == [2, 1]

@@ -224,16 +224,19 @@ def test_a_recording_does_not_share_autograd_state_with_the_weights(without_gpu)
     assert leaf.data_ptr() == body.weight.data_ptr()
 
 
-def test_a_recording_gives_inputs_their_gradients(without_gpu):
-    """As for a loss: logits have a gradient, targets have none, and there are no weights."""
+def test_a_recording_gives_inputs_and_weights_their_gradients(without_gpu):
+    """Logits have a gradient and targets have none, as for a loss."""
+    layer = torch.nn.Linear(3, 2)
 
     def function(logits, target):
-        return (logits * target).sum(), target + 1
+        return (layer(logits) * target).sum(), target + 1
 
-    logits, target = torch.randn(3, requires_grad=True), torch.randn(3)
-    body = graphs.Function(function)
+    logits, target = torch.randn(3, requires_grad=True), torch.randn(2)
+    leaves = [logits, *layer.parameters()]
+    wanted = torch.autograd.grad(3 * function(logits, target)[0], leaves)
+    body = graphs.Function(function, layer)
     recording = graphs.Recording(graphs.GraphedCalls(body, graphs.GraphMemory()), (logits, target))
     value, shifted = recording(logits, target)
     assert not shifted.requires_grad
-    (found,) = torch.autograd.grad(3 * value, logits)
-    torch.testing.assert_close(found, 3 * target)
+    for found, known in zip(torch.autograd.grad(3 * value, leaves), wanted, strict=True):
+        torch.testing.assert_close(found, known)
