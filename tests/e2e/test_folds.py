@@ -278,6 +278,11 @@ class TestErrors:
         assert words in answer.err
         assert not out.exists()
 
+    def test_an_existing_run_needs_resume(self, segpl, made, run):
+        answer = segpl("train", made / "data", *FAST, "--folds", 2, "--out", run)
+        assert answer.code == 1
+        assert "already contains a run. Resume it with --resume" in answer.err
+
     def test_another_number_of_folds(self, segpl, copy):
         answer = segpl("train", "--out", copy, "--resume", "--folds", 2)
         assert answer.code == 1
