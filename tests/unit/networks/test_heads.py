@@ -129,6 +129,13 @@ def test_branch_with_the_weights_of_the_last_block_returns_the_logits_of_the_net
     assert torch.allclose(branch(output.trunk, [SIDES[dims]] * dims), output.logits, atol=1e-5)
 
 
+def test_logits_of_a_half_precision_trunk_are_float32():
+    _, branch = network_and_branch(2)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = branch(torch.ones((1, 8, 4, 4), dtype=torch.bfloat16), [4, 4])
+    assert logits.dtype == torch.float32
+
+
 @both_dims
 def test_logits_of_a_coarse_trunk_are_interpolated_linearly(dims):
     _, branch = network_and_branch(dims, residual=False)

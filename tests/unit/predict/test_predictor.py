@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import nibabel
 import numpy as np
@@ -16,7 +18,7 @@ from tiny import predict_jobs
 
 from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
-from segpl.errors import DivergedError, InputError, MissingFileError
+from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
 from segpl.predict import inference, predictor
 from segpl.predict.inputs import find_inputs
 
@@ -181,6 +183,15 @@ def test_a_broken_input_does_not_stop_the_others(tmp_path):
         "c",
     ]
     assert len(calls) == 4
+
+
+def test_a_full_disk_is_no_failure_of_a_single_scan(tmp_path, monkeypatch):
+    """The command ends: the other scans could not be written either."""
+    source = write_nifti(tmp_path / "scan.nii.gz", blob())
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(nibabel.Nifti1Image, "to_filename", Mock(side_effect=full))
+    with pytest.raises(StorageError, match="no space left on the disk"):
+        predict([source], PLAN, tmp_path / "out")
 
 
 def test_a_diverged_network_is_an_error(tmp_path):
