@@ -75,6 +75,8 @@ def test_dataset_with_many_folders_of_images_has_one_row(root, tmp_path, capsys)
         [str(tmp_path / "lungs" / "images"), "1"],
     ]
     shutil.rmtree(data / "sub-d")
+    assert main(["cache"]) == 0
+    assert "1 of 2 folders no longer exist" in " ".join(capsys.readouterr().out.split())
     assert main(["cache", "--remove-missing"]) == 0
     assert f"{data} 1 " in " ".join(capsys.readouterr().out.split())
     assert main(["cache", "--remove", str(data), "--yes"]) == 0

@@ -108,6 +108,15 @@ def test_the_limit_of_a_step_starts_when_all_processes_are_ready(four, exchanges
     assert exchanges == ["devices", f"nccl group with a limit of {STEP_LIMIT}"]
 
 
+def test_no_process_leaves_before_the_others_are_done(four, monkeypatch):
+    """The first one may still validate, while NCCL does not wait that long."""
+    found: list[str] = []
+    for name in ("all_reduce", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, name=name: found.append(name))
+    four.leave()
+    assert found == ["all_reduce", "destroy_process_group"]
+
+
 def test_memory_that_nccl_lacks_is_not_reported_as_a_lost_process():
     with pytest.raises(torch.OutOfMemoryError), lost_processes():
         raise torch.OutOfMemoryError("CUDA out of memory")
