@@ -120,6 +120,12 @@ def test_a_notebook_without_ipywidgets_gets_lines_of_text(clock, capsys, monkeyp
     assert "predicting" in printed
 
 
+def test_a_quiet_bar_shows_nothing(capsys):
+    with display.bar("measuring steps", 1, quiet=True) as advance:
+        advance()
+    assert not capsys.readouterr().err
+
+
 def test_without_a_terminal_a_bar_prints_a_line_at_once_then_every_minute(clock, capsys):
     with display.bar("measuring steps", 5) as advance:
         assert capsys.readouterr().err == "measuring steps: 0 of 5\n"
