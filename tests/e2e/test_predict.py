@@ -11,6 +11,7 @@ import pytest
 from conftest import make_dataset, read_volume, scan, train_runs, write_volume
 from PIL import Image
 
+from segpl.data.manifest import read_manifest
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.run import load_run
 
@@ -104,6 +105,8 @@ def test_inputs_with_the_name_of_a_training_case_are_reported(segpl, made, tmp_p
     answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
     assert answer.code == 0
     assert "trained on labeled cases with the names of 2 of 3 inputs" in answer.err
+    seen = {name: entry.seen for name, entry in read_manifest(tmp_path / "masks").files.items()}
+    assert sorted(seen.values()) == ["training", "training", "validation"]
 
 
 def test_a_note_says_that_a_run_is_not_fully_trained(segpl, made, tmp_path):

@@ -52,6 +52,14 @@ def test_number_without_a_class_is_rejected(run):
         masks(run)
 
 
+def test_label_with_turned_axes_is_shown_with_those_of_the_image(run):
+    label = Path(run.dataset) / "labels" / "t0.nii.gz"
+    before = RunCases(run).case_arrays("t0").truth
+    nibabel.load(label).as_reoriented([[2, -1], [0, 1], [1, -1]]).to_filename(label)
+    np.testing.assert_array_equal(RunCases(run).case_arrays("t0").truth, before)
+    assert before.any()
+
+
 @pytest.mark.parametrize(
     ("shape", "affine", "words"),
     [

@@ -3,8 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from matplotlib.colors import same_color
+from matplotlib.text import Text
 
 from segpl.errors import MissingFileError
+from segpl.report.figures import INK
 from segpl.report.sections.stress import DEGRADATION_TITLES, stress_figure
 from segpl.report.stress_rows import (
     CLEAN,
@@ -105,6 +108,13 @@ def test_legend_shows_any_name_of_a_run():
     rows = [replace(one, run={"a": "_a", "b": "$b$"}[one.run]) for one in ROWS]
     texts = [text.get_text() for text in stress_figure(rows).legends[0].get_texts()]
     assert [text.removeprefix("\u200b") for text in texts] == ["_a", r"\$b\$"]
+
+
+def test_all_texts_have_the_color_that_a_page_replaces():
+    """Black would be invisible on a dark page."""
+    texts = [text for text in stress_figure(ROWS).findobj(Text) if text.get_text()]
+    assert all(same_color(text.get_color(), INK) for text in texts)
+    assert any("band" in text.get_text() for text in texts)
 
 
 @pytest.mark.parametrize("count", [1, 6, 10])
