@@ -154,6 +154,17 @@ def test_a_step_that_takes_too_long_does_not_prevent_requeueing(monkeypatch):
     assert received == [signal.SIGUSR2]
 
 
+def test_an_ignored_signal_stays_ignored():
+    """A shell starts background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupt.StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stop.number == 0
+
+
 def test_a_run_in_bfloat16_resumes_exactly_and_predicts(
     segpl, shared_pictures, monkeypatch, tmp_path
 ):
