@@ -6,15 +6,18 @@ import csv
 import json
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 from conftest import ANY, make_dataset, read_volume, write_volume
 from test_real_data import link, require
 
+from segpl.run import load_run
+
 PLAN = Path(__file__).parents[2] / "benchmarks" / "plans" / "hippocampus-2mm.json"
 
 
-def test_predict_warns_and_old_runs_say_that_they_cannot(segpl, train, tmp_path):
+def test_predict_warns_and_old_runs_say_that_they_cannot(segpl, train, tmp_path, capsys):
     data, run = make_dataset(tmp_path / "data", labeled=4), tmp_path / "run"
     train(data, "--out", run, *ANY)
     usual = next((data / "test" / "imgs").glob("*.nii.gz"))
@@ -27,6 +30,8 @@ def test_predict_warns_and_old_runs_say_that_they_cannot(segpl, train, tmp_path)
     with (tmp_path / "new" / "cases.csv").open() as file:
         scores = {row["case"]: float(row["out_of_distribution"]) for row in csv.DictReader(file)}
     assert scores["strange"] > 1
+    load_run(run).predict_array(nibabel.load(strange))  # in memory, too
+    assert "unlike the training images: field of view" in capsys.readouterr().err
     (run / "familiarity.json").unlink()
     answer = segpl(*command, tmp_path / "old")
     assert answer.code == 0
