@@ -23,7 +23,14 @@ from generated_dicom import (
 )
 from pydicom.uid import JPEG2000Lossless, JPEGLSLossless, RLELossless
 
-from segpl.data.readers import Image, read_grid, read_image
+from segpl.data.readers import (
+    Image,
+    grid_difference,
+    read_grid,
+    read_image,
+    read_image_part,
+    read_scan_grid,
+)
 from segpl.errors import UnusableFileError
 
 
@@ -52,6 +59,13 @@ def test_voxels_and_affine_agree_with_simpleitk(tmp_path, orientation, direction
     elements = {"RescaleSlope": 0.5, "RescaleIntercept": -1024}
     files = save(make_series(voxels, orientation=orientation, **elements), tmp_path, "IM{:03d}")
     assert_agreement(read_image(files, 3), tmp_path)
+
+
+def test_grid_and_part_of_a_series_are_those_of_all_its_slices(tmp_path):
+    files = save(make_series(), tmp_path)
+    image, part = read_image(files, 3), (slice(2, 5), slice(None), slice(1, 3))
+    assert grid_difference(read_scan_grid(files, 3), image.grid) is None
+    np.testing.assert_array_equal(read_image_part(files, 3, part), image.array[:, *part])
 
 
 def test_signed_voxels_agree_with_simpleitk(tmp_path):
