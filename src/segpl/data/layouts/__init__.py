@@ -242,23 +242,23 @@ def _with_subjects(cases: tuple[Case, ...], subject: str | None) -> tuple[Case, 
     )
     if subject is None:
         return guessed
-    example = r"for example --subject '(patient\d+)_frame'"
+    example = r"for example '(patient\d+)_frame'"
     try:
         pattern = re.compile(subject)
     except re.error as error:
         raise InputError(
-            f"--subject '{subject}' is not a valid regular expression: {error}. Correct it, "
-            f"{example}."
+            f"the subject pattern '{subject}' is not a valid regular expression: {error}. "
+            f"Correct it, {example}."
         ) from error
     if pattern.groups != 1:
         raise InputError(
-            f"--subject '{subject}' has {pattern.groups} groups. Put one pair of parentheses "
-            f"around the subject, {example}."
+            f"the subject pattern '{subject}' has {pattern.groups} groups. Put one pair of "
+            f"parentheses around the subject, {example}."
         )
     matches = [pattern.search(case.name) for case in cases]
     if not any(match and match[1] for match in matches):
         raise InputError(
-            f"--subject '{subject}' matches no case name, for example "
+            f"the subject pattern '{subject}' matches no case name, for example "
             f"'{cases[0].name}'. Change it so that its group matches a part of them."
         )
     return tuple(
