@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from colorsys import hls_to_rgb
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Protocol
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -81,11 +82,32 @@ def error_console() -> Console:
     return plain_console(stderr=True, force_jupyter=jupyter)
 
 
+class Advance(Protocol):
+    """Count one more item or, with `part`, a fraction of the next one."""
+
+    def __call__(self, part: float | None = None) -> None: ...
+
+
+class Position:
+    """Items that are done, with the parts of the next one; never moves back."""
+
+    def __init__(self) -> None:
+        self.done, self.parts, self.now = 0, 0.0, 0.0
+        self.lock = threading.Lock()  # several threads may advance
+
+    def move(self, part: float | None) -> None:
+        if part is None:
+            self.done, self.parts = self.done + 1, 0.0
+        else:
+            self.parts += part
+        self.now = max(self.now, self.done + min(self.parts, 0.99))
+
+
 @contextmanager
-def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
     """Show a progress bar, or lines without a terminal; yields a function that advances it."""
     if quiet or total == 0:
-        yield lambda: None
+        yield lambda part=None: None
         return
     console = error_console()
     if not is_live(console):
@@ -99,23 +121,31 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[],
     )
     # the default of 30 s is too short for cases that take longer than that
     with Progress(*columns, console=console, speed_estimate_period=120) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda: progress.advance(task)
+        task, position = progress.add_task(title, total=total), Position()
+
+        def advance(part: float | None = None) -> None:
+            with position.lock:
+                position.move(part)
+                progress.update(task, completed=position.now)
+
+        yield advance
 
 
-def count_lines(title: str, total: int) -> Callable[[], None]:
-    """Print a line now, every minute, and at the end; returns a function that advances by one."""
-    done, due, lock = -1, 0.0, threading.Lock()  # several threads may advance
+def count_lines(title: str, total: int) -> Advance:
+    """Print a line now, every minute, and at the end; returns a function that advances it."""
+    say(f"{title}: 0 of {total}")
+    position, due = Position(), time.monotonic() + MAX_SILENCE
 
-    def advance() -> None:
-        nonlocal done, due
-        with lock:
-            done, now = done + 1, time.monotonic()
-            if done == total or now >= due:
+    def advance(part: float | None = None) -> None:
+        nonlocal due
+        with position.lock:
+            position.move(part)
+            now = time.monotonic()
+            if (part is None and position.done == total) or now >= due:
                 due = now + MAX_SILENCE
-                say(f"{title}: {done} of {total}")
+                percent = "" if part is None else f" ({100 * position.now / total:.0f} %)"
+                say(f"{title}: {position.done} of {total}{percent}")
 
-    advance()
     return advance
 
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import make_dataset, read_volume, scan, train_runs, write_volume
 from PIL import Image
 
+from segpl import display
 from segpl.data.manifest import read_manifest
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.run import load_run
@@ -53,6 +54,13 @@ def test_a_mask_has_the_geometry_of_its_image(segpl, made, tmp_path):
     probabilities = read_volume(tmp_path / "my masks" / "probabilities" / "new scan.nii.gz")
     assert probabilities.dtype == np.float32
     assert np.array_equal(np.asarray(mask.dataobj), probabilities > 0.5)
+
+
+def test_progress_moves_while_a_scan_is_predicted(segpl, made, tmp_path, monkeypatch):
+    monkeypatch.setattr(display, "MAX_SILENCE", 0.0)  # print every line
+    write_volume(tmp_path / "scan.nii.gz", scan(3, 5)[0], SLANTED)
+    answer = segpl("predict", made / "deep", tmp_path / "scan.nii.gz", "--out", tmp_path / "masks")
+    assert "predicting: 0 of 1 (99 %)\n" in answer.err  # all windows, and the mask is not written
 
 
 def test_the_default_input_is_the_test_cases_of_the_run(masks):

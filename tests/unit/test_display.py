@@ -136,6 +136,22 @@ def test_without_a_terminal_a_bar_prints_a_line_at_once_then_every_minute(clock,
     assert lines == ["measuring steps: 3 of 5", "measuring steps: 5 of 5"]
 
 
+def test_a_long_item_shows_its_parts_and_the_bar_never_moves_back(clock, capsys):
+    with display.bar("predicting", 4) as advance:
+        for part in (None, 0.5, 0.5, None, 0.25, 0.25):  # the second item ends after its parts
+            clock.now += 60
+            advance(part)
+    assert capsys.readouterr().err.splitlines() == [
+        "predicting: 0 of 4",
+        "predicting: 1 of 4",
+        "predicting: 1 of 4 (38 %)",
+        "predicting: 1 of 4 (50 %)",
+        "predicting: 2 of 4",
+        "predicting: 2 of 4 (56 %)",
+        "predicting: 2 of 4 (62 %)",
+    ]
+
+
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_a_stopwatch_shows_its_title_before_the_block_ends(is_terminal, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR" if is_terminal else "NO_COLOR", "1")

@@ -75,6 +75,8 @@ class Inference:
     judge: ScanJudge | None = None
     largest: tuple[str, ...] = ()  # classes that keep only their largest component
     needs_maps: bool = False  # without them, only a few rows of the maps are in memory
+    # gets the fractions of a scan that have been predicted; a large one takes hours on a CPU
+    advance: Callable[[float], None] = lambda part: None
 
     @property
     def plans(self) -> list[Plan]:
@@ -117,7 +119,13 @@ class Inference:
         """Labels without the maps of the whole scan in main memory."""
         fits = _fits_on_gpu(image, self.plan, self.device)
         parts = predict_rows(
-            image, self.predict, self.plan, overlap=self.overlap, device=self.device, at_once=fits
+            image,
+            self.predict,
+            self.plan,
+            overlap=self.overlap,
+            device=self.device,
+            at_once=fits,
+            advance=self.advance,
         )
         if not fits:
             return self.label_parts(parts, grid)
@@ -149,9 +157,16 @@ class Inference:
         return replace(summary, out_of_distribution=judged.score, unfamiliar=judged.reasons)
 
     def windows(self, image: Tensor, predict: Predict, plan: Plan, channels: int) -> Maps:
+        passes = sum(sampler.passes for sampler in self.samplers) or 1
         return finite_array(
             predict_windows(
-                image, predict, plan, overlap=self.overlap, outputs=channels, device=self.device
+                image,
+                predict,
+                plan,
+                overlap=self.overlap,
+                outputs=channels,
+                device=self.device,
+                advance=lambda part: self.advance(part / passes),
             )
         )
 

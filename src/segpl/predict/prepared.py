@@ -58,7 +58,7 @@ class PreparedRun:
             with bar("predicting", len(jobs), quiet=quiet) as advance:
                 return predict_jobs(
                     jobs,
-                    self.infer,
+                    replace(self.infer, advance=advance),
                     out,
                     run=self.identity,
                     overwrite=overwrite,

@@ -60,6 +60,14 @@ class RunSampler:
     def device(self) -> torch.device:
         return next(self.method.parameters()).device
 
+    @property
+    def passes(self) -> int:
+        """How often it predicts an image, at most."""
+        if self.sampling is None:
+            return 1
+        at_once = THRESHOLDS_PER_PASS if self.sampling.by == "thresholds" else 1
+        return math.ceil(self.sampling.count / at_once)
+
     def samples(self, image: Tensor, case: str, whole: PredictWhole) -> Iterator[tuple[Maps, Maps]]:
         """Each sample (K, *S) of a prepared image, with the probabilities it was made from."""
         predictors = iter([self.averaged(self.method.predict)])

@@ -30,6 +30,7 @@ def blend_windows(
     window_batch: int = 0,
     outputs: int = 0,
     device: torch.device | None = None,
+    advance: Callable[[float], None] = lambda part: None,
 ) -> Tensor:
     r"""Predict overlapping windows of `image` (C, *S) and blend them into (K, *S), float32.
 
@@ -42,10 +43,11 @@ def blend_windows(
     Neighboring windows overlap by at least `overlap`, a fraction of the patch. `predict` gets up to
     `window_batch` windows (b, C, *patch) at a time (0: chosen for the device), computes on
     `device` (None: that of the image), and returns `outputs` channels (0: those of the plan).
+    `advance` gets the fraction of the windows in each batch that has been predicted.
     """
     fits = fits_on_device(image, outputs or plan.outputs, device or image.device)
     settings: Any = {"overlap": overlap, "window_batch": window_batch, "device": device}
-    parts = blend_rows(image, predict, plan, **settings, at_once=fits)
+    parts = blend_rows(image, predict, plan, **settings, at_once=fits, advance=advance)
     if fits:
         return next(parts)
     whole, row = torch.empty(0), 0
@@ -65,6 +67,7 @@ def blend_rows(
     window_batch: int = 0,
     device: torch.device | None = None,
     at_once: bool = False,
+    advance: Callable[[float], None] = lambda part: None,
 ) -> Iterator[Tensor]:
     """The result of `blend_windows` in parts (K, rows, *S[1:]), in order, on the device.
 
@@ -100,6 +103,7 @@ def blend_rows(
                 sums = torch.zeros(weighted.shape[1], rows, *sides[1:], device=device)
             for (row, *others), window in zip(some, weighted, strict=True):
                 sums[:, *window_box((row - first, *others), patch)] += window
+            advance(len(some) / prod(map(len, starts)))
         done = following[0] - first
         finished = sums[:, :done]
         for axis, total in enumerate([totals[0][first : following[0]], *totals[1:]]):

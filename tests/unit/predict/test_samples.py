@@ -10,10 +10,12 @@ import pytest
 import torch
 from tiny import PICTURES, build, build_with, predict_jobs
 
+from segpl.data.arrays import image_in_memory
 from segpl.data.plan import Plan
 from segpl.errors import InputError
 from segpl.methods.latent_threshold import ThresholdSettings
 from segpl.networks.network import Network, NetworkSettings
+from segpl.predict.inference import Inference, predict_image
 from segpl.predict.inputs import Job
 from segpl.predict.options import PredictOptions
 from segpl.predict.samples import (
@@ -100,6 +102,17 @@ class Bright(torch.nn.Module):
 
 
 class TestEveryWay:
+    @every_way
+    def test_the_parts_of_a_scan_that_are_reported_add_up_to_it(self, way):
+        parts = []
+        samplers = (sampler_for(way), RunSampler(method_for(way), PLAN))
+        cpu = torch.device("cpu")
+        infer = Inference(torch.sigmoid, PLAN, samplers, cpu, needs_maps=True, advance=parts.append)
+        noise = np.random.default_rng(0).normal(size=(20, 17)).astype("f")
+        image = image_in_memory(noise, dims=2, channels=1, spacing=None, affine=None)
+        predict_image(infer, image)
+        assert sum(parts) == pytest.approx(1)
+
     @every_way
     def test_samples_differ_and_are_reproducible(self, way):
         first, second = (arrays(sampler_for(way)) for _ in range(2))

@@ -45,6 +45,22 @@ def test_blending_reproduces_a_pointwise_network(shape, patch):
     assert torch.allclose(whole, torch.sigmoid(image), atol=1e-5)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_the_parts_of_an_image_are_reported_while_it_is_predicted(at_once):
+    parts, answers = [], []
+
+    def network(windows: torch.Tensor) -> torch.Tensor:
+        answers.append(sum(parts))
+        return windows
+
+    image, plan = torch.zeros(1, 20, 17), plan_for((8, 8))
+    rows = blend_rows(image, network, plan, window_batch=2, at_once=at_once, advance=parts.append)
+    for _ in rows:
+        pass
+    assert answers == sorted(set(answers))
+    assert sum(parts) == pytest.approx(1)
+
+
 def neighbors_matter(windows: torch.Tensor) -> torch.Tensor:
     """Two channels that depend on where the window lies, as those of a network do."""
     sums = windows.cumsum(-1) + 0.5 * windows.cumsum(2)
