@@ -249,6 +249,13 @@ class TestDecathlon:
         dataset = read_dataset(root)
         assert (names(dataset.labeled), names(dataset.unlabeled)) == (["a"], ["b", "c"])
 
+    def test_missing_files_are_counted(self, root):
+        for gone in ("imagesTr/a", "labelsTr/a"):
+            (root / f"{gone}.nii.gz").unlink()
+        assert "does not exist (the same applies to 1 more file)." in rejection(
+            root, error=MissingFileError
+        )
+
     @pytest.mark.parametrize(
         ("gone", "words"),
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +19,7 @@ from segpl.data.layouts.base import (
 )
 from segpl.data.limits import is_inside
 from segpl.data.readers import stem_of
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, count_noun
 
 
 class Decathlon(Layout):
@@ -43,11 +44,11 @@ class Decathlon(Layout):
         description = read_description(source)
         classes, ignore = class_numbers(description.labels, source)
         if description.training:
-            cases = [_listed_case(root, entry, "training") for entry in description.training]
+            cases = _listed_cases(root, description.training, "training")
         else:
             labels = image_files(root / "labelsTr")
             cases = pair_files(image_files(root / "imagesTr"), labels, is_test=False)
-        cases += [_listed_case(root, entry, "test") for entry in description.test or []]
+        cases += _listed_cases(root, description.test or [], "test")
         for folder in ("imagesTr", "imagesTs"):
             known = {path.resolve() for case in cases for path in case.images}
             cases += [
@@ -65,8 +66,27 @@ class Decathlon(Layout):
         )
 
 
-def _listed_case(root: Path, entry: ListedCase | str, key: str) -> Case:
-    listed = ListedCase(entry) if isinstance(entry, str) else entry
+def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> list[Case]:
+    listed = [ListedCase(entry) if isinstance(entry, str) else entry for entry in entries]
+    cases = [_listed_case(root, entry, key) for entry in listed]
+    missing = [
+        (case, what, path)
+        for case in cases
+        for what, path in (("image", case.images[0]), ("label", case.label))
+        if path is not None and not path.is_file()
+    ]
+    if missing:
+        case, what, path = missing[0]
+        files = count_noun(len(missing) - 1, "more file")
+        more = f" (the same applies to {files})" if len(missing) > 1 else ""
+        raise MissingFileError(
+            f"case {case.name} has no {what}: {path}, listed under '{key}' in dataset.json, does "
+            f"not exist{more}. Add the file, or remove the entry from the list."
+        )
+    return cases
+
+
+def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
     image = root / listed.image
     label = root / listed.label if listed.label else None
     for name in (listed.image, listed.label or ""):
@@ -74,12 +94,6 @@ def _listed_case(root: Path, entry: ListedCase | str, key: str) -> Case:
             raise InputError(
                 f"{root / 'dataset.json'} lists {name!r} under '{key}', which is outside the "
                 "dataset. Move or link the file into the dataset, and list it by that path."
-            )
-    for what, path in (("image", image), ("label", label)):
-        if path is not None and not path.is_file():
-            raise MissingFileError(
-                f"case {stem_of(image)} has no {what}: {path}, listed under '{key}' in "
-                "dataset.json, does not exist. Add the file, or remove the entry from the list."
             )
     return Case(stem_of(image), (image,), label, is_test=key == "test" and label is not None)
 
