@@ -180,8 +180,6 @@ def train_config(
     budget = budget_of_new_run(budget, config, folder, quiet=quiet)
     with folder.undo_on_error():
         run, inputs = prepare_run(config, folder, processes=processes, quiet=quiet)
-        if budget is None:
-            write_description(run)
         if not quiet:
             announce(run, inputs, budget)
         volumes = load_training_volumes(run.config, inputs, quiet=quiet)
@@ -191,10 +189,11 @@ def train_config(
         processes.connect(run.device)
         if budget is not None:
             run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
-            # only now: a run killed earlier would resume with a different number of steps
-            write_description(run)
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
             trainer = trainer.with_steps(run.config.train.steps, display)
+        # only now: a run killed earlier would resume with a different number of steps, and one that
+        # cannot resume, because a scan is missing, keeps its settings
+        write_description(run)
         subjects = {case.name: case.subject for case in inputs.cases}
         write_label_decision(folder, label_components(volumes.training, run.plan, subjects))
     if not is_new:

@@ -295,6 +295,15 @@ class TestResume:
         assert f"'{name}'" in answer.err
         assert "no longer" in answer.err
 
+    def test_missing_label_leaves_the_settings_unchanged(self, segpl, finished, tmp_path):
+        name = json.loads((finished / "split.json").read_text())["labeled"][0]
+        (tmp_path / "data" / "labeled" / "lbls" / f"{name}.png").unlink()
+        config = (finished / "config.toml").read_bytes()
+        answer = segpl("train", "--out", finished, "--resume", "--steps", 8)
+        assert answer.code == 1
+        assert f"case {name}: its label is missing" in answer.err
+        assert (finished / "config.toml").read_bytes() == config
+
     def test_without_a_run_a_new_one_starts(self, train, shared_pictures, tmp_path):
         train(shared_pictures, "--method", "segpl", "--out", tmp_path / "new", "--resume")
         assert read_checkpoint(last_of(tmp_path / "new")).step == 6

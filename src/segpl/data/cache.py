@@ -173,8 +173,8 @@ def _prepared_label(
 ) -> tuple[StoredArray, StoredArray, CacheRecord] | None:
     if case.label is None:
         raise InputError(
-            "it has no label, but the split lists it as labeled. Add the label file, or remove "
-            "the case from the labeled cases."
+            "its label is missing, but split.json lists it as labeled. Restore the label file, or "
+            "start a new run."
         )
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")

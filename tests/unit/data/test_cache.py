@@ -283,5 +283,5 @@ class TestRejections:
             load(case, root)
 
     def test_labeled_case_without_a_label(self, case, root):
-        with pytest.raises(InputError, match="case a: it has no label, but the split lists it"):
+        with pytest.raises(InputError, match="case a: its label is missing, but split"):
             load(case.without_label(), root)
