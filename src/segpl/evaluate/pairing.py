@@ -94,6 +94,12 @@ def pair_cases(
             f"and {folder} contains {name_some(sorted(known), 3)}. Files are matched by case name: "
             "rename them, or give the labels of these cases."
         )
+    for case in shared:
+        if predicted[case].resolve() == known[case].resolve():
+            raise InputError(
+                f"{predictions} contains the label of {case}, not a prediction. Name the folder of "
+                "predictions first, then the labels."
+            )
     seen: dict[str, list[str]] = {}
     classes = dataset.classes if dataset else None
     ignore = dataset.ignore if dataset else None

@@ -116,6 +116,12 @@ def test_folders_without_a_common_case_are_an_error_that_names_both(folders, tmp
         evaluate_folders(predictions, tmp_path / "other")
 
 
+def test_labels_are_not_scored_against_themselves(folders):
+    _, labels = folders
+    with pytest.raises(InputError, match="contains the label of a, not a prediction"):
+        evaluate_folders(labels, labels)
+
+
 def test_a_folder_without_predictions_is_an_error(folders, tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(InputError, match=r"contains no masks\. Evaluate the folder"):
