@@ -194,7 +194,7 @@ def cases_by_score(runs: Sequence[RunRecord]) -> list[str]:
     """The scored cases: lowest mean Dice over the runs first, cases without a number last."""
     scores = [run.by_case("dice") for run in runs]
     names = sorted({score.case for run in runs for score in run.scores})
-    means = {name: mean_of([each[name] for each in scores if name in each]) for name in names}
+    means = {name: mean_of(each[name] for each in scores if name in each) for name in names}
     return sorted(names, key=lambda name: (math.isnan(means[name]), means[name]))
 
 

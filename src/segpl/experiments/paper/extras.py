@@ -229,4 +229,4 @@ def brier_of(path: Path, out: Path, device: str) -> float:
     if written or not scores.exists():
         pairing = pair_probabilities(out, run.open_dataset())
         write_scores(scores, score_probabilities(pairing))
-    return mean_of([one.value for one in read_scores(scores) if one.metric == "brier"])
+    return mean_of(one.value for one in read_scores(scores) if one.metric == "brier")

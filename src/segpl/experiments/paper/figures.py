@@ -42,7 +42,7 @@ def study_of(runs: Sequence[RunRecord], setting: str) -> dict[float, list[float]
     """Mean validation Dice of each run by its value of a setting, in increasing order."""
     found: dict[float, list[float]] = {}
     for run in sorted(runs, key=lambda run: float(run.settings[setting])):
-        score = mean_of(list(run.validation_by_case().values()))
+        score = mean_of(run.validation_by_case().values())
         if math.isfinite(score):
             found.setdefault(float(run.settings[setting]), []).append(score)
     return found

@@ -116,7 +116,7 @@ class PaperExperiment:
         experiment = self.experiment(plan, seeds)
         runs = finished_runs(experiment, out)
         scores = {
-            (dataset, label): [100 * mean_of(list(run.by_case("iou").values())) for run in found]
+            (dataset, label): [100 * mean_of(run.by_case("iou").values()) for run in found]
             for dataset, labels in runs.items()
             for label, found in labels.items()
         }

@@ -130,7 +130,7 @@ def class_table(found: RunCollection) -> Table:
 
     def dice(label: str, name: str) -> list[float]:
         return [
-            mean_of([s.value for s in run.scores if (s.metric, s.class_name) == ("dice", name)])
+            mean_of(s.value for s in run.scores if (s.metric, s.class_name) == ("dice", name))
             for run in found.of(label)
         ]
 
