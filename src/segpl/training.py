@@ -19,12 +19,11 @@ from segpl.assembly import (
     require_batch_fits,
 )
 from segpl.cores import limit_threads
-from segpl.display import TrainingDisplay, say, stopwatch
-from segpl.durations import format_duration, format_rounded, parse_duration
-from segpl.engine.budget import Budget, TrainingSpeed, affordable_steps, measure_step
+from segpl.display import TrainingDisplay, say
+from segpl.engine.budget import Budget, measure_step
 from segpl.engine.checkpoint import load_weights, read_checkpoint
 from segpl.engine.collapse import foreground_shares
-from segpl.engine.device import choose_device, is_out_of_memory, total_memory
+from segpl.engine.device import choose_device, is_out_of_memory
 from segpl.engine.distributed import ALONE, Processes, join_processes
 from segpl.engine.environment import describe_environment
 from segpl.engine.events import require_tensorboard
@@ -44,6 +43,13 @@ from segpl.settings import (
     setting_changes,
     with_overrides,
 )
+from segpl.training_time import (
+    budget_of_new_run,
+    default_budget,
+    steps_within,
+    time_budget,
+    with_steps,
+)
 from segpl.validate.agreement import network_agreement
 from segpl.validate.postprocessing import (
     label_components,
@@ -52,9 +58,6 @@ from segpl.validate.postprocessing import (
     write_label_decision,
 )
 from segpl.validate.validator import Validator
-
-LARGE_GPU = 40 * 10**9  # bytes of memory
-DEFAULT_SECONDS = {True: 30 * 60, False: 60 * 60}  # of a training run; True: on a large GPU
 
 
 def train(
@@ -129,32 +132,6 @@ def train(
         return train_config(resolved, folder, budget=budget, processes=processes, quiet=quiet)
 
 
-def time_budget(time: str | None, settings: Mapping[str, Any]) -> Budget | None:
-    """The budget of `--time`; raises if the number of steps is given as well."""
-    if time is None:
-        return None
-    if has_steps(settings):
-        raise InputError(
-            "--time chooses the number of steps, so it cannot be combined with --steps or "
-            "train.steps."
-        )
-    return Budget(parse_duration(time))
-
-
-def default_budget(settings: Mapping[str, Any], device: str) -> Budget | None:
-    """The budget of a run without `--time`; None if the settings give the number of steps."""
-    if has_steps(settings):
-        return None
-    chosen = choose_device(device)
-    is_large = chosen.type == "cuda" and total_memory(chosen) >= LARGE_GPU
-    return Budget(DEFAULT_SECONDS[is_large], is_default=True)
-
-
-def has_steps(settings: Mapping[str, Any]) -> bool:
-    given = settings.get("train")
-    return isinstance(given, Mapping) and "steps" in given
-
-
 def new_folder(content: Mapping[str, Any]) -> Path:
     """A folder runs/NAME that does not exist yet, named after the dataset."""
     name = Path(content["data"].get("path", "")).name or "run"
@@ -188,7 +165,8 @@ def train_config(
         trainer = build_trainer(run, volumes, processes)
         processes.connect(run.device)
         if budget is not None:
-            run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
+            with memory_advice(run, trainer):
+                run = with_steps(run, processes.share(steps_within(budget, run, trainer)))
             display = TrainingDisplay(run.config.method, run.config.train.steps, quiet=quiet)
             trainer = trainer.with_steps(run.config.train.steps, display)
         # only now: a run killed earlier would resume with a different number of steps, and one that
@@ -276,49 +254,6 @@ def build_trainer(run: Run, volumes: TrainingVolumes, processes: Processes = ALO
         foreground=foreground_shares(volumes.training, list(plan.classes)),
         processes=processes,
     )
-
-
-def budget_of_new_run(
-    budget: Budget | None, config: Config, folder: RunFolder, *, quiet: bool
-) -> Budget | None:
-    """The budget of a new run; None for a resumed run, which keeps its number of steps."""
-    if budget is None or not folder.config.exists():
-        return budget
-    if not quiet and not budget.is_default:
-        say(
-            f"note: {folder.path} keeps its {count_noun(config.train.steps, 'step')}, because "
-            "--time applies to new runs only. To train it longer, use --steps."
-        )
-    return None
-
-
-def with_steps(run: Run, steps: int) -> Run:
-    return replace(run, config=replace(run.config, train=replace(run.config.train, steps=steps)))
-
-
-def steps_within(budget: Budget, run: Run, trainer: Trainer) -> int:
-    """Number of steps that fit into `budget`, measured with steps of `trainer`."""
-    with memory_advice(run, trainer), stopwatch("Measuring the time of a step.", quiet=run.quiet):
-        speed = measure_speed(trainer, budget.seconds)
-    settings = run.config.train
-    steps = affordable_steps(budget, speed, settings)
-    if not run.quiet and budget.is_default:
-        expected = format_rounded(speed.duration(replace(settings, steps=steps)))
-        device = "GPU" if run.device.type == "cuda" else "CPU"
-        say(
-            f"Training takes about {expected} on this {device} ({steps:,} steps, {speed}). --time "
-            "or --steps changes that."
-        )
-    elif not run.quiet:
-        say(f"A budget of {format_duration(budget.seconds)} allows {steps:,} steps ({speed}).")
-    return steps
-
-
-def measure_speed(trainer: Trainer, budget: float, *, is_warm: bool = False) -> TrainingSpeed:
-    step = measure_step(trainer, budget, trainer.processes.clock, is_warm=is_warm)
-    if not isinstance(trainer.validate, Validator):
-        return TrainingSpeed(step)
-    return TrainingSpeed(step, trainer.validate.measure_seconds())
 
 
 def write_description(run: Run) -> None:

@@ -18,7 +18,7 @@ from tiny import BATCH_NORM, build, make_batch
 
 import segpl.engine.budget
 import segpl.engine.device
-import segpl.training
+import segpl.training_time
 from segpl.cli.main import main
 from segpl.display import TrainingDisplay
 from segpl.engine.distributed import ALONE, Processes, join_processes
@@ -147,7 +147,7 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
     os.environ.update(shared, **{name: str(value) for name, value in ranks.items()})
     ports, commands = json.loads((folder / "commands.json").read_text())
     found: dict[str, Any] = {}
-    segpl.training.affordable_steps = lambda *_: TIMED_STEPS
+    segpl.training_time.affordable_steps = lambda *_: TIMED_STEPS
     segpl.engine.budget.MEASUREMENT = 0.0  # measure single steps
     os.environ["MASTER_PORT"] = str(ports.pop())
     processes = join_processes()

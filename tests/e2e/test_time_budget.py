@@ -17,7 +17,7 @@ import torch
 from conftest import Answer
 from test_rejections import check_words
 
-from segpl import training
+from segpl import training_time
 from segpl.data.sampler import Sampler
 from segpl.engine import budget
 from segpl.engine.budget import Budget, TrainingSpeed
@@ -135,18 +135,20 @@ def test_default_is_a_budget_with_a_limit_of_steps(start, tmp_path, monkeypatch)
 
 
 def test_default_depends_on_the_device(monkeypatch):
-    monkeypatch.setattr(training, "choose_device", torch.device)
+    monkeypatch.setattr(training_time, "choose_device", torch.device)
     for name, gigabytes, minutes in (("cpu", 0, 60), ("cuda", 24, 60), ("cuda", 42, 30)):
         memory = int(gigabytes * 1e9)
-        monkeypatch.setattr(training, "total_memory", lambda device, memory=memory: memory)
-        assert training.default_budget({"train": {"seed": 1}}, name) == Budget(60 * minutes, True)
-        assert training.default_budget({"train": {"steps": 9}}, name) is None
+        monkeypatch.setattr(training_time, "total_memory", lambda device, memory=memory: memory)
+        assert training_time.default_budget({"train": {"seed": 1}}, name) == Budget(
+            60 * minutes, True
+        )
+        assert training_time.default_budget({"train": {"steps": 9}}, name) is None
 
 
 def test_too_short_a_budget_says_what_is_enough(start, tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "FEWEST_STEPS", 100)
     monkeypatch.setattr(budget, "MOST_STEPS", 10**9)
-    monkeypatch.setattr("segpl.training.measure_speed", lambda *_: TrainingSpeed(10.0))
+    monkeypatch.setattr("segpl.training_time.measure_speed", lambda *_: TrainingSpeed(10.0))
     answer = start("run", "--time", "90s")
     check_words(
         answer, r"'1m30s' allows 8 steps \(10.0 s each\)", "at least 100", "--time '19m' or more"

@@ -21,7 +21,8 @@ from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import TrainingJob, listed_jobs, plan_jobs, reject_repeated_runs
 from segpl.report.run_record import read_run
 from segpl.settings import Config, resolve
-from segpl.training import build_trainer, measure_speed, prepare_run
+from segpl.training import build_trainer, prepare_run
+from segpl.training_time import measure_speed
 
 # seconds; measuring a method takes a tenth of it, or one step if that takes longer
 MEASURED_BUDGET = 10.0

@@ -32,16 +32,13 @@ from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table
 from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config, with_overrides
-from segpl.training import (
+from segpl.training import build_trainer, memory_advice, prepare_run, train, write_description
+from segpl.training_time import (
     budget_of_new_run,
-    build_trainer,
     default_budget,
-    prepare_run,
     steps_within,
     time_budget,
-    train,
     with_steps,
-    write_description,
 )
 
 HELD_OUT = "validation"  # folder of the masks of held-out cases
@@ -202,14 +199,7 @@ def cross_validate(
             if budget is not None and fold is None and not quiet:
                 total = budget.times(folds)
                 say(f"The {folds} folds take {total} in total; the final training takes {budget}.")
-            parts = [
-                Fold(
-                    RunFolder(folder.path / f"fold-{number}"),
-                    fold_config(run.config, folds, number),
-                    split,
-                )
-                for number, split in enumerate(splits)
-            ]
+            parts = list_folds(run, splits)
             require_same_folds(run, parts)
             if fold is not None and not resume:
                 parts[fold].folder.require_unused()
@@ -241,7 +231,8 @@ def prepare_folds(
         inputs = replace(inputs, split=splits[0])
         volumes = load_training_volumes(run.config, inputs, quiet=quiet)
         trainer = build_trainer(replace(run, split=splits[0]), volumes)
-        run = with_steps(run, steps_within(budget, run, trainer))
+        with memory_advice(run, trainer):
+            run = with_steps(run, steps_within(budget, run, trainer))
     write_description(run)
     return run
 
@@ -264,6 +255,18 @@ def fold_splits(config: Config, folds: int, chosen: int | None) -> list[Split]:
     dataset = open_dataset(config)
     settings = [fold_config(config, folds, number).split for number in range(folds)]
     return [make_split(dataset, one) for one in settings]
+
+
+def list_folds(run: Run, splits: Sequence[Split]) -> list[Fold]:
+    """The folds of `run`, in folders below its own."""
+    return [
+        Fold(
+            RunFolder(run.folder.path / f"fold-{number}"),
+            fold_config(run.config, len(splits), number),
+            split,
+        )
+        for number, split in enumerate(splits)
+    ]
 
 
 def require_same_folds(run: Run, folds: Sequence[Fold]) -> None:
