@@ -26,6 +26,7 @@ from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError, count_noun
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
+MOST_CHANNELS = 8  # of unnamed ones; a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 
@@ -305,10 +306,17 @@ def _foreground_problems(
 
 
 def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Cases whose number of channels, spacing or field of view differs from the others."""
+    """Unusual channels, and cases whose spacing or field of view differs from the others."""
     if not prints:
         return
     usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
+    if usual > MOST_CHANNELS and not dataset.channels:
+        yield Problem(
+            "",
+            f"most images have {usual} channels",
+            "If these are time points, extract the one that was labeled.",
+            fatal=False,
+        )
     needed = len(dataset.channels) or usual
     names = ", ".join(dataset.channels)
     expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"

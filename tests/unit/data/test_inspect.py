@@ -267,6 +267,15 @@ class TestFiles:
         found = problems(folder.inspect(channels=("T1", "T2")), "good", fatal=True)
         assert "the dataset names 2 (T1, T2)" in found
 
+    def test_time_points_in_place_of_channels_are_a_warning(self, empty):
+        for name in "ab":
+            empty.add(name, scan(0, *SHAPE, 9), mask(1))
+        (problem,) = empty.inspect().problems
+        assert problem.what == "most images have 9 channels"
+        assert not problem.fatal
+        named = {"channels": tuple("abcdefghi")}
+        assert not empty.inspect(**named).problems
+
     def test_unusual_spacing_is_a_warning(self, folder):
         folder.add("b")
         folder.add("far", spacing=5.0)
