@@ -46,8 +46,11 @@ def test_method_describes_itself(name):
     assert kind.name == name
     assert kind.summary
     assert "\n" not in kind.summary
-    assert re.search(r"\[[A-Z]\w+\d{4}", kind.__doc__ or ""), "cite a work of docs/bibliography.md"
-    assert 0 < len(kind.use) <= 76, "say in one line when to use it"
+    assert hasattr(kind, "use"), f"say when to use {name}: set `use` in its class"
+    assert re.search(r"\[[A-Z]\w+\d{4}", kind.__doc__ or ""), (
+        "cite a work of docs/bibliography.md, as [Author2024]"
+    )
+    assert 0 < len(kind.use) <= 76, "say in at most 76 characters when to use it"
     assert "$$" in (kind.__doc__ or ""), "state the objective as a formula"
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+import test_methods  # the contract
 from tiny import make_batch, shape_for
 
 from segpl.data.layouts import LAYOUTS
@@ -118,6 +120,23 @@ def test_method_in_contributing_takes_a_step():
     assert set(output.terms) == {"supervised", "pseudo"}
     assert all(term.value.requires_grad for term in output.terms.values())
     assert not output.pseudo[0].target.requires_grad
+
+
+def test_method_in_contributing_describes_itself(monkeypatch):
+    monkeypatch.setitem(METHODS.classes, "pi-model", example("Pi-model")["PiModel"])
+    test_methods.test_method_describes_itself("pi-model")
+
+
+def test_examples_in_contributing_import_names_from_the_module_that_defines_them():
+    """mypy, a part of `make check`, rejects other imports."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    found = re.findall(r"^from (segpl\.[\w.]+) import (.*)$", text, re.MULTILINE)
+    assert found
+    for module, names in found:
+        for name in names.split(", "):
+            value = getattr(importlib.import_module(module), name)
+            if isinstance(value, type | FunctionType):
+                assert value.__module__ == module, name
 
 
 def test_layout_in_contributing_reads_a_dataset(tmp_path):
