@@ -26,7 +26,7 @@ from segpl.data.spacing import reorient_fingerprint
 from segpl.errors import UnusableFileError, UserError, count_noun
 
 MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
-MOST_CHANNELS = 8  # of unnamed ones; a file with more may be a time series
+MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
 OUTLIER = 3.0  # times the median spacing or field of view
 SHOWN_NUMBERS = 5  # unknown numbers listed in a message
 
@@ -310,7 +310,7 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
     if not prints:
         return
     usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
-    if usual > MOST_CHANNELS and not dataset.channels:
+    if usual > MOST_UNNAMED_CHANNELS and not dataset.channels:
         yield Problem(
             "",
             f"most images have {usual} channels",
