@@ -140,10 +140,10 @@ def test_examples_in_contributing_import_names_from_the_module_that_defines_them
 
 
 def test_layout_in_contributing_reads_a_dataset(tmp_path):
-    for name in ("a/image.nii.gz", "a/label.nii.gz", "b/image.nii.gz"):
+    for name in ("a/imaging.nii.gz", "a/segmentation.nii.gz", "b/imaging.nii.gz"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    layout = example("One folder per case")["CaseFolders"]()
+    layout = example("KiTS")["KiTS"]()
     assert layout.matches(tmp_path)
     dataset = layout.read(tmp_path)
     assert [case.name for case in dataset.labeled] == ["a"]

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, help="dataset folder")
     parser.add_argument(
         "--layout",
-        help="file layout: decathlon, dicom, folders, nnunet, or patterns such as "
+        help="file layout: a name (see `segpl list layouts`), or patterns such as "
         "'{case}_T1.nii.gz -> {case}_seg.nii.gz' (default: detect it)",
     )
     add_yes(parser)
