@@ -83,24 +83,25 @@ def error_console() -> Console:
 
 
 class Advance(Protocol):
-    """Count one more item or, with `part`, a fraction of the next one."""
+    """Count one more item or, with `part`, a fraction of one that is not counted yet."""
 
     def __call__(self, part: float | None = None) -> None: ...
 
 
 class Position:
-    """Items that are done, with the parts of the next one; never moves back."""
+    """Items that are done, with the parts of the following ones; never moves back."""
 
-    def __init__(self) -> None:
-        self.done, self.parts, self.now = 0, 0.0, 0.0
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.parts, self.now = total, 0, 0.0, 0.0
         self.lock = threading.Lock()  # several threads may advance
 
     def move(self, part: float | None) -> None:
         if part is None:
-            self.done, self.parts = self.done + 1, 0.0
+            self.done, self.parts = self.done + 1, max(0.0, self.parts - 1)
         else:
             self.parts += part
-        self.now = max(self.now, self.done + min(self.parts, 0.99))
+        # an item counts only once it is written, and the next ones begin before
+        self.now = max(self.now, self.done, min(self.done + self.parts, self.total - 0.01))
 
 
 @contextmanager
@@ -121,7 +122,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
     )
     # the default of 30 s is too short for cases that take longer than that
     with Progress(*columns, console=console, speed_estimate_period=120) as progress:
-        task, position = progress.add_task(title, total=total), Position()
+        task, position = progress.add_task(title, total=total), Position(total)
 
         def advance(part: float | None = None) -> None:
             with position.lock:
@@ -134,7 +135,7 @@ def bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Advance]:
 def count_lines(title: str, total: int) -> Advance:
     """Print a line now, every minute, and at the end; returns a function that advances it."""
     say(f"{title}: 0 of {total}")
-    position, due = Position(), time.monotonic() + MAX_SILENCE
+    position, due = Position(total), time.monotonic() + MAX_SILENCE
 
     def advance(part: float | None = None) -> None:
         nonlocal due
@@ -143,7 +144,7 @@ def count_lines(title: str, total: int) -> Advance:
             now = time.monotonic()
             if (part is None and position.done == total) or now >= due:
                 due = now + MAX_SILENCE
-                percent = "" if part is None else f" ({100 * position.now / total:.0f} %)"
+                percent = "" if part is None else f" ({int(100 * position.now / total)} %)"
                 say(f"{title}: {position.done} of {total}{percent}")
 
     return advance

@@ -136,6 +136,16 @@ def test_without_a_terminal_a_bar_prints_a_line_at_once_then_every_minute(clock,
     assert lines == ["measuring steps: 3 of 5", "measuring steps: 5 of 5"]
 
 
+def test_the_bar_moves_on_while_the_last_item_is_written(clock, capsys):
+    """Scans are predicted ahead: here three of five before the first mask has been written."""
+    with display.bar("predicting", 5) as advance:
+        for part in (*[0.5] * 6, None, *[0.5] * 4):
+            clock.now += 60
+            advance(part)
+    shown = re.findall(r"\((\d+) %\)", capsys.readouterr().err)
+    assert shown == ["10", "20", "30", "40", "50", "60", "70", "80", "90", "99"]
+
+
 def test_a_long_item_shows_its_parts_and_the_bar_never_moves_back(clock, capsys):
     with display.bar("predicting", 4) as advance:
         for part in (None, 0.5, 0.5, None, 0.25, 0.25):  # the second item ends after its parts
@@ -144,7 +154,7 @@ def test_a_long_item_shows_its_parts_and_the_bar_never_moves_back(clock, capsys)
     assert capsys.readouterr().err.splitlines() == [
         "predicting: 0 of 4",
         "predicting: 1 of 4",
-        "predicting: 1 of 4 (38 %)",
+        "predicting: 1 of 4 (37 %)",
         "predicting: 1 of 4 (50 %)",
         "predicting: 2 of 4",
         "predicting: 2 of 4 (56 %)",
