@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 
 from segpl.cli.main import COMMANDS
 from segpl.cli.options import parser_of
+from segpl.evaluate.metrics import METRICS
 from segpl.methods.base import METHODS
 from segpl.settings import DEFAULT_METHOD
 
@@ -57,6 +59,11 @@ def test_help_names_the_default_method(segpl, command):
 def test_help_fits_into_80_columns(segpl, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert [line for line in segpl(command, "--help").out.splitlines() if len(line) > 80] == []
+
+
+def test_help_of_evaluate_names_every_metric(segpl):
+    text = segpl("evaluate", "--help").out
+    assert [name for name in METRICS if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_help_lists_every_command(segpl):

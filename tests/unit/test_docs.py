@@ -152,12 +152,15 @@ def test_layout_in_contributing_reads_a_dataset(tmp_path):
 
 @pytest.mark.parametrize("name", [*RULES, *SCOPES, *PRIORS, *FAMILIES.names])
 def test_threshold_page_has_a_row_for_every_family_rule_scope_and_prior(name):
-    assert f"| `{name}` | " in read("explanation/threshold.md")
+    assert f"| `{name}` | " in read("explanation/threshold.md"), (
+        f"add a row that starts with {name}"
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES.names)
 def test_threshold_page_has_a_picture_of_every_family(name):
-    assert f"](../images/threshold-{name}.png)" in read("explanation/threshold.md")
+    page = read("explanation/threshold.md")
+    assert f"](../images/threshold-{name}.png)" in page, "run `make docs-images`, and show it"
 
 
 def test_threshold_page_says_which_rules_are_data_driven():
@@ -168,7 +171,7 @@ def test_threshold_page_says_which_rules_are_data_driven():
 
 @pytest.mark.parametrize("name", LAYOUTS.names)
 def test_data_page_describes_every_layout(name):
-    assert f"### {name}\n" in read("how-to/data.md")
+    assert f"### {name}\n" in read("how-to/data.md"), f"add the section '### {name}'"
 
 
 def test_every_key_that_a_docstring_cites_is_in_the_bibliography():

@@ -14,7 +14,7 @@ from segpl.schedules import linear_ramp, sigmoid_ramp
 class MethodSettings:
     """Base of every method's `Settings`."""
 
-    loss: str = "dice-cross-entropy"  # `dice`, `cross-entropy` or `dice-cross-entropy`
+    loss: str = "dice-cross-entropy"  # name of the loss: `segpl list losses`
 
     def __post_init__(self) -> None:
         """Subclasses also check their own fields."""
