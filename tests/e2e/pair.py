@@ -117,8 +117,9 @@ def curves(processes: Processes) -> dict[str, list[torch.Tensor]]:
 
 
 def difference(alone: list[torch.Tensor], together: list[torch.Tensor]) -> float:
+    """The largest one; NaN if any is, which `max` of Python might ignore."""
     pairs = zip(alone, together, strict=True)
-    return max(float((a.double() - b.double()).abs().max()) for a, b in pairs)
+    return float(torch.stack([(a.double() - b.double()).abs().max() for a, b in pairs]).max())
 
 
 def batch_statistics(processes: Processes) -> list[float]:
