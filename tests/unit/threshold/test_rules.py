@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from segpl.threshold.base import Distribution
-from segpl.threshold.rules import DATA_DRIVEN_RULES, RULES, binarize, select
+from segpl.threshold.rules import (
+    DATA_DRIVEN_RULES,
+    RULES,
+    SELECTING_RULES,
+    SOFT_RULES,
+    binarize,
+    select,
+)
 from segpl.types import PseudoLabels
 
 
@@ -92,6 +99,15 @@ def test_only_data_driven_rules_pass_a_gradient_to_the_threshold(rule):
     if has_gradient:
         (gradient,) = torch.autograd.grad((pseudo.target + pseudo.weight).sum(), [threshold.low])
         assert gradient.abs() > 0
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_soft_and_selecting_rules_are_listed(rule):
+    """`bpl-mix` makes all other targets hard; the exact E-step asks which rules select."""
+    pseudo = apply(rule, flat())
+    is_soft = (pseudo.target * (1 - pseudo.target)).any()
+    assert bool(is_soft) == (rule in SOFT_RULES)
+    assert bool((pseudo.weight < 1).any()) == (rule in SELECTING_RULES)
 
 
 @pytest.mark.parametrize("rule", RULES)
