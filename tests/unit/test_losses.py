@@ -42,6 +42,12 @@ def test_foreground_fraction_respects_the_weight_of_each_channel():
     assert foreground_fraction(target, weight).item() == pytest.approx(0.5)
 
 
+def test_foreground_fraction_counts_a_voxel_of_two_classes_once():
+    """By hand: one of two voxels is foreground."""
+    target = torch.tensor([[[0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]])
+    assert foreground_fraction(target, torch.ones_like(target)).item() == pytest.approx(0.5)
+
+
 def test_class_fractions_are_relative_to_all_weighted_voxels():
     """By hand: 1 and 0.5 of 1.5 weighted voxels, and 0 for a channel without weight."""
     target = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0]]])

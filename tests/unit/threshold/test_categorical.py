@@ -40,6 +40,11 @@ def test_std_is_at_least_the_width_of_a_cell():
     assert prior.mean.item() == pytest.approx(0.503, abs=1e-3)
 
 
+def test_std_includes_that_of_a_uniform_cell():
+    """A cell of 1/4 alone: the standard deviation is 1/4 over the square root of 12."""
+    assert of_weights(0, 1, 0, 0).std.item() == pytest.approx(0.25 / 12**0.5)
+
+
 def test_cells_are_sampled_in_proportion_to_their_weights():
     """The standard error is below 0.005."""
     weights = torch.tensor([0.1, 0.2, 0.3, 0.4])

@@ -171,6 +171,8 @@ def test_clipping_does_not_change_the_moving_average():
         mean, _ = feed(prior, *scene(1), torch.ones(1, 1, 4, 4))
     assert mean == pytest.approx(0.95)
     assert feed(prior, *scene(1), torch.full((1, 1, 4, 4), 0.94))[0] == pytest.approx(0.95)
+    # 0.97 before clipping
+    assert feed(prior, *scene(1), torch.full((1, 1, 4, 4), 0.61))[0] == pytest.approx(0.79)
 
 
 def test_images_without_foreground_keep_the_confidence():
