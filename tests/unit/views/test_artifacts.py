@@ -75,6 +75,14 @@ def test_artifact_depends_only_on_its_generator_and_keeps_shape_and_dtype(name, 
     assert torch.equal(first, other) == (name in ("blur", "low-resolution"))
 
 
+@every_artifact
+def test_channel_does_not_depend_on_the_intensities_of_others(name):
+    image = image_of((20, 18))
+    other = torch.stack([image[0], 5 + 3 * image[1]])
+    first, second = (ARTIFACTS[name](given, 0.6, generator())[0] for given in (image, other))
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["gamma", "ghosts", "spikes", "streaks"])
 def test_half_the_severity_gives_half_of_the_same_disturbance(name):
     image = image_of((20, 18))
