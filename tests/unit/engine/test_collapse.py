@@ -56,6 +56,14 @@ def test_watch_warns_if_foreground_floods_the_background():
     assert "raise the threshold" in words
 
 
+@pytest.mark.parametrize(("share", "speaks"), [(0.69, False), (0.71, True)])
+def test_flood_covers_half_of_the_background_in_the_labels(share, speaks):
+    """With 40 % foreground in the labels, half of the background is another 30 %."""
+    watch = CollapseWatch(0, {"organ": 0.4})
+    row = {"pseudo_foreground": share, "pseudo.weight": 0.1}
+    assert any(watch.check(step, row) for step in range(5)) == speaks
+
+
 def test_scans_not_crops_set_the_expected_foreground():
     """A small lesion fills 70 times more of a crop centered on it than of the scan."""
     rare = {"pseudo_foreground": 0.001, "labeled_foreground": 0.07, "pseudo.weight": 0.1}
@@ -98,6 +106,11 @@ def test_pseudo_labels_without_voxels_are_not_a_collapse(kept):
     assert "leave out nearly everything" in words
     assert rows.index(words) == 4
     assert not watch.is_paused
+
+
+def test_used_pseudo_labels_reset_the_count_of_unused_ones():
+    unused = {**HEALTHY, "kept": 0.0}
+    assert warned_at(*[unused] * 4, HEALTHY, *[unused] * 5) == [10]
 
 
 CLASSES = {"Anterior": 0.027, "Posterior": 0.026}

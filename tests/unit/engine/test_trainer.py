@@ -16,7 +16,7 @@ from segpl.errors import DivergedError
 from segpl.methods.base import Method
 from segpl.networks.convolution import CHANNELS_LAST
 from segpl.networks.network import Network
-from segpl.types import Batch, Labeled, StepOutput, Term, Unlabeled
+from segpl.types import Batch, Labeled, PseudoLabels, StepOutput, Term, Unlabeled
 
 START = 1.0  # initial value of the only weight
 
@@ -309,8 +309,12 @@ def test_checkpoints_are_saved_by_time_without_an_interval(tmp_path, monkeypatch
         ({"steps": 20, "validate_every": 5}, [5, 10, 15, 20]),
         ({"steps": 12, "validate_every": 5}, [5, 10, 12]),
         ({"steps": 4, "log_every": 2}, [2, 4]),
+        ({"steps": 50, "log_every": 2}, [*range(4, 50, 4), 50]),
     ],
-    ids=["ten times by default", "at the interval", "also at the end", "in whole log lines"],
+    ids=[
+        *("ten times by default", "at the interval", "also at the end"),
+        *("at every log line", "in whole log lines"),
+    ],
 )
 def test_validation_steps(tmp_path, settings, wanted):
     asked: list[int] = []
@@ -371,6 +375,21 @@ def test_every_step_draws_different_numbers(tmp_path):
 def test_another_seed_draws_different_numbers(tmp_path):
     first, second = (trained(tmp_path / str(seed), seed=seed).method.draws for seed in (0, 1))
     assert not set(first) & set(second)
+
+
+def test_hidden_labels_are_those_of_the_step_that_labeled(tmp_path):
+    class Watched(Ones):
+        hidden = ("labels",)
+
+        def hidden_labels(self, step: int) -> Tensor:
+            return torch.full((1, 4, 4), step)  # class 1 in step 1 only
+
+    def label(level: Tensor) -> StepOutput:
+        ones = torch.ones(1, 1, 4, 4)
+        return StepOutput({"supervised": Term(level)}, {}, (PseudoLabels(ones, ones),))
+
+    rows = logged(trained(tmp_path, Recorder(label), sampler=Watched(), steps=3))
+    assert [row["hidden_dice"] for row in rows] == [0, 1, 0]
 
 
 def test_term_weights_scale_the_gradient(tmp_path):
