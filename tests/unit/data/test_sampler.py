@@ -68,6 +68,15 @@ class TestRandomness:
         assert not equal(straight.batch(3), straight.batch(4))
         assert not equal(straight.batch(3), replace(straight, seed=1).batch(3))
 
+    def test_scanner_changes_depend_on_the_seed(self):
+        """All crops are the same, so only the strengths and a little noise differ."""
+        augment = plain_crops(scanner=1.0)
+        first, second = (
+            sampler([volume((4, 4))], augment=augment, seed=seed).batch(0) for seed in (0, 1)
+        )
+        means = [one.labeled.image.mean((1, 2, 3)) for one in (first, second)]
+        assert not torch.allclose(*means, atol=1.0)
+
     def test_each_crop_draws_a_case_a_kind_and_a_position(self):
         """The sequence of draws is part of the promise: recorded batches stay the same."""
         cases = [volume((9, 12)), replace(volume((9, 12)), foreground=np.zeros((0, 2), np.int32))]

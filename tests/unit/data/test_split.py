@@ -103,6 +103,10 @@ class TestDraws:
         assert split(data, labeled=4, test=2, seed=3) == split(backwards, labeled=4, test=2, seed=3)
         assert len({split(data, labeled=4, seed=seed).labeled for seed in range(3)}) > 1
 
+    def test_draws_of_another_seed_are_others(self):
+        data = mixed(12)
+        assert len({split(data, labeled=4, seed=seed, draw=1).labeled for seed in range(3)}) > 1
+
     def test_another_draw_changes_the_training_cases_only(self):
         results = [
             split(mixed(20, 9), labeled=5, unlabeled=6, validation=3, test=4, draw=draw)
