@@ -72,7 +72,13 @@ class TestReorient:
 class TestResize:
     @pytest.mark.parametrize(
         ("size", "old", "new", "expected"),
-        [(10, 1.0, 0.5, 20), (10, 1.0, 3.0, 3), (2, 1.0, 9.0, 1), (100, 1.0, 1.009, 100)],
+        [
+            (10, 1.0, 0.5, 20),
+            (10, 1.0, 3.0, 3),
+            (2, 1.0, 9.0, 1),
+            (100, 1.0, 1.009, 100),
+            (11, 1.0, 3.0, 4),
+        ],
     )
     def test_new_shape_keeps_the_field_of_view(self, size, old, new, expected):
         assert resampled_shape((size,), (old,), (new,)) == (expected,)

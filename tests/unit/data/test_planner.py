@@ -75,6 +75,7 @@ class TestStrides:
             ((64, 64, 64), (1, 1, 5), ((2, 2, 1), (2, 2, 1), (2, 2, 2), (2, 2, 2))),
             ((8, 8), (1, 2), ((2, 2),)),  # twice as coarse is similar enough
             ((64, 64, 6), (1, 1, 1), ((2, 2, 1),) * 4),
+            ((12, 16, 16), (4, 1, 1), ((1, 2, 2), (2, 2, 2))),  # kept its twelve voxels at first
         ],
     )
     def test_axes_are_downsampled_while_they_are_long_and_fine_enough(self, patch, spacing, rows):
@@ -235,12 +236,23 @@ class TestNormalization:
         assert rule.mean == pytest.approx(0, abs=1e-6)
         assert rule.std == pytest.approx(58.0, abs=0.1)
 
+    def test_ct_statistics_are_those_of_the_clipped_foreground(self):
+        """Metal in 1 of 401 voxels is clipped to 1 before the mean and the deviation are taken."""
+        foreground = ((0.0,) * 200 + (1.0,) * 200 + (30_000.0,),)
+        rule = choose_normalization("CT", 0, [fingerprint((9, 9, 9), foreground=foreground)])
+        assert (rule.low, rule.high) == (0, 1)
+        assert (rule.mean, rule.std) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.5, abs=0.01))
+
     @pytest.mark.parametrize("foreground", [(), ((),), ((5.0,) * 3,), ((5.0,) * 50,)])
     def test_ct_without_enough_foreground_is_normalized_by_case(self, foreground):
         assert self.kind("CT", foreground=foreground) == "zscore"
 
     def test_image_with_many_zeros_is_normalized_over_the_others(self):
         assert self.kind("T1", channel=statistics(zeros=0.6)) == "zscore-nonzero"
+
+    def test_one_image_with_many_zeros_does_not_decide(self):
+        prints = [fingerprint((9, 9), channel=statistics(zeros=share)) for share in (0, 0.1, 0.6)]
+        assert choose_normalization("T1", 0, prints).kind == "zscore"
 
     def test_channels_keep_their_names(self):
         found = inspection(fingerprint((16, 16, 16)), channels=("T1w",))

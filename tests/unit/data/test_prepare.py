@@ -43,6 +43,14 @@ def test_zscore_nonzero_ignores_zeros_and_keeps_them():
     assert prepared[0].ravel() == pytest.approx([0, 0, -1, 1])
 
 
+def test_zeros_of_one_channel_count_in_another():
+    plan = replace(
+        PLAN, channels=("T1", "T2"), normalization=(Normalization("zscore-nonzero"),) * 2
+    )
+    prepared = prepare_image(picture([[0, 0], [2, 4]], [[2, 4], [0, 0]]), plan)
+    assert prepared.ravel() == pytest.approx([0, 0, -1, 1, -1, 1, 0, 0])
+
+
 def test_ct_clips_and_uses_the_statistics_of_the_dataset():
     rule = Normalization("ct", low=-100, high=300, mean=100, std=50)
     prepared = prepare_image(
