@@ -23,7 +23,9 @@ from segpl.predict.familiarity import (
     network_features,
     read_training_images,
     record_training_images,
+    shrunk_moments,
 )
+from segpl.types import NetOutput
 
 PLAN = replace(PICTURES, patch=(16, 16), strides=((2, 2), (2, 2)))
 
@@ -96,6 +98,33 @@ def test_identical_training_images_tolerate_small_differences():
     one = scan(np.random.default_rng(0))
     familiarity = judge_of((one,) * 5)
     assert familiarity.judge(replace(one, extent=tuple(1.1 * v for v in one.extent))).score < 1
+
+
+def test_lengths_follow_the_axes_of_the_plan():
+    """The second stored axis is z, the third is x."""
+    affine = np.array([[0, 0, 3, 0], [1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 0, 1.0]])
+    plan = replace(PLAN, dims=3, orientation="RAS")
+    found = appearance_of(
+        np.zeros((1, 4, 4, 4), np.float32), Grid((10, 20, 30), (1.0, 2.0, 3.0), affine), plan
+    )
+    assert found.spacing == (3, 1, 2)
+    assert found.extent == (90, 10, 40)
+
+
+def test_variances_are_averaged_with_the_mean_variance_of_three_images():
+    """By hand: variances 1 and 0 of two images; (2 * 1 + 3 * 0.5) / 5 and (2 * 0 + 3 * 0.5) / 5."""
+    mean, std = shrunk_moments(np.array([[0.0, 4.0], [2.0, 4.0]]), 0.0)
+    assert mean.tolist() == [1, 4]
+    assert (std**2).tolist() == pytest.approx([0.7, 0.3])
+
+
+def test_features_are_the_mean_and_the_standard_deviation_of_each_channel():
+    class Copies(torch.nn.Linear):
+        def forward(self, windows: torch.Tensor) -> NetOutput:
+            return NetOutput(windows, 2 * windows, windows - 1)
+
+    values = torch.tensor([[1.0, 3.0]]).repeat(1, 16, 8)  # mean 2, standard deviation 1
+    assert network_features(Copies(1, 1), values, PLAN) == (2, 1, 4, 2, 1, 1)
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (16, 16), (17, 40), (100, 100)])

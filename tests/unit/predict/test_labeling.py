@@ -130,6 +130,13 @@ def test_a_single_channel_is_foreground_above_one_half():
     assert found.confidence == pytest.approx([2 * 0.51 / (1 + 1.21)])
 
 
+def test_confidence_in_an_empty_mask_is_one_minus_the_highest_probability_of_all_rows():
+    plan = replace(FLAT_PLAN, classes={"background": 0, "organ": 1})
+    rows = [np.array([[[chance, 0.0]]], np.float32) for chance in (0.25, 0.5, 0.125)]
+    found = label_rows([(row, row) for row in rows], Grid((3, 2), (1.0, 1.0), None), plan, ())()
+    assert found.confidence == [0.5]
+
+
 def test_the_most_likely_of_several_classes_wins():
     plan = replace(FLAT_PLAN, classes={"background": 0, "b": 9, "a": 400})
     chances = np.array([[0.9, 0.1, 0.2], [0.2, 0.3, 0.1], [0.1, 0.2, 0.9]], np.float32)

@@ -63,6 +63,7 @@ def test_the_parts_of_an_image_are_reported_while_it_is_predicted(at_once):
 
 def neighbors_matter(windows: torch.Tensor) -> torch.Tensor:
     """Two channels that depend on where the window lies, as those of a network do."""
+    windows = windows + 0.1  # padding counts, too
     sums = windows.cumsum(-1) + 0.5 * windows.cumsum(2)
     return torch.cat([sums.sigmoid(), sums.cos()], 1)
 
@@ -191,6 +192,13 @@ def test_every_window_has_the_shape_of_the_patch():
 def test_half_precision_output_becomes_float32():
     whole = predict_windows(torch.rand(1, 9, 9), lambda w: w.bfloat16(), plan_for((4, 4)))
     assert whole.dtype == torch.float32
+
+
+def test_weights_are_symmetric_and_highest_in_the_center():
+    even, odd = window_profiles((8, 5))
+    assert torch.equal(even, even.flip(0))
+    assert torch.equal(odd, odd.flip(0))
+    assert (odd.argmax().item(), odd.max().item()) == (2, 1.0)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
