@@ -54,6 +54,18 @@ def test_method_predicts_a_threshold_only_if_it_declares_one(name):
         assert torch.equal(found.probability, method.predict(image))
 
 
+@pytest.mark.parametrize("name", [n for n in METHODS.names if METHODS.get(n).has_threshold])
+@torch.no_grad()
+def test_prediction_infers_the_threshold_as_in_training(name):
+    method, batch = build_case(name, 2), make_batch(2)
+    for weight in (value for key, value in method.named_parameters() if "head." in key):
+        torch.nn.init.normal_(weight, std=0.3)  # a new head hardly depends on the features
+    monitors = method.step(batch, 1.0).monitors
+    found = method.predict_threshold(batch.unlabeled.image)
+    for values, key in zip(found.threshold.moments, ("threshold", "threshold_std"), strict=True):
+        assert values.mean().item() == pytest.approx(monitors[key].item(), rel=1e-3)
+
+
 @every_method
 def test_equal_seeds_give_equal_steps_to_the_bit(name):
     first = first_step(name, 2, 3).output
