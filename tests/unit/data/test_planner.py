@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,8 @@ class TestKernels:
         strides = ((2, 2, 1), (2, 2, 1), (2, 2, 2))
         rows = choose_kernels(strides, (0.7, 0.7, 3.0), (64, 64, 16))
         assert rows == ((3, 3, 1), (3, 3, 1), (3, 3, 3), (3, 3, 3))
+        plan = plan_for(fingerprint((64, 64, 16), spacing=(0.7, 0.7, 3.0)))
+        assert plan.kernels[0] == (3, 3, 1)
 
     @pytest.mark.parametrize(
         ("patch", "spacing"),
@@ -110,6 +113,10 @@ class TestPatch:
         for axis, side in enumerate(plan.patch):
             assert side % math.prod(row[axis] for row in plan.strides) == 0
         assert len(plan.kernels) == len(plan.strides) + 1
+
+    @pytest.mark.parametrize(("sides", "side"), [((30, 40, 64), 40), ((16, 40, 40), 32)])
+    def test_patch_is_the_median_image_or_twice_the_smallest_one(self, sides, side):
+        assert plan_for(*[fingerprint((one,) * 3) for one in sides]).patch == (side,) * 3
 
     def test_large_image_is_shrunk_along_its_longest_sides(self):
         plan = plan_for(fingerprint((400, 400, 40)))
@@ -235,6 +242,13 @@ class TestNormalization:
         assert (rule.low, rule.high) == (pytest.approx(-99), pytest.approx(99))
         assert rule.mean == pytest.approx(0, abs=1e-6)
         assert rule.std == pytest.approx(58.0, abs=0.1)
+
+    def test_every_channel_has_its_own_statistics(self):
+        one = fingerprint((9, 9, 9), foreground=((7.0,) * 100, CT))
+        both = replace(one, channels=(statistics(zeros=0.6), statistics(low=-1000)))
+        first, second = (choose_normalization("", index, [both]) for index in (0, 1))
+        assert (first.kind, second.kind) == ("zscore-nonzero", "ct")
+        assert second.low == pytest.approx(-99)
 
     def test_ct_statistics_are_those_of_the_clipped_foreground(self):
         """Metal in 1 of 401 voxels is clipped to 1 before the mean and the deviation are taken."""

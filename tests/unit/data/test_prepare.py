@@ -51,6 +51,14 @@ def test_zeros_of_one_channel_count_in_another():
     assert prepared.ravel() == pytest.approx([0, 0, -1, 1, -1, 1, 0, 0])
 
 
+def test_voxels_that_are_mostly_zero_after_resampling_stay_zero():
+    """0, 0, 4, 8 on half the spacing: 0, 0, 0, 1, 3, 5, 7, 8; the 1 is 3 parts of 0, 1 of 4."""
+    plan = replace(PLAN, normalization=(Normalization("zscore-nonzero"),))
+    prepared = prepare_image(picture([[0, 0, 4, 8]], spacing=(1.0, 2.0)), plan)[0, 0]
+    values = np.array([3, 5, 7, 8])
+    assert prepared == pytest.approx([0] * 4 + list((values - values.mean()) / values.std()))
+
+
 def test_ct_clips_and_uses_the_statistics_of_the_dataset():
     rule = Normalization("ct", low=-100, high=300, mean=100, std=50)
     prepared = prepare_image(
