@@ -76,6 +76,8 @@ class TestRandomness:
         )
         means = [one.labeled.image.mean((1, 2, 3)) for one in (first, second)]
         assert not torch.allclose(*means, atol=1.0)
+        assert not torch.allclose(means[0], means[0][:1].expand(3), atol=1.0)  # nor do crops agree
+        assert first.generator.initial_seed() != second.generator.initial_seed()
 
     def test_each_crop_draws_a_case_a_kind_and_a_position(self):
         """The sequence of draws is part of the promise: recorded batches stay the same."""
@@ -272,6 +274,22 @@ class TestAugmentation:
         assert seen() == dict.fromkeys(names, True)
         for off in names:
             assert seen(**{off: 0.0}) == {name: name != off for name in names}
+
+    def test_rotation_does_not_mix_thick_slices(self):
+        """Voxels are the number of their slice."""
+        case = volume((14, 14, 14))
+        case.image[0] = np.indices((14, 14, 14))[0]
+        settings = plain_crops(affine=1.0)
+        drawn = sampler([case], patch=(12, 12, 12), augment=settings, spacing=(5.0, 1.0, 1.0))
+        image = drawn.batch(0).unlabeled.image
+        assert torch.allclose(image, image[..., :1, :1].expand_as(image), atol=1e-3)
+
+    def test_moved_labels_keep_their_class(self):
+        case = volume((14, 14))
+        case.label[...] = 5
+        settings = plain_crops(affine=1.0)
+        label = sampler([case], patch=(12, 12), augment=settings).batch(0).labeled.label
+        assert set(label.unique().tolist()) == {5, IGNORE}
 
     def test_scanner_follows_the_geometry(self, monkeypatch):
         """Noise that was resampled would be correlated between neighboring voxels."""

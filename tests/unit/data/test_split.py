@@ -186,7 +186,9 @@ class TestFolds:
     @pytest.mark.parametrize("seed", range(3))
     def test_no_scan_of_a_held_out_subject_is_trained_on(self, seed):
         """Neither another labeled visit, nor an unlabeled one, nor one with a hidden label."""
+        whole = split(visits(), labeled=7, test=2, seed=seed)
         for part in self.folds(visits(), 3, labeled=7, test=2, seed=seed):
+            assert set(part.validation) <= set(whole.labeled)  # hidden labels stay hidden
             held_out = subjects(part.validation)
             assert held_out
             assert not held_out & subjects((*part.labeled, *part.unlabeled, *part.hidden))
