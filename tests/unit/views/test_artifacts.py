@@ -133,6 +133,15 @@ def test_bias_field_is_a_smooth_gain_of_at_most_three():
     assert field.abs().max().item() == pytest.approx(math.log(3), rel=0.02)
 
 
+def test_logarithm_of_the_bias_field_has_mean_0():
+    """Every cosine with a positive frequency has; the voxel that only marks the range is 1/900."""
+    flat = torch.ones((1, 30, 30))
+    flat[0, 0, 0] = 0
+    for seed in range(5):
+        field = bias_field(flat, 1.0, generator(seed))[0].flatten()[1:].log()
+        assert abs(field.mean().item()) < 2 * math.log(3) / 900
+
+
 def test_all_channels_share_the_bias_field():
     image = image_of((20, 20))[1:].expand(2, -1, -1)
     first, second = bias_field(image, 0.7, generator())
@@ -156,6 +165,18 @@ def test_ghosts_change_only_every_nth_line_of_k_space():
     )
 
 
+def test_ghosts_have_two_three_or_four_periods():
+    """Other lines of k-space than every second, third or fourth one do not change."""
+    point = torch.zeros((1, 32, 32))
+    point[0, 16, 16] = 1  # all of k-space is 1
+    found = set()
+    for seed in range(20):
+        change = torch.fft.fft2(motion_ghosts(point, 1.0, generator(seed))[0] - point[0]).abs()
+        lines = min((change > 1e-3).any(axis).sum().item() for axis in (0, 1))
+        found.add(round(32 / (lines + 1)))  # the line of frequency 0 does not change
+    assert found == {2, 3, 4}
+
+
 def test_spikes_are_three_points_of_k_space_and_their_conjugates():
     image = image_of((64, 64))[1:]
     change = spikes(image, 1.0, generator()) - image
@@ -164,6 +185,7 @@ def test_spikes_are_three_points_of_k_space_and_their_conjugates():
     largest = power.flatten().sort(descending=True).values
     assert largest[:54].sum() / power.sum() > 0.98  # nine values around each of six points
     assert change.square().mean().item() == pytest.approx(1.5, rel=0.1)  # three cosines
+    assert all(change[0].diff(dim=axis).abs().max() > 0.1 for axis in (0, 1))  # oblique stripes
 
 
 def test_low_resolution_removes_frequencies_above_the_coarse_grid():

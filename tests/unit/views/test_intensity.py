@@ -73,6 +73,12 @@ def test_randomness_comes_from_the_generator(name):
     assert is_same == (name not in DRAWING)
 
 
+@pytest.mark.parametrize("name", ["noise", "blur", "sharpen", "low-resolution", "shading"])
+def test_sign_is_ignored_where_one_direction_makes_sense(name):
+    image = picture(12, 10)
+    assert torch.equal(changed(name, image, 0.7), changed(name, image, -0.7))
+
+
 @pytest.mark.parametrize("name", [name for name in INTENSITY if name != "shading"])
 @both_dims
 def test_channels_with_their_own_amounts_change_as_they_would_alone(name, sides):
