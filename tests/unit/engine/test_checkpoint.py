@@ -54,6 +54,19 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def test_weights_and_optimizer_state_are_stored_exactly(tmp_path):
+    module, other = layer(), layer()
+    optimizer, path = trained(module), tmp_path / "last.safetensors"
+    save_checkpoint(path, step=1, module=module, optimizer=optimizer, facts={})
+    load_weights(other, read_checkpoint(path), path)
+    for name, value in module.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value), name
+    restored = adam_for(other)
+    load_optimizer(restored, read_checkpoint(path), path)
+    for index, state in optimizer.state.items():
+        assert all(torch.equal(restored.state[index][name], state[name]) for name in state)
+
+
 def test_optimizer_state_gets_the_memory_layout_of_its_parameter(tmp_path):
     """A file stores no memory layout, and another layout may round differently."""
     module = layer(4).to(memory_format=torch.channels_last)

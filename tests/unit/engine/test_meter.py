@@ -44,7 +44,8 @@ def test_row_resets_the_means():
     meter = filled(1.0, 3.0)
     meter.row(lr=0.01)
     meter.add(output(7.0), torch.tensor(7.0), 500)
-    assert meter.row(lr=0.01)["supervised"] == 7
+    row = meter.row(lr=0.01)
+    assert (row["supervised"], row["supervised.weight"], row["total"]) == (7, 1, 7)
 
 
 def test_many_small_values_are_summed_in_double_precision():
