@@ -164,6 +164,20 @@ def test_the_record_is_complete_and_written_once_per_weights(recorded):
     assert read_training_images(recorded.path) == replace(record, weights="v")
 
 
+def test_images_of_a_large_dataset_are_evenly_spaced_and_seen_in_evaluation_mode(
+    recorded, monkeypatch
+):
+    def features(network, *rest) -> tuple[float, ...]:
+        return (float(network.is_in_training),)
+
+    monkeypatch.setattr("segpl.predict.familiarity.network_features", features)
+    monkeypatch.setattr("segpl.predict.familiarity.MOST_IMAGES", 2)
+    every = read_training_images(recorded.path).images
+    record_training_images(recorded.path, recorded.cases, recorded.network, PLAN, weights="v")
+    found = read_training_images(recorded.path).images
+    assert found == tuple(replace(every[index], features=(0.0,)) for index in (0, 2))
+
+
 def test_warnings_name_the_scan_and_the_criteria(recorded):
     judge = ScanJudge(read_training_images(recorded.path), recorded.network.eval(), PLAN, "w")
     rng = np.random.default_rng(4)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -199,6 +200,13 @@ def test_weights_are_symmetric_and_highest_in_the_center():
     assert torch.equal(even, even.flip(0))
     assert torch.equal(odd, odd.flip(0))
     assert (odd.argmax().item(), odd.max().item()) == (2, 1.0)
+
+
+def test_standard_deviation_of_the_weights_is_an_eighth_of_each_side():
+    """By hand: the voxels next to the center of an even side are half a voxel away from it."""
+    first, second = window_profiles((8, 16))
+    assert first[4].item() == pytest.approx(math.exp(-(0.5**2) / 2))
+    assert second[8].item() == pytest.approx(math.exp(-(0.25**2) / 2))
 
 
 @pytest.mark.parametrize("dims", [2, 3])
