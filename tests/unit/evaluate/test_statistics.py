@@ -134,6 +134,11 @@ def test_holm_ignores_comparisons_without_p():
     assert math.isnan(second)
 
 
+def test_interval_of_equal_scores_is_that_score_even_if_a_draw_misses_all_cases_of_a_seed():
+    found = estimate({0: {"a": 0.5}, 1: {"a": 0.5, "b": 0.5, "c": 0.5}})
+    assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
+
+
 def test_one_missing_pair_does_not_make_shared_cases_independent():
     """Every seed finds the same cases hard, so three seeds tell no more about them than one."""
     complete = {seed: {f"case{n:02}": n / 20 for n in range(20)} for seed in range(3)}

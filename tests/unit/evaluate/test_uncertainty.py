@@ -83,6 +83,11 @@ class TestByHand:
         assert curve.error == pytest.approx([0, 0, 0, 1 / 3, 1 / 4])
         assert curve.area == pytest.approx((0 + 0 + 1 / 6 + 7 / 24) / 4)
 
+    def test_retention_starts_with_the_error_of_the_least_uncertain_voxels(self):
+        curve = error_retention(array(0.1, 0.9), yes(1, 0), points=2)
+        assert curve.error == pytest.approx([1, 1, 0.5])
+        assert curve.area == pytest.approx((1 + 0.75) / 2)
+
     def test_entropy_of_known_probabilities(self):
         assert voxel_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)

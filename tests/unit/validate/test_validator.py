@@ -69,6 +69,18 @@ def test_rows_cover_every_step_case_and_class(tmp_path):
     assert found == [(s, c, "vessel") for s in ("10", "20") for c in ("a", "b")]
 
 
+def test_every_class_is_scored_with_its_largest_component(tmp_path):
+    """By hand: 2 voxels of 2 and a speck are 2 * 2 / (2 + 3), and 1 without the speck."""
+    label = np.array([[1, 1, 0, 0, 2, 2, 0, 0]], np.int16)
+    shown = np.array([[1, 1, 0, 1, 2, 2, 0, 2]])
+    image = np.stack([shown == index for index in range(3)]).astype(np.float32)
+    plan = replace(PICTURES, classes={"background": 0, "a": 1, "b": 2})
+    validate = replace(validation(tmp_path / "v.csv", Volume("x", image, label, None)), plan=plan)
+    assert validate(10) == pytest.approx(0.8)
+    found = [(row["class"], float(row["dice_largest"])) for row in rows(tmp_path / "v.csv")]
+    assert found == [("a", 1.0), ("b", 1.0)]
+
+
 def test_case_with_a_comma_in_its_name_keeps_its_row_on_resume(tmp_path):
     path = tmp_path / "v.csv"
     validate = validation(path, volume("left, upper", 4))
