@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,14 @@ class TestParts:
         path.write_text('{"labeled": []}')
         with pytest.raises(InputError, match=r"split\.json .*missing required field .unlabeled."):
             Split.read(path)
+
+    @pytest.mark.parametrize("part", ["unlabeled", "validation", "test"])
+    def test_file_with_a_case_in_two_parts_is_rejected(self, tmp_path, part):
+        result = split(mixed(20), labeled=4, validation=2, test=2)
+        twice = replace(result, **{part: (*getattr(result, part), result.labeled[0])})
+        twice.write(tmp_path / "split.json")
+        with pytest.raises(InputError, match=f"case '{result.labeled[0]}' appears 2 times"):
+            Split.read(tmp_path / "split.json")
 
 
 class TestDraws:
