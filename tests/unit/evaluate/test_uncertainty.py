@@ -88,6 +88,11 @@ class TestByHand:
         assert curve.error == pytest.approx([1, 1, 0.5])
         assert curve.area == pytest.approx((1 + 0.75) / 2)
 
+    def test_order_of_equally_uncertain_voxels_does_not_matter(self):
+        for errors in (yes(1, 0), yes(0, 1)):
+            curve = error_retention(array(0.3, 0.3), errors, points=2)
+            assert curve.error == pytest.approx([0.5, 0.5, 0.5])
+
     def test_entropy_of_known_probabilities(self):
         assert voxel_entropy(array(0.5, 0.0, 1.0)) == pytest.approx([math.log(2), 0, 0])
         quarter = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)

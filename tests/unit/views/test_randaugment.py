@@ -43,6 +43,13 @@ def test_every_operation_is_drawn_about_equally_often(monkeypatch):
     assert all(60 < count < 145 for count in counts.values())
 
 
+def test_motions_use_the_axes_in_random_order(monkeypatch):
+    monkeypatch.setattr("segpl.views.randaugment.INTENSITY", {})
+    monkeypatch.setattr("segpl.views.randaugment.GEOMETRY", {"translate": translate})
+    matrices = [drawn(seed, operations=1).motion for seed in range(20)]
+    assert {int(np.abs(matrix[:-1, -1]).argmax()) for matrix in matrices} == {0, 1}
+
+
 def test_amounts_span_the_range_of_the_magnitude():
     recipes = [drawn(seed, magnitude=0.4, geometry=False) for seed in range(200)]
     amounts = [amount for recipe in recipes for _, amount in recipe.changes]
