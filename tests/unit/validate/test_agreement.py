@@ -103,11 +103,13 @@ def test_three_networks_are_compared_in_pairs():
     assert found.classes["vessel"].agreement == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
 
 
-@pytest.mark.parametrize(("by", "shift"), [("student", 0.0), ("teacher", 1.0)])
-def test_confidence_is_that_of_the_predicting_network(by, shift):
+@pytest.mark.parametrize(("by", "logits"), [("student", (2, 2, 0.5)), ("teacher", (1, 1))])
+def test_confidence_is_that_of_the_predicting_network(by, logits):
+    """The third voxel is foreground for the student only."""
     asked = model("mean-teacher", 0.0, 1.0, predict_by=by)
-    found = measure_agreement({"u0": scan([2, 2, 2, -9])}, asked, limit=10)
-    assert found.classes["vessel"].confidence == pytest.approx(1 / (1 + math.exp(shift - 2)))
+    found = measure_agreement({"u0": scan([2, 2, 0.5, -9])}, asked, limit=10)
+    expected = np.mean([1 / (1 + math.exp(-logit)) for logit in logits])
+    assert found.classes["vessel"].confidence == pytest.approx(expected)
 
 
 def test_confidence_of_an_ensemble_is_that_of_its_mean():
