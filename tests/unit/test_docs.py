@@ -113,18 +113,15 @@ def example(start: str) -> dict[str, Any]:
     return vars(module)
 
 
-def test_method_in_contributing_takes_a_step():
+def test_method_in_contributing_describes_itself_and_takes_a_step(monkeypatch):
     kind = example("Pi-model")["PiModel"]
+    monkeypatch.setitem(METHODS.classes, "pi-model", kind)
+    test_methods.test_method_describes_itself("pi-model")
     method = kind(lambda: build_network(NetworkSettings(), shape_for(2)), kind.Settings())
     output = method.step(make_batch(2), 1.0)
     assert set(output.terms) == {"supervised", "pseudo"}
     assert all(term.value.requires_grad for term in output.terms.values())
     assert not output.pseudo[0].target.requires_grad
-
-
-def test_method_in_contributing_describes_itself(monkeypatch):
-    monkeypatch.setitem(METHODS.classes, "pi-model", example("Pi-model")["PiModel"])
-    test_methods.test_method_describes_itself("pi-model")
 
 
 def test_examples_in_contributing_import_names_from_the_module_that_defines_them():
