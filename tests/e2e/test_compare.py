@@ -376,7 +376,9 @@ def test_restart_of_a_killed_run_is_reported(tmp_path, capsys):
 
     split = Split(("a",), (), (), ("b",), ())
     job = TrainingJob("", "segpl", 0, tmp_path / "run", {"method": {"name": "segpl"}}, split)
-    found = compare.run_jobs([job], Killed(EngineOptions(jobs=2)), tmp_path, quiet=False)
+    engine = Killed(EngineOptions(jobs=2))
+    tasks = compare.waiting_tasks([job], engine, quiet=False)
+    found = compare.run_jobs([job], tasks, engine, tmp_path, quiet=False)
     assert found == {job.folder: "an error"}
     words = capsys.readouterr().err
     assert words.count("The process of 'segpl, seed 0' was killed") == 1

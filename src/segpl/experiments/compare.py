@@ -79,10 +79,11 @@ def run_experiment(
         jobs = gather_jobs(
             experiment, out, root=root, only=only, derive_plans=is_local, quiet=quiet
         )
-        if tasks := waiting_tasks(jobs, engine, quiet=quiet):
-            engine.check(list(tasks.values()))
+        tasks = waiting_tasks(jobs, engine, quiet=quiet)
+        if tasks:
+            engine.check(tasks)
         check_held_out(jobs, quiet=quiet)
-        errors = run_jobs(jobs, engine, out, quiet=quiet)
+        errors = run_jobs(jobs, tasks, engine, out, quiet=quiet)
         return report_experiment(experiment, jobs, errors, out, command=command, quiet=quiet)
 
 
@@ -113,12 +114,11 @@ def gather_jobs(
 
 
 def run_jobs(
-    jobs: Sequence[TrainingJob], engine: Engine, out: Path, *, quiet: bool
+    jobs: Sequence[TrainingJob], tasks: Sequence[Task], engine: Engine, out: Path, *, quiet: bool
 ) -> dict[Path, str]:
-    """Train and score the jobs that are not finished; returns the errors by folder."""
+    """Run the `tasks` of the jobs that are not finished; returns the errors by folder."""
     rows = {job.folder: run_row(job) for job in jobs if job.is_scored}
     states = {job.folder: status_of(job, rows) for job in jobs if job.split or job.is_scored}
-    tasks = waiting_tasks(jobs, engine, quiet=quiet)
     by_name = {str(job.folder): job for job in jobs}
     pace = Pace(len(tasks))
 
@@ -133,7 +133,7 @@ def run_jobs(
     if not tasks:
         return {}
     show = StatusDisplay(table, quiet=quiet, is_live=not engine.in_process)
-    with show, closing(engine.run(list(tasks.values()))) as updates:
+    with show, closing(engine.run(tasks)) as updates:
         for update in updates:
             job = by_name[update.task.name]
             state = states[job.folder]
@@ -157,17 +157,17 @@ def run_jobs(
     return {folder: state.error for folder, state in states.items() if state.error}
 
 
-def waiting_tasks(jobs: Sequence[TrainingJob], engine: Engine, *, quiet: bool) -> dict[str, Task]:
-    """A task by its name for each job that is not finished."""
-    return {
-        str(job.folder): Task(
+def waiting_tasks(jobs: Sequence[TrainingJob], engine: Engine, *, quiet: bool) -> list[Task]:
+    """A task for each job that is not finished, named after its folder."""
+    return [
+        Task(
             str(job.folder),
             partial(run_job, job, quiet=quiet or not engine.in_process),
             resolve(job.content).train.device,
         )
         for job in jobs
         if job.split and not job.is_scored
-    }
+    ]
 
 
 def status_of(

@@ -13,7 +13,7 @@ import pytest
 
 from segpl.errors import InputError
 from segpl.experiments import compare, engines
-from segpl.experiments.compare import run_job, run_jobs
+from segpl.experiments.compare import run_job, run_jobs, waiting_tasks
 from segpl.experiments.engines import slurm
 from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update
 from segpl.experiments.engines.ray import RayEngine
@@ -260,7 +260,9 @@ def job_in(folder: Path) -> TrainingJob:
 
 
 def test_success_without_scores_is_an_error_about_the_file_system(tmp_path):
-    errors = run_jobs([job_in(tmp_path / "run")], Elsewhere(EngineOptions()), tmp_path, quiet=True)
+    jobs, engine = [job_in(tmp_path / "run")], Elsewhere(EngineOptions())
+    tasks = waiting_tasks(jobs, engine, quiet=True)
+    errors = run_jobs(jobs, tasks, engine, tmp_path, quiet=True)
     assert "file system that all machines share" in errors[tmp_path / "run"]
 
 
