@@ -90,7 +90,7 @@ def train(
         time: train for about this long instead, such as "30m", "2h" or "1h30m". The number of
             steps follows from the measured step time. A resumed run keeps its number of steps.
             Without `steps` and `time`, a new run takes 30 minutes on a GPU with 40 GB of memory or
-            more and an hour on other devices, or 2,000 steps if these take less time.
+            more and an hour on other devices, or 6,000 steps if these take less time.
         seed: seed of weights, crops and sampling.
         labeled: use this many labels and hide the others; 0: all.
         validation: hold out this many labeled cases for validation.

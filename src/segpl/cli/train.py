@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="train for about this long, such as 30m or 1h30m, instead of --steps; with --folds, "
         "the time of each training run; not a hard limit (default: 30m on a GPU with 40 GB or "
-        "more, otherwise 1h, and at most 2,000 steps)",
+        "more, otherwise 1h, and at most 6,000 steps)",
     )
     parser.add_argument("--seed", type=int, help="seed of weights, crops and sampling (default 0)")
     parser.add_argument("--config", type=Path, metavar="TOML", help="file with settings")
