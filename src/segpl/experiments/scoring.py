@@ -29,7 +29,8 @@ def predict_again(run: Run, out: Path, **options: Any) -> list[Path]:
         return run.predict(out=out, **options)  # keeps finished masks of the same weights
     except OtherWeightsError:
         reject_corrected(out)
-        return run.predict(out=out, overwrite=True, **options)
+        # without repeating the note about components
+        return run.predict(out=out, overwrite=True, **{"largest": run.largest, **options})
 
 
 def score_run(run: Run) -> list[Score]:
@@ -86,7 +87,8 @@ def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
     run = load_run(path, device=device, quiet=quiet)
     predictions = path / "predictions"
     predict_again(run, predictions, probabilities=True)
-    predict_again(run, path / "samples", samples=SAMPLES)
+    # the note about components was printed for the predictions
+    predict_again(run, path / "samples", samples=SAMPLES, largest=run.largest)
     with bar("scoring", len(run.split.test), quiet=quiet) as advance:
         options = {"metrics": tuple(METRICS), "advance": advance}
         score_masks(predictions, run.open_dataset(), path / "scores.csv", **options)

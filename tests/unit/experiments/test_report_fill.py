@@ -20,10 +20,13 @@ CASES = ("a", "b")
 class Run:
     """Predicts two small images; `fail_at` is the image at which the device is out of memory."""
 
+    largest = ("vessel",)
+
     def __init__(self, path: Path, weights: str = "run@1", fail_at: int = 0) -> None:
         self.path, self.weights, self.fail_at = path, weights, fail_at
         self.split = SimpleNamespace(test=CASES)
         self.predicted = 0
+        self.notes = 0  # about components; printed unless their classes are given
 
     def network(self, windows: torch.Tensor) -> torch.Tensor:
         self.predicted += 1
@@ -34,7 +37,10 @@ class Run:
     def open_dataset(self) -> None:
         """Scores are not computed."""
 
-    def predict(self, *, out: Path, overwrite: bool = False, **_: object) -> None:
+    def predict(
+        self, *, out: Path, overwrite: bool = False, largest: object = None, **_: object
+    ) -> None:
+        self.notes += largest is None
         jobs = [Job(name, (self.path / f"{name}.npy",)) for name in CASES]
         predict_jobs(jobs, self.network, PICTURES, out, run=self.weights, overwrite=overwrite)
 
@@ -67,6 +73,11 @@ def test_masks_of_other_weights_are_replaced(fill):
     fill(weights="run@1")
     assert fill(weights="run@1").predicted == 0
     assert fill(weights="run@2").predicted == 4
+
+
+def test_the_note_about_components_is_printed_once(fill):
+    assert fill(weights="run@1").notes == 1
+    assert fill(weights="run@2").notes == 1
 
 
 def test_a_file_of_the_user_is_not_replaced(fill, tmp_path):
