@@ -184,6 +184,18 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def require_writable(path: Path) -> None:
+    """Raise if a file cannot be written at `path`. Creates nothing."""
+    with storage_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        parent = next(one for one in path.absolute().parents if one.exists())
+        if not parent.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def write_text(path: Path, text: str) -> None:
     try:
         content = text.encode()

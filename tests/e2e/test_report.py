@@ -228,6 +228,14 @@ def test_page_of_somebody_else_is_not_replaced(segpl, runs, tmp_path):
     assert other.read_text() == "<html>my page</html>"
 
 
+def test_a_page_that_cannot_be_written_is_rejected_before_runs_are_read(segpl, runs, tmp_path):
+    (tmp_path / "file").touch()
+    answer = segpl("report", *runs, "--out", tmp_path / "file" / "report.html")
+    assert answer.code == 1
+    assert "cannot be written: Not a directory. Choose another --out." in answer.err
+    assert "reading runs" not in answer.err
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 def test_page_works_in_a_browser(page_file, tmp_path):
     """One browser for all checks: starting it takes most of the time."""

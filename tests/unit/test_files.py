@@ -18,6 +18,7 @@ from segpl.files import (
     read_record,
     read_toml,
     remove_abandoned_drafts,
+    require_writable,
     write_atomically,
     write_text,
 )
@@ -206,6 +207,35 @@ def test_missing_permission_for_a_folder_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(StorageError, match=r"no permission to write .*: Permission denied"):
         write_text(tmp_path / "new" / "a.txt", "x")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("file/scores.csv", "Not a directory"),
+        ("file/new/scores.csv", "Not a directory"),
+        ("folder", "Is a directory"),
+    ],
+)
+def test_paths_that_cannot_be_written_are_rejected_by_name(tmp_path, place, words):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / place
+    with pytest.raises(StorageError, match=rf"{path} cannot be written: {words}.* another --out"):
+        require_writable(path)
+
+
+def test_a_folder_without_permission_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder != tmp_path)
+    with pytest.raises(StorageError, match=r"no permission to write .*new/scores\.csv"):
+        require_writable(tmp_path / "new" / "scores.csv")
+
+
+def test_the_check_for_permission_creates_nothing(tmp_path):
+    require_writable(tmp_path / "new" / "scores.csv")
+    (tmp_path / "old.csv").touch()
+    require_writable(tmp_path / "old.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
 
 
 @pytest.mark.parametrize("run", ["1", "a", "a.", '"', "a ."])

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.scores import write_scores
+    from segpl.files import require_writable
     from segpl.report.tables import (
         calibration_summary,
         join_names,
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--out {out} is where --calibration writes its own table. Choose another name."
         )
+    require_writable(out)
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
     probabilities = None

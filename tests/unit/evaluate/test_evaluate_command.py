@@ -12,7 +12,7 @@ from PIL import Image
 from test_scores import picture
 
 from segpl.cli import evaluate as command
-from segpl.errors import InputError, UnknownNameError
+from segpl.errors import InputError, StorageError, UnknownNameError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
 
@@ -82,6 +82,12 @@ def test_the_name_of_the_worst_case_stays_on_one_line(folders, capsys, monkeypat
     evaluate(*folders)
     (row,) = [line for line in capsys.readouterr().out.splitlines() if name in line]
     assert row.split()[-2:] == ["-50.0", "50.0"]
+
+
+def test_a_folder_as_output_is_rejected_before_scoring(folders, tmp_path, capsys):
+    with pytest.raises(StorageError, match=r"labels cannot be written: Is a directory"):
+        evaluate(*folders, "--out", tmp_path / "labels")
+    assert "scoring" not in capsys.readouterr().err
 
 
 def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(

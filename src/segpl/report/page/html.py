@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from segpl.errors import InputError
-from segpl.files import storage_errors
+from segpl.files import require_writable, storage_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,8 @@ def templates() -> Environment:
 
 
 def require_own_page(path: Path) -> None:
-    """Refuse to replace a page that segpl did not write."""
+    """Refuse to replace a page that segpl did not write, and paths that cannot be written."""
+    require_writable(path)
     if path.exists():
         with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:
             is_ours = 'name="generator" content="segpl' in handle.read(2000)
