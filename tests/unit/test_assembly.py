@@ -164,3 +164,25 @@ def test_several_gpus_fit_a_larger_batch_in_equal_shares(monkeypatch):
     for processes, words in ((1, "free on cuda.*train.batch=1"), (2, "free on 2 GPUs.*=2")):
         with pytest.raises(InputError, match=words):
             require_batch_fits(resolve({}), plan, device, processes)
+
+
+@pytest.mark.parametrize(
+    ("device", "batch", "quiet", "is_said"),
+    [
+        ("cpu", 2, False, False),
+        ("cpu", 4, False, True),
+        ("cpu", 4, True, False),
+        ("cuda", 4, False, False),  # raises an error if its memory runs out
+    ],
+)
+def test_a_batch_that_may_not_fit_is_a_warning_on_a_cpu(
+    monkeypatch, capsys, device, batch, quiet, is_said
+):
+    """3 crops of 2**24 voxels at width 4 may need 28.1 GiB."""
+    monkeypatch.setattr(assembly, "free_memory", lambda _: 60 * 2**30)
+    plan = replace(ORGAN_PLAN, patch=(256, 256, 256), batch=batch)
+    require_batch_fits(resolve({}), plan, torch.device(device), quiet=quiet)
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("may need 112.5 GiB, but 60.0 GiB are free on cpu" in said) == is_said
+    assert ("Use at most 1 labeled crop: --set train.batch=1." in said) == is_said
+    assert ("warning" in said) == is_said
