@@ -38,6 +38,7 @@ NPY_HEADERS = threading.Lock()
 DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
 CHUNK = 2**20  # bytes or values processed at a time
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
+NIFTI = (".nii.gz", ".nii")
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
 LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
 
@@ -54,8 +55,11 @@ class OpenFile:
     part: Callable[[tuple[slice, ...]], NDArray[Any]] | None = None
 
 
-def nifti_header(path: Path) -> tuple[Any, Any, bool]:
-    """Image class and header of a NIfTI file, and whether it is compressed."""
+def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
+    """Image class and header of a NIfTI file, and whether it is compressed.
+
+    With `check`, nibabel corrects the header: a voxel size of 0 becomes 1 mm.
+    """
     import nibabel
 
     with path.open("rb") as file:
@@ -65,7 +69,14 @@ def nifti_header(path: Path) -> tuple[Any, Any, bool]:
         head = gzip.GzipFile(fileobj=file).read(540) if is_compressed else file.read(540)
     is_version_2 = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
     kind = nibabel.Nifti2Image if is_version_2 else nibabel.Nifti1Image
-    return kind, kind.header_class.from_fileobj(io.BytesIO(head)), is_compressed
+    return kind, kind.header_class.from_fileobj(io.BytesIO(head), check=check), is_compressed
+
+
+def lacks_spacing(path: Path) -> bool:
+    """Whether the header of a NIfTI file gives no voxel size along some axis."""
+    _, header, _ = nifti_header(path, check=False)
+    sizes = zip(header.get_data_shape()[:3], header["pixdim"][1:4], strict=False)
+    return not header["sform_code"] and any(n > 1 and size == 0 for n, size in sizes)
 
 
 def nifti_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -370,8 +381,7 @@ def _npy_values(file: IO[bytes]) -> NDArray[Any]:
 
 
 OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
-    ".nii.gz": open_nifti,
-    ".nii": open_nifti,
+    **dict.fromkeys(NIFTI, open_nifti),
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff"), open_picture),
     ".npy": open_npy,
     ".npz": open_npz,

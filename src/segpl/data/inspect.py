@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
+from segpl.data.formats import NIFTI, lacks_spacing
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.pool import CasePool
 from segpl.data.readers import (
@@ -20,6 +21,7 @@ from segpl.data.readers import (
     read_case_label,
     read_grid,
     read_image,
+    suffix_of,
     with_axes_of,
 )
 from segpl.data.spacing import reorient_fingerprint
@@ -160,6 +162,9 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
     label = with_axes_of(label, image.grid) if label else None
     found = fingerprint(case.name, image, label, ignore)
     problems += _constant_problems(case, found.channels)
+    if any(suffix_of(path) in NIFTI and lacks_spacing(path) for path in case.images):
+        what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
+        problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
     if label and (difference := grid_difference(image.grid, label.grid)):
         remedy = "Resample the label to the image with nearest neighbors"
         if image.grid.shape == label.grid.shape:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
+from segpl.data.formats import NIFTI
 from segpl.data.layouts.base import UNLABELED_FOLDERS, read_description, subfolder
 from segpl.data.layouts.folders import IMAGE_FOLDERS, LABEL_FOLDERS
 from segpl.data.readers import (
@@ -41,7 +42,7 @@ from segpl.data.readers import (
 from segpl.errors import InputError, UserError, count_noun
 from segpl.files import one_process, read_record, require_below, write_atomically, write_json
 from segpl.labeling.class_table import ClassTable, Indices
-from segpl.predict.writers import NIFTI, output_name, write_labels
+from segpl.predict.writers import output_name, write_labels
 
 WORK = ".segpl"
 LONGEST_FILE_NAME = 150  # characters; file systems allow 255 bytes, with a suffix

@@ -259,6 +259,21 @@ class TestFiles:
         assert "channel 1 is constant" in problems(inspection, "a", fatal=False)
         assert "constant: every value is 7" in problems(inspection, "flat", fatal=True)
 
+    @pytest.mark.parametrize(("sform", "is_said"), [(0, True), (1, False)])
+    def test_nifti_without_a_voxel_size_is_a_warning(self, folder, sform, is_said):
+        """The affine of an sform replaces the voxel size."""
+        folder.add("sizeless", label=mask(1))
+        (path,) = folder.cases[1].images
+        content = bytearray(path.read_bytes())
+        content[84:88] = bytes(4)  # pixdim[2]
+        content[252:256] = bytes([0, 0, sform, 0])  # qform_code and sform_code
+        path.write_bytes(content)
+        inspection = folder.inspect()
+        said = problems(inspection, "sizeless", fatal=False)
+        assert ("no voxel size (pixdim is 0), so the voxels count as 1 mm" in said) == is_said
+        assert inspection.fingerprints["sizeless"].spacing == (1, 1, 1)
+        assert problems(inspection, "good", fatal=False) == ""
+
     def test_another_number_of_channels_is_an_error(self, folder):
         folder.add("other")
         folder.add("two", scan(0, *SHAPE, 2))
