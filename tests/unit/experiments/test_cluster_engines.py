@@ -102,10 +102,10 @@ def install_slurm(
 ) -> None:
     """Slurm commands that fail a number of times, with the error `said`, then print `answer`."""
     folder.mkdir()
-    for name in ("sbatch", "squeue", "srun"):
+    for name in ("sbatch", "squeue", "srun", "scancel"):
         calls, program = folder / f"{name}.txt", folder / name
         program.write_text(
-            f"#!/bin/sh\necho call >> {calls}\n"
+            f"#!/bin/sh\necho $* >> {calls}\n"
             f"if [ $(wc -l < {calls}) -gt {failures} ]; then echo '{answer}'; exit 0; fi\n"
             f"echo '{said}' >&2\nexit 1\n"
         )
@@ -149,6 +149,19 @@ def test_a_submission_that_keeps_failing_is_an_error(tmp_path, monkeypatch):
     install_slurm(tmp_path / "bin", monkeypatch, failures=3)
     with pytest.raises(InputError, match=r"\(connect failure\)\. .* repeat the command to resume"):
         SlurmEngine(EngineOptions(), tmp_path).submit(TASKS)
+    assert len((tmp_path / "bin/scancel.txt").read_text().splitlines()) == 3
+
+
+def test_jobs_that_slurm_may_have_accepted_are_canceled_before_the_next_attempt(
+    tmp_path, monkeypatch
+):
+    pytest.importorskip("submitit")
+    install_slurm(tmp_path / "bin", monkeypatch, failures=1, answer="Submitted batch job 7")
+    SlurmEngine(EngineOptions(), tmp_path).submit(TASKS)
+    scripts = (tmp_path / "bin/sbatch.txt").read_text().split()
+    (canceled,) = (tmp_path / "bin/scancel.txt").read_text().split()
+    line = canceled.replace("--name", "#SBATCH --job-name") + "\n"
+    assert [line in Path(script).read_text() for script in scripts] == [True, False]
 
 
 def test_a_queue_that_does_not_answer_is_announced_once(tmp_path, monkeypatch, capsys):

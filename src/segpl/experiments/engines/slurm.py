@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from segpl.display import say
@@ -165,16 +166,21 @@ class SlurmEngine(Engine):
         """Submit the tasks, with retries in case the controller is restarting."""
         utils = import_extra("submitit", "slurm").core.utils
         for pause in (*SUBMIT_PAUSES, None):
+            executor, name = self.executor(tasks), f"segpl-{token_hex(4)}"
+            executor.parameters["job_name"] = name
             try:
-                return self.executor(tasks).submit_array(calls)
+                return executor.submit_array(calls)
             except (utils.FailedJobError, utils.FailedSubmissionError) as error:
                 problem = f"Slurm did not accept the jobs: {without_prefix(str(error))}."
+                if pause is not None:
+                    say(f"{problem} Trying again in {pause:.0f} s.")
+                    time.sleep(pause)
+                # after a timeout, they may be in the queue, but their pickles have no job number
+                subprocess.run(["scancel", f"--name={name}"], capture_output=True)
                 if pause is None:
                     raise InputError(
                         f"{problem} Finished tasks are kept; repeat the command to resume."
                     ) from error
-                say(f"{problem} Trying again in {pause:.0f} s.")
-                time.sleep(pause)
 
     def result(self, job: str) -> str | None:
         """The error of a job that has written its result."""
@@ -205,7 +211,8 @@ class ResumableCall:
 
 
 def require_slurm() -> None:
-    missing = [name for name in ("sbatch", "squeue", "srun") if shutil.which(name) is None]
+    programs = ("sbatch", "squeue", "srun", "scancel")
+    missing = [name for name in programs if shutil.which(name) is None]
     if missing:
         raise InputError(
             f"--on slurm needs Slurm, but there is no {missing[0]} on this machine. Repeat the "
