@@ -575,7 +575,7 @@ def test_command_rejects_what_it_cannot_label(segpl, tmp_path, monkeypatch, argu
 
 
 PREDICTING = """
-import sys, threading, torch
+import atexit, sys, threading, torch
 from segpl.cli.main import main
 from segpl.labeling.predictions import Predictions
 
@@ -583,7 +583,11 @@ def predict(*_):
     while True:
         torch.nn.functional.conv2d(torch.ones(1, 8, 64, 64), torch.ones(8, 8, 3, 3))
 
-Predictions.start = lambda *_: threading.Thread(target=predict, daemon=True).start()
+def start(*_):
+    threading.Thread(target=predict, daemon=True).start()
+    atexit.register(sys.stderr.write, "exit handlers run\\n")
+
+Predictions.start = start
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -600,7 +604,9 @@ def test_stopped_server_does_not_crash_while_it_predicts(tmp_path, monkeypatch):
         server.send_signal(signal.SIGINT)
         assert server.wait(PATIENCE) == 128 + signal.SIGINT
         assert server.stderr is not None
-        assert "Labels and unsaved strokes are kept" in server.stderr.read()
+        said = server.stderr.read()
+        assert "Labels and unsaved strokes are kept" in said
+        assert "exit handlers run" in said
 
 
 @IN_BROWSER

@@ -58,6 +58,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    stopped_by = 0
+
+    def skip_shutdown() -> None:
+        """End without Python's shutdown, which aborts if a thread is predicting."""
+        if stopped_by:
+            os._exit(128 + stopped_by)
+
+    atexit.register(skip_shutdown)  # before the imports: the first exit handler runs last
+
     from segpl.display import say
     from segpl.errors import InputError
     from segpl.labeling.ranking import require_rule
@@ -110,8 +119,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         server.serve_forever()
     except KeyboardInterrupt as stop:
-        # without Python's shutdown, which aborts if a thread is predicting
-        atexit.register(os._exit, 128 + (stop.args[0] if stop.args else signal.SIGINT))
+        stopped_by = stop.args[0] if stop.args else signal.SIGINT
         raise
     finally:
         session.rounds.stop()
