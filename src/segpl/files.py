@@ -19,6 +19,7 @@ import secrets
 import stat
 import time
 import tomllib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
@@ -224,7 +225,10 @@ def file_status(path: Path) -> os.stat_result | None:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The content of a file of at most `limit` bytes."""
+    """The content of a text file of at most `limit` bytes.
+
+    The byte order mark that some Windows editors add is removed.
+    """
     status = file_status(path)
     if status is None:
         raise MissingFileError(
@@ -232,7 +236,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
         )
     if (size := status.st_size) > limit:
         raise InputError(f"{path} has {size} bytes, more than the {limit} that are read. {RESTORE}")
-    return path.read_bytes()
+    return path.read_bytes().removeprefix(BOM_UTF8)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

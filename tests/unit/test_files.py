@@ -15,6 +15,7 @@ from segpl.errors import InputError, MissingFileError, StorageError
 from segpl.files import (
     _host,
     append_text,
+    read_csv,
     read_record,
     read_toml,
     remove_abandoned_drafts,
@@ -109,6 +110,21 @@ def test_invalid_json_is_rejected_with_its_path(tmp_path, content):
     (tmp_path / "plan.json").write_bytes(content)
     with pytest.raises(InputError, match=r"plan\.json is not valid JSON"):
         read_record(tmp_path / "plan.json", dict)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "expected"),
+    [
+        (lambda path: read_record(path, dict), '{"a": 1}\r\n', {"a": 1}),
+        (read_toml, "a = 1\r\n", {"a": 1}),
+        (read_csv, "a,b\r\n1,2\r\n", [["a", "b"], ["1", "2"]]),
+    ],
+)
+def test_text_files_of_windows_editors_are_read(tmp_path, read, text, expected):
+    """They may start with a byte order mark."""
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read(path) == expected
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
