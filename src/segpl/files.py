@@ -349,6 +349,16 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
     return text.getvalue()
 
 
+def require_own_table(path: Path, columns: Sequence[str]) -> None:
+    """Refuse to replace a file that is not a table with these columns."""
+    if not path.exists():
+        return
+    with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:
+        first = handle.readline(2000).strip()
+    if first not in ("", ",".join(columns)):
+        raise InputError(f"{path} exists and was not written by segpl. Choose another --out.")
+
+
 def read_csv(path: Path, remedy: str = RESTORE) -> list[list[str]]:
     """The cells of a CSV file, header first."""
     try:

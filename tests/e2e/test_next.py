@@ -65,6 +65,14 @@ def test_every_rule_lists_unlabeled_scans_with_a_reason(segpl, runs, tmp_path, r
         assert [row["case"] for row in csv.DictReader(file)] == [one["case"] for one in found]
 
 
+def test_only_own_tables_are_replaced(segpl, tmp_path):
+    """The file is checked before the run is loaded."""
+    (tmp_path / "cases.csv").write_text("case,site\n")
+    answer = segpl("next", tmp_path / "run", "--out", tmp_path / "cases.csv")
+    assert answer.code == 1
+    assert "cases.csv exists and was not written by segpl" in answer.err
+
+
 def test_python_gives_the_scans_of_the_command(segpl, runs):
     answer = segpl("next", runs / "teacher", "--count", 2, "--json")
     found = package.next_cases(runs / "teacher", count=2, quiet=True)

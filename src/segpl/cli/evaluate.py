@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
-    from segpl.evaluate.scores import write_scores
-    from segpl.files import require_writable
+    from segpl.evaluate.scores import HEADER, write_scores
+    from segpl.files import require_own_table, require_writable
     from segpl.report.tables import (
         calibration_summary,
         join_names,
@@ -81,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
             f"--out {out} is where --calibration writes its own table. Choose another name."
         )
     require_writable(out)
+    for path in (out, calibration_out) if args.calibration else (out,):
+        require_own_table(path, HEADER)
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
     probabilities = None

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.assembly import open_dataset
     from segpl.display import plain_console, say
-    from segpl.files import csv_text, write_text
+    from segpl.files import csv_text, require_own_table, write_text
     from segpl.labeling.label_files import unplaced_labels
     from segpl.labeling.ranking import rank_cases, require_positive, require_rule
     from segpl.report.tables import Table, number, print_table
@@ -54,11 +54,14 @@ def run(args: argparse.Namespace) -> int:
 
     require_rule(args.rule)  # before the run is loaded
     require_positive(args.count)
+    columns = ("case", "score", "reason")
+    if args.out:
+        require_own_table(args.out, columns)
     trained = load_run(args.run, device=args.device, checkpoint=args.checkpoint)
     found = rank_cases(trained, rule=args.rule, count=args.count, seed=args.seed)
     if args.out:
         rows = [(one.case, one.score, one.reason) for one in found]
-        write_text(args.out, csv_text([("case", "score", "reason"), *rows]))
+        write_text(args.out, csv_text([columns, *rows]))
     if args.json:
         print(json.dumps([asdict(one) for one in found], indent=2))
         return 0

@@ -220,3 +220,20 @@ def test_out_must_differ_from_the_calibration_table(folders, tmp_path):
     with pytest.raises(InputError, match=r"calibration\.csv is where --calibration writes"):
         evaluate(*folders, "--calibration", "--out", out)
     assert not out.exists()
+
+
+def test_only_own_tables_are_replaced(folders, tmp_path):
+    """A scan could be lost to a wrong --out."""
+    out, calibration = tmp_path / "scores.csv", tmp_path / "calibration.csv"
+    assert evaluate(*folders, "--metrics", "dice", "--out", out) == 0
+    assert evaluate(*folders, "--metrics", "iou", "--out", out) == 0
+    assert {score.metric for score in read_scores(out)} == {"iou"}
+    write_probabilities(folders[0], a=[[1, 1], [0, 0]])
+    calibration.write_text("case,site\n")
+    scan = tmp_path / "scan.png"
+    picture(scan, [[255, 0], [0, 0]])
+    before = scan.read_bytes()
+    for arguments in (("--out", scan), ("--out", out, "--calibration")):
+        with pytest.raises(InputError, match=r"(scan\.png|n\.csv) exists and was not written"):
+            evaluate(*folders, *arguments)
+    assert (scan.read_bytes(), calibration.read_text()) == (before, "case,site\n")
