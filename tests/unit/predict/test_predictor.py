@@ -340,6 +340,17 @@ def test_files_named_as_in_training_are_grouped(tmp_path, folder):
     assert found == {"p1": ["p1_T1.nii.gz", "p1_T2.nii.gz"]}
 
 
+@pytest.mark.parametrize("t1", ["T1", "p1_T1"])
+def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
+    """Some file names do not say which."""
+    folder = names(tmp_path / "p1", f"{t1}.nii.gz", "T2.nii.gz", "seg.nii.gz")
+    pattern = t1.replace("p1", "{case}")
+    layout = f"{{case}}/{pattern}.nii.gz + {{case}}/T2.nii.gz -> {{case}}/seg.nii.gz"
+    for inputs in (tmp_path, folder):
+        found = find(inputs, plan=TWO_CHANNELS, layout=layout)
+        assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
+
+
 def test_channels_are_chosen_by_name(tmp_path):
     names(tmp_path, *(f"{c}_{m}.nii.gz" for c in "ab" for m in ("ADC", "T2", "T1", "seg")))
     assert find(tmp_path, plan=TWO_CHANNELS)["a"] == ["a_T1.nii.gz", "a_T2.nii.gz"]

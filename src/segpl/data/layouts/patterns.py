@@ -118,13 +118,15 @@ class Patterns:
         # the most specific pattern first: {case}_seg before {case}
         patterns = sorted((*self.images, self.label), key=lambda one: -len(one.literal))
         compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
-        fields = dict.fromkeys(self.images[0].fields)
+        fields = dict.fromkeys(name for one in (*self.images, self.label) for name in one.fields)
+        # without {case} in a pattern, the folder is the case: T1.nii.gz in the folder p1
+        default = {**dict.fromkeys(fields, ""), "case": root.resolve().name}
         found = []
         for file in list_content(root).files:
             bare = "/".join((*file.folders, file.stem))
             for pattern, expression, has_suffix in compiled:
                 if match := expression.fullmatch(file.path if has_suffix else bare):
-                    values = tuple((name, match[name] or "") for name in fields)
+                    values = tuple((default | match.groupdict("")).items())
                     found.append((root / file.path, pattern, values))
                     break
         return found
