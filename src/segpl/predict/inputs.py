@@ -161,7 +161,14 @@ def _planned_channels(case: Case, dataset: Dataset, plan: Plan) -> tuple[Path, .
 
 
 def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
-    """One job per file, or per group `case_0000`, `case_0001`, ... of single channels."""
+    """One job per file, or per group of single channels.
+
+    These are named as in training, or `case_0000`, `case_0001`, and so on.
+    """
+    if is_patterns(layout) and len(parse_patterns(layout).images) > 1:
+        named = _named_channels(files, layout)
+        if sum(len(job.images) for job in named) == len(files):
+            return named
     alone = [Job(stem_of(path), (path,)) for path in files]
     _reject_duplicates(alone)
     groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
@@ -187,6 +194,13 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
         Job(name, tuple(group[channel] for channel in sorted(group)))
         for (_, name), group in groups.items()
     ]
+
+
+def _named_channels(files: Sequence[Path], layout: str) -> list[Job]:
+    """The cases whose files are named as in training and are all among `files`."""
+    datasets = [_matched(folder, layout) for folder in {path.parent: None for path in files}]
+    cases = [case for dataset in datasets if dataset for case in dataset.cases]
+    return [Job(case.name, case.images) for case in cases if set(case.images) <= set(files)]
 
 
 def _reject_duplicates(jobs: Sequence[Job]) -> None:

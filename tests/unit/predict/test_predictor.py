@@ -351,6 +351,17 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
 
 
+def test_channel_files_named_as_in_training_form_a_case(tmp_path):
+    files = [f"{case}_T{channel}.nii.gz" for case in "ab" for channel in (2, 1)]
+    names(tmp_path, *files, "a_seg.nii.gz")
+    layout = "{case}_T1.nii.gz + {case}_T2.nii.gz -> {case}_seg.nii.gz"
+    paths = [tmp_path / file for file in files]
+    found = find(*paths, plan=TWO_CHANNELS, layout=layout)
+    assert found == {case: [f"{case}_T1.nii.gz", f"{case}_T2.nii.gz"] for case in "ab"}
+    # a file may also hold all channels
+    assert list(find(*paths[:3], plan=TWO_CHANNELS, layout=layout)) == ["a_T2", "a_T1", "b_T2"]
+
+
 def test_channels_are_chosen_by_name(tmp_path):
     names(tmp_path, *(f"{c}_{m}.nii.gz" for c in "ab" for m in ("ADC", "T2", "T1", "seg")))
     assert find(tmp_path, plan=TWO_CHANNELS)["a"] == ["a_T1.nii.gz", "a_T2.nii.gz"]
