@@ -5,6 +5,7 @@ Only sizes are reduced: the scans are tiny, and training takes a few steps.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -18,6 +19,8 @@ import nibabel
 import numpy as np
 import pytest
 
+from segpl.api import read_comparison
+from segpl.cli import compare
 from segpl.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +119,17 @@ def test_experiment_of_the_manual_can_be_read(workplace):
     Path("experiment.toml").write_text(text)
     experiment = make_experiment(read_toml(Path("experiment.toml")), "experiment.toml")
     assert [question.id for question in experiment.questions] == ["threshold", "width"]
+
+
+def test_comparisons_of_the_manual_can_be_planned():
+    parser = argparse.ArgumentParser()
+    compare.add_arguments(parser)
+    found = [words for words in commands("docs/how-to/compare.md") if words[2] == "data"]
+    for _, _, *arguments in found:
+        args = parser.parse_args(arguments)
+        described = {name: getattr(args, name) for name in compare.EXPERIMENT_OPTIONS}
+        assert read_comparison(args.source, overrides=args.set, **described).datasets
+    assert found
 
 
 def test_every_make_target_that_is_named_exists():
