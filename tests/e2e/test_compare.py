@@ -444,6 +444,15 @@ def test_invalid_options_are_rejected(segpl, pictures, tmp_path, arguments, word
     assert words in answer.err
 
 
+def test_test_cases_without_labels_are_rejected_before_training(segpl, tmp_path):
+    data = make_dataset(tmp_path / "data", dims=2)
+    (data / "test" / "lbls" / "t0.png").unlink()
+    answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")
+    assert answer.code == 1
+    assert f"no test case of {data} has a label. Add labels, or hold out" in answer.err
+    assert not (tmp_path / "out" / "runs").exists()
+
+
 def test_dataset_without_test_cases_and_folder_of_a_run_are_rejected(segpl, train, tmp_path):
     data = make_dataset(tmp_path / "data", dims=2, test=0)
     answer = segpl("compare", data, *BASIC, "--out", tmp_path / "out")

@@ -86,6 +86,11 @@ def plan_jobs(
         split = make_split(data, config.split)
         if not split.test:
             raise InputError(f"{place} has no test cases. Hold some out with --test N.")
+        if not any(case.label for case in data.cases if case.name in split.test):
+            raise InputError(
+                f"no test case of {place} has a label. Add labels, or hold out labeled cases with "
+                "--test N."
+            )
         planning = None if dataset.phantom else shared
         if planning and (derive_plans or plan.exists()):
             write_plan(plan, config, quiet=quiet)
