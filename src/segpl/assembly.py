@@ -108,7 +108,7 @@ def prepare_inputs(
             advance=advance,
             known=KnownCases(dataset.root, cache_root()),
         )
-    require_usable(inspection)
+    require_usable(inspection, own_labels=not config.data.labels)
     plan = choose_plan(config, inspection)
     padded = padded_cases(plan, list(inspection.fingerprints.values()))
     if padded and not quiet:
@@ -136,7 +136,8 @@ def training_cases(dataset: Dataset, split: Split) -> list[Case]:
     ]
 
 
-def require_usable(inspection: Inspection) -> None:
+def require_usable(inspection: Inspection, *, own_labels: bool = True) -> None:
+    """Raise the first error. `segpl check` lists all if the labels are those of the dataset."""
     fatal = [problem for problem in inspection.problems if problem.fatal]
     if not fatal:
         return
@@ -146,7 +147,8 @@ def require_usable(inspection: Inspection) -> None:
     more = f" ({count_noun(others, 'more problem')}.)" if others else ""
     data = inspection.dataset
     check = shlex.join(["segpl", "check", str(data.root), "--layout", data.layout])
-    raise InputError(f"{where}{first.what}. {first.remedy}{more} `{check}` lists all problems.")
+    hint = f" `{check}` lists all problems." if own_labels else ""
+    raise InputError(f"{where}{first.what}. {first.remedy}{more}{hint}")
 
 
 def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> None:

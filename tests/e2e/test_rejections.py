@@ -92,6 +92,20 @@ def test_broken_data_is_rejected_by_name(segpl, volumes, tmp_path, name):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("own_labels", [True, False])
+def test_check_is_suggested_only_if_it_reads_the_labels(segpl, volumes, tmp_path, own_labels):
+    rewrite(volumes / LABEL, lambda array: array[:-2])
+    mine = []
+    if not own_labels:  # the dataset is fine
+        shutil.copytree((volumes / LABEL).parent, tmp_path / "mine")
+        rewrite(volumes / LABEL, lambda array: np.pad(array, ((0, 2), (0, 0), (0, 0))))
+        mine = ["--set", f"data.labels={tmp_path / 'mine'}"]
+    answer = segpl("train", volumes, "--out", tmp_path / "run", *SHORT, *mine)
+    assert "case a0: image and label have different grids" in answer.err
+    assert ("segpl check" in answer.err) == own_labels
+    assert segpl("check", volumes).code == int(own_labels)
+
+
 def test_check_shows_every_problem_and_fails(segpl, volumes):
     truncate(volumes)
     rewrite(volumes / UNLABELED, set_one(np.nan))
