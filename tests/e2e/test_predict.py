@@ -168,6 +168,7 @@ def test_bad_requests_get_one_sentence(segpl, made, tmp_path, arguments, words):
     answer = segpl("predict", made / "flat", *arguments, "--out", tmp_path / "masks")
     assert answer.code == 1
     assert words in answer.err
+    assert not (tmp_path / "masks").exists()
 
 
 def test_a_folder_that_is_not_a_run_is_an_error(segpl, made, tmp_path):

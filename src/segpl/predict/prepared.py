@@ -18,6 +18,7 @@ from segpl.predict.options import PredictOptions
 from segpl.predict.predictor import Distribute, predict_jobs
 from segpl.predict.samples import average_views
 from segpl.predict.sampling_choice import TrainedRun, samplers_for, sampling_note
+from segpl.predict.window import require_overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def prepare_runs(
     runs: tuple[TrainedRun, ...], options: PredictOptions, *, needs_maps: bool
 ) -> PreparedRun:
     """Get runs ready to predict with the plan and on the device of the first one."""
+    require_overlap(options.overlap)  # before anything is written
     first, fast = runs[0], options.fast
     samplers = samplers_for(runs, options)
     largest = first.one_component_classes(options.largest)

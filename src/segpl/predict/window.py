@@ -139,6 +139,13 @@ def window_profiles(patch: Sequence[int]) -> list[Tensor]:
     ]
 
 
+def require_overlap(overlap: float) -> None:
+    if not 0 <= overlap < 1:
+        raise InputError(
+            f"overlap is {overlap}, but must be at least 0 and below 1. Try the default, 0.5."
+        )
+
+
 def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) -> list[list[int]]:
     """First voxels of the windows along each axis.
 
@@ -146,10 +153,7 @@ def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) ->
     that the center of the image is also in the center of a window. Overlap 0 gives the fewest
     windows that cover the image.
     """
-    if not 0 <= overlap < 1:
-        raise InputError(
-            f"overlap is {overlap}, but must be at least 0 and below 1. Try the default, 0.5."
-        )
+    require_overlap(overlap)
     starts, fewest = [], FEWEST_WINDOWS if overlap else 1
     for side, wide in zip(sides, patch, strict=True):
         room = max(side - wide, 0)
