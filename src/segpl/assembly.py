@@ -74,11 +74,19 @@ def open_dataset(config: Config) -> Dataset:
 
 def open_run_dataset(config: Config, folder: RunFolder) -> Dataset:
     """The dataset of a run, which may have been moved since."""
-    if not Path(config.data.path).exists():
-        command = shlex.join(["segpl", "train", "NEW_FOLDER", "--out", str(folder.path)])
+    data = config.data
+    command = ["segpl", "train", "--out", str(folder.path), "--resume"]
+    if not Path(data.path).exists():
+        command.insert(2, "NEW_FOLDER")
         raise MissingFileError(
-            f"the dataset of {folder.path} is not at {config.data.path}. Move it back, or record "
-            f"its new folder: `{command} --resume`."
+            f"the dataset of {folder.path} is not at {data.path}. Move it back, or record its new "
+            f"folder: `{shlex.join(command)}`."
+        )
+    if data.labels and not Path(data.labels).exists():
+        command += ["--set", "data.labels=NEW_FOLDER"]
+        raise MissingFileError(
+            f"the labels of {folder.path} are not at {data.labels}. Move them back, or record "
+            f"their new folder: `{shlex.join(command)}`."
         )
     return open_dataset(config)
 

@@ -139,6 +139,21 @@ def test_missing_scan_is_named(segpl, moved):
     assert "'u2'" in answer.err
 
 
+def test_a_missing_folder_of_labels_is_named_with_the_command_that_records_another(moved, segpl):
+    run, mine = moved / "mine-run", moved / "mine"
+    mine.mkdir()
+    train_runs(moved, moved / "data", {run.name: (*ANY, "--set", f"data.labels={mine}")})
+    mine.rename(moved / "new")
+    answer = segpl("next", run)
+    command = ("train", "--out", run, "--resume", "--set")
+    assert answer.code == 1
+    assert f"the labels of {run} are not at {mine}. Move them back, or record" in answer.err
+    words = " ".join(answer.err.split())
+    assert f"`segpl {' '.join(map(str, command))} data.labels=NEW_FOLDER`" in words
+    assert segpl(*command, f"data.labels={moved / 'new'}").code == 0
+    assert segpl("next", run).code == 0
+
+
 def test_labels_of_unlabeled_scans_are_not_read(moved, segpl):
     """A hidden label may be unreadable."""
     train_runs(moved, moved / "data", {"hidden": (*ANY, "--labeled", 1)})
