@@ -276,6 +276,14 @@ class TestDecathlon:
         with pytest.raises(InputError, match=rf"lists '{name}' under '{key}', which is outside"):
             read_dataset(root)
 
+    def test_a_list_may_be_written_on_windows(self, root):
+        listed = {"image": r".\imagesTr\a.nii.gz", "label": r"labelsTr\a.nii.gz"}
+        describe(root, training=[listed], test=[r"imagesTs\c.nii.gz"])
+        (labeled,) = read_dataset(root).labeled
+        assert (labeled.name, labeled.label) == ("a", root / "labelsTr/a.nii.gz")
+        describe(root, test=[r"..\c.nii.gz"])
+        assert "which is outside the dataset" in rejection(root)
+
     def test_a_linked_file_belongs_to_the_dataset(self, root, tmp_path_factory):
         elsewhere = tmp_path_factory.mktemp("elsewhere") / "a.nii.gz"
         (root / "imagesTr" / "a.nii.gz").rename(elsewhere)

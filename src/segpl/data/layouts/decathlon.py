@@ -87,9 +87,10 @@ def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> 
 
 
 def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
-    image = root / listed.image
-    label = root / listed.label if listed.label else None
-    for name in (listed.image, listed.label or ""):
+    # backslashes: a list written on Windows
+    names = [name.replace("\\", "/") for name in (listed.image, listed.label or "")]
+    image, label = root / names[0], root / names[1] if names[1] else None
+    for name in names:
         if not is_inside(name):
             raise InputError(
                 f"{root / 'dataset.json'} lists {name!r} under '{key}', which is outside the "
