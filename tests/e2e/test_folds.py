@@ -252,6 +252,17 @@ def test_a_run_without_scores_suggests_cross_validation(train, tmp_path, options
     assert "To estimate the expected Dice" not in again.out + again.err
 
 
+def test_the_suggested_cross_validation_continues_that_of_a_single_fold(train, segpl, tmp_path):
+    data, run = make_dataset(tmp_path / "data", dims=2, test=0), tmp_path / "run"
+    train(data, "--method", "supervised", "--folds", 2, "--fold", 0, "--steps", 2, "--out", run)
+    answer = train("--out", run, "--resume")
+    suggested = answer.err.split("To estimate the expected Dice: segpl ")[1].split("\n")[0].split()
+    assert suggested == ["train", "--out", str(run), "--resume", "--folds", "2"]
+    done = segpl(*suggested)
+    assert done.code == 0, done.err
+    assert "Expected Dice on similar scans" in done.out + done.err
+
+
 def test_the_report_shows_the_folds(segpl, run, tmp_path):
     answer = segpl("report", run, "--out", tmp_path / "page.html")
     assert answer.code == 0, answer.err

@@ -176,8 +176,12 @@ def run(args: argparse.Namespace) -> int:
         and (subjects := labeled_subjects(trained)) > 1
     ):
         from segpl.data.split import SUGGESTED_FOLDS
+        from segpl.settings import read_config, resolve
 
+        started = next(RunFolder(args.out).path.glob("fold-*/config.toml"), None)
         count = min(SUGGESTED_FOLDS, subjects)
+        if started:  # with --fold; the others must be of the same cross-validation
+            count = resolve(read_config(started), str(started)).split.folds
         # the run knows its other options
         estimated = {"out": args.out, "resume": True, "folds": count, "device": args.device}
         say(f"To estimate the expected Dice: {next_command('train', estimated)}")
