@@ -338,6 +338,11 @@ class TestNnUnet:
         assert read_dataset(channels).layout == "nnunet"
         assert read_dataset(patients).layout == "decathlon"
 
+    def test_a_file_ending_that_no_image_has_is_named(self, root):
+        message = rejection(self.described(root, file_ending=".png"))
+        assert "dataset.json has the file_ending '.png', but no file in" in message
+        assert "such as a_0000.nii.gz. Correct file_ending." in message
+
     def test_missing_channel_is_named(self, root):
         (root / "imagesTr/b_0001.nii.gz").unlink()
         with pytest.raises(MissingFileError, match=r"case b has no ADC image: .*b_0001\.nii\.gz"):

@@ -55,6 +55,12 @@ class NnUnet(Layout):
                 if path.name.endswith(description.file_ending)
             ]
 
+        found = image_files(root / "imagesTr")
+        if found and not files("imagesTr"):
+            raise InputError(
+                f"{source} has the file_ending '{description.file_ending}', but no file in "
+                f"{root / 'imagesTr'} ends with it, such as {found[0].name}. Correct file_ending."
+            )
         cases: list[Case] = []
         for part in ("Tr", "Ts"):
             images = _group_channels(files(f"images{part}"))
