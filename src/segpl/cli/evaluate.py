@@ -80,11 +80,11 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             f"--out {out} is where --calibration writes its own table. Choose another name."
         )
-    require_writable(out)
-    for path in (out, calibration_out) if args.calibration else (out,):
-        require_own_table(path, HEADER)
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
+    require_writable(out)  # after the inputs: by default, it is in their folder
+    for path in (out, calibration_out) if args.calibration else (out,):
+        require_own_table(path, HEADER)
     probabilities = None
     if args.calibration:  # fails before anything slow
         probabilities = pair_probabilities(args.predictions, args.labels, region=args.region)

@@ -12,7 +12,7 @@ from PIL import Image
 from test_scores import picture
 
 from segpl.cli import evaluate as command
-from segpl.errors import InputError, StorageError, UnknownNameError
+from segpl.errors import InputError, MissingFileError, StorageError, UnknownNameError
 from segpl.evaluate.metrics import METRICS
 from segpl.evaluate.scores import read_scores
 
@@ -88,6 +88,14 @@ def test_a_folder_as_output_is_rejected_before_scoring(folders, tmp_path, capsys
     with pytest.raises(StorageError, match=r"labels cannot be written: Is a directory"):
         evaluate(*folders, "--out", tmp_path / "labels")
     assert "scoring" not in capsys.readouterr().err
+
+
+def test_predictions_that_are_no_folder_are_named_before_the_table(folders, tmp_path):
+    """The default table is in their folder."""
+    scan = tmp_path / "scan.png"
+    scan.touch()
+    with pytest.raises(MissingFileError, match=r"scan\.png is not a folder"):
+        evaluate(scan, folders[1])
 
 
 def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(
