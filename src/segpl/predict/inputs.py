@@ -108,6 +108,8 @@ def _matched(folder: Path, layout: str) -> Dataset | None:
     """The cases whose files are named as in training, in the same folders or in a single one."""
     patterns = parse_patterns(layout)
     for one in (patterns, patterns.without_folders()):
+        if len(set(one.images)) < len(one.images):
+            continue  # only the folders distinguish the channels
         with suppress(UserError):
             return one.read(folder)
     return None

@@ -351,6 +351,14 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
 
 
+def test_a_folder_of_one_channel_is_not_taken_for_all(tmp_path):
+    """Its file would be used for every channel."""
+    folder = names(tmp_path / "T1", "a.nii.gz")
+    layout = "T1/{case}.nii.gz + T2/{case}.nii.gz -> seg/{case}_seg.nii.gz"
+    for inputs in (folder, folder / "a.nii.gz"):
+        assert find(inputs, plan=TWO_CHANNELS, layout=layout) == {"a": ["a.nii.gz"]}
+
+
 def test_channel_files_named_as_in_training_form_a_case(tmp_path):
     files = [f"{case}_T{channel}.nii.gz" for case in "ab" for channel in (2, 1)]
     names(tmp_path, *files, "a_seg.nii.gz")
