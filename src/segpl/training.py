@@ -232,7 +232,9 @@ def prepare_run(
     config = replace(config, data=found).with_planned_rate(inputs.plan)
     # before preprocessing, so that an impossible network fails early
     processes.require_equal_shares(config.train.batch or inputs.plan.batch)
-    require_batch_fits(config, inputs.plan, device, processes.count, quiet=quiet)
+    # a run with a plan was warned before, or is a fold of one that was
+    is_warned = quiet or folder.plan.exists()
+    require_batch_fits(config, inputs.plan, device, processes.count, quiet=is_warned)
     method = build_method(config, inputs.plan)
     if config.train.start and not folder.last.exists():
         source = RunFolder(Path(config.train.start)).last

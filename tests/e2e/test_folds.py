@@ -12,6 +12,7 @@ from conftest import QUICK, SHORT, SIDE, edited, make_dataset, rows_of, train_ru
 from PIL import Image
 
 import segpl as library
+from segpl import assembly
 from segpl.data import sampler
 from segpl.engine.folder import RunFolder
 from segpl.experiments.scoring import predict_missing, score_run
@@ -71,6 +72,14 @@ def test_folds_do_not_change_the_run_itself(made):
 def runs_in(masks: Path) -> list[str]:
     identity: str = json.loads((masks / "predictions.json").read_text())["run"]
     return [Path(part.split("#")[0]).name for part in identity.split(" + ")]
+
+
+def test_a_batch_that_may_not_fit_is_a_single_warning(segpl, tmp_path, monkeypatch):
+    monkeypatch.setattr(assembly, "MOST_BYTES", 10**12)
+    data = make_dataset(tmp_path / "data", dims=2)
+    answer = segpl("train", data, *QUICK, "--folds", 2, "--out", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert " ".join(answer.err.split()).count("If memory runs out") == 1
 
 
 def test_the_final_run_predicts_without_its_folds(segpl, run, tmp_path):
