@@ -282,7 +282,7 @@ class TestDecathlon:
         (labeled,) = read_dataset(root).labeled
         assert (labeled.name, labeled.label) == ("a", root / "labelsTr/a.nii.gz")
         describe(root, test=[r"..\c.nii.gz"])
-        assert "which is outside the dataset" in rejection(root)
+        assert r"lists '..\\c.nii.gz' under 'test', which is outside" in rejection(root)
 
     def test_a_linked_file_belongs_to_the_dataset(self, root, tmp_path_factory):
         elsewhere = tmp_path_factory.mktemp("elsewhere") / "a.nii.gz"
@@ -340,8 +340,8 @@ class TestNnUnet:
 
     def test_a_file_ending_that_no_image_has_is_named(self, root):
         message = rejection(self.described(root, file_ending=".png"))
-        assert "dataset.json has the file_ending '.png', but no file in" in message
-        assert "such as a_0000.nii.gz. Correct file_ending." in message
+        assert "dataset.json has the file_ending '.png', but the files in" in message
+        assert "end differently, such as a_0000.nii.gz. Correct file_ending." in message
 
     def test_missing_channel_is_named(self, root):
         (root / "imagesTr/b_0001.nii.gz").unlink()

@@ -88,12 +88,13 @@ def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> 
 
 def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
     # backslashes: a list written on Windows
-    names = [name.replace("\\", "/") for name in (listed.image, listed.label or "")]
+    written = (listed.image, listed.label or "")
+    names = [name.replace("\\", "/") for name in written]
     image, label = root / names[0], root / names[1] if names[1] else None
-    for name in names:
+    for name, shown in zip(names, written, strict=True):
         if not is_inside(name):
             raise InputError(
-                f"{root / 'dataset.json'} lists {name!r} under '{key}', which is outside the "
+                f"{root / 'dataset.json'} lists {shown!r} under '{key}', which is outside the "
                 "dataset. Move or link the file into the dataset, and list it by that path."
             )
     return Case(stem_of(image), (image,), label, is_test=key == "test" and label is not None)

@@ -58,8 +58,9 @@ class NnUnet(Layout):
         found = image_files(root / "imagesTr")
         if found and not files("imagesTr"):
             raise InputError(
-                f"{source} has the file_ending '{description.file_ending}', but no file in "
-                f"{root / 'imagesTr'} ends with it, such as {found[0].name}. Correct file_ending."
+                f"{source} has the file_ending '{description.file_ending}', but the files in "
+                f"{root / 'imagesTr'} end differently, such as {found[0].name}. Correct "
+                "file_ending."
             )
         cases: list[Case] = []
         for part in ("Tr", "Ts"):
