@@ -351,6 +351,15 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
 
 
+def test_a_linked_folder_of_a_patient_has_the_same_name_as_in_the_dataset(tmp_path):
+    linked = tmp_path / "data" / "p1"
+    linked.parent.mkdir()
+    linked.symlink_to(names(tmp_path / "0017", "T1.nii.gz", "T2.nii.gz"))
+    layout = "{case}/T1.nii.gz + {case}/T2.nii.gz -> {case}/seg.nii.gz"
+    for inputs in (linked.parent, linked):
+        assert list(find(inputs, plan=TWO_CHANNELS, layout=layout)) == ["p1"]
+
+
 def test_a_folder_of_one_channel_is_not_taken_for_all(tmp_path):
     """Its file would be used for every channel."""
     folder = names(tmp_path / "T1", "a.nii.gz")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ class Patterns:
         compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
         fields = dict.fromkeys(name for one in (*self.images, self.label) for name in one.fields)
         # without {case} in a pattern, the folder is the case: T1.nii.gz in the folder p1
-        default = {**dict.fromkeys(fields, ""), "case": root.resolve().name}
+        default = {**dict.fromkeys(fields, ""), "case": Path(os.path.abspath(root)).name}
         found = []
         for file in list_content(root).files:
             bare = "/".join((*file.folders, file.stem))
