@@ -84,9 +84,15 @@ def test_the_name_of_the_worst_case_stays_on_one_line(folders, capsys, monkeypat
     assert row.split()[-2:] == ["-50.0", "50.0"]
 
 
-def test_a_folder_as_output_is_rejected_before_scoring(folders, tmp_path, capsys):
-    with pytest.raises(StorageError, match=r"labels cannot be written: Is a directory"):
-        evaluate(*folders, "--out", tmp_path / "labels")
+@pytest.mark.parametrize(
+    ("place", "words"), [("labels", "Is a directory"), ("file/new.csv", "Not a directory")]
+)
+def test_a_table_that_cannot_be_written_is_rejected_before_scoring(
+    folders, tmp_path, capsys, place, words
+):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=rf"{place} cannot be written: {words}"):
+        evaluate(*folders, "--out", tmp_path / place)
     assert "scoring" not in capsys.readouterr().err
 
 
