@@ -167,7 +167,8 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
 
     These are named as in training, or `case_0000`, `case_0001`, and so on.
     """
-    if is_patterns(layout) and len(parse_patterns(layout).images) > 1:
+    # a single file is no group, and listing its folder may take long
+    if is_patterns(layout) and len(files) > 1 and len(parse_patterns(layout).images) > 1:
         named = _named_channels(files, layout)
         if sum(len(job.images) for job in named) == len(files):
             return named

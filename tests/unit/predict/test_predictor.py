@@ -16,6 +16,7 @@ from PIL import Image
 from tiny import ORGAN_PLAN as PLAN
 from tiny import predict_jobs
 
+from segpl.data.layouts import patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import grid_difference, read_image, read_label
 from segpl.errors import DivergedError, InputError, MissingFileError, StorageError
@@ -349,6 +350,14 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
     for inputs in (tmp_path, folder):
         found = find(inputs, plan=TWO_CHANNELS, layout=layout)
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
+
+
+def test_the_folder_of_a_single_file_is_not_listed(tmp_path, monkeypatch):
+    """It may be large, such as the home folder."""
+    monkeypatch.setattr(patterns, "list_content", Mock(side_effect=AssertionError))
+    (tmp_path / "a_T1.nii.gz").touch()
+    layout = "{case}_T1.nii.gz + {case}_T2.nii.gz -> {case}_seg.nii.gz"
+    assert list(find(tmp_path / "a_T1.nii.gz", plan=TWO_CHANNELS, layout=layout)) == ["a_T1"]
 
 
 def test_a_linked_folder_of_a_patient_has_the_same_name_as_in_the_dataset(tmp_path):
