@@ -66,6 +66,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     keeps the suffix of `path`, because many writers derive the format from it.
     """
     with storage_errors(path):
+        require_replaceable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned_drafts(path.parent)
         temporary = path.with_name(
@@ -188,13 +189,29 @@ def storage_errors(path: Path) -> Iterator[None]:
 def require_writable(path: Path) -> None:
     """Raise if a file cannot be written at `path`. Creates nothing."""
     with storage_errors(path):
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        parent = next(one for one in path.absolute().parents if one.exists())
-        if not parent.is_dir():
+        require_replaceable(path)
+        if not nearest_folder(path.parent).is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(parent, os.W_OK | os.X_OK):
+        if not may_create_in(path.parent):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def require_replaceable(path: Path) -> None:
+    """Refuse folders, devices and pipes: a file must not take the place of `/dev/null`."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a device or a pipe, not a file. Choose another --out.")
+
+
+def nearest_folder(folder: Path) -> Path:
+    """`folder`, or what exists of the path to it."""
+    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
+
+
+def may_create_in(folder: Path) -> bool:
+    """Whether this user may create files in `folder`, which need not exist yet."""
+    return os.access(nearest_folder(folder), os.W_OK | os.X_OK)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -350,7 +367,8 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 def require_own_table(path: Path, columns: Sequence[str]) -> None:
-    """Refuse to replace a file that is not a table with these columns."""
+    """Raise if a table with these columns cannot be written, or would replace another file."""
+    require_writable(path)
     if not path.exists():
         return
     with storage_errors(path), path.open(encoding="utf-8", errors="replace") as handle:

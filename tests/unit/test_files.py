@@ -241,6 +241,15 @@ def test_paths_that_cannot_be_written_are_rejected_by_name(tmp_path, place, word
         require_writable(path)
 
 
+@pytest.mark.parametrize("check", [require_writable, lambda path: write_text(path, "x")])
+def test_devices_and_pipes_are_not_replaced(tmp_path, check):
+    """A root user would lose /dev/null."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match=r"pipe\.csv is a device or a pipe, not a file"):
+        check(tmp_path / "pipe.csv")
+    assert (tmp_path / "pipe.csv").is_fifo()
+
+
 def test_a_folder_without_permission_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda folder, mode: folder != tmp_path)
     with pytest.raises(StorageError, match=r"no permission to write .*new/scores\.csv"):

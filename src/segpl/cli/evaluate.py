@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.scores import HEADER, write_scores
-    from segpl.files import require_own_table, require_writable
+    from segpl.files import require_own_table
     from segpl.report.tables import (
         calibration_summary,
         join_names,
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         )
     metrics = known_metrics(args.metrics or METRICS)
     pairing = pair_cases(args.predictions, args.labels, region=args.region)
-    require_writable(out)  # after the inputs: by default, it is in their folder
+    # after the inputs: by default, the tables are in their folder
     for path in (out, calibration_out) if args.calibration else (out,):
         require_own_table(path, HEADER)
     probabilities = None

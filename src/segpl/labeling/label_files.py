@@ -8,7 +8,6 @@ LABELS/CASE.nii.gz, or where the layout of the dataset expects labels
 
 from __future__ import annotations
 
-import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -40,7 +39,14 @@ from segpl.data.readers import (
     with_axes_of,
 )
 from segpl.errors import InputError, UserError, count_noun
-from segpl.files import one_process, read_record, require_below, write_atomically, write_json
+from segpl.files import (
+    may_create_in,
+    one_process,
+    read_record,
+    require_below,
+    write_atomically,
+    write_json,
+)
 from segpl.labeling.class_table import ClassTable, Indices
 from segpl.predict.writers import output_name, write_labels
 
@@ -143,8 +149,7 @@ class LabelFiles:
         if self.folder is not None:  # names of DICOM cases come from the files
             require_below(self.folder, [place for place in places.values() if place])
         for place in {place.parent for place in places.values() if place} | {self.work}:
-            parent = next(one for one in (place, *place.parents) if one.exists())
-            if not os.access(parent, os.W_OK | os.X_OK):
+            if not may_create_in(place):
                 raise InputError(
                     f"no permission to write labels to {place}. Name another folder for them: "
                     "--labels FOLDER. The dataset stays unchanged, and training reads both."
