@@ -2,8 +2,9 @@
 
 python benchmarks/rounds.py --data DATASETS/Task04_Hippocampus --labeled 8 --seeds 1 2 3
 
-All scores are Dice on validation cases on the grid of the plan. The test cases of `default.toml`
-are left out. The seed draws the labeled cases, weights and crops; the validation cases stay.
+All scores are Dice on validation cases, on the grid of the plan unless named otherwise. The test
+cases of `default.toml` are left out. The seed draws the labeled cases, weights and crops; the
+validation cases stay.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from torch.optim.sgd import sgd
 from segpl.assembly import build_method, open_dataset, prepare_inputs
 from segpl.data.augment import transform
 from segpl.data.cache import Volume, load_volumes
+from segpl.data.case import Case
 from segpl.data.masks import class_index, largest_component
 from segpl.data.plan import Plan
+from segpl.data.prepare import class_indices, restore
+from segpl.data.readers import read_label_on
 from segpl.data.sampler import Sampler, place_volumes
 from segpl.data.split import make_split
 from segpl.display import TrainingDisplay
@@ -148,7 +152,7 @@ class Study:
     volumes: Mapping[str, Volume]
     labeled: Sequence[str]
     unlabeled: Sequence[str]
-    validation: Sequence[str]
+    validation: Mapping[str, Case]
     device: torch.device
 
     def train(
@@ -249,16 +253,28 @@ class Study:
                 one[channel] *= kept.to(one)
         return found
 
-    def dice(self, maps: Maps) -> NDArray[Any]:
-        """Mean Dice of each foreground class over the cases of `maps`."""
+    def mean_dice(self, maps: Maps) -> float:
+        """Mean Dice of the foreground classes and cases of `maps`."""
         scores = [
             list(dice_by_class(found.cpu().numpy(), self.label(name), self.plan).values())
             for name, found in maps.items()
         ]
-        return np.mean(scores, axis=0)  # (classes - 1,)
+        return float(np.mean(scores))
 
     def label(self, name: str) -> NDArray[Any]:
         return np.asarray(self.volumes[name].label)
+
+    def dice_on_files(self, maps: Maps) -> float:
+        """Mean Dice on the grids of the files, which are the same for every plan."""
+        scores = []
+        for name, found in maps.items():
+            grid = self.volumes[name].grid
+            assert grid is not None
+            array = read_label_on(grid, self.validation[name]).array
+            truth = class_indices(array, self.plan.classes, self.plan.ignore)
+            restored = restore(found.cpu().numpy(), grid, self.plan)
+            scores.append([*dice_by_class(restored, truth, self.plan).values()])
+        return float(np.mean(scores))
 
 
 def normalized(maps: Tensor) -> Tensor:
@@ -285,7 +301,7 @@ def fit_thresholds(study: Study, maps: Maps) -> list[float]:
     for k in range(len(best)):
 
         def quality(value: float, k: int = k) -> tuple[float, float]:
-            found = study.dice(decide(maps, [*best[:k], value, *best[k + 1 :]])).mean()
+            found = study.mean_dice(decide(maps, [*best[:k], value, *best[k + 1 :]]))
             return found, -abs(value - 0.5)  # on ties, the closest to 0.5
 
         best[k] = max(THRESHOLDS, key=quality)
@@ -354,25 +370,26 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
     """Dice of each variant; those after `folds` need the networks of the folds."""
     scores: dict[str, float] = {}
 
-    def record(title: str, maps: Maps) -> None:
-        scores[title] = float(study.dice(maps).mean())
-        print(f"{title}: {scores[title]:.4f}", flush=True)
+    def record(title: str, dice: float) -> None:
+        scores[title] = dice
+        print(f"{title}: {dice:.4f}", flush=True)
 
     def score(name: str, models: Sequence[Method]) -> Maps:
         """Record the Dice of a single view and, if any, of mirrored views; returns the last."""
-        maps = study.predict(models, study.validation, views=False)
-        record(name, maps)
+        maps = study.predict(models, list(study.validation), views=False)
+        record(name, study.mean_dice(maps))
         if study.plan.mirror_axes:
-            maps = study.predict(models, study.validation, views=True)
-            record(f"{name}, mirrored views", maps)
+            maps = study.predict(models, list(study.validation), views=True)
+            record(f"{name}, mirrored views", study.mean_dice(maps))
         if study.single:
-            record(f"{name}, largest component", study.largest(maps))
+            record(f"{name}, largest component", study.mean_dice(study.largest(maps)))
+        record(f"{name}, grid of the files", study.dice_on_files(maps))
         return maps
 
     if {"default", "members", "decision"} & set(variants):
         default = study.train(study.given())
         maps = score("default", [default])
-        record("decision, upper bound", decide(maps, fit_thresholds(study, maps)))
+        record("decision, upper bound", study.mean_dice(decide(maps, fit_thresholds(study, maps))))
     for name in (name for name in variants if name in KINDS):
         score(name, [study.train(study.given(), kind=KINDS[name])])
     for rate in SGD_RATES if "sgd" in variants else ():
@@ -394,7 +411,7 @@ def run_study(study: Study, variants: Sequence[str], folds: int, longer: int) ->
     score("mean of the folds", models)
     if "decision" in variants:
         thresholds = fit_thresholds(study, held_out)
-        record("decision", decide(maps, thresholds))
+        record("decision", study.mean_dice(decide(maps, thresholds)))
         print(f"thresholds: {thresholds}", flush=True)
     rounds = [name for name in variants if name in ("supervised", *MAKERS)]
     each = [study.predict([model], study.unlabeled, views=True) for model in models if rounds]
@@ -485,11 +502,12 @@ def make_study(args: argparse.Namespace, seed: int) -> Study:
     validation, rest = pool[: args.validation], pool[args.validation :]
     random.Random(seed).shuffle(rest)
     labeled, unlabeled = rest[: args.labeled], rest[args.labeled :]
-    cases = [dataset.case(name) for name in (*labeled, *validation)]
+    scored = {name: dataset.case(name) for name in validation}
+    cases = [*(dataset.case(name) for name in labeled), *scored.values()]
     cases += [dataset.case(name).without_label() for name in unlabeled]
     volumes = load_volumes(cases, plan, labeled={*labeled, *validation})
     named = {volume.name: volume for volume in volumes}
-    return Study(config, plan, named, labeled, unlabeled, validation, device)
+    return Study(config, plan, named, labeled, unlabeled, scored, device)
 
 
 def main() -> None:
