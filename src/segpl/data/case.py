@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unicodedata import normalize
 
 from segpl.data.dicom.label import SegmentNumbers
 from segpl.errors import InputError, MissingFileError, require_utf8
@@ -28,8 +29,9 @@ class Case:
     def __post_init__(self) -> None:
         for path in (*self.images, self.label or "", self.name):
             require_utf8(path)
-        if not self.subject:
-            object.__setattr__(self, "subject", self.name)
+        # names come from files, folders and lists, which may spell ü differently
+        object.__setattr__(self, "name", normalize("NFC", self.name))
+        object.__setattr__(self, "subject", normalize("NFC", self.subject or self.name))
 
     def without_label(self) -> Case:
         return replace(self, label=None)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,9 @@ def suffix_of(path: Path | str) -> str:
 
 
 def stem_of(path: Path | str) -> str:
+    """The name without its suffix, in composed Unicode: macOS writes ü as u and two dots."""
     name = Path(path).name
-    return name[: len(name) - len(suffix_of(path))]
+    return normalize("NFC", name[: len(name) - len(suffix_of(path))])
 
 
 def read_grid(path: Path, dims: int | None = None) -> tuple[Grid, int]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 
@@ -214,6 +215,43 @@ def test_layout_of_the_authors_is_read_in_both_spellings(tmp_path, labeled):
     assert names(dataset.labeled) == ["a"]
     assert [(case.name, case.label) for case in dataset.unlabeled] == [("b", None)]
     assert names(dataset.test) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("images/{}.png", "labels/{}.png"),
+        ("imagesTr/{}.png", "labelsTr/{}.png"),
+        ("imagesTr/{}_0000.png", "labelsTr/{}.png"),
+        ("{}_T1.png", "{}_seg.png"),
+        ("{}/T1.png", "{}/seg.png"),
+        ("{}/scan/T1.png", "{}/labels/T1.png"),
+        ("images/{}/T1.png", "labels/{}/T1.png"),
+    ],
+)
+@pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
+def test_composed_and_decomposed_names_are_paired(tmp_path, image, label, forms):
+    for name in ("Müller_1", "Bö"):
+        for form, path in zip(forms, (image, label), strict=True):
+            touch(tmp_path, normalize(form, path.format(name)))
+    dataset = read_dataset(tmp_path, accept=True)
+    assert sorted(names(dataset.labeled)) == ["Bö", "Müller_1"]
+    assert all(path.exists() for case in dataset.cases for path in (*case.images, case.label))
+
+
+def test_composed_and_decomposed_names_of_other_folders_are_paired(tmp_path):
+    image, label = (normalize(form, "{}/ü.png").format for form in ("NFD", "NFC"))
+    touch(tmp_path, "imagesTr/a.png", "labelsTr/a.png", image("imagesTs"), label("labelsTs"))
+    assert names(read_dataset(tmp_path).test) == ["ü"]
+    other = touch(tmp_path / "other", image("images"), label("mine"))
+    assert names(read_dataset(other, labels=other / "mine").labeled) == ["ü"]
+
+
+def test_patterns_fit_folders_in_composed_and_decomposed_unicode(tmp_path):
+    scan, layout = "Köpfe/a_T1.png", "Köpfe/{case}_T1.png -> {case}_seg.png"
+    touch(tmp_path, normalize("NFD", scan), "a_seg.png")
+    for form in ("NFC", "NFD"):
+        assert names(read_dataset(tmp_path, normalize(form, layout)).labeled) == ["a"]
 
 
 class TestDecathlon:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import normalize
 
 from segpl.data.case import Dataset
 from segpl.data.readers import stem_of, suffix_of
@@ -14,13 +15,10 @@ OWN_FILES = ("split.json", "predictions.json")  # mark folders that segpl wrote
 
 
 class FoundFile(NamedTuple):
-    folders: tuple[str, ...]  # below the dataset
+    path: str  # below the dataset
+    folders: tuple[str, ...]  # in composed Unicode, as the stem
     stem: str
     suffix: str
-
-    @property
-    def path(self) -> str:
-        return "/".join((*self.folders, self.stem + self.suffix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,9 @@ def list_content(root: Path) -> Content:
             elif not (here / name).is_file():
                 unusable[path] = "a link to a file that does not exist"
             else:
-                stem = stem_of(name)
-                files.append(FoundFile(inside, stem, name[len(stem) :]))
+                composed = tuple(normalize("NFC", folder) for folder in inside)
+                suffix = name[len(name) - len(suffix_of(name)) :]
+                files.append(FoundFile(path, composed, stem_of(name), suffix))
     return Content(root, files, unusable)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -14,6 +14,7 @@ from segpl.data.layouts.base import (
     channel_names,
     class_numbers,
     image_files,
+    labels_by_stem,
     pair_files,
     read_description,
 )
@@ -56,10 +57,11 @@ class Decathlon(Layout):
                 for path in image_files(root / folder)
                 if path.resolve() not in known
             ]
+        test_labels = labels_by_stem(image_files(root / "labelsTs"))
         return Dataset(
             root,
             self.name,
-            tuple(_with_test_label(root, case) for case in cases),
+            tuple(_with_test_label(case, test_labels) for case in cases),
             channel_names(description.modality),
             classes,
             ignore,
@@ -100,10 +102,8 @@ def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
     return Case(stem_of(image), (image,), label, is_test=key == "test" and label is not None)
 
 
-def _with_test_label(root: Path, case: Case) -> Case:
+def _with_test_label(case: Case, labels: Mapping[str, Path]) -> Case:
     """The case with its label from `labelsTs`, if there is one."""
-    image = case.images[0]
-    if case.label is not None or image.parent.name != "imagesTs":
+    if case.label or case.images[0].parent.name != "imagesTs" or case.name not in labels:
         return case
-    label = root / "labelsTs" / image.name
-    return replace(case, label=label, is_test=True) if label.is_file() else case
+    return replace(case, label=labels[case.name], is_test=True)

@@ -15,7 +15,7 @@ from segpl.data.layouts.base import (
     read_description,
     reject_orphans,
 )
-from segpl.data.readers import stem_of
+from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError
 
 CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})")
@@ -107,10 +107,10 @@ def _all_channels(name: str, group: dict[int, Path], channels: tuple[str, ...]) 
     some = next(iter(group.values()))
     for number, channel in enumerate(channels):
         if number not in group:
-            suffix = some.name[len(stem_of(some)) :]
+            missing = some.parent / f"{name}_{number:04d}{suffix_of(some)}"
             raise MissingFileError(
-                f"case {name} has no {channel} image: {some.parent / f'{name}_{number:04d}'}"
-                f"{suffix} does not exist. Add it, or remove the case or the channel."
+                f"case {name} has no {channel} image: {missing} does not exist. Add it, or remove "
+                "the case or the channel."
             )
     surplus = [path for number, path in group.items() if number >= len(channels)]
     if surplus:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import TEST_FOLDERS, UNLABELED_FOLDERS, merge_parts, reject_orphans
@@ -126,7 +127,7 @@ class Patterns:
         for file in list_content(root).files:
             bare = "/".join((*file.folders, file.stem))
             for pattern, expression, has_suffix in compiled:
-                if match := expression.fullmatch(file.path if has_suffix else bare):
+                if match := expression.fullmatch(bare + file.suffix if has_suffix else bare):
                     values = tuple((default | match.groupdict("")).items())
                     found.append((root / file.path, pattern, values))
                     break
@@ -144,7 +145,7 @@ class Patterns:
 
 
 def parse_patterns(layout: str) -> Patterns:
-    before, arrow, after = layout.partition(ARROW)
+    before, arrow, after = normalize("NFC", layout).partition(ARROW)
     images = tuple(FilePattern(text.strip()) for text in before.split(AND))
     label = FilePattern(after.strip())
     if not arrow or any("case" not in one.fields for one in (*images, label)):
