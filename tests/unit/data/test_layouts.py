@@ -163,6 +163,27 @@ class TestFolders:
         with pytest.raises(InputError, match=f"(?s){words}"):
             read_dataset(tmp_path)
 
+    def test_labels_in_subfolders_are_rejected_if_a_case_has_no_other_label(self, tmp_path):
+        root = touch(tmp_path, "images/a.png", "images/b.png", "labels/b.png", "labels/old/b.png")
+        touch(root, "labels/.old/a.png", "labels/old/c.png")
+        assert names(read_dataset(root).labeled) == ["b"]
+        for nested in ("old/a.png", "old/site/a_mask.png"):
+            path = touch(root, f"labels/{nested}") / "labels" / nested
+            assert f"no label in {root / 'labels'}, but {path} is named after it" in rejection(root)
+            assert "Move them to" in rejection(root, layout="folders")
+            path.unlink()
+
+    def test_labels_in_subfolders_of_another_folder_are_rejected(self, tmp_path):
+        root = touch(tmp_path, "images/a.png", "images/b.png", "labels/a.png", "mine/b.png")
+        assert names(read_dataset(root, labels=root / "mine").labeled) == ["a", "b"]
+        touch(root, "mine/site/a.png")  # would replace the label of the dataset
+        message = rejection(root, labels=root / "mine")
+        assert f"'a' has no label in {root / 'mine'}, but {root / 'mine/site/a.png'}" in message
+
+    def test_images_below_the_folder_of_labels_are_no_labels(self, tmp_path):
+        root = touch(tmp_path, "data/images/a.png", "data/images/b.png", "a.png") / "data"
+        assert names(read_dataset(root, labels=tmp_path).labeled) == ["a"]
+
     def test_parts_are_training_unlabeled_and_test_cases(self, tmp_path):
         touch(
             tmp_path,

@@ -18,8 +18,10 @@ from segpl.data.layouts.base import (
     image_files,
     labels_by_stem,
     read_description,
+    reject_nested_labels,
 )
 from segpl.data.layouts.content import Content, list_content, unused_files
+from segpl.data.layouts.folders import Folders, label_folders
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import parse_patterns
 from segpl.display import say
@@ -59,9 +61,10 @@ def read_dataset(
     else:
         dataset = _requested(layout, root).read(root)
     cases = _with_subjects(dataset.cases, subject or None)
-    return replace(
-        _described(dataset), cases=_with_labels(cases, Path(labels)) if labels else cases
-    )
+    cases = _with_labels(cases, Path(labels)) if labels else cases
+    for folder in label_folders(root) if dataset.layout == Folders.name else []:
+        reject_nested_labels(folder, [case for case in cases if not case.label])
+    return replace(_described(dataset), cases=cases)
 
 
 def accepted_layout(root: Path) -> str | None:
@@ -229,6 +232,7 @@ def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
             f"{found[strange[0]]} is not named after a case, such as '{cases[0].name}'. Rename it "
             "or move it elsewhere."
         )
+    reject_nested_labels(folder, [case for case in cases if case.name not in found])
     return tuple(
         replace(case, label=found[case.name], segments=None) if case.name in found else case
         for case in cases

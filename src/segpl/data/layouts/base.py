@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from segpl.data.case import LARGEST_CLASS, Case, Dataset
+from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, count_noun
 from segpl.files import convert_record, read_record
@@ -153,6 +154,21 @@ def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
         f"label {orphans[0]} has no image of the same name{more}. Found "
         f"{count_noun(len(images), 'image')}{example}. Add the image, or remove the label."
     )
+
+
+def reject_nested_labels(folder: Path, cases: Sequence[Case]) -> None:
+    """Refuse a file in a subfolder of the label folder that is named after one of these cases."""
+    with os.scandir(folder) as entries:  # listing everything below takes longer
+        if not any(entry.is_dir() and not entry.name.startswith(".") for entry in entries):
+            return
+    by_stem = {bare_stem(case.name): case for case in cases}
+    for file in list_content(folder).files:
+        case, path = by_stem.get(bare_stem(file.stem)), folder / file.path
+        if file.folders and case and not any(path.samefile(image) for image in case.images):
+            raise InputError(
+                f"case '{case.name}' has no label in {folder}, but {path} is named after it. "
+                f"Labels in subfolders are not read. Move them to {folder}, or out of it."
+            )
 
 
 def merge_parts(parts: Sequence[tuple[str, Sequence[Case]]]) -> tuple[Case, ...]:

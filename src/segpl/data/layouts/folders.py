@@ -54,6 +54,10 @@ class Folders(Layout):
         return Dataset(root, self.name, merge_parts(parts))
 
 
+def label_folders(root: Path) -> list[Path]:
+    return [part.labels for part in _find_parts(root) if part.labels]
+
+
 class _Part(NamedTuple):
     name: str
     images: Path
