@@ -120,6 +120,9 @@ class Plan:
             )
         if len(self.classes) < 2:
             yield "classes must name the background and at least one more class."
+        for name, number in self.classes.items():
+            if not name.strip():
+                yield f"class {number} has an empty name. Give every class a name."
         yield from self._stride_problems()
         if self.kernels:
             yield from self._kernel_problems()

@@ -425,6 +425,8 @@ class TestNnUnet:
             ({"a": 1, "b": 1}, "have the same number"),
             ({"a": "one"}, r"'a' is 'one'\. Give each class a name and its own integer"),
             ({"a": 1.5}, r"'a' is 1\.5"),
+            ({"": 1}, r"'' is 1\. Give each class a name"),
+            ({"0": "background", "1": " "}, r"'1' is ' '\. Give each class a name"),
             (["a", "b"], "got 'array' in 'labels'"),
             ({"a": 2_000_000_000}, "class 'a' has a number above 65535"),
             ({"background": 0, "whole": [1, 2]}, "class 'whole' in "),

@@ -100,6 +100,7 @@ def test_missing_file_and_missing_key_are_named(path, tmp_path):
         ({"strides": [[2, 2, 0]]}, "every row of strides must have 3 positive numbers"),
         ({"channels": ["CT", "PET"]}, "channels and normalization have 2 and 1 entries"),
         ({"classes": {"background": 0}}, "the background and at least one more class"),
+        ({"classes": {"background": 0, " ": 7}}, "class 7 has an empty name"),
         ({"patch": [32, 32, 0]}, "patch, spacing, width, batch and lr must be positive"),
         ({"patch": [32, 30, 8]}, r"axis 1 has 30, .* multiple of 4\. Use 32"),
         ({"patch": [4, 4, 2]}, "to a single value"),

@@ -224,7 +224,7 @@ def class_numbers(
                 f"{value[0] if value else 1}."
             )
         name, number = (str(value), key) if _is_number(key) else (str(key), value)
-        if not _is_number(number) or name in numbers:
+        if not _is_number(number) or name in numbers or not name.strip():
             raise _bad_labels(source, f"'{key}' is {value!r}")
         numbers[name] = int(number)
         if numbers[name] > LARGEST_CLASS:
