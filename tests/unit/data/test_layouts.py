@@ -349,6 +349,17 @@ class TestDecathlon:
         (root / "imagesTr" / "a.nii.gz").symlink_to(elsewhere)
         assert "a" in names(read_dataset(root).labeled)
 
+    @pytest.mark.parametrize("again", ["imagesTr/a.nii.gz", "imagesTr/link.nii.gz"])
+    @pytest.mark.parametrize("key", ["training", "test"])
+    def test_an_image_listed_twice_is_rejected(self, root, key, again):
+        (root / "imagesTr/link.nii.gz").symlink_to("a.nii.gz")
+        entry = {"image": "imagesTr/a.nii.gz", "label": "labelsTr/a.nii.gz"}
+        lists = {"training": [entry], "test": []}
+        lists[key].append({**entry, "image": again})
+        message = rejection(describe(root, **lists))
+        assert "dataset.json lists the same image twice, as" in message
+        assert f"imagesTr/a.nii.gz and {root / again}. Keep one entry" in message
+
     def test_entry_without_an_image_is_rejected(self, root):
         describe(root, training=[{"label": "labelsTr/a.nii.gz"}])
         with pytest.raises(InputError, match=r"missing required field 'image' in 'training\[0\]'"):

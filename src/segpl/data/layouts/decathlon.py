@@ -44,12 +44,13 @@ class Decathlon(Layout):
         source = root / "dataset.json"
         description = read_description(source)
         classes, ignore = class_numbers(description.labels, source)
-        if description.training:
-            cases = _listed_cases(root, description.training, "training")
-        else:
+        training = _listed_cases(root, description.training or [], "training")
+        test = _listed_cases(root, description.test or [], "test")
+        _reject_repeated(source, [*training, *test])
+        if not training:
             labels = image_files(root / "labelsTr")
-            cases = pair_files(image_files(root / "imagesTr"), labels, is_test=False)
-        cases += _listed_cases(root, description.test or [], "test")
+            training = pair_files(image_files(root / "imagesTr"), labels, is_test=False)
+        cases = [*training, *test]
         for folder in ("imagesTr", "imagesTs"):
             known = {path.resolve() for case in cases for path in case.images}
             cases += [
@@ -86,6 +87,17 @@ def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> 
             f"not exist{more}. Add the file, or remove the entry from the list."
         )
     return cases
+
+
+def _reject_repeated(source: Path, listed: Sequence[Case]) -> None:
+    """Refuse an image listed twice, also by a link: it could be in training and test."""
+    seen: dict[Path, Path] = {}
+    for image in [case.images[0] for case in listed]:
+        if (first := seen.setdefault(image.resolve(), image)) is not image:
+            raise InputError(
+                f"{source} lists the same image twice, as {first} and {image}. Keep one entry, "
+                "under 'training' or under 'test'."
+            )
 
 
 def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
