@@ -20,8 +20,7 @@ from segpl.experiments.scoring import fill_all, predict_missing
 from segpl.files import read_toml
 from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
 from segpl.report.collection import without_scores
-from segpl.report.page.html import require_own_page
-from segpl.report.page.report import write_report
+from segpl.report.page.report import require_outputs, write_report
 from segpl.run import Run, load_run
 from segpl.settings import with_overrides
 
@@ -209,16 +208,17 @@ def report(
         quiet: show no progress.
     """
     paths = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
-    require_own_page(Path(out))
+    page, files = Path(out), Path(assets) if assets else None
+    require_outputs(page, files)
     if fill:
         fill_all(paths, device=device, quiet=quiet)
     else:
         predict_missing(without_scores(paths), device=device, quiet=quiet)
     write_report(
         paths,
-        Path(out),
+        page,
         stress=Path(stress) if stress else None,
-        assets=Path(assets) if assets else None,
+        assets=files,
         quiet=quiet,
     )
-    return Path(out)
+    return page

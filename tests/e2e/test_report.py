@@ -236,6 +236,16 @@ def test_a_page_that_cannot_be_written_is_rejected_before_runs_are_read(segpl, r
     assert "reading runs" not in answer.err
 
 
+def test_assets_of_somebody_else_are_rejected_before_slices_are_drawn(segpl, runs, tmp_path):
+    (tmp_path / "scores.csv").write_text("mine")
+    out = tmp_path / "report.html"
+    answer = segpl("report", *runs, "--out", out, "--assets", tmp_path)
+    assert answer.code == 1
+    assert "scores.csv exists and was not written by a report" in answer.err
+    assert "slices" not in answer.err
+    assert not out.exists()
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's package chromium")
 def test_page_works_in_a_browser(page_file, tmp_path):
     """One browser for all checks: starting it takes most of the time."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import segpl
+from segpl.cli.main import main
 from segpl.cli.options import options_of, parser_of
 from segpl.data.arrays import image_in_memory
 from segpl.data.generated import write_generated_dataset
@@ -67,6 +68,17 @@ def test_report_is_a_function_and_a_package(tmp_path, monkeypatch):
     assert segpl.report("runs/a", out=tmp_path / "r.html", quiet=True) == tmp_path / "r.html"
     assert calls == [([Path("runs/a")], tmp_path / "r.html")]
     assert segpl.report.tables.Table
+
+
+def test_assets_that_cannot_be_written_are_rejected_before_runs_are_read(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    page, assets = tmp_path / "report.html", tmp_path / "file" / "new"
+    words = r"file is not a folder, so nothing can be written to .*file/new\. Choose another"
+    with pytest.raises(InputError, match=words):
+        segpl.report("nowhere", out=page, assets=assets, fill=True)
+    command = ["report", "nowhere", "--fill", "--out", str(page), "--assets", str(assets)]
+    assert main(command) == 1
+    assert "Choose another --assets." in capsys.readouterr().err
 
 
 def test_check_prints_the_dataset_and_returns_its_problems(data, capsys):

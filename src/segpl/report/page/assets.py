@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from segpl.errors import InputError
-from segpl.files import csv_text, write_atomically, write_text
+from segpl.files import csv_text, nearest_folder, require_writable, write_atomically, write_text
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
@@ -43,6 +43,16 @@ def write_assets(folder: Path, sections: Sequence[Section]) -> None:
             for suffix in ("png", "svg"):
                 save = partial(shown.figure.savefig, dpi=PRINT_DPI)
                 write_atomically(folder / f"{shown.name}.{suffix}", save)
+
+
+def require_assets_folder(folder: Path) -> None:
+    """Raise if assets cannot be written into `folder`. Creates nothing."""
+    if not (nearest := nearest_folder(folder)).is_dir():
+        raise InputError(
+            f"{nearest} is not a folder, so nothing can be written to {folder}. Choose another "
+            "--assets."
+        )
+    require_writable(folder / "scores.csv")
 
 
 def require_own_assets(folder: Path, sections: Sequence[Section]) -> None:

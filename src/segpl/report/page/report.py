@@ -11,7 +11,7 @@ from segpl.display import bar, class_color
 from segpl.errors import count_noun
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
-from segpl.report.page.assets import write_assets
+from segpl.report.page.assets import require_assets_folder, require_own_assets, write_assets
 from segpl.report.page.cases import calibrations, case_requests, channel_note
 from segpl.report.page.gallery import Gallery, make_gallery
 from segpl.report.page.html import require_own_page, svg, templates
@@ -58,7 +58,7 @@ def write_report(
     default they are derived from the settings. `stress` is a table of `segpl stress`, `assets` the
     folder for all tables and figures as files.
     """
-    require_own_page(out)  # fails before anything slow
+    require_outputs(out, assets)
     rows = read_stress(stress) if stress else None
     with bar("reading runs", len(runs), quiet=quiet) as advance:
         found = collect_runs(runs, labels=labels, advance=advance)
@@ -66,6 +66,8 @@ def write_report(
         sections = sections_of(found, rows, advance=advance)
     preface = preface or Preface()
     page = Page(found, [*preface.sections, *sections], preface, command)
+    if assets:
+        require_own_assets(assets, page.sections)
     budget = MAX_PAGE - len(page.render(Gallery()))
     requests, note = case_requests(found)
     with bar("slices", len(requests), quiet=quiet) as advance:
@@ -77,6 +79,13 @@ def write_report(
     if assets:
         write_assets(assets, page.sections)
     return found
+
+
+def require_outputs(out: Path, assets: Path | None) -> None:
+    """Raise before anything slow if the page or its assets cannot be written."""
+    require_own_page(out)
+    if assets:
+        require_assets_folder(assets)
 
 
 def sections_of(
