@@ -75,7 +75,7 @@ def find_inputs(
     jobs += _file_jobs(files, plan, layout)
     if not jobs:
         raise InputError("there is nothing to predict. Pass an image or a folder of images.")
-    _reject_duplicates(jobs)
+    _reject_duplicates(jobs, layout)
     return jobs
 
 
@@ -173,7 +173,7 @@ def _file_jobs(files: Sequence[Path], plan: Plan, layout: str) -> list[Job]:
         if sum(len(job.images) for job in named) == len(files):
             return named
     alone = [Job(stem_of(path), (path,)) for path in files]
-    _reject_duplicates(alone)
+    _reject_duplicates(alone, layout)
     groups: dict[tuple[Path, str], dict[int, Path]] = defaultdict(dict)
     for path in files:
         match = CHANNEL.fullmatch(stem_of(path))
@@ -206,12 +206,18 @@ def _named_channels(files: Sequence[Path], layout: str) -> list[Job]:
     return [Job(case.name, case.images) for case in cases if set(case.images) <= set(files)]
 
 
-def _reject_duplicates(jobs: Sequence[Job]) -> None:
+def _reject_duplicates(jobs: Sequence[Job], layout: str) -> None:
+    remedy = "Rename one, or predict them into different folders."
+    if is_patterns(layout) and len(parse_patterns(layout).images) > 1:
+        remedy += (
+            " If they are channels of one scan, pass the folder above them, with files named as in "
+            f"training: {layout}."
+        )
     seen: dict[str, Job] = {}
     for job in jobs:
         if job.name in seen:
             raise InputError(
                 f"two inputs are named '{job.name}': {seen[job.name].images[0]} and "
-                f"{job.images[0]}. Rename one, or predict them into different folders."
+                f"{job.images[0]}. {remedy}"
             )
         seen[job.name] = job

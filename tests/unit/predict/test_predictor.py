@@ -455,6 +455,17 @@ def test_two_inputs_of_one_name_are_an_error(tmp_path):
         find(tmp_path / "x", tmp_path / "y")
 
 
+def test_channels_of_one_name_are_an_error_that_says_how_to_combine_them(tmp_path):
+    t1, t2 = (names(tmp_path / channel, "a.nii.gz") for channel in ("T1", "T2"))
+    layout = "T1/{case}.nii.gz + T2/{case}.nii.gz -> seg/{case}.nii.gz"
+    for inputs in ((t1, t2), (t1 / "a.nii.gz", t2 / "a.nii.gz")):
+        with pytest.raises(InputError, match=r"channels of one scan, pass the folder .* T1/\{case"):
+            find(*inputs, plan=TWO_CHANNELS, layout=layout)
+        with pytest.raises(InputError, match=r"into different folders\.$"):
+            find(*inputs)
+    assert find(tmp_path, plan=TWO_CHANNELS, layout=layout) == {"a": ["a.nii.gz", "a.nii.gz"]}
+
+
 def test_a_missing_input_is_named(tmp_path):
     with pytest.raises(MissingFileError, match=r"gone\.nii\.gz does not exist"):
         find(tmp_path / "gone.nii.gz")
