@@ -326,12 +326,14 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
     names = ", ".join(dataset.channels)
     expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
     for item in prints:
-        if len(item.channels) != needed:
+        if (found := len(item.channels)) != needed:
+            series = " If it is a time series, move it out of the dataset."
             yield Problem(
                 item.case,
-                f"the image has {count_noun(len(item.channels), 'channel')} of shape "
-                f"{item.shape}, but {expected}",
-                "Store the same channels in the same order for every case.",
+                f"the image has {count_noun(found, 'channel')} of shape {item.shape}, but "
+                f"{expected}",
+                "Store the same channels in the same order for every case."
+                + (series if found > needed == 1 else ""),
             )
     # axes are stored in different orders; those of 2D images stay unchanged
     has_order = all(item.orientation and len(item.shape) == 3 for item in prints)

@@ -277,8 +277,10 @@ class TestFiles:
     def test_another_number_of_channels_is_an_error(self, folder):
         folder.add("other")
         folder.add("two", scan(0, *SHAPE, 2))
-        found = problems(folder.inspect(), "two", fatal=True)
-        assert "has 2 channels of shape (8, 9, 10), but other cases have 1" in found
+        (found,) = folder.inspect().problems
+        assert found.case == "two" and found.fatal
+        assert "has 2 channels of shape (8, 9, 10), but other cases have 1" in found.what
+        assert "If it is a time series, move it out of the dataset" in found.remedy
         found = problems(folder.inspect(channels=("T1", "T2")), "good", fatal=True)
         assert "the dataset names 2 (T1, T2)" in found
 
