@@ -278,7 +278,8 @@ class TestFiles:
         folder.add("other")
         folder.add("two", scan(0, *SHAPE, 2))
         (found,) = folder.inspect().problems
-        assert found.case == "two" and found.fatal
+        assert found.case == "two"
+        assert found.fatal
         assert "has 2 channels of shape (8, 9, 10), but other cases have 1" in found.what
         assert "If it is a time series, move it out of the dataset" in found.remedy
         found = problems(folder.inspect(channels=("T1", "T2")), "good", fatal=True)
