@@ -46,7 +46,7 @@ from segpl.methods.base import Method, forward_together, mask_padding
 from segpl.methods.bpl_mix import BPLMix
 from segpl.methods.strong_view import make_strong_view
 from segpl.predict.window import predict_windows
-from segpl.settings import Config, resolve
+from segpl.settings import Config, resolve, with_overrides
 from segpl.types import Batch, LabelSets, PseudoLabels, StepOutput, Unlabeled
 from segpl.validate.postprocessing import label_components
 from segpl.views.mixing import TrainingCrops
@@ -180,8 +180,10 @@ class Study:
             seed=known.seed + 1000 * member,
             lr=sgd_rate or known.lr,
         )
-        config = replace(resolve({"method": {"name": method}}), train=settings)
-        config = replace(config, network=self.config.network, augment=self.config.augment)
+        config = replace(self.config, train=settings)
+        if method != config.method:
+            other = resolve({"method": {"name": method}})
+            config = replace(config, method=method, settings=other.settings)
         model = build_method(config, self.plan)
         unlabeled = [replace(self.volumes[n], label=None, foreground=None) for n in self.unlabeled]
         placed = place_volumes([*labeled, *unlabeled], self.device, free_memory(self.device))
@@ -480,21 +482,14 @@ VARIANTS = (*WITHOUT_FOLDS, "folds", "decision", "supervised", *MAKERS)
 
 def make_study(args: argparse.Namespace, seed: int) -> Study:
     device = choose_device(args.device)
-    config = resolve(
-        {
-            "data": {"path": str(args.data), "plan": args.plan},
-            "split": {"labeled": args.labeled, "test": args.test},
-            "train": {
-                "steps": args.steps,
-                "batch": args.batch,
-                "lr": args.lr,
-                "seed": seed,
-                "device": args.device,
-            },
-            "network": {"width": args.width, "residual": True},
-            "augment": {"affine": 0.5, "mirror": 0.5, "scanner": 0.3, "blur": 1.0},
-        }
-    )
+    train = {"steps": args.steps, "batch": 4, "lr": 0.0025, "seed": seed, "device": args.device}
+    content = {
+        "data": {"path": str(args.data), "plan": args.plan},
+        "split": {"labeled": args.labeled, "test": args.test},
+        "train": train,
+        "network": {"width": 32, "residual": True},
+    }
+    config = resolve(with_overrides(content, args.set))
     plan = prepare_inputs(config, None).plan
     dataset = open_dataset(config)
     pool = sorted(make_split(dataset, replace(config.split, labeled=0)).labeled)
@@ -521,10 +516,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--longer", type=int, default=8000)
     parser.add_argument("--folds", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=0.0025)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--set", nargs="+", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     args = parser.parse_args()
     rows = []
