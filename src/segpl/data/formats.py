@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import logging
 import math
 import re
 import threading
@@ -37,6 +38,7 @@ Role = Literal["image", "label"]
 NPY_HEADERS = threading.Lock()
 DATA_FILE = re.compile(rb"[\r\n][ \t]*data ?file\s*:([^\r\n]*)", re.IGNORECASE)
 CHUNK = 2**20  # bytes or values processed at a time
+SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 NIFTI = (".nii.gz", ".nii")
 PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
@@ -58,7 +60,7 @@ class OpenFile:
 def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
     """Image class and header of a NIfTI file, and whether it is compressed.
 
-    With `check`, nibabel corrects the header: a voxel size of 0 becomes 1 mm.
+    With `check`, nibabel corrects the header silently: a voxel size of 0 becomes 1 mm.
     """
     import nibabel
 
@@ -69,7 +71,10 @@ def nifti_header(path: Path, *, check: bool = True) -> tuple[Any, Any, bool]:
         head = gzip.GzipFile(fileobj=file).read(540) if is_compressed else file.read(540)
     is_version_2 = 540 in (int.from_bytes(head[:4], "little"), int.from_bytes(head[:4], "big"))
     kind = nibabel.Nifti2Image if is_version_2 else nibabel.Nifti1Image
-    return kind, kind.header_class.from_fileobj(io.BytesIO(head), check=check), is_compressed
+    header = kind.header_class.from_fileobj(io.BytesIO(head), check=False)
+    if check:
+        header.check_fix(SILENT)
+    return kind, header, is_compressed
 
 
 def lacks_spacing(path: Path) -> bool:
