@@ -151,6 +151,32 @@ def test_part_decides_what_a_case_is_for(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("training", "test"),
+    [("Training Set", "Testing Set"), ("train_data", "test_data"), ("ctTrain", "ctTest")],
+)
+def test_folders_that_contain_the_name_of_a_part_are_parts(tmp_path, training, test):
+    touch(tmp_path, *each("{p}/p{n}/mri.nrrd", "{p}/p{n}/gt.nrrd", p=(training, test)))
+    dataset = read_dataset(tmp_path, accept=True)
+    assert dataset.layout == "{part}/{case}/mri.nrrd -> {part}/{case}/gt.nrrd"
+    assert (len(dataset.labeled), len(dataset.test)) == (3, 3)
+
+
+@pytest.mark.parametrize("names", [("Training_1", "Test_2"), ("ses-test", "ses-retest")])
+def test_folders_of_cases_or_sessions_are_no_parts(tmp_path, names):
+    touch(tmp_path, *each("{p}/{p}_T1.nrrd", "{p}/{p}_seg.nrrd", of=1, p=names))
+    assert len(read_dataset(tmp_path, accept=True).labeled) == 2
+
+
+def test_part_in_a_part_is_a_folder(tmp_path):
+    parts = ("train/labeled", "train/unlabeled", "test/labeled")
+    touch(tmp_path, *each("{p}/c{n}/x.nrrd", "{p}/c{n}/gt.nrrd", p=parts))
+    dataset = read_dataset(tmp_path, accept=True)
+    assert dataset.layout.startswith("{part}/{folder}/{case}/x.nrrd -> ")
+    found = [len(cases) for cases in (dataset.labeled, dataset.unlabeled, dataset.test)]
+    assert found == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
     ("image", "label"),
     [("x{n}_0000.npy", "x{n}.npy"), ("c{n}_T1.npy", "c{n}.npy"), ("ct/{n}.npy", "organs/{n}.npy")],
 )

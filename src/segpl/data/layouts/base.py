@@ -24,6 +24,7 @@ TRAINING_FOLDERS = (
     *("val", "valid", "validate", "validation"),
 )
 PARTS = (*TRAINING_FOLDERS, *TEST_FOLDERS, *UNLABELED_FOLDERS)
+LETTERS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # Training and Set in TrainingSet
 WORD = (
     r"(?:images?|imgs?|volumes?|labels?|lbls?|masks?|seg(?:mentation)?s?|manual|gt|training|test)"
 )
@@ -99,6 +100,12 @@ def subfolder(root: Path, names: Sequence[str]) -> Path | None:
         folders = sorted(entry.name for entry in named if entry.is_dir())
     found = {name.lower(): root / name for name in folders}
     return next((found[name] for name in names if name in found), None)
+
+
+def part_of(folder: str) -> str:
+    """The word that says what the cases in a folder are for, as 'test' in Test_Data; or ''."""
+    words = [word.lower() for word in LETTERS.findall(folder)]
+    return next((word for word in words if word in PARTS), "")
 
 
 def bare_stem(stem: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.fingerprint import count_numbers
 from segpl.data.inspect import are_classes
-from segpl.data.layouts.base import PARTS, reject_orphans, same_name_error
+from segpl.data.layouts.base import LETTERS, PARTS, part_of, reject_orphans, same_name_error
 from segpl.data.layouts.content import FoundFile, list_content
 from segpl.data.layouts.patterns import FilePattern, Patterns
 from segpl.data.readers import read_label
@@ -27,13 +27,13 @@ LABEL_WORD = re.compile(
     r"|contours?|rois?",
     re.IGNORECASE,
 )
-LETTERS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # labels and Tr in labelsTr
 MODALITY = re.compile(r"[_\-. ]?(?:T1|T2|PD|FLAIR|ADC|DWI|SWI|CT|MR|PET)[a-z]*", re.IGNORECASE)
 SUBJECT = re.compile(r"(?:sub|patient|participant|case)\w*[-_ ]?\w*|[ps]?\d+", re.IGNORECASE)
 SEPARATOR = re.compile(r"[_\-. ]")
 START = re.compile(r"(?<=[_\-. ])|(?<=[A-Za-z])(?=\d)")  # of an ending, as in img0001
 DIGITS = re.compile(r"\d+")
 NOT_IN_PATTERNS = re.compile(r"[{}]| -> | \+ ")
+PART, FOLDER = "{part}", "{}"  # placeholders; the second is named later
 MOST_KINDS = 20  # kinds of names of which files are opened
 
 CaseKey = tuple[tuple[str, ...], str]  # folders that differ between cases, part of the file name
@@ -107,13 +107,13 @@ def _label_tests(root: Path, files: Sequence[FoundFile]) -> Iterator[Callable[[F
 def _fits(root: Path, labels: list[FoundFile], images: list[FoundFile]) -> list[Patterns]:
     if any("anat" in image.folders for image in images):  # BIDS: without func, dwi, ...
         images = [image for image in images if "anat" in image.folders]
-    folders = _case_folders(labels, images)
+    folders = _placeholders(labels, images)
     groups: dict[tuple[str, ...], list[FoundFile]] = defaultdict(list)
     for label in labels:
-        groups[_kind(label, folders)].append(label)
+        groups[_kind(label.folders, folders)].append(label)
     found: list[Patterns] = []
     for kind, group in groups.items():
-        beside = [image for image in images if _kind(image, folders) == kind]
+        beside = [image for image in images if _kind(image.folders, folders) == kind]
         searches = (
             _Search(root, group, beside or images, folders, cut) for cut in (_starts, _ends)
         )
@@ -124,9 +124,9 @@ def _fits(root: Path, labels: list[FoundFile], images: list[FoundFile]) -> list[
     return found
 
 
-def _case_folders(labels: Sequence[FoundFile], images: Sequence[FoundFile]) -> set[str]:
-    """Names of folders that differ between cases, such as patient01."""
-    found: set[str] = set()
+def _placeholders(labels: Sequence[FoundFile], images: Sequence[FoundFile]) -> dict[str, str]:
+    """The placeholders of folders that differ between cases, such as train and patient01."""
+    found: dict[str, str] = {}
     for depth in {len(image.folders) for image in images}:
         alike = [image.folders for image in images if len(image.folders) == depth]
         for level in range(depth):
@@ -136,16 +136,21 @@ def _case_folders(labels: Sequence[FoundFile], images: Sequence[FoundFile]) -> s
                 len(label.folders) == depth and has_label_word(label.folders[level])
                 for label in labels
             )
+            # Train_Set and Test_Set, but not Training_001 and Training_002
+            is_part = all(part_of(name) and not name[-1].isdigit() for name in names)
             if len(names) > 1 and not is_role:
-                found |= names
-    return found
+                found |= dict.fromkeys(names, PART if is_part else FOLDER)
+    folders = {name for file in (*labels, *images) for name in file.folders}
+    return found | {name: PART for name in folders if name.lower() in PARTS}
 
 
-def _kind(file: FoundFile, case_folders: Collection[str]) -> tuple[str, ...]:
-    """The folders of a file, with placeholders for those that differ between cases."""
-    return tuple(
-        "{}" if name in case_folders else "{part}" if name.lower() in PARTS else name
-        for name in file.folders
+def _kind(folders: Sequence[str], placeholders: Mapping[str, str]) -> tuple[str, ...]:
+    """The folders, with placeholders for those that differ between cases."""
+    kind = [placeholders.get(name, name) for name in folders]
+    first = kind.index(PART) if PART in kind else 0
+    return (
+        *kind[: first + 1],
+        *(FOLDER if place == PART else place for place in kind[first + 1 :]),
     )
 
 
@@ -168,7 +173,7 @@ class _Search:
     root: Path
     labels: Sequence[FoundFile]
     images: Sequence[FoundFile]
-    case_folders: Collection[str]
+    placeholders: Mapping[str, str]
     cut: Cut
 
     def result(self) -> tuple[int, int, list[Patterns]]:
@@ -185,9 +190,11 @@ class _Search:
         return (len(cases) if found else 0), -channels, found
 
     def own_folders(self, file: FoundFile) -> tuple[str, ...]:
-        return tuple(
-            name for name in file.folders if name in self.case_folders or name.lower() in PARTS
-        )
+        return tuple(name for name in file.folders if name in self.placeholders)
+
+    def case_folders(self, folders: Sequence[str]) -> list[str]:
+        kind = _kind(folders, self.placeholders)
+        return [name for name, place in zip(folders, kind, strict=True) if place == FOLDER]
 
     def label_groups(self) -> dict[str, dict[CaseKey, FoundFile]]:
         """Rest of the name -> key -> label. The key is the longest one that an image has too."""
@@ -196,7 +203,7 @@ class _Search:
         orphans: list[FoundFile] = []
         for label in self.labels:
             own = self.own_folders(label)
-            has_folder = any(name in self.case_folders for name in own)
+            has_folder = bool(self.case_folders(own))
             for key, rest in self.cut(label.stem):
                 if (key or has_folder) and (own, key) in keys:
                     if twin := groups[rest].get((own, key)):
@@ -230,7 +237,7 @@ class _Search:
         else:
             keys = frozenset(group)
             channels = self.channels(keys)
-        kind = _kind(next(iter(group.values())), self.case_folders)
+        kind = _kind(next(iter(group.values())).folders, self.placeholders)
         label = self.pattern(kind, rest, {file.suffix for file in group.values()}, keys)
         rivals = [
             pattern
@@ -258,7 +265,7 @@ class _Search:
         """Patterns of images that exist for every key, each with one of its files."""
         found: dict[Place, dict[CaseKey, list[FoundFile]]] = {}
         for image in self.images:
-            own, kind = self.own_folders(image), _kind(image, self.case_folders)
+            own, kind = self.own_folders(image), _kind(image.folders, self.placeholders)
             for key, rest in self.cut(image.stem):
                 if (own, key) in keys:
                     found.setdefault((kind, rest), defaultdict(list))[own, key].append(image)
@@ -280,7 +287,7 @@ class _Search:
         complete = {place: files for place, files in sorted(found.items()) if len(files) == keys}
         counts: Counter[Place] = Counter()
         for image in self.images:
-            kind = _kind(image, self.case_folders)
+            kind = _kind(image.folders, self.placeholders)
             places = ((kind, rest) for _, rest in reversed(self.cut(image.stem)))
             counts[next((place for place in places if place in complete), (kind, ""))] += 1
         most = max((counts[place] for place in complete), default=0)
@@ -289,7 +296,7 @@ class _Search:
     def pattern(
         self, kind: Sequence[str], rest: str, suffixes: Collection[str], keys: Collection[CaseKey]
     ) -> FilePattern:
-        folders = [[name for name in own if name in self.case_folders] for own, _ in keys]
+        folders = [self.case_folders(own) for own, _ in keys]
         # {case}/{case}_T1 and {case}/T1 instead of {folder}/{case}
         is_folder = all(key in ("", *own[-1:]) for own, (_, key) in zip(folders, keys, strict=True))
         has_key = any(key for _, key in keys)
@@ -302,7 +309,7 @@ class _Search:
             else f"{{folder{level - is_subject or ''}}}"
             for level in range(len(folders[0]))
         )
-        places = [next(names) if name == "{}" else name for name in kind]
+        places = [next(names) if name == FOLDER else name for name in kind]
         parts = ["{case}" if has_key else "", rest]
         stem = "".join(parts if self.cut is _starts else reversed(parts))
         suffix = next(iter(suffixes)) if len(suffixes) == 1 else ""

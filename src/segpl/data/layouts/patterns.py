@@ -10,7 +10,13 @@ from pathlib import Path
 from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset
-from segpl.data.layouts.base import TEST_FOLDERS, UNLABELED_FOLDERS, merge_parts, reject_orphans
+from segpl.data.layouts.base import (
+    TEST_FOLDERS,
+    UNLABELED_FOLDERS,
+    merge_parts,
+    part_of,
+    reject_orphans,
+)
 from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError
@@ -85,15 +91,16 @@ class Patterns:
                         f"'{missing[0].text}'. Add it, or remove the case."
                     )
                 continue  # not a complete case; `check` lists its files as unused
-            part = values.get("part", "").lower()
+            part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
+            is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
             case = Case(
                 _case_name(values),
                 tuple(group[pattern] for pattern in self.images),
-                labels.get(key) if part not in UNLABELED_FOLDERS else None,
-                part in TEST_FOLDERS,
+                None if is_unlabeled else labels.get(key),
+                part_of(part) in TEST_FOLDERS,
                 values.get("subject", ""),
             )
-            parts.setdefault(part, []).append(case)
+            parts.setdefault(part.lower(), []).append(case)
         return Dataset(root, self.text, merge_parts(list(parts.items())), self._channels())
 
     @property
