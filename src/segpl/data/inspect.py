@@ -299,6 +299,16 @@ def _foreground_problems(
                 fatal=False,
             )
     training = [voxels[case.name] for case in dataset.labeled if case.name in voxels]
+    for name, number in classes.items() if dataset.classes is None else []:
+        shares = [counts.get(number, 0) / sum(counts.values()) for counts in training]
+        if number and shares and median(shares) > 0.5:
+            yield Problem(
+                "",
+                f"class '{name}' ({number}) usually covers more than half of the image",
+                "If it is the background, renumber the labels: 0 is the background. If the labels "
+                "show the field of view, choose other ones. Otherwise name it in labels.json.",
+                fatal=False,
+            )
     present = {number for counts in training for number in counts}
     for name, number in classes.items():
         if training and number not in present | {0}:

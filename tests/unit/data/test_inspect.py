@@ -16,6 +16,7 @@ from segpl.data.layouts import read_dataset
 
 SHAPE = (8, 9, 10)
 NAMED = {"background": 0, "tumor": 1}
+WHITE = {"background": 0, "foreground": 255}
 
 
 def save(path: Path, array: np.ndarray, spacing: float = 1.0) -> Path:
@@ -218,6 +219,16 @@ class TestClasses:
     def test_class_in_no_label_is_a_warning(self, folder):
         found = problems(folder.inspect(classes=NAMED | {"cyst": 2}), "", fatal=False)
         assert "class 'cyst' (2) occurs in no label (1 read)" in found
+
+    @pytest.mark.parametrize(
+        ("filled", "classes", "is_said"), [(5, None, True), (4, None, False), (5, WHITE, False)]
+    )
+    def test_class_that_covers_most_of_the_image_is_a_warning(
+        self, empty, filled, classes, is_said
+    ):
+        empty.add("a", label=mask(*[255] * filled))
+        found = problems(empty.inspect(classes=classes), "", fatal=False)
+        assert ("'foreground' (255) usually covers more than half" in found) == is_said
 
     def test_no_foreground_in_any_label_is_an_error(self, empty):
         empty.add("a", label=mask())

@@ -151,6 +151,10 @@ class TestFolders:
                 r"several kinds of files.*labels/.*masks/",
             ),
             (
+                ("images/a.png", "manual1/a.png", "mask/a_mask.png"),
+                r"several kinds of files.*manual1/.*mask/",
+            ),
+            (
                 ("images/a.png", "labels/a.png", "labels/zebra.png"),
                 r"zebra\.png has no image of the same name",
             ),
@@ -162,6 +166,10 @@ class TestFolders:
         touch(tmp_path, *files)
         with pytest.raises(InputError, match=f"(?s){words}"):
             read_dataset(tmp_path)
+
+    def test_folder_beside_labels_may_contain_other_labels(self, tmp_path):
+        touch(tmp_path, "images/a.png", "labels/a.png", "labels_old/a.png")
+        assert read_dataset(tmp_path).labeled[0].label == tmp_path / "labels/a.png"
 
     def test_labels_in_subfolders_are_rejected_if_a_case_has_no_other_label(self, tmp_path):
         root = touch(tmp_path, "images/a.png", "images/b.png", "labels/b.png", "labels/old/b.png")
@@ -436,6 +444,7 @@ class TestNnUnet:
             ({"a": 1, "b": 1}, "have the same number"),
             ({"a": "one"}, r"'a' is 'one'\. Give each class a name and its own integer"),
             ({"a": 1.5}, r"'a' is 1\.5"),
+            ({"cup": 0, "Background": 255}, "'background' is 255, but 0 is the background"),
             ({"": 1}, r"'' is 1\. Give each class a name"),
             ({"0": "background", "1": " "}, r"'1' is ' '\. Give each class a name"),
             (["a", "b"], "got 'array' in 'labels'"),

@@ -197,6 +197,18 @@ def test_values_decide_if_names_do_not(tmp_path, image, label):
     assert read_dataset(tmp_path, accept=True).layout == " -> ".join(pattern)
 
 
+def test_second_label_of_a_case_is_no_image(tmp_path):
+    touch(tmp_path, "a (1).png", "a (1)_mask.png", "a (1)_mask_1.png", "a (2).png", "b_mask_1.png")
+    dataset = read_dataset(tmp_path, "{case}.png -> {case}_mask.png")
+    assert [case.name for case in dataset.unlabeled] == ["a (2)", "b_mask_1"]
+
+
+def test_names_that_start_with_that_of_a_label_are_images(tmp_path):
+    touch(tmp_path, "p1_0000.png", "p1.png", "p1_2_0000.png")
+    dataset = read_dataset(tmp_path, "{case}_0000.png -> {case}.png")
+    assert [case.name for case in dataset.unlabeled] == ["p1_2"]
+
+
 def test_label_without_an_image_is_named(tmp_path):
     touch(tmp_path, *each("c{n}_T1.nii.gz"), *each("c{n}_seg.nii.gz", of=4))
     with pytest.raises(InputError, match=r"c3_seg\.nii\.gz has no image"):

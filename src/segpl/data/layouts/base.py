@@ -25,6 +25,11 @@ TRAINING_FOLDERS = (
 )
 PARTS = (*TRAINING_FOLDERS, *TEST_FOLDERS, *UNLABELED_FOLDERS)
 LETTERS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # Training and Set in TrainingSet
+LABEL_WORD = re.compile(
+    r"labels?|lbls?|masks?|d?segs?|segm|segmentations?|manual|gts?|(?:ground)?truth|annotations?"
+    r"|contours?|rois?",
+    re.IGNORECASE,
+)
 WORD = (
     r"(?:images?|imgs?|volumes?|labels?|lbls?|masks?|seg(?:mentation)?s?|manual|gt|training|test)"
 )
@@ -106,6 +111,10 @@ def part_of(folder: str) -> str:
     """The word that says what the cases in a folder are for, as 'test' in Test_Data; or ''."""
     words = [word.lower() for word in LETTERS.findall(folder)]
     return next((word for word in words if word in PARTS), "")
+
+
+def has_label_word(name: str) -> bool:
+    return any(LABEL_WORD.fullmatch(word) for word in LETTERS.findall(name))
 
 
 def bare_stem(stem: str) -> str:
@@ -239,6 +248,10 @@ def class_numbers(
     if len(set(numbers.values())) < len(numbers):
         raise _bad_labels(source, f"two classes of {numbers} have the same number")
     ignore = numbers.pop("ignore", None)
+    if number := next((numbers[name] for name in numbers if name.lower() == "background"), 0):
+        raise InputError(
+            f"{source}: 'background' is {number}, but 0 is the background. Renumber the labels."
+        )
     if 0 not in numbers.values():
         numbers["background"] = 0
     return dict(sorted(numbers.items(), key=lambda item: (item[1] != 0, item[1]))), ignore

@@ -11,6 +11,7 @@ from segpl.data.layouts.base import (
     TRAINING_FOLDERS,
     UNLABELED_FOLDERS,
     Layout,
+    has_label_word,
     image_files,
     merge_parts,
     pair_files,
@@ -84,10 +85,12 @@ def _find_parts(root: Path) -> list[_Part]:
 def _reject_rivals(part: _Part) -> None:
     """Refuse two folders of labels for the same images."""
     folder, labels = part.images.parent, part.labels
-    others = [name for name in LABEL_FOLDERS if labels and name != labels.name.lower()]
-    other = subfolder(folder, others)
-    if labels and other and image_files(other):
-        raise InputError(
-            f"{folder} has two folders that could contain its labels: {labels.name} and "
-            f"{other.name}. Rename the one that does not."
-        )
+    # masks may also show the field of view, next to folders such as manual1
+    is_mask = labels is not None and labels.name.lower() in ("mask", "masks")
+    for other in sorted(folder.iterdir()) if labels else []:
+        is_rival = has_label_word(other.name) if is_mask else other.name.lower() in LABEL_FOLDERS
+        if labels and is_rival and other != labels and image_files(other):
+            raise InputError(
+                f"{folder} has two folders that could contain its labels: {labels.name} and "
+                f"{other.name}. Rename the one that does not."
+            )

@@ -16,20 +16,20 @@ from pathlib import Path
 
 from segpl.data.fingerprint import count_numbers
 from segpl.data.inspect import are_classes
-from segpl.data.layouts.base import LETTERS, PARTS, part_of, reject_orphans, same_name_error
+from segpl.data.layouts.base import (
+    PARTS,
+    has_label_word,
+    part_of,
+    reject_orphans,
+    same_name_error,
+)
 from segpl.data.layouts.content import FoundFile, list_content
-from segpl.data.layouts.patterns import FilePattern, Patterns
+from segpl.data.layouts.patterns import SEPARATOR, FilePattern, Patterns
 from segpl.data.readers import read_label
 from segpl.errors import UserError
 
-LABEL_WORD = re.compile(
-    r"labels?|lbls?|masks?|d?segs?|segm|segmentations?|manual|gts?|(?:ground)?truth|annotations?"
-    r"|contours?|rois?",
-    re.IGNORECASE,
-)
 MODALITY = re.compile(r"[_\-. ]?(?:T1|T2|PD|FLAIR|ADC|DWI|SWI|CT|MR|PET)[a-z]*", re.IGNORECASE)
 SUBJECT = re.compile(r"(?:sub|patient|participant|case)\w*[-_ ]?\w*|[ps]?\d+", re.IGNORECASE)
-SEPARATOR = re.compile(r"[_\-. ]")
 START = re.compile(r"(?<=[_\-. ])|(?<=[A-Za-z])(?=\d)")  # of an ending, as in img0001
 DIGITS = re.compile(r"\d+")
 NOT_IN_PATTERNS = re.compile(r"[{}]| -> | \+ ")
@@ -39,10 +39,6 @@ MOST_KINDS = 20  # kinds of names of which files are opened
 CaseKey = tuple[tuple[str, ...], str]  # folders that differ between cases, part of the file name
 Place = tuple[tuple[str, ...], str]  # kind of folder, rest of the file name
 Cut = Callable[[str], list[tuple[str, str]]]
-
-
-def has_label_word(name: str) -> bool:
-    return any(LABEL_WORD.fullmatch(word) for word in LETTERS.findall(name))
 
 
 def looks_like_label(path: Path) -> bool:

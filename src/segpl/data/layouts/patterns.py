@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
@@ -26,6 +26,7 @@ MOST_FIELDS = 4
 # {name}, or {name?}/ for a folder that some cases do not have
 FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\}|(\?\}/))")
 IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
+SEPARATOR = re.compile(r"[_\-. ]")
 Values = tuple[tuple[str, str], ...]  # of the placeholders
 
 
@@ -81,6 +82,7 @@ class Patterns:
                 group[pattern] = path
         orphans = [path for key, path in labels.items() if not images[key]]
         reject_orphans(orphans, [path for group in images.values() for path in group.values()])
+        stems = {path.parent / stem_of(path) for path in labels.values()}
         parts: dict[str, list[Case]] = {}
         for key, group in images.items():
             values = dict(key)
@@ -91,6 +93,8 @@ class Patterns:
                         f"'{missing[0].text}'. Add it, or remove the case."
                     )
                 continue  # not a complete case; `check` lists its files as unused
+            if key not in labels and any(self._continues_label(p, stems) for p in group.values()):
+                continue  # a second label
             part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
             is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
             case = Case(
@@ -122,6 +126,12 @@ class Patterns:
             tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.images),
             FilePattern(self.label.text.rpartition("/")[2]),
         )
+
+    def _continues_label(self, path: Path, stems: Collection[Path]) -> bool:
+        """Whether a file such as a_mask_1 is named after a label such as a_mask."""
+        ends = [match.start() for match in SEPARATOR.finditer(stem_of(path))]
+        is_longer = all(len(self.label.literal) > len(one.literal) for one in self.images)
+        return is_longer and any(path.parent / stem_of(path)[:end] in stems for end in ends)
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
