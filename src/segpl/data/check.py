@@ -28,6 +28,10 @@ MOST_UNUSED = 5  # ignored files that are named
 NO_LABEL = Problem(
     "", "no training case has a label", "Add labels for a few cases: training needs at least one."
 )
+DICOM_LABELS = (
+    "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in a "
+    "folder of --set data.labels=FOLDER."
+)
 
 
 def has_errors(inspection: Inspection) -> bool:
@@ -103,8 +107,11 @@ def planning_problems(inspection: Inspection) -> list[Problem]:
 
 
 def _problems(inspection: Inspection) -> list[Problem]:
-    missing = [] if inspection.dataset.labeled else [NO_LABEL]
-    return [*missing, *inspection.problems]
+    if inspection.dataset.labeled:
+        return list(inspection.problems)
+    is_dicom = inspection.dataset.layout == "dicom"
+    no_label = replace(NO_LABEL, remedy=DICOM_LABELS) if is_dicom else NO_LABEL
+    return [no_label, *inspection.problems]
 
 
 def _number_table(*columns: str) -> Table:

@@ -337,7 +337,7 @@ def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterat
     expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
     for item in prints:
         if (found := len(item.channels)) != needed:
-            series = " If it is a time series, move it out of the dataset."
+            series = " If it is a time series, move it out, or leave it out with --layout."
             yield Problem(
                 item.case,
                 f"the image has {count_noun(found, 'channel')} of shape {item.shape}, but "

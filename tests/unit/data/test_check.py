@@ -116,6 +116,11 @@ class TestPage:
         assert has_errors(found)
         assert "no training case has a label" in text(found)
 
+    def test_missing_labels_of_dicom_series_come_with_the_kinds_of_labels(self):
+        series = inspection(labeled=0)
+        series = replace(series, dataset=replace(series.dataset, layout="dicom"))
+        assert "DICOM-SEG or RTSTRUCT files, or volumes" in text(series)
+
     def test_warning_does_not_prevent_training(self):
         found = inspection(Problem("u0", "the label is odd", "Look at it.", fatal=False))
         assert not has_errors(found)

@@ -294,7 +294,7 @@ class TestFiles:
         assert found.case == "two"
         assert found.fatal
         assert "has 2 channels of shape (8, 9, 10), but other cases have 1" in found.what
-        assert "If it is a time series, move it out of the dataset" in found.remedy
+        assert "If it is a time series, move it out, or leave it out with --layout" in found.remedy
         found = problems(folder.inspect(channels=("T1", "T2")), "good", fatal=True)
         assert "the dataset names 2 (T1, T2)" in found
 

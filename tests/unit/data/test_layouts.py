@@ -53,6 +53,25 @@ class TestDetection:
         touch(tmp_path, "inner/images/a.png", "inner/labels/a.png")
         assert f"Did you mean {tmp_path / 'inner'}?" in rejection(tmp_path)
 
+    def test_folder_two_levels_above_is_rejected_with_the_dataset(self, tmp_path):
+        touch(tmp_path, "a/b/p1/T1.png", "a/b/p1/seg.png", "a/b/p2/T1.png", "README.md")
+        assert rejection(tmp_path).endswith(f"Did you mean {tmp_path / 'a/b'}?")
+
+    def test_folder_of_labels_is_no_suggestion(self, tmp_path):
+        message = rejection(touch(tmp_path, "labels/a.nii.gz", "p1/1.dcm"))
+        assert "Did you mean" not in message
+        assert "move them out and train with --set data.labels=FOLDER" in message
+
+    def test_types_of_files_that_are_not_read_are_named(self, tmp_path):
+        message = rejection(touch(tmp_path, "a/x.h5", "b/x.h5", "b/.x.h6", "train.list"))
+        assert "Files of these types are not read: .h5 (2), .list (1)." in message
+
+    def test_long_list_of_possible_labels_is_cut(self, tmp_path):
+        touch(tmp_path, *(f"p{n}/segs/{x}.png" for n in "12" for x in "abcdefghij"))
+        message = rejection(touch(tmp_path, "p1/ct.png", "p2/ct.png"))
+        assert '/h.png"\n  ... and 2 more lines like these' in message
+        assert "/i.png" not in message
+
     def test_folder_of_the_images_is_rejected_with_the_dataset_above(self, tmp_path):
         touch(tmp_path, "images/a.png", "labels/a.png")
         assert f"Did you mean {tmp_path}?" in rejection(tmp_path / "images")

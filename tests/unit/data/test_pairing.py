@@ -51,6 +51,16 @@ LAYOUTS_BY_NAME = {
         "{case}/{case}_flair.nii.gz + {case}/{case}_t2.nii.gz -> {case}/{case}_seg.nii.gz",
         ["p1"],
     ),
+    "images named after their folder": (
+        [*each("p{n}/p{n}.nii.gz"), "p1/GT.nii.gz"],
+        "{case}/{case}.nii.gz -> {case}/GT.nii.gz",
+        ["p1"],
+    ),
+    "labels named after their folder": (
+        [*each("p{n}/image.nii.gz", "p{n}/p{n}_seg.nii.gz")],
+        "{case}/image.nii.gz -> {case}/{case}_seg.nii.gz",
+        ["p0", "p1", "p2"],
+    ),
     "folder per channel": (
         [*each("{m}/c{n}.nii.gz", m=("T1", "T2")), "labels/c1.nii.gz"],
         "T1/{case}.nii.gz + T2/{case}.nii.gz -> labels/{case}.nii.gz",
@@ -132,6 +142,19 @@ def test_line_in_the_dataset_replaces_confirmation(tmp_path):
 def test_proposal_names_ignored_files(tmp_path):
     touch(tmp_path, *each("c{n}_T1.nii.gz"), "c1_seg.nii.gz", "c1_old.nii.gz", "atlas.nii.gz")
     with pytest.raises(InputError, match=r"ignored +atlas\.nii\.gz, c1_old\.nii\.gz"):
+        read_dataset(tmp_path)
+
+
+def test_a_misnamed_label_is_ignored(tmp_path):
+    touch(tmp_path, *each("p{n}/p{n}_T1.nii", of=11), *each("p{n}/p{n}_seg.nii", of=10))
+    dataset = read_dataset(touch(tmp_path, "p10/W39_Segm.nii"), accept=True)
+    assert dataset.layout == "{case}/{case}_T1.nii -> {case}/{case}_seg.nii"
+    assert [case.name for case in dataset.unlabeled] == ["p10"]
+
+
+def test_patterns_with_too_many_folders_are_not_proposed(tmp_path):
+    touch(tmp_path, *each("a{n}/b{n}/c{n}/d{n}/x{n}.nii", "a{n}/b{n}/c{n}/d{n}/x{n}_mask.nii"))
+    with pytest.raises(InputError, match=r"has no known layout.* Describe other names with"):
         read_dataset(tmp_path)
 
 

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset, is_patterns
+from segpl.data.dicom.header import files_below
 from segpl.data.layouts.base import (
     Layout,
     channel_names,
@@ -20,10 +23,11 @@ from segpl.data.layouts.base import (
     read_description,
     reject_nested_labels,
 )
-from segpl.data.layouts.content import Content, list_content, unused_files
+from segpl.data.layouts.content import list_content, unused_files
 from segpl.data.layouts.folders import Folders, label_folders
 from segpl.data.layouts.pairing import find_patterns
 from segpl.data.layouts.patterns import parse_patterns
+from segpl.data.readers import suffix_of
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, count_noun, name_some
 from segpl.files import read_toml
@@ -127,10 +131,13 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
         if not found:
             return dataset
     if len(found) > 1:
-        lines = "\n".join(f'  layout = "{patterns.text}"' for patterns in found)
+        lines = "\n".join(f'  layout = "{patterns.text}"' for patterns in found[:SHOWN_FILES])
+        others = len(found) - SHOWN_FILES
+        more = f"\n  ... and {count_noun(others, 'more line')} like these" if others > 0 else ""
         raise InputError(
             f"{root} has several kinds of files that could be labels. Write the correct "
-            f"line to {root / 'segpl.toml'}:\n\n{lines}\n"
+            f"line to {root / 'segpl.toml'}:\n\n{lines}{more}\n\n"
+            "A case has one label. To segment several structures, combine their masks first.\n"
         )
     dataset = found[0].read(root)
     if accept:
@@ -145,25 +152,37 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
 
 
 def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
-    content = list_content(root)
     simplest = (
         "The simplest layout is images/a.nii.gz, images/b.nii.gz and labels/a.nii.gz: a label has "
         "the name of its image, and an image without a label is used as unlabeled."
     )
     if not any(root.iterdir()):
         return InputError(f"{root} is empty. {simplest}")
-    odd = "".join(
-        f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
-    )
-    count = len(content.files)
-    found = f" Found {count_noun(count, 'image')}, but no label of a similar name." if count else ""
     parent = root.resolve().parent
     if root.name.lower().startswith("image") and any(one.matches(parent) for one in layouts):
         return InputError(f"{root} contains only the images. Did you mean {parent}?")
-    needs = "; ".join(f"{layout.needs} ({layout.name})" for layout in layouts)
+    content = list_content(root)
+    levels = zip(*(file.folders for file in content.files), strict=False)
+    shared = list(takewhile(lambda names: len(set(names)) == 1, levels))
+    for depth in range(len(shared), 0, -1):  # the dataset may be a folder below
+        below = root.joinpath(*Path(content.files[0].path).parts[:depth])
+        if any(one.matches(below) for one in layouts) or find_patterns(below):
+            return InputError(f"{root} has no known layout. Did you mean {below}?")
+    odd = "".join(
+        f" {path} is {why}." for path, why in list(content.unusable.items())[:SHOWN_FILES]
+    )
+    count = count_noun(len(content.files), "image")
+    found = f"Found {count}, but no labels that belong to them. " if content.files else ""
+    others = Counter(path.suffix.lower() for path in files_below(root) if not suffix_of(path))
+    if others.pop(".dcm", 0):
+        found += "It also contains DICOM files. If the volumes are their labels, move them out and "
+        found += "train with --set data.labels=FOLDER, which needs files named after the cases. "
+    formats = ", ".join(f"{suffix} ({n})" for suffix, n in others.most_common(3) if suffix)
+    found += f"Files of these types are not read: {formats}. " if formats else ""
     return InputError(
-        f"{root} has no known layout. It contains {_content(root)}.{found}{odd} "
-        f"{_suggestion(content)}{simplest} Other layouts need: {needs}."
+        f"{root} has no known layout. It contains {_content(root)}.{odd} {found}"
+        f"{simplest} Describe other names with --layout, for example --layout "
+        "'{case}/scan.nii.gz -> {case}/liver.nii.gz'. `segpl list layouts` shows other layouts."
     )
 
 
@@ -191,13 +210,6 @@ def describe_patterns(dataset: Dataset) -> str:
 def _file_names(dataset: Dataset, case: Case) -> str:
     files = [*case.images, *([case.label] if case.label else [])]
     return ", ".join(str(path.relative_to(dataset.root)) for path in files)
-
-
-def _suggestion(content: Content) -> str:
-    folders = {file.folders[:1] for file in content.files}
-    if len(folders) != 1 or folders == {()}:
-        return ""
-    return f"Did you mean {content.root / folders.pop()[0]}? "
 
 
 def _content(root: Path) -> str:

@@ -24,7 +24,7 @@ from segpl.data.layouts.base import (
     same_name_error,
 )
 from segpl.data.layouts.content import FoundFile, list_content
-from segpl.data.layouts.patterns import SEPARATOR, FilePattern, Patterns
+from segpl.data.layouts.patterns import MOST_FIELDS, SEPARATOR, FilePattern, Patterns
 from segpl.data.readers import read_label
 from segpl.errors import UserError
 
@@ -34,6 +34,7 @@ START = re.compile(r"(?<=[_\-. ])|(?<=[A-Za-z])(?=\d)")  # of an ending, as in i
 DIGITS = re.compile(r"\d+")
 NOT_IN_PATTERNS = re.compile(r"[{}]| -> | \+ ")
 PART, FOLDER = "{part}", "{}"  # placeholders; the second is named later
+MOST_LABELS = 0.9  # share of the labels that a pattern must fit
 MOST_KINDS = 20  # kinds of names of which files are opened
 
 CaseKey = tuple[tuple[str, ...], str]  # folders that differ between cases, part of the file name
@@ -57,7 +58,8 @@ def find_patterns(root: Path) -> list[Patterns]:
     for is_label in _label_tests(root, files):
         labels = [file for file in files if is_label(file)]
         images = [file for file in files if not is_label(file)]
-        if labels and images and (found := _fits(root, labels, images)):
+        found = _fits(root, labels, images) if labels and images else []
+        if found and all(len({*one.label.fields}) <= MOST_FIELDS for one in found):
             return _with_optional_folder(root, found, len(labels))
     return []
 
@@ -179,7 +181,8 @@ class _Search:
         found = [
             patterns
             for rest, group in groups.items()
-            if group.keys() == cases
+            # a label or two may be misnamed
+            if len(group) >= MOST_LABELS * len(cases)
             for patterns in self.patterns(rest, group)
         ]
         channels = max((len(patterns.images) for patterns in found), default=0)
@@ -192,15 +195,23 @@ class _Search:
         kind = _kind(folders, self.placeholders)
         return [name for name, place in zip(folders, kind, strict=True) if place == FOLDER]
 
+    def cuts(self, file: FoundFile) -> list[tuple[str, str]]:
+        """Beginnings or endings of a name, and the rest: {case}_seg if the folder is the case."""
+        folder = next(reversed(self.case_folders(file.folders)), None)
+        return [
+            (key, rest if key or not folder else rest.replace(folder, "{case}"))
+            for key, rest in self.cut(file.stem)
+        ]
+
     def label_groups(self) -> dict[str, dict[CaseKey, FoundFile]]:
         """Rest of the name -> key -> label. The key is the longest one that an image has too."""
-        keys = {(self.own_folders(i), key) for i in self.images for key, _ in self.cut(i.stem)}
+        keys = {(self.own_folders(i), key) for i in self.images for key, _ in self.cuts(i)}
         groups: dict[str, dict[CaseKey, FoundFile]] = defaultdict(dict)
         orphans: list[FoundFile] = []
         for label in self.labels:
             own = self.own_folders(label)
             has_folder = bool(self.case_folders(own))
-            for key, rest in self.cut(label.stem):
+            for key, rest in self.cuts(label):
                 if (key or has_folder) and (own, key) in keys:
                     if twin := groups[rest].get((own, key)):
                         raise same_name_error(self.root / twin.path, self.root / label.path)
@@ -216,7 +227,7 @@ class _Search:
             # a name like the others, but without an image of its own
             if rest != usual
             and case not in groups[usual]
-            and usual in [end for _, end in self.cut(label.stem)]
+            and usual in [end for _, end in self.cuts(label)]
         ]
         if len(orphans) < len(groups.get(usual, ())):
             reject_orphans(
@@ -262,7 +273,7 @@ class _Search:
         found: dict[Place, dict[CaseKey, list[FoundFile]]] = {}
         for image in self.images:
             own, kind = self.own_folders(image), _kind(image.folders, self.placeholders)
-            for key, rest in self.cut(image.stem):
+            for key, rest in self.cuts(image):
                 if (own, key) in keys:
                     found.setdefault((kind, rest), defaultdict(list))[own, key].append(image)
                     break
@@ -284,7 +295,7 @@ class _Search:
         counts: Counter[Place] = Counter()
         for image in self.images:
             kind = _kind(image.folders, self.placeholders)
-            places = ((kind, rest) for _, rest in reversed(self.cut(image.stem)))
+            places = ((kind, rest) for _, rest in reversed(self.cuts(image)))
             counts[next((place for place in places if place in complete), (kind, ""))] += 1
         most = max((counts[place] for place in complete), default=0)
         return {place: files for place, files in complete.items() if 2 * counts[place] >= most}
