@@ -38,7 +38,7 @@ from segpl.data.readers import (
 )
 from segpl.errors import UserError
 
-PICTURES = (".png", ".jpg", ".tif")
+PICTURES = (".png", ".jpg", ".tif", ".bmp", ".gif")
 MOST_SECONDS = 5  # of the processor, not of the clock: others may use the machine
 MOST_MEMORY = 2**30  # bytes
 VOLUME = (np.arange(6 * 5 * 4) % 7).reshape(6, 5, 4)
@@ -137,6 +137,8 @@ SAMPLES: dict[str, Callable[[str], bytes]] = {
     ".png": _picture,
     ".jpg": _picture,
     ".tif": _picture,
+    ".bmp": _picture,
+    ".gif": _picture,
     ".npy": _array,
     ".npz": _array,
     ".dcm": _slice,

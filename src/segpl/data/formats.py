@@ -41,7 +41,8 @@ CHUNK = 2**20  # bytes or values processed at a time
 SILENT = logging.Logger("nifti", logging.CRITICAL + 1)  # nibabel's messages name no file
 FAX = ("group", "tiff_ccitt")  # compress blank pages without a limit
 NIFTI = (".nii.gz", ".nii")
-PICTURE_FORMATS = ("PNG", "JPEG", "TIFF")  # Pillow has more, of which some start other programs
+PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif")
+PICTURE_FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF")  # others may start other programs
 LOSSY = ("jpeg", "mpo", "tiff_jpeg")  # by content: a JPEG may be named .png
 
 
@@ -292,6 +293,8 @@ def open_picture(path: Path, role: Role) -> OpenFile:
 
     def label() -> NDArray[Any]:
         with _opened_picture(path) as picture:
+            if is_gray and codec == "GIF":
+                return np.asarray(picture.convert("L"))  # a GIF stores gray as a palette
             if is_gray or palette is not None:
                 return _first_band(np.asarray(picture))  # for a palette: indices, not colors
             colors = np.asarray(picture.convert("RGB"))
@@ -387,7 +390,7 @@ def _npy_values(file: IO[bytes]) -> NDArray[Any]:
 
 OPENERS: dict[str, Callable[[Path, Role], OpenFile]] = {
     **dict.fromkeys(NIFTI, open_nifti),
-    **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff"), open_picture),
+    **dict.fromkeys(PICTURES, open_picture),
     ".npy": open_npy,
     ".npz": open_npz,
     ".nrrd": open_nrrd,

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.data.formats import NIFTI, itk_geometry, nifti_header
+from segpl.data.formats import NIFTI, PICTURES, itk_geometry, nifti_header
 from segpl.data.readers import Grid, is_series, suffix_of
 from segpl.data.stored import write_npy
 from segpl.errors import StorageError
 from segpl.files import write_atomically
 
-PICTURES = (".png", ".jpg", ".jpeg", ".tif", ".tiff")
 ITK = {".nrrd": ".nrrd", ".mha": ".mha", ".mhd": ".mha"}  # .mhd: two files, so not atomic
 
 FileArray = NDArray[Any]

@@ -159,6 +159,14 @@ def test_16_bit_pictures_keep_their_values(tmp_path):
         np.testing.assert_array_equal(read_label(path).array, values)
 
 
+@pytest.mark.parametrize("suffix", [".bmp", ".gif"])
+@pytest.mark.parametrize("numbers", [[[0, 255], [255, 255]], [[255, 255], [255, 255]], [[9, 0]]])
+def test_bmp_and_gif_keep_their_grays(tmp_path, suffix, numbers):
+    path = picture(tmp_path / f"a{suffix}", np.array(numbers, np.uint8))
+    np.testing.assert_array_equal(read_image([path], dims=2).array[0], numbers)
+    np.testing.assert_array_equal(read_label(path).array, numbers)
+
+
 def test_palette_picture_gives_colors_as_image_and_indices_as_label(tmp_path):
     colored = PIL.Image.fromarray(np.array([[0, 1], [2, 1]], np.uint8), mode="P")
     colored.putpalette([0, 0, 0, 250, 10, 10, 10, 10, 250])
@@ -240,11 +248,12 @@ def damaged(folder: Path, name: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.nii.gz", "a.nii", "a.png", "a.jpg", "a.tif", "a.npy", "a.npz", "a.mha"]
+    "name",
+    ["a.nii.gz", "a.nii", "a.png", "a.jpg", "a.tif", "a.bmp", "a.gif", "a.npy", "a.npz", "a.mha"],
 )
 def test_truncated_file_is_rejected_by_name(tmp_path, name):
     path = damaged(tmp_path, name)
-    dims = 2 if name.endswith((".png", ".jpg", ".tif")) else 3
+    dims = 2 if name.endswith((".png", ".jpg", ".tif", ".bmp", ".gif")) else 3
     with pytest.raises(InputError, match=rf"{name} is corrupt or truncated"):
         read_image([path], dims)
 
