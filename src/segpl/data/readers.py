@@ -138,7 +138,8 @@ def read_label(path: Path, dims: int | None = None) -> Label:
         if channels != 1:
             raise UnusableFileError(
                 f"{path} has {channels} channels {opened.shape}, but a label needs a single one",
-                "Store class numbers in one channel. If each channel is a class, take the argmax.",
+                "Store class numbers in one channel. If each channel is a class, take the argmax. "
+                "If they are time points, save each labeled one as a case.",
             )
         return Label(_integers(path, opened.values().reshape(grid.shape)), grid)
 

@@ -66,6 +66,9 @@ class TestDetection:
         message = rejection(touch(tmp_path, "a/x.h5", "b/x.h5", "b/.x.h6", "train.list"))
         assert "Files of these types are not read: .h5 (2), .list (1)." in message
 
+    def test_parts_of_files_that_are_read_are_not_named(self, tmp_path):
+        assert "not read" not in rejection(touch(tmp_path, "a/x.mhd", "a/x.raw", "b/y.mhd"))
+
     def test_long_list_of_possible_labels_is_cut(self, tmp_path):
         touch(tmp_path, *(f"p{n}/segs/{x}.png" for n in "12" for x in "abcdefghij"))
         message = rejection(touch(tmp_path, "p1/ct.png", "p2/ct.png"))
@@ -185,6 +188,12 @@ class TestFolders:
         touch(tmp_path, *files)
         with pytest.raises(InputError, match=f"(?s){words}"):
             read_dataset(tmp_path)
+
+    def test_label_without_an_image_comes_with_the_option_for_other_names(self, tmp_path):
+        touch(tmp_path, "imagesTr/a__CT.nii.gz", "imagesTr/a__PT.nii.gz", "labelsTr/a.nii.gz")
+        assert rejection(tmp_path).endswith("or describe the names with --layout.")
+        layout = "imagesTr/{case}__CT.nii.gz + imagesTr/{case}__PT.nii.gz -> labelsTr/{case}.nii.gz"
+        assert len(read_dataset(tmp_path, layout).labeled) == 1
 
     def test_folder_beside_labels_may_contain_other_labels(self, tmp_path):
         touch(tmp_path, "images/a.png", "labels/a.png", "labels_old/a.png")

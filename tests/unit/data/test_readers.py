@@ -189,6 +189,12 @@ def test_colored_mask_is_rejected(tmp_path):
         read_label(picture(tmp_path / "a.png", values))
 
 
+def test_label_of_several_time_points_comes_with_a_remedy(tmp_path):
+    path = nifti(tmp_path / "a.nii", np.zeros((4, 5, 6, 2), np.float32))
+    with pytest.raises(InputError, match=r"time points, save each labeled one as a case"):
+        read_label(path)
+
+
 def test_tiff_of_several_pages_is_rejected_by_name(tmp_path):
     pages = [PIL.Image.new("L", (4, 4)) for _ in range(3)]
     pages[0].save(tmp_path / "stack.tif", save_all=True, append_images=pages[1:])

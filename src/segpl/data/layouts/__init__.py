@@ -137,7 +137,8 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
         raise InputError(
             f"{root} has several kinds of files that could be labels. Write the correct "
             f"line to {root / 'segpl.toml'}:\n\n{lines}{more}\n\n"
-            "A case has one label. To segment several structures, combine their masks first.\n"
+            "A case has one label. If these are masks of several structures, combine them to "
+            "train on all.\n"
         )
     dataset = found[0].read(root)
     if accept:
@@ -174,11 +175,12 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
     count = count_noun(len(content.files), "image")
     found = f"Found {count}, but no labels that belong to them. " if content.files else ""
     others = Counter(path.suffix.lower() for path in files_below(root) if not suffix_of(path))
-    if others.pop(".dcm", 0):
+    if content.files and ".dcm" in others:
         found += "It also contains DICOM files. If the volumes are their labels, move them out and "
         found += "train with --set data.labels=FOLDER, which needs files named after the cases. "
     formats = ", ".join(f"{suffix} ({n})" for suffix, n in others.most_common(3) if suffix)
-    found += f"Files of these types are not read: {formats}. " if formats else ""
+    if formats and not content.files:
+        found = f"Files of these types are not read: {formats}. "
     return InputError(
         f"{root} has no known layout. It contains {_content(root)}.{odd} {found}"
         f"{simplest} Describe other names with --layout, for example --layout "

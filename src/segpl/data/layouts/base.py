@@ -168,7 +168,8 @@ def reject_orphans(orphans: Sequence[Path], images: Sequence[Path]) -> None:
     example = f", for example {images[0].name}" if images else ""
     raise InputError(
         f"label {orphans[0]} has no image of the same name{more}. Found "
-        f"{count_noun(len(images), 'image')}{example}. Add the image, or remove the label."
+        f"{count_noun(len(images), 'image')}{example}. Add the image, remove the label, or "
+        "describe the names with --layout."
     )
 
 
