@@ -152,6 +152,11 @@ def test_a_misnamed_label_is_ignored(tmp_path):
     assert [case.name for case in dataset.unlabeled] == ["p10"]
 
 
+def test_labels_of_most_cases_are_no_rivals_of_those_of_all_cases(tmp_path):
+    touch(tmp_path, *each("c{n}_T1.nii", "c{n}_seg.nii", of=11), *each("c{n}_seg_2.nii", of=10))
+    assert read_dataset(tmp_path, accept=True).layout == "{case}_T1.nii -> {case}_seg.nii"
+
+
 def test_patterns_with_too_many_folders_are_not_proposed(tmp_path):
     touch(tmp_path, *each("a{n}/b{n}/c{n}/d{n}/x{n}.nii", "a{n}/b{n}/c{n}/d{n}/x{n}_mask.nii"))
     with pytest.raises(InputError, match=r"has no known layout.* Describe other names with"):

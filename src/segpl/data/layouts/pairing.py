@@ -178,11 +178,12 @@ class _Search:
         """The number of labeled cases, minus that of the channels, and the patterns found."""
         groups = self.label_groups()
         cases = {key for group in groups.values() for key in group}
+        largest = max(map(len, groups.values()), default=0)
         found = [
             patterns
             for rest, group in groups.items()
             # a label or two may be misnamed
-            if len(group) >= MOST_LABELS * len(cases)
+            if len(group) == largest >= MOST_LABELS * len(cases)
             for patterns in self.patterns(rest, group)
         ]
         channels = max((len(patterns.images) for patterns in found), default=0)

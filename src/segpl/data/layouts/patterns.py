@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
@@ -82,7 +82,8 @@ class Patterns:
                 group[pattern] = path
         orphans = [path for key, path in labels.items() if not images[key]]
         reject_orphans(orphans, [path for group in images.values() for path in group.values()])
-        stems = {path.parent / stem_of(path) for path in labels.values()}
+        is_longer = all(len(self.label.literal) > len(one.literal) for one in self.images)
+        stems = {path.parent / stem_of(path) for path in labels.values() if is_longer}
         parts: dict[str, list[Case]] = {}
         for key, group in images.items():
             values = dict(key)
@@ -93,8 +94,12 @@ class Patterns:
                         f"'{missing[0].text}'. Add it, or remove the case."
                     )
                 continue  # not a complete case; `check` lists its files as unused
-            if key not in labels and any(self._continues_label(p, stems) for p in group.values()):
-                continue  # a second label
+            files = [(path.parent, stem_of(path)) for path in group.values()]
+            starts = {
+                p / stem[: end.start()] for p, stem in files for end in SEPARATOR.finditer(stem)
+            }
+            if key not in labels and starts & stems:
+                continue  # a second label, such as a_mask_1 next to a_mask
             part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
             is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
             case = Case(
@@ -126,12 +131,6 @@ class Patterns:
             tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.images),
             FilePattern(self.label.text.rpartition("/")[2]),
         )
-
-    def _continues_label(self, path: Path, stems: Collection[Path]) -> bool:
-        """Whether a file such as a_mask_1 is named after a label such as a_mask."""
-        ends = [match.start() for match in SEPARATOR.finditer(stem_of(path))]
-        is_longer = all(len(self.label.literal) > len(one.literal) for one in self.images)
-        return is_longer and any(path.parent / stem_of(path)[:end] in stems for end in ends)
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
