@@ -20,7 +20,7 @@ from segpl.experiments.scoring import fill_all, predict_missing
 from segpl.files import read_toml
 from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
 from segpl.report.collection import without_scores
-from segpl.report.page.report import require_outputs, write_report
+from segpl.report.page.report import check_files, write_report
 from segpl.run import Run, load_run
 from segpl.settings import with_overrides
 
@@ -209,16 +209,11 @@ def report(
     """
     paths = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
     page, files = Path(out), Path(assets) if assets else None
-    require_outputs(page, files)
+    table = Path(stress) if stress else None
+    check_files(page, files, table)
     if fill:
         fill_all(paths, device=device, quiet=quiet)
     else:
         predict_missing(without_scores(paths), device=device, quiet=quiet)
-    write_report(
-        paths,
-        page,
-        stress=Path(stress) if stress else None,
-        assets=files,
-        quiet=quiet,
-    )
+    write_report(paths, page, stress=table, assets=files, quiet=quiet)
     return page

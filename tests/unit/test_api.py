@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -19,7 +20,7 @@ from segpl.data.arrays import image_in_memory
 from segpl.data.generated import write_generated_dataset
 from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, vessel_phantom
-from segpl.errors import InputError, Spelling
+from segpl.errors import InputError, Spelling, UserError
 from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.engines.base import EngineKeywords, EngineOptions
 from segpl.predict.inference import Inference, predict_image
@@ -70,7 +71,19 @@ def test_report_is_a_function_and_a_package(tmp_path, monkeypatch):
     assert segpl.report.tables.Table
 
 
-def test_assets_that_cannot_be_written_are_rejected_before_runs_are_read(tmp_path, capsys):
+@pytest.fixture
+def no_predictions(monkeypatch):
+    """The test fails if `segpl report` starts to predict."""
+    from segpl import api
+    from segpl.experiments import scoring
+
+    for module in (api, scoring):
+        for name in ("fill_all", "predict_missing"):
+            monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("predicts"))
+
+
+@pytest.mark.usefixtures("no_predictions")
+def test_assets_that_cannot_be_written_are_rejected_before_runs_are_predicted(tmp_path, capsys):
     (tmp_path / "file").touch()
     page, assets = tmp_path / "report.html", tmp_path / "file" / "new"
     words = r"file is not a folder, so nothing can be written to .*file/new\. Choose another"
@@ -79,6 +92,23 @@ def test_assets_that_cannot_be_written_are_rejected_before_runs_are_read(tmp_pat
     command = ["report", "nowhere", "--fill", "--out", str(page), "--assets", str(assets)]
     assert main(command) == 1
     assert "Choose another --assets." in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_predictions")
+def test_unusable_stress_tables_are_rejected_before_runs_are_predicted(tmp_path, capsys):
+    page, table = tmp_path / "report.html", tmp_path / "stress.csv"
+    table.write_text("run,dice\n")
+    for path, words in (
+        (tmp_path, f"{tmp_path} is not a file. Pass the stress.csv"),
+        (tmp_path / "none.csv", "none.csv is not a file. Pass the stress.csv"),
+        (table, "'run,dice'. Delete the file, and write it again with `segpl stress`"),
+    ):
+        for fill in (True, False):
+            with pytest.raises(UserError, match=re.escape(words)):
+                segpl.report("nowhere", out=page, stress=path, fill=fill)
+            options = ["--stress", str(path), *["--fill"] * fill]
+            assert main(["report", "nowhere", "--out", str(page), *options]) == 1
+            assert words in capsys.readouterr().err
 
 
 def test_check_prints_the_dataset_and_returns_its_problems(data, capsys):

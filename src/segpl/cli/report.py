@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
     from segpl.errors import InputError
     from segpl.report.collection import without_scores
-    from segpl.report.page.report import require_outputs, write_report
+    from segpl.report.page.report import check_files, write_report
     from segpl.report.sections.answer import answers
 
     if args.out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {args.out} must end with .html.")
-    require_outputs(args.out, args.assets)
+    check_files(args.out, args.assets, args.stress)
     failed: list[Path] = []
     if args.fill:
         from segpl.experiments.scoring import fill_all

@@ -33,8 +33,9 @@ class StressRow:
 def read_stress(path: Path) -> list[StressRow]:
     """Rows of a `stress.csv`."""
     if not path.is_file():
-        raise MissingFileError(f"{path} does not exist. Write it with `segpl stress`.")
-    return read_table(path, StressRow, STRESS_COLUMNS, "Choose another --out, or delete the file.")
+        raise MissingFileError(f"{path} is not a file. Pass the stress.csv of `segpl stress`.")
+    remedy = "Delete the file, and write it again with `segpl stress`."
+    return read_table(path, StressRow, STRESS_COLUMNS, remedy)
 
 
 def write_stress(path: Path, rows: Iterable[StressRow]) -> None:

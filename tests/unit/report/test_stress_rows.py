@@ -51,7 +51,7 @@ def test_rows_survive_a_round_trip_exactly(tmp_path):
 
 
 def test_missing_table_names_the_command_that_writes_it(tmp_path):
-    with pytest.raises(MissingFileError, match="Write it with `segpl stress`"):
+    with pytest.raises(MissingFileError, match=r"Pass the stress\.csv of `segpl stress`"):
         read_stress(tmp_path / "stress.csv")
 
 

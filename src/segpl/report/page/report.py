@@ -58,8 +58,7 @@ def write_report(
     default they are derived from the settings. `stress` is a table of `segpl stress`, `assets` the
     folder for all tables and figures as files.
     """
-    require_outputs(out, assets)
-    rows = read_stress(stress) if stress else None
+    rows = check_files(out, assets, stress)
     with bar("reading runs", len(runs), quiet=quiet) as advance:
         found = collect_runs(runs, labels=labels, advance=advance)
     with bar("calibration", len(found.runs), quiet=quiet) as advance:
@@ -81,11 +80,12 @@ def write_report(
     return found
 
 
-def require_outputs(out: Path, assets: Path | None) -> None:
-    """Raise before anything slow if the page or its assets cannot be written."""
+def check_files(out: Path, assets: Path | None, stress: Path | None) -> list[StressRow] | None:
+    """Rows of `stress`. Raises before anything slow, also if nothing can be written."""
     require_own_page(out)
     if assets:
         require_assets_folder(assets)
+    return read_stress(stress) if stress else None
 
 
 def sections_of(
