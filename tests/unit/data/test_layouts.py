@@ -396,6 +396,26 @@ class TestDecathlon:
         assert "dataset.json lists the same image twice, as" in message
         assert f"imagesTr/a.nii.gz and {root / again}. Keep one entry" in message
 
+    @pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
+    def test_listed_names_may_have_the_other_unicode_form(self, root, forms):
+        on_disk, listed = (normalize(form, "ü/{0}/{0}_ö.nii.gz").format for form in forms)
+        touch(root, *map(on_disk, ("imagesTr", "labelsTr", "imagesTs")))
+        entry = {key: f"./{listed(f'{key}sTr')}" for key in ("image", "label")}
+        describe(root, training=[entry], test=[listed("imagesTs").replace("/", "\\")])
+        dataset = read_dataset(root)
+        assert dataset.cases[0].images == (root / on_disk("imagesTr"),)
+        assert dataset.cases[0].label == root / on_disk("labelsTr")
+        assert dataset.cases[1].images == (root / on_disk("imagesTs"),)
+        message = rejection(describe(root, training=[entry, entry]))
+        assert "lists the same image twice" in message
+
+    def test_files_that_differ_only_in_their_unicode_form_stay_different(self, root):
+        pair = [normalize(form, "imagesTr/ü.nii.gz") for form in ("NFD", "NFC")]
+        touch(root, *pair)
+        message = rejection(describe(root, training=[{"image": name} for name in pair]))
+        assert "lists the same image" not in message
+        assert all(str(root / name) in message for name in pair)
+
     def test_entry_without_an_image_is_rejected(self, root):
         describe(root, training=[{"label": "labelsTr/a.nii.gz"}])
         with pytest.raises(InputError, match=r"missing required field 'image' in 'training\[0\]'"):
@@ -465,6 +485,10 @@ class TestNnUnet:
     def test_surplus_file_is_rejected(self, root, extra, words):
         with pytest.raises(InputError, match=words):
             read_dataset(touch(root, extra))
+
+    def test_two_labels_of_one_image_are_rejected(self, tmp_path):
+        touch(tmp_path, "imagesTr/a_0000.nrrd", "labelsTr/a.nrrd", "labelsTr/a.nii.gz")
+        assert "two labels have the same name" in rejection(tmp_path)
 
     @pytest.mark.parametrize(
         ("labels", "words"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from unicodedata import normalize
 
 from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import (
@@ -18,6 +19,7 @@ from segpl.data.layouts.base import (
     pair_files,
     read_description,
 )
+from segpl.data.layouts.content import list_content
 from segpl.data.limits import is_inside
 from segpl.data.readers import stem_of
 from segpl.errors import InputError, MissingFileError, count_noun
@@ -71,7 +73,7 @@ class Decathlon(Layout):
 
 def _listed_cases(root: Path, entries: Sequence[ListedCase | str], key: str) -> list[Case]:
     listed = [ListedCase(entry) if isinstance(entry, str) else entry for entry in entries]
-    cases = [_listed_case(root, entry, key) for entry in listed]
+    cases = _spelled_as_on_disk(root, [_listed_case(root, entry, key) for entry in listed])
     missing = [
         (case, what, path)
         for case in cases
@@ -93,11 +95,12 @@ def _reject_repeated(source: Path, listed: Sequence[Case]) -> None:
     """Refuse an image listed twice, also by a link: it could be in training and test."""
     seen: dict[Path, Path] = {}
     for image in [case.images[0] for case in listed]:
-        if (first := seen.setdefault(image.resolve(), image)) is not image:
+        if first := seen.get(image.resolve()):
             raise InputError(
                 f"{source} lists the same image twice, as {first} and {image}. Keep one entry, "
                 "under 'training' or under 'test'."
             )
+        seen[image.resolve()] = image
 
 
 def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
@@ -112,6 +115,23 @@ def _listed_case(root: Path, listed: ListedCase, key: str) -> Case:
                 "dataset. Move or link the file into the dataset, and list it by that path."
             )
     return Case(stem_of(image), (image,), label, is_test=key == "test" and label is not None)
+
+
+def _spelled_as_on_disk(root: Path, cases: list[Case]) -> list[Case]:
+    """The cases, with files whose names the list has in composed or decomposed Unicode."""
+    if all(str(path).isascii() for case in cases for path in (*case.images, case.label)):
+        return cases  # listing the dataset takes longer
+    files = {root / file.path for file in list_content(root).files}
+    spelled = {normalize("NFC", str(file)): file for file in files}
+    spelled |= {str(file): file for file in files}  # both may exist
+
+    def find(path: Path) -> Path:
+        return spelled.get(str(path)) or spelled.get(normalize("NFC", str(path)), path)
+
+    return [
+        replace(case, images=(find(case.images[0]),), label=case.label and find(case.label))
+        for case in cases
+    ]
 
 
 def _with_test_label(case: Case, labels: Mapping[str, Path]) -> Case:

@@ -12,6 +12,7 @@ from segpl.data.layouts.base import (
     channel_names,
     class_numbers,
     image_files,
+    labels_by_stem,
     read_description,
     reject_orphans,
 )
@@ -65,7 +66,7 @@ class NnUnet(Layout):
         cases: list[Case] = []
         for part in ("Tr", "Ts"):
             images = _group_channels(files(f"images{part}"))
-            labels = {stem_of(path): path for path in files(f"labels{part}")}
+            labels = labels_by_stem(files(f"labels{part}"))
             reject_orphans(
                 [path for name, path in labels.items() if name not in images],
                 [path for group in images.values() for path in group.values()],
