@@ -20,7 +20,7 @@ from segpl.data.arrays import image_in_memory
 from segpl.data.generated import write_generated_dataset
 from segpl.data.manifest import read_manifest
 from segpl.data.phantom import PhantomSettings, vessel_phantom
-from segpl.errors import InputError, Spelling, UserError
+from segpl.errors import InputError, Spelling, StorageError, UserError
 from segpl.evaluate.scores import Score, write_scores
 from segpl.experiments.engines.base import EngineKeywords, EngineOptions
 from segpl.predict.inference import Inference, predict_image
@@ -92,6 +92,9 @@ def test_assets_that_cannot_be_written_are_rejected_before_runs_are_predicted(tm
     command = ["report", "nowhere", "--fill", "--out", str(page), "--assets", str(assets)]
     assert main(command) == 1
     assert "Choose another --assets." in capsys.readouterr().err
+    (tmp_path / "assets" / "scores.csv").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"scores\.csv"):
+        segpl.report("nowhere", out=page, assets=tmp_path / "assets", fill=True)
 
 
 @pytest.mark.usefixtures("no_predictions")

@@ -295,8 +295,12 @@ class TestFiles:
         assert found.fatal
         assert "has 2 channels of shape (8, 9, 10), but other cases have 1" in found.what
         assert "If it is a time series, move it out, or leave it out with --layout" in found.remedy
-        found = problems(folder.inspect(channels=("T1", "T2")), "good", fatal=True)
-        assert "the dataset names 2 (T1, T2)" in found
+        inspection = folder.inspect(channels=("T1", "T2"))
+        assert "the dataset names 2 (T1, T2)" in problems(inspection, "good", fatal=True)
+        folder.add("three", scan(0, *SHAPE, 3))
+        inspection = folder.inspect(channels=("T1", "T2"))
+        assert "the dataset names 2" in problems(inspection, "three", fatal=True)
+        assert not any("time series" in problem.remedy for problem in inspection.problems)
 
     def test_time_points_in_place_of_channels_are_a_warning(self, empty):
         for name in "ab":

@@ -7,6 +7,7 @@ from unicodedata import normalize
 
 import pytest
 
+from segpl.data.case import Case
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.base import channel_names, default_subject, image_files
 from segpl.errors import InputError, MissingFileError, UnknownNameError
@@ -209,6 +210,20 @@ class TestFolders:
             assert "Move them to" in rejection(root, layout="folders")
             path.unlink()
 
+    def test_earlier_labels_in_subfolders_are_ignored_if_the_case_has_a_label(self, tmp_path):
+        """Of all cases whose names differ only in a word such as image, one has the label."""
+        root = touch(tmp_path, "images/a.png", "images/a_image.png", "labels/a.png")
+        touch(root, "labels/old/z.png", "mine/a.png", "mine/old/a_image.png")
+        assert names(read_dataset(root).labeled) == ["a"]
+        touch(root, "mine/a_image.png")
+        assert names(read_dataset(root, labels=root / "mine").labeled) == ["a", "a_image"]
+
+    def test_patterns_say_which_files_are_labels(self, tmp_path):
+        root = touch(tmp_path, "images/a.png", "images/b.png", "labels/a.png", "labels/old/b.png")
+        assert names(read_dataset(root, "images/{case}.png -> labels/{case}.png").unlabeled) == [
+            "b"
+        ]
+
     def test_labels_in_subfolders_of_another_folder_are_rejected(self, tmp_path):
         root = touch(tmp_path, "images/a.png", "images/b.png", "labels/a.png", "mine/b.png")
         assert names(read_dataset(root, labels=root / "mine").labeled) == ["a", "b"]
@@ -304,6 +319,13 @@ def test_composed_and_decomposed_names_of_other_folders_are_paired(tmp_path):
     assert names(read_dataset(other, labels=other / "mine").labeled) == ["ü"]
 
 
+def test_case_names_are_composed_wherever_they_come_from(tmp_path):
+    """Names of DICOM series are those of folders, and subjects are parts of names."""
+    case = Case(normalize("NFD", "ü"), (tmp_path,), subject=normalize("NFD", "ö"))
+    assert (case.name, case.subject) == ("ü", "ö")
+    assert Case(normalize("NFD", "ü"), (tmp_path,)).subject == "ü"
+
+
 def test_patterns_fit_folders_in_composed_and_decomposed_unicode(tmp_path):
     scan, layout = "Köpfe/a_T1.png", "Köpfe/{case}_T1.png -> {case}_seg.png"
     touch(tmp_path, normalize("NFD", scan), "a_seg.png")
@@ -395,6 +417,13 @@ class TestDecathlon:
         message = rejection(describe(root, **lists))
         assert "dataset.json lists the same image twice, as" in message
         assert f"imagesTr/a.nii.gz and {root / again}. Keep one entry" in message
+
+    def test_labels_of_test_images_do_not_replace_other_labels(self, root):
+        touch(root, "labelsTs/b.nii.gz", "labelsTs/c.nii.gz", "other/c.nii.gz")
+        entry = {"image": "imagesTs/c.nii.gz", "label": "other/c.nii.gz"}
+        dataset = read_dataset(describe(root, training=["imagesTr/a.nii.gz"], test=[entry]))
+        assert names(dataset.unlabeled) == ["a", "b"]
+        assert dataset.case("c").label == root / "other/c.nii.gz"
 
     @pytest.mark.parametrize("forms", [("NFD", "NFC"), ("NFC", "NFD")])
     def test_listed_names_may_have_the_other_unicode_form(self, root, forms):

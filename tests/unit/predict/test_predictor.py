@@ -463,6 +463,8 @@ def test_channels_of_one_name_are_an_error_that_says_how_to_combine_them(tmp_pat
             find(*inputs, plan=TWO_CHANNELS, layout=layout)
         with pytest.raises(InputError, match=r"into different folders\.$"):
             find(*inputs)
+        with pytest.raises(InputError, match=r"into different folders\.$"):
+            find(*inputs, layout="images/{case}.nii.gz -> seg/{case}.nii.gz")
     assert find(tmp_path, plan=TWO_CHANNELS, layout=layout) == {"a": ["a.nii.gz", "a.nii.gz"]}
 
 
