@@ -109,6 +109,8 @@ def test_unknown_option_is_rejected(segpl):
         (("predict", "a", "--out", "b", "--PROBABILITIES"), "Did you mean --probabilities?"),
         (("plan", "data", "--out", "a", "--qqq"), "no option --qqq. See --help"),
         (("train", "data", "--otu", "a"), "no option --otu. Did you mean --out?"),
+        (("train", "data", "--lab", "2", "--out", "a"), "no option --lab. Did you mean --labeled?"),
+        (("compare", "data", "--time", "1h", "--on", "slurm", "--out", "a"), "no option --time."),
         (("train", "data", "more", "--out", "a"), "unexpected arguments: more."),
     ],
 )

@@ -93,16 +93,13 @@ def import_torch() -> None:
         gc.enable()
 
 
-def is_known(option: str, known: Sequence[str]) -> bool:
-    """Whether an option is one of `known`, or the beginning of one."""
-    return any(one.startswith(option.partition("=")[0]) for one in known)
-
-
 def unknown_arguments(unknown: Sequence[str], known: Sequence[str]) -> str:
     option = next((word for word in unknown if word.startswith("-")), "")
     if not option:
         return f"unexpected arguments: {shlex.join(unknown)}. See --help."
-    close = difflib.get_close_matches(option.partition("=")[0].lower(), known, n=1)
+    name = option.partition("=")[0].lower()
+    close = [one for one in known if one.startswith(name)]
+    close = close or difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {close[0]}?" if close else "See --help for the options."
     return f"no option {option}. {hint}"
 
@@ -116,9 +113,9 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     module.add_arguments(parser)
     known = [option for action in parser._actions for option in action.option_strings]
     try:
-        # first: a misspelled --out is not a missing one
+        # first: a misspelled --out is not a missing one, and --time of `train` not --time-limit
         options = [word for word in arguments if word.startswith("--")]
-        unknown = [word for word in options if not is_known(word, known)]
+        unknown = [word for word in options if word.partition("=")[0] not in (*known, "--")]
         if not unknown:
             # allows options between positional arguments
             args, unknown = parser.parse_known_intermixed_args(arguments)
