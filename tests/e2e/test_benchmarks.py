@@ -119,10 +119,12 @@ def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["rounds.py", *arguments])
     runpy.run_path(str(ROUNDS), run_name="__main__")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.count("  ")]
-    names = {line[:32].strip() for line in rows}
+    scores = {line[:32].strip(): line[32:] for line in rows}
     made = {"supervised", "hard", "soft", "selected", "weighted", "agreed"}
     others = {"largest", "soft-teacher", "decision, upper bound", "decision"}
-    assert {"default", "3 steps", "mean of the folds", *made, *others} <= names
+    assert {"default", "3 steps", "mean of the folds", *made, *others} <= scores.keys()
+    # the plan keeps the grid of these files
+    assert scores["default, grid of the files"] == scores["default, mirrored views"]
 
 
 def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxels():
