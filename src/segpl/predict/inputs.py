@@ -10,10 +10,10 @@ from pathlib import Path
 
 from segpl.data.case import Case, Dataset, is_patterns
 from segpl.data.layouts import SHOWN_FILES, read_dataset, read_like, stated_layout
-from segpl.data.layouts.base import image_files
+from segpl.data.layouts.base import has_label_word, image_files
 from segpl.data.layouts.content import list_content
 from segpl.data.layouts.nnunet import CHANNEL
-from segpl.data.layouts.pairing import find_patterns, has_label_word, looks_like_label
+from segpl.data.layouts.pairing import find_patterns, looks_like_label
 from segpl.data.layouts.patterns import parse_patterns
 from segpl.data.plan import Plan
 from segpl.data.readers import SUFFIXES, is_series, stem_of, suffix_of
