@@ -118,6 +118,7 @@ def test_filled_runs_have_every_metric_probabilities_and_uncertainty(filled):
     assert "<svg" in section(filled.page, "calibration")
     assert "ECE: expected calibration error" in section(filled.page, "calibration")
     assert 'value="uncertainty"' in section(filled.page, "cases")
+    assert " --fill" in section(filled.page, "repeat")
     assert "Dice" in (filled.assets / "scores.csv").read_text().splitlines()[0]
     assert r"\begin{tabular}" in (filled.assets / "scores.tex").read_text()
     assert (filled.assets / "reliability.png").read_bytes().startswith(b"\x89PNG")

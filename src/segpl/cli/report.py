@@ -67,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
         predict_missing(missing, device=args.device)
     given = {"stress": args.stress, "assets": args.assets}
-    command = next_command("report", {"runs": args.runs, "out": args.out, **given})
+    known = {"runs": args.runs, "out": args.out, "fill": args.fill, **given}
+    command = next_command("report", known)
     found = write_report(args.runs, args.out, command=command, **given)
     console = plain_console()
     for each in answers(found):

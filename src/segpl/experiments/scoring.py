@@ -83,8 +83,16 @@ def predict_for_report(record: RunRecord, *, device: str, quiet: bool) -> None:
 
 
 def fill(path: Path, *, device: str = "auto", quiet: bool = False) -> None:
-    """Predict the test cases with probabilities and samples, and score them by every metric."""
+    """Predict the test cases with probabilities and samples, and score them by every metric.
+
+    Without test cases, do what a report does without `--fill`.
+    """
     run = load_run(path, device=device, quiet=quiet)
+    if not run.split.test:
+        if not quiet:
+            say(f"{path} has no test cases to score.", style="yellow")
+        predict_for_report(read_run(path), device=device, quiet=quiet)
+        return
     predictions = path / "predictions"
     predict_again(run, predictions, probabilities=True)
     # the note about components was printed for the predictions

@@ -106,6 +106,18 @@ def test_an_unreadable_image_keeps_its_mask(fill, tmp_path):
     assert (tmp_path / "predictions" / "b.npy").exists()
 
 
+def test_a_run_without_test_cases_is_treated_as_without_fill(tmp_path, monkeypatch):
+    run = Run(tmp_path)
+    run.split = SimpleNamespace(test=())
+    shown = []
+    monkeypatch.setattr(scoring, "load_run", lambda *_, **__: run)
+    monkeypatch.setattr(scoring, "read_run", lambda path: path)
+    monkeypatch.setattr(scoring, "predict_for_report", lambda record, **_: shown.append(record))
+    assert scoring.fill_all([tmp_path], quiet=True) == []
+    assert shown == [tmp_path]
+    assert run.predicted == 0
+
+
 def test_runs_that_could_not_be_filled_are_returned(fill, tmp_path, monkeypatch):
     monkeypatch.setattr(scoring, "load_run", lambda *_, **__: Run(tmp_path, fail_at=2))
     assert scoring.fill_all([tmp_path], quiet=True) == [tmp_path]

@@ -115,6 +115,13 @@ class TestAnswer:
         assert found.headline.startswith("segpl is best: Dice 0.6")
         assert "supervised scores 0.050 Dice lower than segpl" in found.sentences[0]
 
+    @pytest.mark.parametrize(("seeds", "shift"), [(1, 0.05), (2, 0.05), (1, 0.0)])
+    def test_a_significant_difference_of_single_runs_comes_with_a_caution(self, seeds, shift):
+        runs = [make_record("supervised", seed, BASE) for seed in range(seeds)]
+        runs += [make_record("segpl", seed, BASE + shift) for seed in range(seeds)]
+        headline = answer(collect(*runs)).headline
+        assert ("single training run" in headline) == (seeds == 1 and shift > 0)
+
     def test_mixed_result_names_both_groups(self):
         runs = [
             make_record("segpl", 0, BASE + 0.005),
@@ -473,6 +480,22 @@ class TestPage:
         assert '<section id="calibration">' not in html
         assert 'href="#calibration"' not in html
 
+    def test_legend_of_predictions_without_labels_does_not_mention_ground_truth(self):
+        view = View("stored", 1, 1, 1, 1, 1.0, 0, (0,), "i")
+        mask = ShownMask("segpl", "", ({"prediction": "s"},))
+        run = make_record("segpl", plan=SimpleNamespace(classes={"bg": 0, "vessel": 1}))
+        legends = legends_of(collect(run), Gallery((ShownCase("a", (view,), (mask,)),)))
+        assert [heading for heading, _ in legends] == ["prediction"]
+
+    def test_runs_without_test_cases_miss_no_part_that_needs_them(self):
+        """`segpl report --fill`, the remedy of the others, cannot help."""
+        found = collect(make_record("segpl", problems=("no scores: no case was held out",)))
+        html = Page(found, sections_of(found), Preface(), "").render(Gallery())
+        listed = html.split('<section id="missing">')[1]
+        assert "no case was held out" in listed
+        assert "--fill" not in listed
+        assert "segpl stress" not in listed
+
     def test_every_dataset_has_a_legend_of_its_classes(self):
         runs = [
             make_record(
@@ -480,14 +503,16 @@ class TestPage:
             )
             for name, c in (("a", "vessel"), ("b", "gland"))
         ]
-        assert [(head, list(names)) for head, names in class_legends(collect(*runs))] == [
-            ("ground truth and prediction of a", ["vessel"]),
-            ("ground truth and prediction of b", ["gland"]),
+        assert [
+            (head, list(names)) for head, names in class_legends(collect(*runs), "prediction")
+        ] == [
+            ("prediction of a", ["vessel"]),
+            ("prediction of b", ["gland"]),
         ]
 
     def test_the_legend_has_the_colors_of_the_overlays_for_any_number_of_classes(self):
         classes = {str(number): number for number in range(20)}
         run = make_record("segpl", plan=SimpleNamespace(classes=classes))
-        ((_, legend),) = class_legends(collect(run))
+        ((_, legend),) = class_legends(collect(run), "prediction")
         _, overlay = class_layer(np.arange(20))
         assert list(legend.values()) == [color for color, _ in overlay]

@@ -29,6 +29,7 @@ from segpl.report.sections.volumes import volume_section
 from segpl.report.stress_rows import StressRow, read_stress
 
 MAX_PAGE = 15_000_000  # bytes, so that the page can be sent by mail
+NEED_TEST_CASES = ("calibration", "stress", "volumes")  # keys of sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def sections_of(
     advance: Callable[[], object] = lambda: None,
 ) -> list[Section]:
     """Everything but the slices, in the order of the page."""
-    return [
+    sections = [
         score_section(found),
         folds_section(found),
         predictions_section(found),
@@ -105,6 +106,13 @@ def sections_of(
         volume_section(found),
         cost_section(found),
         repeat_section(found),
+    ]
+    if stress or any(run.scores or (run.split and run.split.test) for run in found.runs):
+        return sections
+    # the first section says that there are no test cases; the remedies of these need some
+    return [
+        replace(section, missing=()) if section.key in NEED_TEST_CASES else section
+        for section in sections
     ]
 
 
@@ -182,7 +190,7 @@ def dataset_name(path: str) -> str:
     return "/".join(parts[-2:]) if parts[-1:] in (("data",), ("dataset",)) else Path(path).name
 
 
-def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
+def class_legends(found: RunCollection, heading: str) -> list[tuple[str, dict[str, str]]]:
     """Colors of the classes; datasets may have different classes."""
     known: dict[tuple[str, ...], dict[str, None]] = {}  # classes -> names of datasets
     for run in found.runs:
@@ -190,7 +198,7 @@ def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
             known.setdefault(tuple(run.plan.classes)[1:], {})[dataset_name(run.dataset)] = None
     return [
         (
-            "ground truth and prediction" + (f" of {', '.join(names)}" if len(known) > 1 else ""),
+            heading + (f" of {', '.join(names)}" if len(known) > 1 else ""),
             {name: class_color(index) for index, name in enumerate(classes)},
         )
         for classes, names in known.items()
@@ -199,7 +207,8 @@ def class_legends(found: RunCollection) -> list[tuple[str, dict[str, str]]]:
 
 def legends_of(found: RunCollection, gallery: Gallery) -> list[tuple[str, dict[str, str]]]:
     """Colors of the overlays that some case has."""
-    legends = class_legends(found)
+    shown = [LAYERS[name] for name in ("truth", "prediction") if name in gallery.layers]
+    legends = class_legends(found, " and ".join(shown)) if shown else []
     if "errors" in gallery.layers:
         legends.insert(0, ("errors", ERROR_COLORS))
     if "uncertainty" in gallery.layers:

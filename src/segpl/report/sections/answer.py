@@ -17,6 +17,8 @@ from segpl.report.tables import interval, join_names, mean_of
 
 NO_TEST = "No case was held out for testing, so the accuracy on new scans was not measured."
 
+ONE_SEED = " Each method has a single training run; other seeds may change this result."
+
 # with two methods, a two-sided test does not depend on which of them is called the best
 SELECTION_NOTE = (
     " The test scores also chose which method is called the best, so these p-values are "
@@ -59,7 +61,8 @@ def answer(found: RunCollection) -> Answer:
     )
     unclear = [other for other, each in differences.items() if not each.is_significant]
     return Answer(
-        headline(best, score, unclear, others),
+        headline(best, score, unclear, others)
+        + (ONE_SEED if known[best].seeds == 1 and len(unclear) < len(others) else ""),
         tuple(
             describe(other, best, each, comparisons=len(others))
             for other, each in differences.items()
