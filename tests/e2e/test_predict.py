@@ -112,7 +112,7 @@ def test_inputs_with_the_name_of_a_training_case_are_reported(segpl, made, tmp_p
     images = made / "pictures" / "labeled" / "imgs"
     answer = segpl("predict", made / "flat", images, "--out", tmp_path / "masks")
     assert answer.code == 0
-    assert "trained on labeled cases with the names of 2 of 3 inputs" in answer.err
+    assert "2 of 3 inputs may be labeled training cases (same names)" in answer.err
     seen = {name: entry.seen for name, entry in read_manifest(tmp_path / "masks").files.items()}
     assert sorted(seen.values()) == ["training", "training", "validation"]
 
@@ -152,7 +152,7 @@ def test_masks_of_other_weights_are_not_skipped(segpl, made, masks, tmp_path):
     ):
         answer = segpl("predict", run, "--out", out, *options)
         assert answer.code == 1
-        assert "predictions of another run or of other weights" in answer.err
+        assert "predictions of another run, of other weights or with other options" in answer.err
         assert segpl("predict", run, "--out", out, *options, "--overwrite").code == 0
 
 

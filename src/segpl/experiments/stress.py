@@ -81,9 +81,9 @@ def draw_stress(
 def warn_of_training_cases(tested: StressedRun) -> None:
     if seen := set(tested.run.split.labeled) & {case.name for case in tested.cases}:
         say(
-            f"note: {tested.name} was trained on labeled cases with the names of {len(seen)} of "
-            f"{count_noun(len(tested.cases), 'case')}. Their scores do not measure performance on "
-            "new scans.",
+            f"note: {len(seen)} of {count_noun(len(tested.cases), 'case')} may be labeled training "
+            f"cases of {tested.name} (same names). Their scores do not measure performance on new "
+            "scans.",
             style="yellow",
         )
 

@@ -47,7 +47,7 @@ def how_masks_differ(before: str, now: str) -> str:
         return "with another --largest"
     if before.replace(VIEWS_NOTE, "") == now.replace(VIEWS_NOTE, ""):
         return f"made {'without' if VIEWS_NOTE in before else 'with'} --fast"
-    return f"of another run or of other weights ({before})"
+    return f"of another run, of other weights or with other options ({before})"
 
 
 class OtherWeightsError(InputError):

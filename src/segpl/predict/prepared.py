@@ -50,9 +50,8 @@ class PreparedRun:
         trained_on = list(seen.values()).count("training")
         if trained_on and not quiet:
             say(
-                f"note: the run was trained on labeled cases with the names of {trained_on} of "
-                f"{count_noun(len(jobs), 'input')}. Their scores do not measure performance on new "
-                "scans.",
+                f"note: {trained_on} of {count_noun(len(jobs), 'input')} may be labeled training "
+                "cases (same names). Their scores do not measure performance on new scans.",
                 style="yellow",
             )
         try:

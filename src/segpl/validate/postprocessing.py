@@ -125,7 +125,7 @@ def prediction_note(folder: RunFolder, checkpoint: str) -> str:
     if few:
         notes.append(
             f"Keeping all components of {', '.join(few)}, because fewer than {FEWEST_SUBJECTS} "
-            "labeled subjects show it. If you know the anatomy, use `segpl predict --largest`."
+            "labeled subjects show them. If you know the anatomy, use `segpl predict --largest`."
         )
     return " ".join(notes)
 
