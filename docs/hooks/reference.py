@@ -79,9 +79,11 @@ def settings() -> Iterator[str]:
 
 
 def settings_table(kind: Any, prefix: str) -> Iterator[str]:
+    from segpl.cli.list import as_toml
+
     yield "| setting | default | meaning |\n| --- | --- | --- |"
     for name, default, comment in settings_of(kind, prefix):
-        yield f"| `{name}` | `{default!r}` | {cell(comment)} |"
+        yield f"| `{name}` | `{as_toml(default)}` | {cell(comment)} |"
 
 
 def settings_of(kind: Any, prefix: str) -> Iterator[tuple[str, Any, str]]:

@@ -42,6 +42,7 @@ DECODING = Lock()
 MAX_BYTES = 2**28  # of a JSON or CSV file
 MAX_TOML_BYTES = 2**20
 MAX_DEPTH = 32  # of nested tables and lists
+LINE = 100  # characters of a JSON file for readers
 # from the start of a key, without backtracking: long runs of letters take linear time
 DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){{{MAX_DEPTH},}}")
 RESTORE = "The file was edited or damaged. Restore it, or write it again."
@@ -228,6 +229,22 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def readable_json(value: Any, indent: str = "") -> str:
+    """JSON in which whatever fits into a line is on one line."""
+    text = json.dumps(value)
+    if len(indent) + len(text) <= LINE or not isinstance(value, dict | list | tuple):
+        return text
+    inner = f"{indent}  "
+    if isinstance(value, dict):
+        entries = [
+            f"{json.dumps(key)}: {readable_json(each, inner)}" for key, each in value.items()
+        ]
+    else:
+        entries = [readable_json(each, inner) for each in value]
+    first, last = "{}" if isinstance(value, dict) else "[]"
+    return f"{first}\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}{last}"
 
 
 def file_status(path: Path) -> os.stat_result | None:

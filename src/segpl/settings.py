@@ -231,7 +231,7 @@ def with_overrides(content: Mapping[str, Any], overrides: Iterable[str]) -> dict
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            # `segpl list settings` prints True and False
+            # as Python writes them
             value = {"True": True, "False": False}.get(text.strip(), text.strip())
         target = result
         for key in keys[:-1]:

@@ -98,6 +98,11 @@ def test_list_has_one_line_per_nested_setting():
     assert "network.options = {}" in lines
 
 
+def test_listed_settings_are_toml():
+    for line in lines_of("settings", None):
+        tomllib.loads(line)
+
+
 def test_merge_overrides_nested_settings_one_by_one():
     below = {"method": {"name": "nested", "threshold": {"family": "beta", "mean": 0.25}}}
     above = {"method": {"threshold": {"mean": 0.75}}, "train": {"steps": 5}}

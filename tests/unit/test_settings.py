@@ -118,7 +118,7 @@ class TestOverrides:
             ("train.steps=5.5", 5.5),
             ("train.steps = 1e-3", 1e-3),
             ("train.steps=true", True),
-            ("train.steps=True", True),  # as `segpl list settings` prints it
+            ("train.steps=True", True),  # as Python writes it
             ("train.steps=False", False),
             ("train.steps=[1, 2]", [1, 2]),
             ("train.steps='5'", "5"),

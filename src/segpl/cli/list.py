@@ -52,12 +52,17 @@ def lines_of(kind: str | None, method: str | None) -> list[str]:
         from segpl.settings import DEFAULT_METHOD, resolve
 
         config = resolve({"method": {"name": method or DEFAULT_METHOD}})
-        return [f"{name} = {value!r}" for name, value in config.leaves().items()]
+        return [f"{name} = {as_toml(value)}" for name, value in config.leaves().items()]
     if kind == "methods":
         return [line for name in summaries_of(kind) for line in lines_of_method(name)]
     summaries = summaries_of(kind)
     width = max(map(len, summaries)) + 1
     return [f"{name:{width}} {summary}" for name, summary in summaries.items()]
+
+
+def as_toml(value: object) -> str:
+    """A default as in a configuration file."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def lines_of_method(name: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from segpl.data.limits import MOST_VALUES, SPACING_RANGE
 from segpl.errors import InputError, count_noun
-from segpl.files import read_edited_record, write_json
+from segpl.files import read_edited_record, readable_json, write_text
 
 PAPER_LR = 0.01  # learning rate of networks of the paper's width
 RIGHT = {"left": "right", "l": "r", "lt": "rt", "lh": "rh"}  # names of the two sides
@@ -82,7 +82,9 @@ class Plan:
         return tuple(axis for axis in axes if self.orientation[axis] in "LR")
 
     def write(self, path: Path) -> None:
-        write_json(path, asdict(self))
+        values = asdict(self)
+        values["reasons"] = values.pop("reasons")  # last: they are only for the reader
+        write_text(path, readable_json(values) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Plan:

@@ -32,13 +32,11 @@ class Table:
 
 
 def summary_table(scores: list[Score]) -> Table:
-    """One row per class and metric, over all cases of one set of predictions."""
-    cases = len({score.case for score in scores})
+    """One row per class and metric, below `scores_by_class`, whose note holds for both."""
     return Table(
         columns=["class", "metric", "mean", "std", "median", "min", "max", "cases"],
         rows=summary_rows(scores, digits=3),
-        note=f"{count_noun(cases, 'case')} scored. {meanings(score.metric for score in scores)}"
-        f"{empty_note(scores)}",
+        note=meanings(score.metric for score in scores).strip(),
     )
 
 

@@ -43,6 +43,10 @@ def test_plan_survives_a_round_trip(path):
     assert Plan.read(path) == PLAN
 
 
+def test_every_patch_is_on_one_line_for_editing(path):
+    assert f'  "patch": {json.dumps(PLAN.patch)},\n' in path.read_text()
+
+
 def test_edits_are_used(path):
     edit(
         path,
