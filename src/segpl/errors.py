@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -149,6 +149,11 @@ def percent(share: float) -> str:
 def in_voxels(count: object, dims: int) -> str:
     """'32x32x16 voxels'; in 2D, '32x32 pixels'."""
     return f"{count} {'pixels' if dims == 2 else 'voxels'}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def name_some(names: Iterable[str], most: int) -> str:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from segpl.display import bar, plain_console
-    from segpl.errors import InputError, count_noun
+    from segpl.errors import InputError, count_noun, join_names
     from segpl.evaluate.calibration import pair_probabilities, score_probabilities
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
@@ -65,7 +65,6 @@ def run(args: argparse.Namespace) -> int:
     from segpl.files import require_own_table
     from segpl.report.tables import (
         calibration_summary,
-        join_names,
         print_table,
         scores_by_class,
         summary_table,

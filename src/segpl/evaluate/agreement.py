@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.errors import count_noun
+from segpl.errors import count_noun, join_names
 from segpl.files import read_record
 
 NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
@@ -64,9 +64,10 @@ def agreement_summary(record: NetworkAgreement) -> str:
         agreement,
         confidence,
         *(
-            f"{name} was found in {one.found or 'none'} of them"
-            for name, one in record.classes.items()
-            if one.found < count
+            f"{join_names(names)} {'was' if len(names) == 1 else 'were'} found in "
+            f"{found or 'none'} of them"
+            for found, names in _by_found(record).items()
+            if found < count
         ),
     ]
     text = f"On {count_noun(count, 'unlabeled case')}: "
@@ -78,6 +79,14 @@ def agreement_summary(record: NetworkAgreement) -> str:
         )
     note = NOTE if agreement else SINGLE_NETWORK_NOTE if confidence else ""
     return f"{text} {note}".rstrip()
+
+
+def _by_found(record: NetworkAgreement) -> dict[int, list[str]]:
+    """Classes by the number of cases in which they were found."""
+    groups: dict[int, list[str]] = {}
+    for name, one in record.classes.items():
+        groups.setdefault(one.found, []).append(name)
+    return groups
 
 
 def _agreement(record: NetworkAgreement) -> str:

@@ -296,7 +296,7 @@ def train_fold(fold: Fold, whole: Run) -> None:
         return
     if not whole.quiet:
         labels, held_out = count_noun(len(split.labeled), "label"), ", ".join(split.validation)
-        title = f"Fold {config.split.fold + 1} of {config.split.folds} ({folder.path.name})"
+        title = f"Fold {config.split.fold} ({config.split.folds} folds, counted from 0)"
         say(f"{title}: {labels} for training, held out: {held_out}.")
     if not folder.config.exists():
         # all folds share one plan, which does not depend on what is held out; the config comes

@@ -207,8 +207,3 @@ def p_text(p: float) -> str:
     if math.isnan(p):
         return "-"
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def join_names(names: Sequence[str]) -> str:
-    """'a', 'a and b', 'a, b and c'."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

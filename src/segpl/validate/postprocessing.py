@@ -125,7 +125,8 @@ def prediction_note(folder: RunFolder, checkpoint: str) -> str:
     if few:
         notes.append(
             f"Keeping all components of {', '.join(few)}, because fewer than {FEWEST_SUBJECTS} "
-            "labeled subjects show them. If you know the anatomy, use `segpl predict --largest`."
+            f"labeled subjects show {'it' if len(few) == 1 else 'them'}. If you know the anatomy, "
+            "use `segpl predict --largest`."
         )
     return " ".join(notes)
 

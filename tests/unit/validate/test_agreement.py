@@ -280,6 +280,11 @@ class TestSummary:
         text = agreement_summary(self.record(liver=ClassAgreement(found, None, None, None)))
         assert f"liver was found in {word} of them" in text
 
+    def test_classes_that_are_missing_in_equally_many_cases_are_named_together(self):
+        lost = ClassAgreement(0, None, None, None)
+        text = agreement_summary(self.record(liver=lost, spleen=lost))
+        assert text == "On 2 unlabeled cases: liver and spleen were found in none of them."
+
     def test_learned_threshold_is_shown(self):
         record = replace(self.record(), threshold=0.625, threshold_std=0.125)
         assert "threshold ended at 0.62 (standard deviation 0.12)" in agreement_summary(record)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segpl.data.split import SUGGESTED_FOLDS
-from segpl.errors import count_noun
+from segpl.errors import count_noun, join_names
 from segpl.evaluate.agreement import agreement_summary
 from segpl.evaluate.statistics import Estimate, compare_with, estimate
 from segpl.report.collection import RunCollection
 from segpl.report.comparison import describe, how_compared
 from segpl.report.run_record import RunRecord
-from segpl.report.tables import interval, join_names, mean_of
+from segpl.report.tables import interval, mean_of
 
 NO_TEST = "No case was held out for testing, so the accuracy on new scans was not measured."
 
