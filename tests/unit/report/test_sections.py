@@ -65,6 +65,14 @@ class TestGrouping:
         runs = [make_record("segpl", settings={"method.alpha": alpha}) for alpha in (0.1, 1.0)]
         assert collect(*runs).labels == ["segpl (alpha=0.1)", "segpl (alpha=1.0)"]
 
+    def test_note_of_the_scores_mentions_seeds_and_unequal_cases_only_if_there_are_some(self):
+        one, other = make_record("segpl", 0, BASE), make_record("segpl", 1, BASE[:2])
+        count = len(BASE)
+        assert methods_table(collect(one)).note.startswith(f"Mean over {count} test cases. Bold")
+        assert methods_table(collect(one, other)).note.startswith(
+            f"Mean over up to {count} test cases, then mean ± standard deviation over seeds. Bold"
+        )
+
     def test_tables_mark_a_reconstructed_method(self):
         runs = [
             make_record(

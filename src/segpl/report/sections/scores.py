@@ -66,7 +66,6 @@ def methods_table(found: RunCollection) -> Table:
         cells = {metric: mean_and_std(values) for metric, values in means.items()}
         ci = interval(known[label].low, known[label].high) if label in known else "-"
         rows.append([label, cells[first], ci, *(cells[m] for m in others), str(len(runs))])
-    cases = len({score.case for run in found.runs for score in run.scores})
     # tell masks of different runs apart: one of them may be empty
     scores = [
         replace(score, case=f"{run.name}/{score.case}")
@@ -82,11 +81,22 @@ def methods_table(found: RunCollection) -> Table:
             "seeds",
         ],
         rows=rows,
-        note="Mean ± standard deviation over seeds of the means over up to "
-        f"{count_noun(cases, 'test case')}. Bold: significantly better than every other method. "
+        note=f"{means_text(found)}. Bold: significantly better than every other method. "
         f"95 % CI: bootstrap over seeds and cases. {meanings(metrics)}{empty_note(scores)}",
         bold=bold_cells(found, {first: 1, **{m: place for place, m in enumerate(others, 3)}}),
     )
+
+
+def means_text(found: RunCollection) -> str:
+    """What the numbers of a method are means of."""
+    scored = [{score.case for score in run.scores} for run in found.runs if run.scores]
+    cases = set().union(*scored)
+    up_to = "" if all(one == cases for one in scored) else "up to "
+    text = f"Mean over {up_to}{count_noun(len(cases), 'test case')}"
+    has_seeds = any(
+        len([run for run in found.of(label) if run.scores]) > 1 for label in found.labels
+    )
+    return f"{text}, then mean ± standard deviation over seeds" if has_seeds else text
 
 
 def column_titles(found: RunCollection, metrics: Iterable[str]) -> list[str]:
