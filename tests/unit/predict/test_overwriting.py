@@ -166,7 +166,7 @@ def test_overwriting_one_mask_of_another_run_is_no_permission_for_the_others(sou
     predict(sources, out, run="runs/a")
     predict(sources[:1], out, run="runs/b", overwrite=True)
     assert predict(sources[:1], out, run="runs/b") == []
-    with pytest.raises(OtherWeightsError, match=r"weights \(runs/a\), for .* b\. .* --overwrite"):
+    with pytest.raises(OtherWeightsError, match=r"options \(runs/a\), for .* b\. .* --overwrite"):
         predict(sources, out, run="runs/b")
 
 
