@@ -42,7 +42,7 @@ DECODING = Lock()
 MAX_BYTES = 2**28  # of a JSON or CSV file
 MAX_TOML_BYTES = 2**20
 MAX_DEPTH = 32  # of nested tables and lists
-LINE = 100  # characters of a JSON file for readers
+LINE_LENGTH = 100  # of a JSON file for readers, in characters
 # from the start of a key, without backtracking: long runs of letters take linear time
 DOTTED = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){{{MAX_DEPTH},}}")
 RESTORE = "The file was edited or damaged. Restore it, or write it again."
@@ -234,7 +234,7 @@ def write_json(path: Path, value: Any) -> None:
 def readable_json(value: Any, indent: str = "") -> str:
     """JSON in which whatever fits into a line is on one line."""
     text = json.dumps(value)
-    if len(indent) + len(text) <= LINE or not isinstance(value, dict | list | tuple):
+    if len(indent) + len(text) <= LINE_LENGTH or not isinstance(value, dict | list | tuple):
         return text
     inner = f"{indent}  "
     if isinstance(value, dict):
