@@ -18,6 +18,7 @@ from marks import (
 )
 from tiny import SIDES, make_batch, total_of, trainable, without_onednn
 
+from segpl.engine.device import autocast
 from segpl.errors import InputError
 from segpl.methods.base import METHODS
 
@@ -104,7 +105,7 @@ def test_update_does_not_synchronize(name):
 def test_terms_and_gradients_are_finite_float32_under_bfloat16(name):
     method = build_case(name, 2, classes=3)
     with without_onednn():
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast(torch.device("cpu"), "bfloat16"):
             output = method.step(make_batch(2, classes=3), 1.0)
         total_of(output).backward()
     for key, term in output.terms.items():
