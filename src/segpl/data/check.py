@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -233,20 +233,24 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
     problems = _problems(inspection)
     if not problems:
         return
-    errors = {problem.case for problem in problems if problem.fatal}
-    cases = list(dict.fromkeys(problem.case for problem in problems))
-    cases.sort(key=lambda case: case not in errors)  # errors first: the list may be cut off
+    by_case: dict[str, list[tuple[bool, str, str]]] = defaultdict(list)
+    for one in problems:
+        by_case[one.case].append((one.fatal, one.what, one.remedy))
+    # errors first: the list may be cut off
+    shown = sorted(by_case, key=lambda case: not any(fatal for fatal, *_ in by_case[case]))
+    alike: dict[tuple[tuple[bool, str, str], ...], list[str]] = defaultdict(list)
+    for case in shown[:MOST_CASES]:
+        alike[tuple(by_case[case])].append(case or "whole dataset")
     root = f"{inspection.dataset.root}/"
-    for case in cases[:MOST_CASES]:
-        yield _whole_line(case or "whole dataset", "bold")
-        for problem in problems:
-            if problem.case == case:
-                kind, style = ("error", "bold red") if problem.fatal else ("warning", "yellow")
-                what = f" {problem.what.replace(root, '')}. "
-                line = Text.assemble((f"{kind}:", style), what, (problem.remedy, "dim"))
-                yield Padding(line, (0, 0, 0, 2))
-    if len(cases) > MOST_CASES:
-        yield Text(f"... and {count_noun(len(cases) - MOST_CASES, 'more case')} with problems.")
+    for found, cases in alike.items():
+        yield _whole_line(", ".join(cases), "bold")
+        for fatal, what, remedy in found:
+            kind, style = ("error", "bold red") if fatal else ("warning", "yellow")
+            text = f" {what.replace(root, '')}. "
+            line = Text.assemble((f"{kind}:", style), text, (remedy, "dim"))
+            yield Padding(line, (0, 0, 0, 2))
+    if len(shown) > MOST_CASES:
+        yield Text(f"... and {count_noun(len(shown) - MOST_CASES, 'more case')} with problems.")
     yield Text("")
 
 

@@ -142,6 +142,14 @@ class TestPage:
         assert "error: bad" in page
         assert "... and 11 more cases with problems" in page
 
+    def test_cases_with_the_same_problems_are_named_together(self):
+        alike = [Problem(name, "bad", "Fix it.") for name in ("u0", "u2")]
+        page = text(inspection(*alike, Problem("u1", "worse", "Fix it."), unlabeled=3))
+        assert page.count("error: bad") == 1
+        assert "u0, u2\n  error: bad" in page
+        assert "u1\n  error: worse" in page
+        assert "fix 3 errors in 3 cases" in page
+
 
 class TestCommand:
     @pytest.fixture

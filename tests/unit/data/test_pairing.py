@@ -225,6 +225,30 @@ def test_values_decide_if_names_do_not(tmp_path, image, label):
     assert read_dataset(tmp_path, accept=True).layout == " -> ".join(pattern)
 
 
+NARROW = "{subject}/{subject}_frame{case}.npy -> {subject}/{subject}_frame{case}_gt.npy"
+WIDE = "{subject}/{case}.npy -> {subject}/{case}_gt.npy"
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "layout"),
+    [("p{n}_4d", (5,), NARROW), ("p{n}_frame00", (5,), WIDE), ("p{n}_late", (), WIDE)],
+    ids=["time series", "time series named like frames", "unlabeled images"],
+)
+def test_time_series_next_to_labeled_frames_are_left_out(tmp_path, name, times, layout):
+    for n in range(3):
+        folder = tmp_path / f"p{n}"
+        folder.mkdir()
+        np.save(folder / f"{name.format(n=n)}.npy", np.zeros((4, 4, 4, *times), np.float32))
+        for frame in (f"p{n}_frame01", f"p{n}_frame1{n}"):
+            np.save(folder / f"{frame}.npy", np.zeros((4, 4, 4), np.float32))
+            np.save(folder / f"{frame}_gt.npy", np.zeros((4, 4, 4), np.uint8))
+    dataset = read_dataset(tmp_path, accept=True)
+    assert dataset.layout == layout
+    assert len(dataset.labeled) == 6
+    assert {case.subject for case in dataset.labeled} == {"p0", "p1", "p2"}
+    assert not dataset.channels  # "frame" says nothing about the modality
+
+
 def test_second_label_of_a_case_is_no_image(tmp_path):
     touch(tmp_path, "a (1).png", "a (1)_mask.png", "a (1)_mask_1.png", "a (2).png", "b_mask_1.png")
     dataset = read_dataset(tmp_path, "{case}.png -> {case}_mask.png")

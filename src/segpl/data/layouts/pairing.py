@@ -25,7 +25,7 @@ from segpl.data.layouts.base import (
 )
 from segpl.data.layouts.content import FoundFile, list_content
 from segpl.data.layouts.patterns import MOST_FIELDS, SEPARATOR, FilePattern, Patterns
-from segpl.data.readers import read_label
+from segpl.data.readers import read_grid, read_label
 from segpl.errors import UserError
 
 MODALITY = re.compile(r"[_\-. ]?(?:T1|T2|PD|FLAIR|ADC|DWI|SWI|CT|MR|PET)[a-z]*", re.IGNORECASE)
@@ -34,7 +34,7 @@ START = re.compile(r"(?<=[_\-. ])|(?<=[A-Za-z])(?=\d)")  # of an ending, as in i
 DIGITS = re.compile(r"\d+")
 NOT_IN_PATTERNS = re.compile(r"[{}]| -> | \+ ")
 PART, FOLDER = "{part}", "{}"  # placeholders; the second is named later
-MOST_LABELS = 0.9  # share of the labels that a pattern must fit
+MOST_LABELS = 0.9  # fraction of the labels that a pattern must fit
 MOST_KINDS = 20  # kinds of names of which files are opened
 
 CaseKey = tuple[tuple[str, ...], str]  # folders that differ between cases, part of the file name
@@ -60,7 +60,8 @@ def find_patterns(root: Path) -> list[Patterns]:
         images = [file for file in files if not is_label(file)]
         found = _fits(root, labels, images) if labels and images else []
         if found and all(len({*one.label.fields}) <= MOST_FIELDS for one in found):
-            return _with_optional_folder(root, found, len(labels))
+            found = _with_optional_folder(root, found, len(labels))
+            return [_without_series(root, found[0])] if len(found) == 1 else found
     return []
 
 
@@ -80,6 +81,24 @@ def _with_optional_folder(root: Path, found: list[Patterns], labels: int) -> lis
                 if len(cases) > known and sum(case.label is not None for case in cases) == labels:
                     return [wider]
     return found
+
+
+def _without_series(root: Path, patterns: Patterns) -> Patterns:
+    """Patterns that leave out time series such as p1_4d, if the names of the other images do."""
+    with suppress(UserError):
+        dataset = patterns.read(root)
+        labeled = [case.images[0] for case in dataset.cases if case.label]
+        kinds = {
+            DIGITS.sub("0", case.name): case.images[0] for case in dataset.cases if not case.label
+        }
+        _, channels = read_grid(labeled[0])
+        series = {path for path in kinds.values() if read_grid(path)[1] > channels == 1}
+        if series and (narrowed := patterns.narrowed(labeled)):
+            cases = narrowed.read(root).cases
+            count = sum(case.label is not None for case in cases)
+            if count == len(labeled) and series.isdisjoint(case.images[0] for case in cases):
+                return narrowed
+    return patterns
 
 
 def _label_tests(root: Path, files: Sequence[FoundFile]) -> Iterator[Callable[[FoundFile], bool]]:

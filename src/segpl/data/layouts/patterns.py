@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unicodedata import normalize
@@ -25,7 +25,7 @@ ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
 # {name}, or {name?}/ for a folder that some cases do not have
 FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\}|(\?\}/))")
-IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|data|raw|\d+)", re.IGNORECASE)
+IMAGE_WORD = re.compile(r"(?:im(?:a)?ge?s?|scans?|volumes?|frames?|data|raw|\d+)", re.IGNORECASE)
 SEPARATOR = re.compile(r"[_\-. ]")
 Values = tuple[tuple[str, str], ...]  # of the placeholders
 
@@ -124,6 +124,24 @@ class Patterns:
                     tuple(pattern.with_optional(field) for pattern in self.images),
                     self.label.with_optional(field),
                 )
+
+    def narrowed(self, images: Sequence[Path]) -> Patterns | None:
+        """The patterns with the text that all images, named `{case}`, have before a number."""
+        folder, _, name = self.images[0].text.rpartition("/")
+        if len(self.images) > 1 or name.removesuffix(suffix_of(name)) != "{case}":
+            return None
+        stems = [stem_of(path) for path in images]
+        parents = [path.parent.name for path in images]
+        start = folder.rpartition("/")[2]  # {subject} in {subject}/{subject}_frame{case}
+        if FIELD.fullmatch(start) and all(map(str.startswith, stems, parents)):
+            stems = list(map(str.removeprefix, stems, parents))
+        else:
+            start = ""
+        text = start + os.path.commonprefix(stems).rstrip("0123456789") + "{case}"
+        image, label = (
+            FilePattern(one.text.replace("{case}", text)) for one in (*self.images, self.label)
+        )
+        return Patterns((image,), label)
 
     def without_folders(self) -> Patterns:
         """The same file names, directly in one folder."""
