@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", nargs="+", type=int, default=[], metavar="SEED", help="default: 0 1 2"
     )
-    parser.add_argument("--steps", type=int, help="training steps (default 2000)")
+    parser.add_argument(
+        "--steps", type=int, help="training steps (default 2000; segpl train takes up to 6000)"
+    )
     parser.add_argument(
         "--labeled",
         type=int,

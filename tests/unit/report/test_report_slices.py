@@ -13,6 +13,7 @@ from segpl.data.readers import Grid
 from segpl.errors import InputError, MissingFileError
 from segpl.report.page.assets import as_latex, escape_latex, write_assets
 from segpl.report.page.gallery import RESOLUTIONS, CaseRequest, MaskRequest, make_gallery
+from segpl.report.page.report import check_files
 from segpl.report.page.slices import ERROR_COLORS, CaseArrays, MaskArrays, planes
 from segpl.report.sections.section import NamedTable, Section
 from segpl.report.tables import Table
@@ -218,6 +219,12 @@ def test_assets_are_named_after_their_tables(tmp_path):
     write_assets(tmp_path, [Section("s", "S", tables=(NamedTable("t", TABLE),))])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.tex"]
     assert (tmp_path / "t.csv").read_text().splitlines()[1] == "x_1,0.5 ± 0.1"
+
+
+@pytest.mark.parametrize("assets", ["report.html", "report.html/assets"])
+def test_page_is_no_folder_of_assets(tmp_path, assets):
+    with pytest.raises(InputError, match="Choose another folder for --assets"):
+        check_files(tmp_path / "report.html", tmp_path / assets, None)
 
 
 def test_other_files_are_not_replaced_by_assets(tmp_path):

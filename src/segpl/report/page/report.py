@@ -8,7 +8,7 @@ from pathlib import Path
 
 import segpl
 from segpl.display import bar, class_color
-from segpl.errors import count_noun
+from segpl.errors import InputError, count_noun
 from segpl.files import write_text
 from segpl.report.collection import RunCollection, collect_runs
 from segpl.report.page.assets import require_assets_folder, require_own_assets, write_assets
@@ -86,6 +86,8 @@ def check_files(out: Path, assets: Path | None, stress: Path | None) -> list[Str
     require_own_page(out)
     if assets:
         require_assets_folder(assets)
+        if assets.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"{out} is the page. Choose another folder for --assets.")
     return read_stress(stress) if stress else None
 
 
