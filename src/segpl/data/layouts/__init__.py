@@ -199,7 +199,7 @@ def describe_patterns(dataset: Dataset) -> str:
     rows.append(("label", f"{patterns.label.text}  ({count_noun(labels, 'file')})"))
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
     rows += [
-        (kind, f"{len(cases)}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
+        (kind, f"{len(cases):,}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
         for kind, cases in kinds.items()
         if cases
     ]
