@@ -26,11 +26,12 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
 from segpl.evaluate.statistics import compare_with, estimate
 from segpl.evaluate.validation import dice_by_class
-from segpl.files import csv_text, write_json, write_text
+from segpl.files import write_text
 from segpl.labeling.measures import ScanPool, find_candidates, measure_pool
 from segpl.labeling.ranking import RANKING_RULES, rank_pool
 from segpl.predict.samples import average_views
 from segpl.predict.window import predict_windows
+from segpl.records import csv_text, write_json
 from segpl.report.figures import draw_band, draw_line, legend_below, make_plain, panel
 from segpl.run import Run, load_run
 from segpl.settings import Config, resolve, with_overrides

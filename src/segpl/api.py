@@ -17,8 +17,8 @@ from segpl.experiments.engines.base import EngineKeywords, EngineOptions
 from segpl.experiments.engines.choice import make_engine
 from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.experiments.scoring import fill_all, predict_missing
-from segpl.files import read_toml
 from segpl.labeling.ranking import DEFAULT_COUNT, DEFAULT_RULE, Suggestion, rank_cases
+from segpl.records import read_toml
 from segpl.report.collection import without_scores
 from segpl.report.page.report import check_files, write_report
 from segpl.run import Run, load_run

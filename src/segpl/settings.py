@@ -21,10 +21,10 @@ from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, count_noun, did_you_mean
-from segpl.files import read_toml
 from segpl.methods.base import METHODS
 from segpl.methods.settings import MethodSettings
 from segpl.networks.network import NetworkSettings
+from segpl.records import read_toml
 
 DEFAULT_METHOD = "bpl-mix"
 # a resumed run may change these: they do not affect the steps it has already taken

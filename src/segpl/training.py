@@ -31,8 +31,9 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.trainer import Trainer
 from segpl.errors import InputError, count_noun, in_voxels
 from segpl.evaluate.agreement import agreement_summary
-from segpl.files import write_json, write_text
+from segpl.files import write_text
 from segpl.predict.familiarity import record_training_images
+from segpl.records import write_json
 from segpl.run import Run
 from segpl.settings import (
     Config,

@@ -14,8 +14,8 @@ import torch
 from conftest import make_dataset
 
 from segpl.experiments.experiment import make_experiment
-from segpl.files import read_toml
 from segpl.methods.bpl_mix import BPLMix
+from segpl.records import read_toml
 from segpl.settings import resolve
 from segpl.types import Batch, PseudoLabels, Unlabeled
 

@@ -113,7 +113,7 @@ def test_python_of_the_manual_runs(workplace):
 
 def test_experiment_of_the_manual_can_be_read(workplace):
     from segpl.experiments.experiment import make_experiment
-    from segpl.files import read_toml
+    from segpl.records import read_toml
 
     (text,) = [t for t in blocks("docs/how-to/compare.md", "toml") if t.startswith("title")]
     Path("experiment.toml").write_text(text)

@@ -22,7 +22,7 @@ from segpl.experiments.paper import extras, run
 from segpl.experiments.paper.figures import sensitivity_figure
 from segpl.experiments.paper.results import finished_runs
 from segpl.experiments.paper.run import FILES, PLAN, read_paper
-from segpl.files import read_toml
+from segpl.records import read_toml
 from segpl.report.run_record import read_run
 from segpl.report.stress_rows import read_stress
 

@@ -22,6 +22,7 @@ LAYERS = [
         "schedules",
         "errors",
         "files",
+        "records",
         "display",
         "resize",
         "cores",

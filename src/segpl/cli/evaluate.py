@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
     from segpl.evaluate.scores import HEADER, write_scores
-    from segpl.files import require_own_table
+    from segpl.records import require_own_table
     from segpl.report.tables import (
         calibration_summary,
         print_table,

@@ -46,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
 
     from segpl.assembly import open_dataset
     from segpl.display import plain_console, say
-    from segpl.files import csv_text, require_own_table, write_text
+    from segpl.files import write_text
     from segpl.labeling.label_files import unplaced_labels
     from segpl.labeling.ranking import rank_cases, require_positive, require_rule
+    from segpl.records import csv_text, require_own_table
     from segpl.report.tables import Table, number, print_table
     from segpl.run import load_run
 

@@ -32,7 +32,8 @@ from segpl.data.prepare import preparation_memory, prepare_image, prepare_label
 from segpl.data.readers import Grid, Label
 from segpl.data.stored import Array, StoredArray, write_npy
 from segpl.errors import InputError, MissingFileError, UserError
-from segpl.files import file_status, read_record, write_json
+from segpl.files import file_status
+from segpl.records import read_record, write_json
 
 VERSION = 4  # increase it when the same files and plan give other arrays
 FOREGROUND = 20_000  # foreground positions kept per case

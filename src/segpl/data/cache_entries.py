@@ -16,7 +16,8 @@ from pathlib import Path
 from segpl.data.cache import CacheRecord, short_hash
 from segpl.data.known_cases import fingerprints_file
 from segpl.errors import UserError
-from segpl.files import is_partial, read_record, storage_errors
+from segpl.files import is_partial, storage_errors
+from segpl.records import read_record
 
 ENTRY = re.compile(r".*-[0-9a-f]{12}")
 VARIANT = re.compile(r"[0-9a-f]{12}")  # one per plan

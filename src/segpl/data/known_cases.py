@@ -17,7 +17,8 @@ from segpl.data.cache import short_hash
 from segpl.data.case import Case
 from segpl.data.fingerprint import Fingerprint
 from segpl.errors import StorageError, UserError
-from segpl.files import read_record, write_atomically
+from segpl.files import write_atomically
+from segpl.records import read_record
 
 FINGERPRINT_VERSION = 1  # increase it when the fingerprint of the same files changes
 

@@ -7,7 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 
 from segpl.data.summary import CaseSummary
-from segpl.files import RESTORE, read_record, require_below, write_json
+from segpl.files import RESTORE, require_below
+from segpl.records import read_record, write_json
 
 MANIFEST = "predictions.json"
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from segpl.data.limits import MOST_VALUES, SPACING_RANGE
 from segpl.errors import InputError, count_noun
-from segpl.files import read_edited_record, readable_json, write_text
+from segpl.files import write_text
+from segpl.records import read_edited_record, readable_json
 
 PAPER_LR = 0.01  # learning rate of networks of the paper's width
 RIGHT = {"left": "right", "l": "r", "lt": "rt", "lh": "rh"}  # names of the two sides

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from segpl.data.case import Case, Dataset
 from segpl.errors import InputError, count_noun
-from segpl.files import read_record, write_json
+from segpl.records import read_record, write_json
 
 SUGGESTED_FOLDS = 5
 TEST_IMAGES = "imagesTs"  # test images of the Decathlon and of nnU-Net

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from segpl.files import csv_text
+from segpl.records import csv_text
 
 CASES = "cases.csv"
 LOW_CONFIDENCE = 0.7

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import segpl
-from segpl.files import read_record, write_json
+from segpl.records import read_record, write_json
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

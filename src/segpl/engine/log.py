@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from segpl.errors import InputError, MissingFileError
-from segpl.files import append_text, csv_text, read_csv, write_text
+from segpl.files import append_text, write_text
+from segpl.records import csv_text, read_csv
 
 
 class CsvLog:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.errors import count_noun, join_names
-from segpl.files import read_record
+from segpl.records import read_record
 
 NOTE = "Agreement is not accuracy: networks can agree, be confident, and still be wrong."
 SINGLE_NETWORK_NOTE = "Confidence is not accuracy: a network can be confident and wrong."

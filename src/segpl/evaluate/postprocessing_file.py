@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from segpl.files import read_record
+from segpl.records import read_record
 
 FEWEST_SUBJECTS = 3  # labeled subjects with a class that are needed to decide
 MARGIN = 0.001  # smallest change in mean Dice that counts

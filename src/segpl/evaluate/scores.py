@@ -10,7 +10,8 @@ from pathlib import Path
 from segpl.data.masks import in_areas
 from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import empty_policy
-from segpl.files import csv_text, read_table, write_text
+from segpl.files import write_text
+from segpl.records import csv_text, read_table
 
 HEADER = ("case", "class", "metric", "value", "unit", "empty")
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from segpl.data.masks import Mask, class_index, largest_component
 from segpl.data.plan import Plan
 from segpl.evaluate.metrics import dice
-from segpl.files import append_text, csv_text, read_table
+from segpl.files import append_text
+from segpl.records import csv_text, read_table
 from segpl.types import IGNORE
 
 VALIDATION_COLUMNS = ("step", "case", "class", "dice", "dice_largest")

@@ -14,8 +14,8 @@ from itertools import product
 from typing import Any
 
 from segpl.errors import InputError, did_you_mean
-from segpl.files import flat_items
 from segpl.methods.base import METHODS
+from segpl.records import flat_items
 from segpl.settings import DEFAULT_METHOD, merge_settings, resolve
 
 SHORT_NAMES = {"labels": "split.labeled", "seed": "train.seed"}

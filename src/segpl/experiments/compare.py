@@ -25,7 +25,8 @@ from segpl.experiments.jobs import (
 )
 from segpl.experiments.progress import Pace, RunStatus, StatusDisplay, status_table
 from segpl.experiments.scoring import score_run
-from segpl.files import csv_text, one_process, write_text
+from segpl.files import one_process, write_text
+from segpl.records import csv_text
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import Preface, write_report
 from segpl.report.run_record import read_run

@@ -27,7 +27,8 @@ from segpl.evaluate.scores import read_scores
 from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
-from segpl.files import csv_text, write_text
+from segpl.files import write_text
+from segpl.records import csv_text
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table
 from segpl.run import Run, load_run

@@ -14,7 +14,7 @@ from segpl.data.plan import PAPER_LR
 from segpl.data.planner import PAPER_WIDTH
 from segpl.display import bar
 from segpl.errors import InputError
-from segpl.files import write_json
+from segpl.records import write_json
 from segpl.settings import resolve
 
 LABELED, UNLABELED, TEST = 2, 16, 8  # lung vessels

@@ -20,7 +20,8 @@ from segpl.experiments.stress_inputs import (
     plan_with_patch,
 )
 from segpl.experiments.stress_scores import StressScorer
-from segpl.files import read_record, write_atomically, write_json
+from segpl.files import write_atomically
+from segpl.records import read_record, write_json
 from segpl.report.sections.stress import stress_figure
 from segpl.report.stress_rows import StressRow, read_stress
 

@@ -39,16 +39,10 @@ from segpl.data.readers import (
     with_axes_of,
 )
 from segpl.errors import InputError, UserError, count_noun
-from segpl.files import (
-    may_create_in,
-    one_process,
-    read_record,
-    require_below,
-    write_atomically,
-    write_json,
-)
+from segpl.files import may_create_in, one_process, require_below, write_atomically
 from segpl.labeling.class_table import ClassTable, Indices
 from segpl.predict.writers import output_name, write_labels
+from segpl.records import read_record, write_json
 
 WORK = ".segpl"
 LONGEST_FILE_NAME = 150  # characters; file systems allow 255 bytes, with a suffix

@@ -16,9 +16,9 @@ from segpl.data.case import Case
 from segpl.data.geometry import reorient_axes, resize_label, undo_reorient
 from segpl.engine.folder import RunFolder
 from segpl.errors import UserError
-from segpl.files import read_record, write_json
 from segpl.labeling.label_files import as_file_name, images_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
+from segpl.records import read_record, write_json
 from segpl.run import Run
 
 MEASURES_VERSION = 1  # increment when the same weights and images give other measures

@@ -15,7 +15,7 @@ from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError, count_noun
 from segpl.evaluate.statistics import bland_altman, mean_by_key
-from segpl.files import read_csv, read_table
+from segpl.records import read_csv, read_table
 from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.settings import read_config, resolve
 

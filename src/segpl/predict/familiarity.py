@@ -21,9 +21,9 @@ from segpl.data.plan import Plan
 from segpl.data.readers import Grid
 from segpl.engine.device import autocast, memory_format
 from segpl.errors import InputError, MissingFileError, count_noun
-from segpl.files import read_record, write_json
 from segpl.networks.network import Network
 from segpl.predict.window import pad_to_patch, window_box
+from segpl.records import read_record, write_json
 from segpl.types import NetOutput
 
 MOST_IMAGES = 64

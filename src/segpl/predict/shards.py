@@ -14,7 +14,7 @@ from pathlib import Path
 
 from segpl.data.summary import CaseSummary
 from segpl.errors import MissingFileError
-from segpl.files import read_record, write_json
+from segpl.records import read_record, write_json
 
 SHARDS = "shards"
 SHARD = "shard.json"

@@ -22,7 +22,8 @@ from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessi
 from segpl.evaluate.scores import Score
 from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation import ValidationRow, read_validation
-from segpl.files import RESTORE, convert_record, flat_items, read_record, read_table, read_toml
+from segpl.files import RESTORE
+from segpl.records import convert_record, flat_items, read_record, read_table, read_toml
 from segpl.report.run_scores import current_predictions, current_scores
 
 Value = TypeVar("Value")

@@ -10,7 +10,8 @@ from pathlib import Path
 from segpl.errors import MissingFileError, count_noun
 from segpl.evaluate.metrics import EMPTY_POLICY
 from segpl.evaluate.statistics import mean_by_key
-from segpl.files import csv_text, read_table, write_text
+from segpl.files import write_text
+from segpl.records import csv_text, read_table
 from segpl.report.comparison import significantly_best
 from segpl.report.tables import Table
 

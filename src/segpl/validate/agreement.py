@@ -22,10 +22,10 @@ from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement, read_agreement
 from segpl.evaluate.metrics import dice
-from segpl.files import write_json
 from segpl.predict.samples import network_probability
 from segpl.predict.sampling_choice import TrainedRun
 from segpl.predict.window import predict_windows
+from segpl.records import write_json
 
 PASSES = 15  # windows per requested case, over all networks: seconds, not minutes
 

@@ -26,7 +26,7 @@ from segpl.evaluate.postprocessing_file import (
     read_postprocessing,
 )
 from segpl.evaluate.validation import read_validation
-from segpl.files import write_json
+from segpl.records import write_json
 
 SPECKS = 0.01  # largest fraction of a label outside its largest component
 # the same without the surface; hippocampus and prostate reach 0.007, retinal vessels start at 0.047

@@ -13,7 +13,7 @@ from segpl.evaluate.postprocessing_file import (
     PostProcessing,
 )
 from segpl.experiments import folds
-from segpl.files import write_json
+from segpl.records import write_json
 
 
 @dataclass

@@ -10,7 +10,7 @@ from segpl.errors import InputError, UnknownNameError
 from segpl.experiments.experiment import Experiment, make_experiment
 from segpl.experiments.paper.run import FILES, paper_names, read_paper
 from segpl.experiments.stress_inputs import DEGRADATIONS
-from segpl.files import read_toml
+from segpl.records import read_toml
 from segpl.settings import Config, resolve
 
 # tables 1 and 2: batch, learning rate, steps, alpha, ratio, mean and deviation of the prior

@@ -14,7 +14,6 @@ from tiny import PICTURES, build
 from segpl.data.case import Case
 from segpl.data.readers import Grid
 from segpl.errors import InputError
-from segpl.files import write_json
 from segpl.predict.familiarity import (
     Appearance,
     ScanJudge,
@@ -25,6 +24,7 @@ from segpl.predict.familiarity import (
     record_training_images,
     shrunk_moments,
 )
+from segpl.records import write_json
 from segpl.types import NetOutput
 
 PLAN = replace(PICTURES, patch=(16, 16), strides=((2, 2), (2, 2)))

@@ -30,7 +30,7 @@ from segpl.data.layouts.patterns import parse_patterns
 from segpl.data.readers import suffix_of
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, count_noun, name_some
-from segpl.files import read_toml
+from segpl.records import read_toml
 from segpl.registry import Registry
 
 LAYOUTS = Registry("layout", "segpl.data.layouts", Layout)  # type: ignore[type-abstract]  # never instantiated itself

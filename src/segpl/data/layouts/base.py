@@ -14,7 +14,7 @@ from segpl.data.case import LARGEST_CLASS, Case, Dataset
 from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, count_noun
-from segpl.files import convert_record, read_record
+from segpl.records import convert_record, read_record
 
 UNLABELED_FOLDERS = ("unlabelled", "unlabeled")
 TEST_FOLDERS = ("test", "testing")

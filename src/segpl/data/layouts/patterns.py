@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from unicodedata import normalize
 
@@ -137,7 +138,8 @@ class Patterns:
             stems = list(map(str.removeprefix, stems, parents))
         else:
             start = ""
-        text = start + os.path.commonprefix(stems).rstrip("0123456789") + "{case}"
+        same = takewhile(lambda letters: len({*letters}) == 1, zip(*stems, strict=False))
+        text = start + "".join(letters[0] for letters in same).rstrip("0123456789") + "{case}"
         image, label = (
             FilePattern(one.text.replace("{case}", text)) for one in (*self.images, self.label)
         )

@@ -17,7 +17,8 @@ from segpl.data.plan import Normalization, Plan
 from segpl.data.planner import PAPER_WIDTH, choose_kernels, choose_strides
 from segpl.data.stored import write_npy
 from segpl.errors import InputError, MissingFileError, count_noun, name_some
-from segpl.files import write_atomically, write_json
+from segpl.files import write_atomically
+from segpl.records import write_json
 
 Item = TypeVar("Item")
 CaseRole = Literal["labeled", "unlabeled", "validation", "test"]

@@ -23,8 +23,8 @@ from segpl.experiments.bench.parts import (
 from segpl.experiments.bench.steps import Stopwatch, facts_of, measure_machine, measure_steps
 from segpl.experiments.bench.tables import facts_text
 from segpl.experiments.bench.workload import PLANNED, Workload
-from segpl.files import write_json
 from segpl.methods.base import METHODS
+from segpl.records import write_json
 from segpl.report.tables import print_table
 from segpl.settings import Config
 

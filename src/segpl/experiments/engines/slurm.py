@@ -25,7 +25,7 @@ from segpl.experiments.engines.base import (
     import_extra,
     perform,
 )
-from segpl.files import read_record, write_json
+from segpl.records import read_record, write_json
 
 SLURM_RETRIES = 3
 TIME_LIMIT = "4h"  # a longer run is requeued and resumes

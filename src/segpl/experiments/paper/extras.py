@@ -27,7 +27,7 @@ from segpl.experiments.paper.figures import (
 from segpl.experiments.paper.results import PaperResults, stress_by_method, write_csv
 from segpl.experiments.scoring import SAMPLES, predict_again
 from segpl.experiments.stress_inputs import StressSettings
-from segpl.files import read_record, write_json
+from segpl.records import read_record, write_json
 from segpl.report.figures import run_color
 from segpl.report.run_record import RunRecord
 from segpl.report.sections.volumes import common_limits, difference_figure

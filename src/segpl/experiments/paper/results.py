@@ -11,8 +11,9 @@ from segpl.experiments.experiment import Experiment
 from segpl.experiments.jobs import listed_jobs
 from segpl.experiments.stress import FIGURE, draw_stress, stress
 from segpl.experiments.stress_inputs import StressSettings, parse_patch
-from segpl.files import csv_text, write_text
+from segpl.files import write_text
 from segpl.methods.base import METHODS
+from segpl.records import csv_text
 from segpl.report.run_record import RunRecord, read_run
 from segpl.report.stress_rows import PATCH_SIZE, StressRow, relabeled
 from segpl.report.tables import Table, mean_of

@@ -24,7 +24,8 @@ from segpl.experiments.paper.results import (
     finished_runs,
     window_scores,
 )
-from segpl.files import one_process, read_record, read_toml, write_json, write_text
+from segpl.files import one_process, write_text
+from segpl.records import read_record, read_toml, write_json
 from segpl.report.tables import mean_of
 from segpl.settings import with_overrides
 

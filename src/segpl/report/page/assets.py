@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from segpl.errors import InputError
-from segpl.files import csv_text, nearest_folder, require_writable, write_atomically, write_text
+from segpl.files import nearest_folder, require_writable, write_atomically, write_text
+from segpl.records import csv_text
 from segpl.report.sections.section import Section
 from segpl.report.tables import Table
 
