@@ -230,15 +230,22 @@ WIDE = "{subject}/{case}.npy -> {subject}/{case}_gt.npy"
 
 
 @pytest.mark.parametrize(
-    ("name", "times", "layout"),
-    [("p{n}_4d", (5,), NARROW), ("p{n}_frame00", (5,), WIDE), ("p{n}_late", (), WIDE)],
-    ids=["time series", "time series named like frames", "unlabeled images"],
+    ("others", "layout"),
+    [
+        ({"4d": (5,)}, NARROW),
+        ({"frame00": (5,)}, WIDE),
+        ({"late": ()}, WIDE),
+        ({}, WIDE),
+        ({"4d": (5,), "late": ()}, WIDE),
+    ],
+    ids=["time series", "time series named like frames", "unlabeled images", "only frames", "both"],
 )
-def test_time_series_next_to_labeled_frames_are_left_out(tmp_path, name, times, layout):
+def test_time_series_next_to_labeled_frames_are_left_out(tmp_path, others, layout):
     for n in range(3):
         folder = tmp_path / f"p{n}"
         folder.mkdir()
-        np.save(folder / f"{name.format(n=n)}.npy", np.zeros((4, 4, 4, *times), np.float32))
+        for name, times in others.items():
+            np.save(folder / f"p{n}_{name}.npy", np.zeros((4, 4, 4, *times), np.float32))
         for frame in (f"p{n}_frame01", f"p{n}_frame1{n}"):
             np.save(folder / f"{frame}.npy", np.zeros((4, 4, 4), np.float32))
             np.save(folder / f"{frame}_gt.npy", np.zeros((4, 4, 4), np.uint8))

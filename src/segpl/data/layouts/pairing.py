@@ -84,19 +84,17 @@ def _with_optional_folder(root: Path, found: list[Patterns], labels: int) -> lis
 
 
 def _without_series(root: Path, patterns: Patterns) -> Patterns:
-    """Patterns that leave out time series such as p1_4d, if the names of the other images do."""
+    """Patterns that leave out only time series, such as p1_4d, if there are any."""
     with suppress(UserError):
-        dataset = patterns.read(root)
-        labeled = [case.images[0] for case in dataset.cases if case.label]
-        kinds = {
-            DIGITS.sub("0", case.name): case.images[0] for case in dataset.cases if not case.label
-        }
+        cases = patterns.read(root).cases
+        labeled = [case.images[0] for case in cases if case.label]
+        kinds = {DIGITS.sub("0", case.name): case.images[0] for case in cases if not case.label}
         _, channels = read_grid(labeled[0])
-        series = {path for path in kinds.values() if read_grid(path)[1] > channels == 1}
+        series = {kind for kind, path in kinds.items() if read_grid(path)[1] > channels == 1}
         if series and (narrowed := patterns.narrowed(labeled)):
-            cases = narrowed.read(root).cases
-            count = sum(case.label is not None for case in cases)
-            if count == len(labeled) and series.isdisjoint(case.images[0] for case in cases):
+            kept = {case.images for case in narrowed.read(root).cases}
+            left_out = {DIGITS.sub("0", case.name) for case in cases if case.images not in kept}
+            if left_out == series:
                 return narrowed
     return patterns
 
