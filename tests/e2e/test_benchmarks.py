@@ -127,6 +127,15 @@ def test_rounds_of_self_training_are_scored(tmp_path, monkeypatch, capsys):
     assert scores["default, grid of the files"] == scores["default, mirrored views"]
 
 
+def test_rounds_of_self_training_accept_any_setting(tmp_path):
+    data = make_dataset(tmp_path / "data", side=16, labeled=4, unlabeled=0, test=0)
+    options = {"labeled": 1, "validation": 1, "test": 1, "steps": 2, "device": "cpu", "plan": ""}
+    settings = ["train.ratio=1", "network.width=2"]
+    args = SimpleNamespace(data=data, **options, set=settings)
+    config = runpy.run_path(str(ROUNDS))["make_study"](args, 3).config
+    assert (config.train.ratio, config.network.width, config.train.seed) == (1, 2, 3)
+
+
 def test_precision_of_held_out_scans_is_that_of_the_scans_and_not_of_their_voxels():
     precision = runpy.run_path(str(ROUNDS))["precision"]
     many = np.full(50, 1000)
