@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -47,13 +48,14 @@ def missing() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    with_port = [socket.socket() for _ in range(count)]
-    for one in with_port:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in with_port]
-    for one in with_port:
-        one.close()
-    return ports
+    """Ports below those that Linux gives to other programs, which may take them first."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -142,15 +143,18 @@ def stop_at(step: int) -> None:
     TrainingDisplay.on_step = on_step  # type: ignore[method-assign]
 
 
-def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> int:
-    shared = {"TORCHELASTIC_RUN_ID": "pair", "MASTER_ADDR": "127.0.0.1"}
+def run_all(
+    folder: Path, rank: int, alone: dict[str, list[torch.Tensor]], ports: Sequence[int]
+) -> int:
+    shared = {"TORCHELASTIC_RUN_ID": "pair", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    shared["MASTER_ADDR"] = "127.0.0.1"
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     os.environ.update(shared, **{name: str(value) for name, value in ranks.items()})
-    ports, commands = json.loads((folder / "commands.json").read_text())
     found: dict[str, Any] = {}
     segpl.training_time.affordable_steps = lambda *_: TIMED_STEPS
     segpl.engine.budget.MEASUREMENT = 0.0  # measure single steps
-    os.environ["MASTER_PORT"] = str(ports.pop())
+    first, *others = map(str, ports)
+    os.environ["MASTER_PORT"] = first
     processes = join_processes()
     processes.connect(torch.device("cpu"))
     traffic = Traffic()
@@ -162,27 +166,36 @@ def run_all(folder: Path, rank: int, alone: dict[str, list[torch.Tensor]]) -> in
     curve("segpl", processes)
     found["gathered"] = traffic.gathered / STEPS
     processes.leave()
-    for name, arguments in commands.items():
+    for (name, arguments), port in zip(read_commands(folder).items(), others, strict=True):
         if name == "resumed":
             stop_at(4 if rank == 1 else 0)
-        os.environ["MASTER_PORT"] = str(ports.pop())
+        os.environ["MASTER_PORT"] = port
         found[name] = main(arguments)
         found["refused"] = traffic.refused
         (folder / f"{rank}.json").write_text(json.dumps(found))
     return int(found[name])
 
 
+def read_commands(folder: Path) -> dict[str, list[str]]:
+    return dict(json.loads((folder / "commands.json").read_text()))
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     segpl.engine.device.has_amx = lambda: False  # as in the tests
     alone = curves(ALONE)
+    # as torchrun, this process serves the stores: a port that is free now may be taken later
+    stores = [
+        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        for _ in ("methods", *read_commands(folder))
+    ]
     children = []
     for rank in (0, 1):
         if (child := os.fork()) == 0:
             output = os.open(folder / f"{rank}.txt", os.O_WRONLY | os.O_CREAT)
             os.dup2(output, sys.stdout.fileno())
             os.dup2(output, sys.stderr.fileno())
-            code = run_all(folder, rank, alone)
+            code = run_all(folder, rank, alone, [store.port for store in stores])
             sys.stdout.flush()
             os._exit(code)
         children.append(child)

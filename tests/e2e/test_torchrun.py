@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -48,14 +47,6 @@ STEPS = ("--steps", "6", "--validation", "1")
 INTERRUPTED = 128 + signal.SIGTERM
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 def train(root: Path, name: str, *options: str) -> list[str]:
     return ["train", str(root / "data"), "--out", str(root / name), *OPTIONS, *options]
 
@@ -70,7 +61,7 @@ def root(tmp_path_factory) -> Path:
         "timed": train(root, "timed", "--time", "10s"),
         "uneven": train(root, "uneven", *STEPS, "--set", "train.batch=3"),
     }
-    (root / "commands.json").write_text(json.dumps([free_ports(1 + len(commands)), commands]))
+    (root / "commands.json").write_text(json.dumps(commands))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEGPL_CACHE", str(root / "cache"))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
