@@ -99,8 +99,9 @@ def test_list_has_one_line_per_nested_setting():
 
 
 def test_listed_settings_are_toml():
-    for line in lines_of("settings", None):
-        tomllib.loads(line)
+    listed = tomllib.loads("\n".join(lines_of("settings", None)))
+    assert resolve(listed) == resolve({"method": {"name": listed["method"]["name"]}})
+    assert listed["network"]["residual"] is True
 
 
 def test_merge_overrides_nested_settings_one_by_one():

@@ -233,21 +233,21 @@ def _problem_list(inspection: Inspection) -> Iterator[RenderableType]:
     problems = _problems(inspection)
     if not problems:
         return
-    by_case: dict[str, list[tuple[bool, str, str]]] = defaultdict(list)
-    for one in problems:
-        by_case[one.case].append((one.fatal, one.what, one.remedy))
+    by_case: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        by_case[problem.case].append(replace(problem, case=""))
     # errors first: the list may be cut off
-    shown = sorted(by_case, key=lambda case: not any(fatal for fatal, *_ in by_case[case]))
-    alike: dict[tuple[tuple[bool, str, str], ...], list[str]] = defaultdict(list)
+    shown = sorted(by_case, key=lambda case: not any(one.fatal for one in by_case[case]))
+    alike: dict[tuple[Problem, ...], list[str]] = defaultdict(list)
     for case in shown[:MOST_CASES]:
         alike[tuple(by_case[case])].append(case or "whole dataset")
     root = f"{inspection.dataset.root}/"
     for found, cases in alike.items():
         yield _whole_line(", ".join(cases), "bold")
-        for fatal, what, remedy in found:
-            kind, style = ("error", "bold red") if fatal else ("warning", "yellow")
-            text = f" {what.replace(root, '')}. "
-            line = Text.assemble((f"{kind}:", style), text, (remedy, "dim"))
+        for problem in found:
+            kind, style = ("error", "bold red") if problem.fatal else ("warning", "yellow")
+            what = f" {problem.what.replace(root, '')}. "
+            line = Text.assemble((f"{kind}:", style), what, (problem.remedy, "dim"))
             yield Padding(line, (0, 0, 0, 2))
     if len(shown) > MOST_CASES:
         yield Text(f"... and {count_noun(len(shown) - MOST_CASES, 'more case')} with problems.")
