@@ -179,7 +179,7 @@ def _prepared_label(
         )
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")
-    record = CacheRecord(_sources([case.label]), StoredGrid.of(grid), shape)
+    record = CacheRecord(_sources(case.label_files), StoredGrid.of(grid), shape)
     stored = _read_cache_record(record_path)
     if (
         stored is not None

@@ -25,16 +25,27 @@ class Case:
     is_test: bool = False  # a test case of the dataset itself
     subject: str = ""  # cases of one subject stay together in a split; the name by default
     segments: SegmentNumbers | None = None  # numbers of the names in a DICOM label
+    # one mask per class, in the order of their numbers, if the label has several files
+    masks: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        for path in (*self.images, self.label or "", self.name):
+        for path in (*self.images, *self.label_files, self.name):
             require_utf8(path)
         # names come from files, folders and lists, which may spell ü differently
         object.__setattr__(self, "name", normalize("NFC", self.name))
         object.__setattr__(self, "subject", normalize("NFC", self.subject or self.name))
 
+    @property
+    def label_files(self) -> tuple[Path, ...]:
+        return self.masks or ((self.label,) if self.label else ())
+
+    @property
+    def has_plain_label(self) -> bool:
+        """Whether the label is a single file of class numbers, which a new label can replace."""
+        return self.label is not None and self.segments is None and not self.masks
+
     def without_label(self) -> Case:
-        return replace(self, label=None)
+        return replace(self, label=None, masks=())
 
 
 @dataclass(frozen=True, slots=True)

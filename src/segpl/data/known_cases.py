@@ -73,7 +73,7 @@ def source_digest(case: Case, ignore: int | None) -> str:
     Compute it before reading the files.
     """
     text = hashlib.sha256(repr((FINGERPRINT_VERSION, ignore, case.segments)).encode())
-    for path in (*case.images, *((case.label,) if case.label else ())):
+    for path in (*case.images, *case.label_files):
         try:
             status = os.stat(path)
         except OSError:

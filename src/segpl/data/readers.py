@@ -147,11 +147,40 @@ def read_label(path: Path, dims: int | None = None) -> Label:
 def read_case_label(case: Case, dims: int | None = None) -> Label:
     """Read the label of a case. Those of DICOM series are drawn on the grid of the images."""
     assert case.label is not None, f"{case.name} has no label"
+    if case.masks:
+        return _read_masks(case.masks, dims)
     if case.segments is None:
         return read_label(case.label, dims)
     series = open_series(case.images)
     grid, _ = _grid(case.images[0], _opened(series), dims)
     return Label(read_segments(case.label, series, case.segments), grid)
+
+
+def _read_masks(masks: Sequence[Path], dims: int | None) -> Label:
+    """A label from one mask per class. Where masks overlap, the smallest one counts."""
+    first = read_label(masks[0], dims).grid
+    array = np.zeros(first.shape, np.int32)
+    sizes = np.zeros(len(masks) + 1, np.int64)  # voxels of each class in its mask
+    sizes[0] = array.size
+    for number, path in enumerate(masks, start=1):
+        mask = with_axes_of(read_label(path, dims), first)
+        if difference := grid_difference(first, mask.grid):
+            raise UnusableFileError(
+                f"{path} and {masks[0].name} have different grids: {difference}",
+                "Resample the masks of the case to one grid.",
+            )
+        inside = mask.array != 0
+        values = mask.array[inside]
+        if values.size and values.min() != values.max():
+            raise UnusableFileError(
+                f"{path} contains several numbers, such as {values.min()} and {values.max()}, "
+                "but is one of several masks of its case",
+                "Store one structure per mask, or all structures in one file.",
+            )
+        sizes[number] = values.size
+        known = array[inside]
+        array[inside] = np.where(sizes[known] >= values.size, number, known)
+    return Label(array, first)
 
 
 def read_label_on(grid: Grid, case: Case) -> Label:

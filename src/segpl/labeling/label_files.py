@@ -77,6 +77,11 @@ def file_stamp(path: Path | None) -> str:
     return ""
 
 
+def label_stamp(case: Case) -> str:
+    """Changes whenever a program writes a file of the label of a case."""
+    return "".join(map(file_stamp, case.label_files))
+
+
 def images_stamp(case: Case) -> str:
     """Changes whenever a program writes one of the images of a case."""
     return sha256("".join(map(file_stamp, case.images)).encode()).hexdigest()[:16]
@@ -93,7 +98,7 @@ def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | No
     if folder is not None and (case.label is None or case.label.parent != folder):
         return folder / name
     if case.label is not None:
-        if case.segments is not None:
+        if not case.has_plain_label:
             return None
         both = {suffix, suffix_of(case.label)}
         keeps_name = len(both) == 1 or both == set(NIFTI)
@@ -167,7 +172,7 @@ class LabelFiles:
         """Whether a label is on another grid than its image, according to their headers."""
         if case.label is None or case.segments is not None or is_series(case.images):
             return False
-        key = case.name, file_stamp(case.label), file_stamp(case.images[0])
+        key = case.name, label_stamp(case), file_stamp(case.images[0])
         if key not in self.misplaced:
             found = False
             with suppress(UserError):  # reported when the scan is opened
@@ -183,8 +188,8 @@ class LabelFiles:
         path = label_target(dataset, case, self.folder)
         assert path is not None, "require_places has rejected such a dataset"
         with one_process(self.work):
-            for earlier in {path, case.label} if case.segments is None else {path}:
-                if earlier is not None and earlier.is_file():
+            for earlier in {path, *(case.label_files if case.has_plain_label else ())}:
+                if earlier.is_file():
                     copy = partial(shutil.copyfile, earlier)
                     write_atomically(self._version(case, suffix_of(earlier)), copy)
             write_labels(path, self.classes.labels(indices), case.images[0], grid)

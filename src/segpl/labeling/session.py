@@ -31,6 +31,7 @@ from segpl.labeling.label_files import (
     LabelFiles,
     file_stamp,
     images_stamp,
+    label_stamp,
 )
 from segpl.labeling.predictions import Predictions
 from segpl.labeling.rounds import MOST_FOLDS, Rounds, gain_advice
@@ -160,7 +161,7 @@ class Session:
                 "name": case.name,
                 "state": state,
                 "reason": reason,
-                "stamp": file_stamp(case.label),
+                "stamp": label_stamp(case),
                 "picture": self.thumbnails.key(case),
                 "has_draft": self.files.draft_file(case.name).exists(),
             }
@@ -187,12 +188,12 @@ class Session:
         case = self.case(name)
         with self.lock:
             known = None if again else self.scans.get(name)
-            if known is not None and known.stamp == file_stamp(case.label):
+            if known is not None and known.stamp == label_stamp(case):
                 self.scans.move_to_end(name)
                 return known
         images = images_stamp(case)
         image = read_image(case.images, self.dims)
-        shape, stamp = image.grid.shape, file_stamp(case.label)
+        shape, stamp = image.grid.shape, label_stamp(case)
         uncertainty: Indices | None = None
         start, indices = UNLABELED_STATE, np.zeros(shape, np.uint8)
         if case.label is not None:
@@ -300,7 +301,7 @@ class Session:
         with self.lock:
             case = self.case(name)
             is_overtaken = self.is_overtaken(name, window, draft)
-            if (is_overtaken or stamp != file_stamp(case.label)) and not force:
+            if (is_overtaken or stamp != label_stamp(case)) and not force:
                 deed = "drawn on" if is_overtaken else "saved a label of"
                 raise StaleLabelError(
                     f"Another window or program has {deed} this scan since you opened it. Save "

@@ -21,7 +21,13 @@ from segpl.display import CLASS_COLORS
 from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
 from segpl.labeling.browser_arrays import VIEW, is_volume
-from segpl.labeling.label_files import LabelFiles, as_file_name, file_stamp, images_stamp
+from segpl.labeling.label_files import (
+    LabelFiles,
+    as_file_name,
+    file_stamp,
+    images_stamp,
+    label_stamp,
+)
 from segpl.labeling.predictions import Predictions
 from segpl.report.page.slices import CaseArrays, MaskArrays, busiest_slice, tile_url
 
@@ -39,8 +45,8 @@ class Thumbnails:
 
     def key(self, case: Case) -> str:
         """Version of the picture: changes with the image, its label and its prediction."""
-        mask = self.predictions.file(case.name) if case.label is None else case.label
-        parts = (images_stamp(case), file_stamp(mask), self.files.classes.numbers, CLASS_COLORS)
+        mask = label_stamp(case) or file_stamp(self.predictions.file(case.name))
+        parts = (images_stamp(case), mask, self.files.classes.numbers, CLASS_COLORS)
         return sha256(repr(parts).encode()).hexdigest()[:12]
 
     def read(self, case: Case) -> bytes | None:

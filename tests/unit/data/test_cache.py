@@ -152,6 +152,15 @@ class TestFreshness:
         assert sorted(set(files)) == sorted(files)
         assert {str(case.images[0]), str(case.label)} <= set(files)
 
+    def test_label_is_prepared_again_if_one_of_its_masks_has_changed(self, case, root):
+        masks = case.label, case.label.with_name("b.label.npy")
+        for mask in masks:
+            np.save(mask, np.zeros((6, 7), np.int64))
+        case = replace(case, masks=masks)
+        assert load(case, root).label.max() == 0
+        overwrite(masks[1], np.eye(6, 7, dtype=np.int64))
+        assert load(case, root).label[0, 0] == 2
+
     def test_changed_sources_are_prepared_again(self, case, root):
         load(case, root)
         overwrite(case.images[0], np.arange(42, dtype=np.float32).reshape(6, 7))

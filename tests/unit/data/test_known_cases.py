@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_changed_file_is_read_again(cases, files_read):
     assert files_read == [image, cases[1].label]
     (channel,) = second.fingerprints["case-1"].channels
     assert channel.maximum == pytest.approx(2 * scan(1).max())
+
+
+def test_changed_mask_of_a_label_is_read_again(cases, files_read):
+    other = save(cases[1].label.with_name("other.nii"), np.ones(SHAPE, np.uint8))
+    cases[1] = replace(cases[1], masks=(cases[1].label, other))
+    assert inspected(cases).fingerprints["case-1"].voxels.keys() == {1, 2}
+    files_read.clear()
+    save(other, np.zeros(SHAPE, np.uint8))
+    os.utime(other, ns=(1, 1))
+    assert inspected(cases).fingerprints["case-1"].voxels.keys() == {0, 1}
+    assert files_read == [*cases[1].images, cases[1].label]
 
 
 def test_hidden_label_of_a_known_case_stays_hidden(cases, files_read):

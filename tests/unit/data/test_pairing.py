@@ -5,6 +5,7 @@ import pytest
 from test_layouts import touch
 
 from segpl.data.layouts import read_dataset
+from segpl.data.layouts.content import list_content, unused_files
 from segpl.errors import InputError, MissingFileError
 
 
@@ -300,3 +301,72 @@ def test_runs_and_predictions_inside_the_dataset_are_not_cases(tmp_path):
     touch(tmp_path, "runs/a/split.json", "runs/a/c1_seg.nii.gz", "out/predictions.json")
     touch(tmp_path, "out/c2.nii.gz", "out/c2_seg.nii.gz")
     assert len(read_dataset(tmp_path, accept=True).cases) == 3
+
+
+ORGANS = "{case}/ct.png -> {case}/seg/liver.png + {case}/seg/spleen.png"
+
+
+def test_masks_of_structures_form_the_label_of_a_case(tmp_path):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p1/seg/{x}.png", of=1, x=("liver", "spleen")))
+    dataset = read_dataset(tmp_path, ORGANS)
+    assert dataset.classes == {"background": 0, "liver": 1, "spleen": 2}
+    assert dataset.layout == ORGANS
+    (case,) = dataset.labeled
+    assert [path.name for path in case.label_files] == ["liver.png", "spleen.png"]
+    assert case.without_label().label_files == ()
+    assert [case.name for case in dataset.unlabeled] == ["p0", "p2"]
+    assert unused_files(dataset, list_content(tmp_path)) == []
+
+
+def test_masks_of_structures_are_proposed_as_one_label(tmp_path):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=("liver", "spleen")))
+    with pytest.raises(InputError, match="several kinds of files") as caught:
+        read_dataset(tmp_path)
+    message = str(caught.value)
+    assert message.endswith(f'structures that you do not need:\n\n  layout = "{ORGANS}"\n')
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ("liver/{case}.png + spleen/{case}.png", {"liver": 1, "spleen": 2}),
+        ("liver/{case}_seg.png + spleen/{case}_seg.png", {"liver": 1, "spleen": 2}),
+        ("{case}_seg_liver + {case}_seg_spleen", {"seg_liver": 1, "seg_spleen": 2}),
+        ("m/{case}_3.png + m/{case}_5.png", {"class-3": 1, "class-5": 2}),
+        ("m/{case}_ignore.png + m/{case}_x.png", {"x": 2}),
+    ],
+)
+def test_classes_are_named_after_the_masks(tmp_path, labels, classes):
+    touch(tmp_path, "images/a.png", *(f"{part.format(case='a')}" for part in labels.split(" + ")))
+    dataset = read_dataset(tmp_path, f"images/{{case}}.png -> {labels}")
+    assert dataset.classes == {"background": 0, **classes}
+    assert dataset.ignore == (1 if "ignore" in labels else None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ("seg/{case}.png + seg/{case}.npy", "do not name the classes"),
+        ("a/{case}.png + {case}.png", "do not name the classes"),
+        ("a/{case}.png + background/{case}.png", "'background' is 2, but 0 is the background"),
+        ("a/{case}.png + b/{other}_{case}.png", "Use the same placeholders in every pattern"),
+    ],
+)
+def test_masks_that_cannot_form_a_label_are_rejected(tmp_path, labels, words):
+    touch(tmp_path, "images/a.png")
+    with pytest.raises(InputError, match=words):
+        read_dataset(tmp_path, f"images/{{case}}.png -> {labels}")
+
+
+def test_labeled_case_without_one_of_its_masks_is_named(tmp_path):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/liver.png"), "p1/seg/spleen.png")
+    with pytest.raises(MissingFileError, match=r"case p0 has 1 mask, but none named '.*spleen"):
+        read_dataset(tmp_path, ORGANS)
+
+
+def test_label_in_another_folder_replaces_all_masks(tmp_path):
+    data, labels = tmp_path / "data", tmp_path / "labels"
+    touch(data, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=("liver", "spleen")))
+    touch(labels, "p1.png")
+    case = read_dataset(data, ORGANS, labels=labels).case("p1")
+    assert case.label_files == (labels / "p1.png",)

@@ -11,11 +11,13 @@ import PIL.Image
 import pytest
 from nibabel.orientations import axcodes2ornt, ornt_transform
 
+from segpl.data.case import Case
 from segpl.data.readers import (
     SUFFIXES,
     Grid,
     Label,
     grid_difference,
+    read_case_label,
     read_grid,
     read_image,
     read_label,
@@ -361,6 +363,50 @@ def test_channel_files_must_be_alike(tmp_path, second, words):
 def test_unusable_label_is_rejected(tmp_path, values, words):
     with pytest.raises(InputError, match=words):
         read_label(nifti(tmp_path / "a.nii", values))
+
+
+def masks_case(folder: Path, *masks: np.ndarray) -> Case:
+    files = tuple(nifti(folder / f"{n}.nii", mask) for n, mask in enumerate(masks))
+    return Case("a", (), files[0], masks=files)
+
+
+def test_smallest_of_overlapping_masks_counts(tmp_path):
+    """Whatever their order: a lesion in the liver stays visible."""
+    liver, lesion, other = np.zeros((3, 8, 1, 1), np.uint8)
+    liver[:5], lesion[1:3], other[4:8] = 255, 1, 7
+    found = read_case_label(masks_case(tmp_path, liver, lesion, other)).array
+    assert found.ravel().tolist() == [1, 2, 2, 1, 3, 3, 3, 3]
+    found = read_case_label(masks_case(tmp_path, lesion, other, liver)).array
+    assert found.ravel().tolist() == [3, 1, 1, 3, 2, 2, 2, 2]
+
+
+def test_empty_mask_is_an_absent_class(tmp_path):
+    masks = np.zeros((2, 4, 1, 1), np.uint8)
+    masks[1, 0] = 1
+    assert read_case_label(masks_case(tmp_path, *masks)).array.ravel().tolist() == [2, 0, 0, 0]
+
+
+def test_masks_in_other_orientations_are_turned_to_the_first(tmp_path):
+    case = masks_case(tmp_path, *np.zeros((2, 3, 1, 1), np.uint8))
+    flipped = np.diag([-1.0, 1, 1, 1])
+    flipped[0, 3] = 2
+    nifti(case.masks[1], np.array([1, 0, 0], np.uint8).reshape(3, 1, 1), flipped)
+    assert read_case_label(case).array.ravel().tolist() == [0, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        (np.zeros((4, 1, 2), np.uint8), r"1\.nii and 0\.nii have different grids: shape"),
+        (
+            np.array([0, 1, 2, 2], np.uint8).reshape(4, 1, 1),
+            r"1\.nii contains several numbers, such as 1 and 2",
+        ),
+    ],
+)
+def test_mask_that_does_not_fit_the_others_is_rejected(tmp_path, second, words):
+    with pytest.raises(InputError, match=words):
+        read_case_label(masks_case(tmp_path, np.zeros((4, 1, 1), np.uint8), second))
 
 
 def test_label_may_have_an_extra_axis_or_store_floats(tmp_path):

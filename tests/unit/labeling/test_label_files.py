@@ -19,7 +19,7 @@ from segpl.data.layouts import read_dataset
 from segpl.data.readers import read_image, read_label, suffix_of
 from segpl.errors import InputError
 from segpl.labeling.class_table import ClassTable
-from segpl.labeling.label_files import Draft, LabelFiles, label_target
+from segpl.labeling.label_files import Draft, LabelFiles, label_stamp, label_target
 
 SHAPE = (5, 6, 7)
 CLASSES = ClassTable(("background", "organ", "tumor"), (0, 7, 300))
@@ -123,6 +123,35 @@ def test_label_of_another_format_is_replaced_and_kept(tmp_path):
     assert save(files, tmp_path, "x", drawn((4, 9))).name == "x.png"
     assert [path.name for path in (tmp_path / "labels").iterdir()] == ["x.png"]
     assert [path.suffix for path in files.versions("x")] == [".tif"]
+
+
+def test_label_of_several_masks_is_replaced_only_in_another_folder(tmp_path):
+    for path in ("a/ct.nii.gz", "a/liver.nii.gz", "a/spleen.nii.gz"):
+        write_scan(tmp_path / "data" / path)
+    layout = "{case}/ct.nii.gz -> {case}/liver.nii.gz + {case}/spleen.nii.gz"
+    dataset = read_dataset(tmp_path / "data", layout)
+    (case,) = dataset.cases
+    assert label_target(dataset, case, None) is None
+    assert label_target(dataset, case, case.label.parent) is None
+    before = {path: path.read_bytes() for path in case.label_files}
+    files = LabelFiles(dataset, tmp_path / "new", CLASSES)
+    grid = read_image(case.images, 3).grid
+    path = files.save(dataset, case, drawn(), grid, state="labeled")
+    assert path == tmp_path / "new" / "a.nii.gz"
+    assert {path: path.read_bytes() for path in before} == before
+    assert files.versions("a") == []
+
+
+def test_stamp_of_a_label_changes_with_each_of_its_masks(tmp_path):
+    masks = tuple(tmp_path / f"{name}.nii.gz" for name in ("liver", "spleen"))
+    for path in masks:
+        write_scan(path)
+    case = Case("a", (), masks[0], masks=masks)
+    stamps = {label_stamp(case)}
+    for path in masks:
+        write_scan(path, shape=(5, 6, 8))
+        stamps.add(label_stamp(case))
+    assert len(stamps) == 3
 
 
 def test_labels_folder_leaves_the_dataset_unchanged(data, tmp_path):

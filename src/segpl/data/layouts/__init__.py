@@ -26,7 +26,7 @@ from segpl.data.layouts.base import (
 from segpl.data.layouts.content import list_content, unused_files
 from segpl.data.layouts.folders import Folders, label_folders
 from segpl.data.layouts.pairing import find_patterns
-from segpl.data.layouts.patterns import parse_patterns
+from segpl.data.layouts.patterns import Patterns, parse_patterns
 from segpl.data.readers import suffix_of
 from segpl.display import say
 from segpl.errors import InputError, MissingFileError, UserError, count_noun, name_some
@@ -136,9 +136,7 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
         more = f"\n  ... and {count_noun(others, 'more line')} like these" if others > 0 else ""
         raise InputError(
             f"{root} has several kinds of files that could be labels. Write the correct "
-            f"line to {root / 'segpl.toml'}:\n\n{lines}{more}\n\n"
-            "A case has one label. If these are masks of several structures, combine them to "
-            "train on all.\n"
+            f"line to {root / 'segpl.toml'}:\n\n{lines}{more}\n{_combined(root, found)}"
         )
     dataset = found[0].read(root)
     if accept:
@@ -149,6 +147,20 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
         f"If this is right, write this line to {root / 'segpl.toml'}. If not, correct it first:\n\n"
         f'  layout = "{dataset.layout}"\n\n'
         "Instead, you can repeat the command with --yes (segpl check, plan and train).\n"
+    )
+
+
+def _combined(root: Path, found: list[Patterns]) -> str:
+    """Propose a layout whose labels consist of one mask per structure, if that is possible."""
+    labels = dict.fromkeys(pattern for patterns in found for pattern in patterns.labels)
+    combined = Patterns(found[0].images, tuple(labels))
+    try:
+        combined.read(root)
+    except UserError:
+        return ""
+    return (
+        "\nIf these are masks of several structures, write this line instead. Omit the structures "
+        f'that you do not need:\n\n  layout = "{combined.text}"\n'
     )
 
 
@@ -196,7 +208,7 @@ def describe_patterns(dataset: Dataset) -> str:
         ("image", f"{one.text}  ({count_noun(len(dataset.cases), 'file')})")
         for one in patterns.images
     ]
-    rows.append(("label", f"{patterns.label.text}  ({count_noun(labels, 'file')})"))
+    rows += [("label", f"{one.text}  ({count_noun(labels, 'file')})") for one in patterns.labels]
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
     rows += [
         (kind, f"{len(cases):,}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
@@ -210,7 +222,7 @@ def describe_patterns(dataset: Dataset) -> str:
 
 
 def _file_names(dataset: Dataset, case: Case) -> str:
-    files = [*case.images, *([case.label] if case.label else [])]
+    files = [*case.images, *case.label_files]
     return ", ".join(str(path.relative_to(dataset.root)) for path in files)
 
 
@@ -248,7 +260,9 @@ def _with_labels(cases: tuple[Case, ...], folder: Path) -> tuple[Case, ...]:
         )
     reject_nested_labels(folder, [case for case in cases if case.name not in found])
     return tuple(
-        replace(case, label=found[case.name], segments=None) if case.name in found else case
+        replace(case, label=found[case.name], segments=None, masks=())
+        if case.name in found
+        else case
         for case in cases
     )
 

@@ -61,6 +61,6 @@ def list_content(root: Path) -> Content:
 
 def unused_files(dataset: Dataset, content: Content) -> list[str]:
     """Files of a known format that belong to no case, and DICOM files of other kinds."""
-    used = {path for case in dataset.cases for path in (*case.images, case.label)}
+    used = {path for case in dataset.cases for path in (*case.images, *case.label_files)}
     files = [file.path for file in content.files if dataset.root / file.path not in used]
     return [*dataset.unused, *files]

@@ -59,7 +59,7 @@ def find_patterns(root: Path) -> list[Patterns]:
         labels = [file for file in files if is_label(file)]
         images = [file for file in files if not is_label(file)]
         found = _fits(root, labels, images) if labels and images else []
-        if found and all(len({*one.label.fields}) <= MOST_FIELDS for one in found):
+        if found and all(len({*one.labels[0].fields}) <= MOST_FIELDS for one in found):
             found = _with_optional_folder(root, found, len(labels))
             return [_without_series(root, found[0])] if len(found) == 1 else found
     return []
@@ -270,7 +270,7 @@ class _Search:
             if len(channels) > 1 and looks_like_label(self.root / example.path)
         ]
         images = tuple(pattern for pattern in channels if pattern not in rivals)
-        return [Patterns(images, one) for one in (label, *rivals)] if images else []
+        return [Patterns(images, (one,)) for one in (label, *rivals)] if images else []
 
     def without_modality(
         self, rest: str, keys: Collection[CaseKey]

@@ -14,13 +14,14 @@ from segpl.data.case import Case, Dataset
 from segpl.data.layouts.base import (
     TEST_FOLDERS,
     UNLABELED_FOLDERS,
+    class_numbers,
     merge_parts,
     part_of,
     reject_orphans,
 )
 from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
-from segpl.errors import InputError, MissingFileError
+from segpl.errors import InputError, MissingFileError, count_noun
 
 ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
@@ -47,6 +48,12 @@ class FilePattern:
         """The text without placeholders."""
         return FIELD.sub("", self.text)
 
+    @property
+    def words(self) -> list[str]:
+        """The parts of the path without placeholders: [T1] in T1/{case} and {case}_T1."""
+        *folders, file = self.literal.split("/")
+        return [word for part in (*folders, stem_of(file)) if (word := part.strip("_-. "))]
+
     def compile(self) -> re.Pattern[str]:
         first, *rest = FIELD.split(self.text)
         expression, seen = re.escape(first), set[str]()
@@ -64,27 +71,27 @@ class FilePattern:
 @dataclass(frozen=True, slots=True)
 class Patterns:
     images: tuple[FilePattern, ...]  # one per channel
-    label: FilePattern
+    labels: tuple[FilePattern, ...]  # one, or one mask per class
 
     def read(self, root: Path) -> Dataset:
         images: dict[Values, dict[FilePattern, Path]] = {}
-        labels: dict[Values, Path] = {}
+        labels: dict[Values, dict[FilePattern, Path]] = {}
         for path, pattern, key in self._matches(root):
             group = images.setdefault(key, {})
-            known = labels.get(key) if pattern == self.label else group.get(pattern)
-            if known is not None:
+            if pattern in self.labels:
+                group = labels.setdefault(key, {})
+            if known := group.get(pattern):
                 raise InputError(
                     f"{known} and {path} both fit '{pattern.text}'. Add the suffix to the pattern, "
                     "or remove one of them."
                 )
-            if pattern == self.label:
-                labels[key] = path
-            else:
-                group[pattern] = path
-        orphans = [path for key, path in labels.items() if not images[key]]
+            group[pattern] = path
+        orphans = [path for key in labels if not images[key] for path in labels[key].values()]
         reject_orphans(orphans, [path for group in images.values() for path in group.values()])
-        is_longer = all(len(self.label.literal) > len(one.literal) for one in self.images)
-        stems = {path.parent / stem_of(path) for path in labels.values() if is_longer}
+        shortest = min(len(one.literal) for one in self.labels)
+        is_longer = all(shortest > len(one.literal) for one in self.images)
+        label_files = [path for group in labels.values() for path in group.values()]
+        stems = {path.parent / stem_of(path) for path in label_files if is_longer}
         parts: dict[str, list[Case]] = {}
         for key, group in images.items():
             values = dict(key)
@@ -103,27 +110,40 @@ class Patterns:
                 continue  # a second label, such as a_mask_1 next to a_mask
             part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
             is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
+            found = {} if is_unlabeled else labels.get(key, {})
+            absent = [pattern.text for pattern in self.labels if pattern not in found]
+            if found and absent:
+                raise MissingFileError(
+                    f"case {_case_name(values)} has {count_noun(len(found), 'mask')}, but none "
+                    f"named '{absent[0]}'. Add it, without any voxel if the case does not have "
+                    "this structure, or remove the other masks."
+                )
+            masks = tuple(found[pattern] for pattern in self.labels if found)
             case = Case(
                 _case_name(values),
                 tuple(group[pattern] for pattern in self.images),
-                None if is_unlabeled else labels.get(key),
+                masks[0] if masks else None,
                 part_of(part) in TEST_FOLDERS,
                 values.get("subject", ""),
+                masks=masks if len(masks) > 1 else (),
             )
             parts.setdefault(part.lower(), []).append(case)
-        return Dataset(root, self.text, merge_parts(list(parts.items())), self._channels())
+        classes, ignore = self._classes(root)
+        cases = merge_parts(list(parts.items()))
+        return Dataset(root, self.text, cases, self._channels(), classes, ignore)
 
     @property
     def text(self) -> str:
-        return AND.join(pattern.text for pattern in self.images) + ARROW + self.label.text
+        sides = (self.images, self.labels)
+        return ARROW.join(AND.join(pattern.text for pattern in side) for side in sides)
 
     def with_optional_folders(self) -> Iterator[Patterns]:
         """The patterns in which one folder, the innermost first, may be missing."""
         for field in reversed(self.images[0].fields):
-            if all(one.text.count(f"{{{field}}}") == 1 for one in (*self.images, self.label)):
+            if all(one.text.count(f"{{{field}}}") == 1 for one in (*self.images, *self.labels)):
                 yield Patterns(
                     tuple(pattern.with_optional(field) for pattern in self.images),
-                    self.label.with_optional(field),
+                    tuple(pattern.with_optional(field) for pattern in self.labels),
                 )
 
     def narrowed(self, images: Sequence[Path]) -> Patterns | None:
@@ -141,22 +161,22 @@ class Patterns:
         same = takewhile(lambda letters: len({*letters}) == 1, zip(*stems, strict=False))
         text = start + "".join(letters[0] for letters in same).rstrip("0123456789") + "{case}"
         image, label = (
-            FilePattern(one.text.replace("{case}", text)) for one in (*self.images, self.label)
+            FilePattern(one.text.replace("{case}", text)) for one in (*self.images, *self.labels)
         )
-        return Patterns((image,), label)
+        return Patterns((image,), (label,))
 
     def without_folders(self) -> Patterns:
         """The same file names, directly in one folder."""
         return Patterns(
             tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.images),
-            FilePattern(self.label.text.rpartition("/")[2]),
+            tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.labels),
         )
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
-        patterns = sorted((*self.images, self.label), key=lambda one: -len(one.literal))
+        patterns = sorted((*self.images, *self.labels), key=lambda one: -len(one.literal))
         compiled = [(one, one.compile(), suffix_of(one.text) != "") for one in patterns]
-        fields = dict.fromkeys(name for one in (*self.images, self.label) for name in one.fields)
+        fields = dict.fromkeys(name for one in (*self.images, *self.labels) for name in one.fields)
         # without {case} in a pattern, the folder is the case: T1.nii.gz in the folder p1
         default = {**dict.fromkeys(fields, ""), "case": Path(os.path.abspath(root)).name}
         found = []
@@ -171,36 +191,52 @@ class Patterns:
 
     def _channels(self) -> tuple[str, ...]:
         """Channel names, such as T1 in `{case}_T1.nii.gz` or `T1/{case}.nii.gz`."""
-        names = []
-        for pattern in self.images:
-            *folders, file = pattern.literal.split("/")
-            words = [word.strip("_-. ") for word in (*folders, stem_of(file))]
-            names.append(next(filter(None, reversed(words)), ""))
+        names = [(pattern.words or [""])[-1] for pattern in self.images]
         is_named = all(names) and len(set(names)) == len(names)
         return () if not is_named or any(map(IMAGE_WORD.fullmatch, names)) else tuple(names)
+
+    def _classes(self, root: Path) -> tuple[dict[str, int] | None, int | None]:
+        """Class numbers of several masks, such as liver in `{case}/liver.nii.gz`, and `ignore`."""
+        if len(self.labels) == 1:
+            return None, None
+        words = [pattern.words for pattern in self.labels]
+        shared = set(words[0]).intersection(*words[1:])
+        names = [next((w for w in reversed(own) if w not in shared), "") for own in words]
+        if not all(names) or len(set(names)) < len(names):
+            raise InputError(
+                f"the label patterns in '{self.text}' do not name the classes. Use one pattern "
+                "per structure, as in '{case}/liver.nii.gz + {case}/spleen.nii.gz'."
+            )
+        named = (f"class-{name}" if name.isdigit() else name for name in names)
+        numbers = {name: number for number, name in enumerate(named, start=1)}
+        return class_numbers({"background": 0, **numbers}, root)
 
 
 def parse_patterns(layout: str) -> Patterns:
     before, arrow, after = normalize("NFC", layout).partition(ARROW)
     images = tuple(FilePattern(text.strip()) for text in before.split(AND))
-    label = FilePattern(after.strip())
-    if not arrow or any("case" not in one.fields for one in (*images, label)):
+    labels = tuple(FilePattern(text.strip()) for text in after.split(AND))
+    if not arrow or any("case" not in one.fields for one in (*images, *labels)):
         raise InputError(
             f"the layout '{layout}' is not complete. Write it as "
             "'images/{case}_T1.nii.gz + images/{case}_T2.nii.gz -> labels/{case}.nii.gz'."
         )
-    names = set(label.fields)
+    names = set(labels[0].fields)
     is_repeated = any(
         optional and one.fields.count(name) > 1
-        for one in (*images, label)
+        for one in (*images, *labels)
         for name, optional in FIELD.findall(one.text)
     )
-    if any(set(one.fields) != names for one in images) or len(names) > MOST_FIELDS or is_repeated:
+    if (
+        any(set(one.fields) != names for one in (*images, *labels))
+        or len(names) > MOST_FIELDS
+        or is_repeated
+    ):
         raise InputError(
             f"the layout '{layout}' cannot pair files. Use the same placeholders in every pattern, "
             f"at most {MOST_FIELDS}, and optional ones, such as {{folder?}}, once in a pattern."
         )
-    return Patterns(images, label)
+    return Patterns(images, labels)
 
 
 def _case_name(values: Mapping[str, str]) -> str:
