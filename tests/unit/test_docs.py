@@ -34,19 +34,13 @@ SETTING = re.compile(r"`(?:--set )?((?:data|split|train|network|augment|method)\
 REMOVED = {
     "method.calibrate",
     "train.weight_decay",
-    "method.kl_weight",
-    "network.norm",
     "augment.flip",
     "augment.intensity",
     "augment.rotate",
     "method.cutmix",
     "method.views",
-    "method.threshold.yardstick",
     "network.deep",
-    "network.max_width",
     "train.pretrain",
-    "train.trust",
-    "train.unlabeled_foreground",
 }
 
 
