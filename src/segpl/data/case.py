@@ -25,8 +25,8 @@ class Case:
     is_test: bool = False  # a test case of the dataset itself
     subject: str = ""  # cases of one subject stay together in a split; the name by default
     segments: SegmentNumbers | None = None  # numbers of the names in a DICOM label
-    # one mask per class, in the order of their numbers, if the label has several files
-    masks: tuple[Path, ...] = ()
+    # one mask per class, in the order of their numbers, or None; empty for one file
+    masks: tuple[Path | None, ...] = ()
 
     def __post_init__(self) -> None:
         for path in (*self.images, *self.label_files, self.name):
@@ -37,7 +37,7 @@ class Case:
 
     @property
     def label_files(self) -> tuple[Path, ...]:
-        return self.masks or ((self.label,) if self.label else ())
+        return tuple(path for path in self.masks or (self.label,) if path is not None)
 
     @property
     def has_plain_label(self) -> bool:

@@ -148,7 +148,7 @@ def read_case_label(case: Case, dims: int | None = None) -> Label:
     """Read the label of a case. Those of DICOM series are drawn on the grid of the images."""
     assert case.label is not None, f"{case.name} has no label"
     if case.masks:
-        return _read_masks(case.masks, dims)
+        return _read_masks(case, dims)
     if case.segments is None:
         return read_label(case.label, dims)
     series = open_series(case.images)
@@ -156,17 +156,19 @@ def read_case_label(case: Case, dims: int | None = None) -> Label:
     return Label(read_segments(case.label, series, case.segments), grid)
 
 
-def _read_masks(masks: Sequence[Path], dims: int | None) -> Label:
+def _read_masks(case: Case, dims: int | None) -> Label:
     """A label from one mask per class. Where masks overlap, the smallest one counts."""
-    first = read_label(masks[0], dims).grid
+    first = read_label(case.label_files[0], dims).grid
     array = np.zeros(first.shape, np.int32)
-    sizes = np.zeros(len(masks) + 1, np.int64)  # voxels of each class in its mask
+    sizes = np.zeros(len(case.masks) + 1, np.int64)  # voxels of each class in its mask
     sizes[0] = array.size
-    for number, path in enumerate(masks, start=1):
+    for number, path in enumerate(case.masks, start=1):
+        if path is None:
+            continue
         mask = with_axes_of(read_label(path, dims), first)
         if difference := grid_difference(first, mask.grid):
             raise UnusableFileError(
-                f"{path} and {masks[0].name} have different grids: {difference}",
+                f"{path} and {case.label_files[0].name} have different grids: {difference}",
                 "Resample the masks of the case to one grid.",
             )
         inside = mask.array != 0

@@ -107,6 +107,12 @@ def test_changed_mask_of_a_label_is_read_again(cases, files_read):
     assert files_read == [*cases[1].images, cases[1].label]
 
 
+def test_other_number_of_a_mask_reads_it_again(cases):
+    for masks, numbers in (((None, cases[1].label), {0, 2}), ((cases[1].label, None), {0, 1})):
+        cases[1] = replace(cases[1], masks=masks)
+        assert inspected(cases).fingerprints["case-1"].voxels.keys() == numbers
+
+
 def test_hidden_label_of_a_known_case_stays_hidden(cases, files_read):
     inspected(cases)
     hidden = inspected(cases, visible=["case-0"]).fingerprints["case-1"]

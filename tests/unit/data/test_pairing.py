@@ -350,6 +350,7 @@ def test_classes_are_named_after_the_masks(tmp_path, labels, classes):
         ("a/{case}.png + {case}.png", "do not name the classes"),
         ("a/{case}.png + background/{case}.png", "'background' is 2, but 0 is the background"),
         ("a/{case}.png + b/{other}_{case}.png", "Use the same placeholders in every pattern"),
+        ("a/{case}.png?", "Remove the question mark"),
     ],
 )
 def test_masks_that_cannot_form_a_label_are_rejected(tmp_path, labels, words):
@@ -362,6 +363,27 @@ def test_labeled_case_without_one_of_its_masks_is_named(tmp_path):
     touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/liver.png"), "p1/seg/spleen.png")
     with pytest.raises(MissingFileError, match=r"case p0 has 1 mask, but none named '.*spleen"):
         read_dataset(tmp_path, ORGANS)
+
+
+def test_optional_mask_may_be_missing(tmp_path):
+    layout = "{case}/ct.png -> {case}/liver.png? + {case}/spleen.png + {case}/lesion.png?"
+    touch(tmp_path, *each("p{n}/ct.png"), "p0/spleen.png", "p0/lesion.png", "p1/spleen.png")
+    dataset = read_dataset(tmp_path, layout)
+    assert dataset.layout == layout
+    assert dataset.classes == {"background": 0, "liver": 1, "spleen": 2, "lesion": 3}
+    first, second, unlabeled = (dataset.case(name) for name in ("p0", "p1", "p2"))
+    p0, p1 = tmp_path / "p0", tmp_path / "p1"
+    assert first.masks == (None, p0 / "spleen.png", p0 / "lesion.png")
+    assert second.masks == (None, p1 / "spleen.png", None)
+    assert second.label_files == (second.label,) == (p1 / "spleen.png",)
+    assert (unlabeled.label, unlabeled.masks) == (None, ())
+
+
+def test_required_mask_must_accompany_an_optional_one(tmp_path):
+    touch(tmp_path, "p0/ct.png", "p0/lesion.png", "p1/ct.png", "p1/liver.png")
+    layout = "{case}/ct.png -> {case}/liver.png + {case}/lesion.png?"
+    with pytest.raises(MissingFileError, match=r"write '\{case\}/liver\.png\?' in the layout"):
+        read_dataset(tmp_path, layout)
 
 
 def test_label_in_another_folder_replaces_all_masks(tmp_path):

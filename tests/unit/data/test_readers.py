@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -383,7 +384,10 @@ def test_smallest_of_overlapping_masks_counts(tmp_path):
 def test_empty_mask_is_an_absent_class(tmp_path):
     masks = np.zeros((2, 4, 1, 1), np.uint8)
     masks[1, 0] = 1
-    assert read_case_label(masks_case(tmp_path, *masks)).array.ravel().tolist() == [2, 0, 0, 0]
+    case = masks_case(tmp_path, *masks)
+    assert read_case_label(case).array.ravel().tolist() == [2, 0, 0, 0]
+    case = replace(case, label=case.masks[1], masks=(None, case.masks[1], None))
+    assert read_case_label(case).array.ravel().tolist() == [2, 0, 0, 0]
 
 
 def test_masks_in_other_orientations_are_turned_to_the_first(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from unicodedata import normalize
@@ -37,6 +37,7 @@ class FilePattern:
     """The path of a file below the dataset; without a suffix it fits every format."""
 
     text: str
+    is_optional: bool = False  # whether the mask of an absent structure may be missing
 
     @property
     def fields(self) -> list[str]:
@@ -65,7 +66,7 @@ class FilePattern:
 
     def with_optional(self, field: str) -> FilePattern:
         """The pattern in which the folder `field` may be missing."""
-        return FilePattern(self.text.replace(f"{{{field}}}/", f"{{{field}?}}/"))
+        return replace(self, text=self.text.replace(f"{{{field}}}/", f"{{{field}?}}/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +112,21 @@ class Patterns:
             part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
             is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
             found = {} if is_unlabeled else labels.get(key, {})
-            absent = [pattern.text for pattern in self.labels if pattern not in found]
+            absent = [one for one in self.labels if one not in found and not one.is_optional]
             if found and absent:
                 raise MissingFileError(
                     f"case {_case_name(values)} has {count_noun(len(found), 'mask')}, but none "
-                    f"named '{absent[0]}'. Add it, without any voxel if the case does not have "
-                    "this structure, or remove the other masks."
+                    f"named '{absent[0].text}'. Add it. If absent structures have no mask, write "
+                    f"'{absent[0].text}?' in the layout."
                 )
-            masks = tuple(found[pattern] for pattern in self.labels if found)
+            masks = tuple(map(found.get, self.labels))
             case = Case(
                 _case_name(values),
                 tuple(group[pattern] for pattern in self.images),
-                masks[0] if masks else None,
+                next(filter(None, masks), None),
                 part_of(part) in TEST_FOLDERS,
                 values.get("subject", ""),
-                masks=masks if len(masks) > 1 else (),
+                masks=masks if found and len(masks) > 1 else (),
             )
             parts.setdefault(part.lower(), []).append(case)
         classes, ignore = self._classes(root)
@@ -135,7 +136,9 @@ class Patterns:
     @property
     def text(self) -> str:
         sides = (self.images, self.labels)
-        return ARROW.join(AND.join(pattern.text for pattern in side) for side in sides)
+        return ARROW.join(
+            AND.join(f"{p.text}{'?' * p.is_optional}" for p in side) for side in sides
+        )
 
     def with_optional_folders(self) -> Iterator[Patterns]:
         """The patterns in which one folder, the innermost first, may be missing."""
@@ -167,10 +170,11 @@ class Patterns:
 
     def without_folders(self) -> Patterns:
         """The same file names, directly in one folder."""
-        return Patterns(
-            tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.images),
-            tuple(FilePattern(pattern.text.rpartition("/")[2]) for pattern in self.labels),
+        images, labels = (
+            tuple(replace(one, text=one.text.rpartition("/")[2]) for one in side)
+            for side in (self.images, self.labels)
         )
+        return Patterns(images, labels)
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
@@ -215,11 +219,17 @@ class Patterns:
 def parse_patterns(layout: str) -> Patterns:
     before, arrow, after = normalize("NFC", layout).partition(ARROW)
     images = tuple(FilePattern(text.strip()) for text in before.split(AND))
-    labels = tuple(FilePattern(text.strip()) for text in after.split(AND))
+    texts = [text.strip() for text in after.split(AND)]
+    labels = tuple(FilePattern(text.removesuffix("?"), text.endswith("?")) for text in texts)
     if not arrow or any("case" not in one.fields for one in (*images, *labels)):
         raise InputError(
             f"the layout '{layout}' is not complete. Write it as "
             "'images/{case}_T1.nii.gz + images/{case}_T2.nii.gz -> labels/{case}.nii.gz'."
+        )
+    if len(labels) == 1 and labels[0].is_optional:
+        raise InputError(
+            f"the layout '{layout}' marks its only label as optional. Remove the question mark: an "
+            "image without a label is unlabeled."
         )
     names = set(labels[0].fields)
     is_repeated = any(
