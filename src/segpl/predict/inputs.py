@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segpl.data.case import Case, Dataset, is_patterns
@@ -107,6 +107,8 @@ def _folder_jobs(folder: Path, plan: Plan, layout: str, tell: Callable[[str], No
 def _matched(folder: Path, layout: str) -> Dataset | None:
     """The cases whose files are named as in training, in the same folders or in a single one."""
     patterns = parse_patterns(layout)
+    labels = tuple(replace(one, is_optional=True) for one in patterns.labels)  # not read here
+    patterns = replace(patterns, labels=labels)
     for one in (patterns, patterns.without_folders()):
         if len(set(one.images)) < len(one.images):
             continue  # only the folders distinguish the channels

@@ -352,6 +352,15 @@ def test_the_folder_of_a_patient_is_a_case(tmp_path, t1):
         assert found == {"p1": [f"{t1}.nii.gz", "T2.nii.gz"]}
 
 
+def test_prediction_needs_no_mask(tmp_path):
+    """Neither all nor any of those that a labeled case has."""
+    for case, masks in (("p1", ["liver.nii.gz"]), ("p2", ["spleen.nii.gz"]), ("p3", [])):
+        names(tmp_path / case, "ct.nii.gz", *masks)
+    layout = "{case}/ct.nii.gz -> {case}/liver.nii.gz + {case}/spleen.nii.gz"
+    assert find(tmp_path, layout=layout) == {case: ["ct.nii.gz"] for case in ("p1", "p2", "p3")}
+    assert find(tmp_path / "p1", layout=layout) == {"p1": ["ct.nii.gz"]}
+
+
 def test_the_folder_of_a_single_file_is_not_listed(tmp_path, monkeypatch):
     """It may be large, such as the home folder."""
     monkeypatch.setattr(patterns, "list_content", Mock(side_effect=AssertionError))
