@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.evaluate.folders import score_pairs
     from segpl.evaluate.metrics import METRICS, known_metrics
     from segpl.evaluate.pairing import pair_cases
-    from segpl.evaluate.scores import HEADER, write_scores
+    from segpl.evaluate.scores import HEADER, with_percentages, write_scores
     from segpl.records import require_own_table
     from segpl.report.tables import (
         calibration_summary,
@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     with bar("scoring", len(pairing.pairs)) as advance:
         scores = score_pairs(pairing, metrics=metrics, tolerance=args.tolerance, advance=advance)
     write_scores(out, scores)
+    scores = with_percentages(scores)
     print_table(scores_by_class(scores), plain_console(soft_wrap=False))
     if args.metrics:
         print_table(summary_table(scores), plain_console(soft_wrap=False))

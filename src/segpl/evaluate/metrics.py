@@ -22,7 +22,7 @@ TOLERANCE = 1.0  # of surface Dice, in mm
 POLICIES: dict[Kind, str] = {
     "share": "overlaps are 1 if both are empty, 0 if only one is",
     "distance": "distances are 0 if both are empty, the diagonal of the image if only one is",
-    "error": "the volume error is 0 if both are empty, +1 if only the label is",
+    "error": "the volume error is 0 if both are empty, +100 % if only the label is",
 }
 
 

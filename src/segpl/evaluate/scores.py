@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from segpl.data.masks import in_areas
@@ -26,6 +26,16 @@ class Score:
     value: float
     unit: str = ""  # 'mm', 'ml', ...; the tolerance of surface Dice, 'at 1 mm'
     empty: str = ""  # masks without the class: 'no', 'both', 'prediction', 'label'; '': unknown
+
+
+def with_percentages(scores: Iterable[Score]) -> list[Score]:
+    """The scores with volume errors in percent, for tables; `scores.csv` has fractions."""
+    return [
+        replace(score, value=100 * score.value, unit="%")
+        if score.metric == "volume_error"
+        else score
+        for score in scores
+    ]
 
 
 def empty_note(scores: Sequence[Score]) -> str:

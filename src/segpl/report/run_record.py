@@ -19,7 +19,7 @@ from segpl.engine.log import read_log
 from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
 from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
-from segpl.evaluate.scores import Score
+from segpl.evaluate.scores import Score, with_percentages
 from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation import ValidationRow, read_validation
 from segpl.files import RESTORE
@@ -64,7 +64,7 @@ class RunRecord:
     environment: Mapping[str, Any] = field(default_factory=dict)
     log: Mapping[str, Sequence[float]] = field(default_factory=dict)  # column -> values
     validation: Sequence[ValidationRow] = ()
-    scores: Sequence[Score] = ()  # of cases that were not labeled in training
+    scores: Sequence[Score] = ()  # of cases not labeled in training; volume errors in %
     predicted: Mapping[str, PredictedCase] = field(default_factory=dict)  # by case
     folds: Sequence[FoldScore] = ()
     agreement: NetworkAgreement | None = None
@@ -162,7 +162,7 @@ def read_run(path: Path, *, name: str = "", label: str = "") -> RunRecord:
         ),
         log=attempt("log", lambda: read_log(folder.log), {}),
         validation=attempt("validation scores", lambda: read_validation(folder.validation), []),
-        scores=scores,
+        scores=with_percentages(scores),
         predicted=attempt("predictions", lambda: current_predictions(folder), {}),
         folds=attempt("cross-validation", lambda: _folds(folder, settings), []),
         agreement=attempt("agreement", lambda: current_agreement(folder), None),

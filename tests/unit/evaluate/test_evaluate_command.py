@@ -116,6 +116,18 @@ def test_each_class_has_one_row_with_interval_worst_case_and_volume_error(
     assert 0 <= float(low) < 0.556 < float(high) <= 1
 
 
+def test_volume_errors_are_printed_in_percent_and_stored_as_fractions(folders, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    evaluate(*folders, "--metrics", "volume_error")
+    printed = capsys.readouterr()
+    _, summary = (line.split() for line in printed.out.splitlines() if "255 " in line)
+    # errors 0, -1/2 and -1
+    assert " ".join(summary) == "255 volume error (%) -50.0 50.0 -50.0 -100.0 0.000 3"
+    assert "+100 % if only the label is" in " ".join(printed.out.split())
+    assert "c (volume error -100.0 %)" in printed.err
+    assert [score.value for score in read_scores(folders[0] / "scores.csv")] == [0, -0.5, -1]
+
+
 def test_the_five_worst_cases_are_named_worst_first(folders, capsys):
     for case in "defg":
         picture(folders[0] / f"{case}.png", [[255, 255], [0, 0]])
@@ -127,7 +139,7 @@ def test_the_five_worst_cases_are_named_worst_first(folders, capsys):
 
 def test_the_worst_distance_is_the_largest(folders, capsys):
     evaluate(*folders, "--metrics", "hd95")
-    assert "Worst cases: c (HD95 2.828)" in capsys.readouterr().err
+    assert "Worst cases: c (HD95 2.828 px)" in capsys.readouterr().err
 
 
 def test_cases_used_for_training_or_validation_are_named(folders, capsys):

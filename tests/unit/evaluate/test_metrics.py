@@ -90,7 +90,7 @@ def test_units_depend_on_dimensions_and_spacing(dims, spacing, units):
 
 def test_empty_policy_covers_each_kind_of_metric():
     assert "diagonal of the image if only one is" in empty_policy(["hd95"])
-    assert "+1 if only the label is" in empty_policy(["volume_error"])
+    assert "+100 % if only the label is" in empty_policy(["volume_error"])
     assert empty_policy(["volume"]) == ""
 
 

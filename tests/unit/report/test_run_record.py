@@ -16,6 +16,7 @@ from segpl.evaluate.scores import Score, write_scores
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import write_report
 from segpl.report.run_record import FoldScore
+from segpl.report.sections.scores import methods_table
 from segpl.settings import resolve
 
 AGREEMENT = {
@@ -156,6 +157,13 @@ def test_scores_of_other_labeled_scans_count_without_test_cases(tmp_path):
     add_scores(run, new=0.6)
     assert collect_runs([run]).runs[0].by_case("dice") == {"new": 0.6}
     assert "no scores" not in problems(run)
+
+
+def test_volume_errors_of_a_report_are_in_percent(tmp_path):
+    run = make_run(tmp_path, "run", t=0.8)
+    write_scores(run / "scores.csv", [Score("t", "x", "volume_error", 0.125)])
+    table = methods_table(collect_runs([run]))
+    assert dict(zip(table.columns, table.rows[0], strict=True))["volume error (%)"] == "12.5"
 
 
 def test_scores_of_labeled_training_cases_are_left_out(tmp_path):
