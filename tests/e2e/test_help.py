@@ -164,13 +164,13 @@ def test_closed_pipe_prints_no_traceback(shared_pictures):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_resume_advice_names_only_options_of_the_command(segpl, monkeypatch, name):
+def test_resume_advice_names_only_options_of_the_command(segpl, tmp_path, monkeypatch, name):
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
     parser = parser_of(name)
     module = importlib.import_module(f"segpl.cli.{name}")
-    monkeypatch.setattr(module, "add_arguments", lambda parser: None)
+    monkeypatch.setattr(module, "add_arguments", lambda parser: parser.set_defaults(out=tmp_path))
     monkeypatch.setattr(module, "run", interrupted)
     answer = segpl(name)
     assert answer.code == 130

@@ -18,6 +18,7 @@ from conftest import Answer
 from test_rejections import check_words
 
 from segpl import training_time
+from segpl.cli.main import NOT_STARTED
 from segpl.data.sampler import Sampler
 from segpl.engine import budget
 from segpl.engine.budget import Budget, TrainingSpeed
@@ -89,18 +90,23 @@ def test_run_with_a_budget_equals_a_run_with_its_number_of_steps(start, tmp_path
     check_same(stopped, tmp_path / "counted")
 
 
-def test_interruption_while_measuring_leaves_nothing(start, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interruption_while_measuring_leaves_nothing(start, tmp_path, monkeypatch, number):
     """Also a process that is killed leaves only its lock, which another run may ignore."""
     run = tmp_path / "run"
 
     def batch(self: Sampler, step: int) -> Batch:
         assert [path.name for path in run.iterdir()] == [".lock"]
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
+        raise AssertionError
 
-    monkeypatch.setattr(Sampler, "batch", batch)
-    answer = start("run", "--time", "1h")
-    assert answer.code == 130
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "batch", batch)
+        answer = start("run", "--time", "1h")
+    assert answer.code == 128 + number
+    assert answer.err.endswith(f"interrupted. {NOT_STARTED}\n")
     assert not run.exists()
+    assert start("run", "--time", "1h").code == 0
 
 
 def test_out_of_memory_while_measuring_gives_advice(start, tmp_path, monkeypatch):

@@ -111,7 +111,6 @@ def run(args: argparse.Namespace) -> int:
         say(f"Port {args.port} is in use. The server uses port {server.port} instead.")
     say(f"Label at {server.url}")
     say("Stop with Ctrl-C. Strokes and labels are saved automatically.")
-    signal.signal(signal.SIGTERM, _interrupt)
     if not args.no_browser:
         import webbrowser
 
@@ -125,7 +124,3 @@ def run(args: argparse.Namespace) -> int:
         session.rounds.stop()
         server.server_close()
     return 0
-
-
-def _interrupt(number: int, _: object) -> None:
-    raise KeyboardInterrupt(number)

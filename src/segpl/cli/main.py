@@ -10,7 +10,9 @@ import io
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 
 import segpl
@@ -48,6 +50,8 @@ RESUME_ADVICE = {
         ("compare", "demo", "stress", "paper", "data"), "The same command resumes where it stopped."
     ),
 }
+
+NOT_STARTED = "Training had not started yet, and nothing was saved. Run the same command again."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -121,13 +125,14 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
             args, unknown = parser.parse_known_intermixed_args(arguments)
         if unknown:
             parser.exit(2, f"segpl {name}: {unknown_arguments(unknown, known)}\n")
-        if name in TORCH_COMMANDS:
-            import_torch()
-        if name in TORCH_COMMANDS and name != "train":
-            from segpl.engine.distributed import require_one_process
+        with sigterm_interrupts():
+            if name in TORCH_COMMANDS:
+                import_torch()
+            if name in TORCH_COMMANDS and name != "train":
+                from segpl.engine.distributed import require_one_process
 
-            require_one_process(f"segpl {name}")
-        code: int = module.run(args)
+                require_one_process(f"segpl {name}")
+            code: int = module.run(args)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -138,9 +143,30 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
         )
         return 1
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"interrupted. {RESUME_ADVICE.get(name, '')}".strip() + "\n")
+        is_unstarted = name == "train" and not args.out.exists()
+        advice = NOT_STARTED if is_unstarted else RESUME_ADVICE.get(name, "")
+        sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
         number: int = stop.args[0] if stop.args else signal.SIGINT
         return 128 + number
     except BrokenPipeError:
         return 1
     return code
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt on the first SIGTERM, unless the caller handles or ignores it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def interrupt(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second signal ends the process at once
+    raise KeyboardInterrupt(number)

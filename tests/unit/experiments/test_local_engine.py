@@ -5,6 +5,7 @@ import signal
 import time
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ def visible_gpu(meeting: Path, name: str) -> str:
 
 def die() -> str:
     os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def sleep(started: Path) -> str:
+    started.touch()
+    time.sleep(60)
     return ""
 
 
@@ -72,6 +79,19 @@ def test_a_task_whose_process_is_killed_runs_once_more_after_the_others(monkeypa
     assert [u.task.name for u in found] == ["c", "a", "b"]
     assert found[0].error == found[1].error == ""
     assert "its process was killed twice" in found[2].error
+
+
+@pytest.mark.slow
+def test_sigterm_stops_running_tasks(tmp_path):
+    running = run_in_workers([Task("a", partial(sleep, tmp_path / "started"))], 1)
+    next(running)
+    while not (tmp_path / "started").exists():
+        time.sleep(0.05)
+    (worker,) = active_children()
+    with pytest.raises(KeyboardInterrupt):
+        running.throw(KeyboardInterrupt(signal.SIGTERM))
+    worker.join(30)
+    assert worker.exitcode == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import active_children, connection, get_context, parent_process
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Event
 
@@ -80,10 +81,13 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
                     yield Update(task, was_killed=True)
                 else:
                     yield Update(task, error)
-    except BaseException:
+    except BaseException as error:
         stop.set()
         for worker in workers:
             worker.pool.shutdown(wait=False, cancel_futures=True)
+        if error.args == (signal.SIGTERM,):  # unlike Ctrl-C, it reaches only this process
+            for process in active_children():
+                process.terminate()
         raise
     finally:
         for worker in workers:
