@@ -92,13 +92,6 @@ SECTIONS: dict[str, type[Any]] = {
     "augment": AugmentSettings,
 }
 FREE_TABLE = "network.options"  # its keys belong to the network, not to segpl
-# settings in configs of earlier versions, with the value that still means the same
-REMOVED = {
-    "method.calibrate": "off",
-    "method.kl_weight": 1.0,
-    "network.norm": "instance",
-    "train.weight_decay": 0.0,
-}
 TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -159,8 +152,6 @@ def parse_table(kind: Any, values: Mapping[str, Any], section: str, source: str)
     hints = type_hints(kind)
     given: dict[str, Any] = {}
     for key, value in values.items():
-        if (f"{section}.{key}", value) in REMOVED.items():
-            continue
         if key not in known:
             names = {*known, "name"} if section == "method" else known
             raise InputError(f"{source}: no setting '{section}.{key}'. {did_you_mean(key, names)}")

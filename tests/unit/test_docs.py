@@ -30,17 +30,17 @@ GENERATED = ("reference/",)  # written when the manual is built
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 SETTING = re.compile(r"`(?:--set )?((?:data|split|train|network|augment|method)\.(?!json)[a-z_.]+)")
-# settings that pages name although they are gone
+# settings that evidence.md names although they are gone
 REMOVED = {
-    "method.calibrate",
-    "train.weight_decay",
     "augment.flip",
     "augment.intensity",
     "augment.rotate",
+    "method.calibrate",
     "method.cutmix",
     "method.views",
     "network.deep",
     "train.pretrain",
+    "train.weight_decay",
 }
 
 

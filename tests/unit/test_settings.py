@@ -204,20 +204,3 @@ def test_a_moved_dataset_is_no_change_but_another_dataset_is(tmp_path):
     ]
     old.rmdir()
     assert changed_settings(folder, wanted, ignore=("train.lr",)) == []
-
-
-@pytest.mark.parametrize(
-    ("method", "setting", "same", "other"),
-    [
-        ("bpl", "method.calibrate", "off", "temperature"),
-        ("segpl-vi", "method.kl_weight", 1, 0.1),
-        ("supervised", "network.norm", "instance", "batch"),
-    ],
-)
-def test_a_removed_setting_is_accepted_only_with_the_value_that_means_the_same(
-    method, setting, same, other
-):
-    plain = {"method": {"name": method}}
-    assert resolve(with_overrides(plain, [f"{setting}={same}"])) == resolve(plain)
-    with pytest.raises(InputError, match=f"no setting '{setting}'"):
-        resolve(with_overrides(plain, [f"{setting}={other}"]))
