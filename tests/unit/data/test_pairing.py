@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from test_layouts import touch
 
-from segpl.data.layouts import read_dataset
+from segpl.data.layouts import patterns, read_dataset
 from segpl.data.layouts.content import list_content, unused_files
+from segpl.data.layouts.pairing import find_patterns
 from segpl.errors import InputError, MissingFileError
 
 
@@ -392,3 +395,12 @@ def test_label_in_another_folder_replaces_all_masks(tmp_path):
     touch(labels, "p1.png")
     case = read_dataset(data, ORGANS, labels=labels).case("p1")
     assert case.label_files == (labels / "p1.png",)
+
+
+def test_folder_with_many_masks_per_case_is_listed_a_few_times(tmp_path, monkeypatch):
+    """Each listing takes long: public datasets have 100 masks per case."""
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=tuple("abcdefghijkl")))
+    listing = Mock(wraps=list_content)
+    monkeypatch.setattr(patterns, "list_content", listing)
+    assert len(find_patterns(tmp_path)) == 12
+    assert listing.call_count == 0

@@ -60,7 +60,9 @@ def find_patterns(root: Path) -> list[Patterns]:
         images = [file for file in files if not is_label(file)]
         found = _fits(root, labels, images) if labels and images else []
         if found and all(len({*one.labels[0].fields}) <= MOST_FIELDS for one in found):
-            found = _with_optional_folder(root, found, len(labels))
+            # one label per image at most, unless each structure has its own mask
+            if len(labels) <= len(images):
+                found = _with_optional_folder(root, found, len(labels))
             return [_without_series(root, found[0])] if len(found) == 1 else found
     return []
 
