@@ -404,3 +404,20 @@ def test_folder_with_many_masks_per_case_is_listed_a_few_times(tmp_path, monkeyp
     monkeypatch.setattr(patterns, "list_content", listing)
     assert len(find_patterns(tmp_path)) == 12
     assert listing.call_count == 0
+
+
+def test_proposed_masks_that_some_cases_lack_are_optional(tmp_path):
+    touch(
+        tmp_path, *each("images/p{n}.png", "masks/a/p{n}.png"), "masks/b/p1.png", "masks/b/p2.png"
+    )
+    with pytest.raises(InputError, match="question mark means") as caught:
+        read_dataset(tmp_path)
+    line = "images/{case}.png -> masks/a/{case}.png + masks/b/{case}.png?"
+    assert str(caught.value).endswith(f'  layout = "{line}"\n')
+
+
+def test_ignored_masks_of_rare_structures_are_pointed_out(tmp_path):
+    touch(tmp_path, *each("images/p{n}.png", "masks/p{n}_liver.png"), "masks/p1_lesion.png")
+    with pytest.raises(InputError, match=r"ignored +masks/p1_lesion\.png") as caught:
+        read_dataset(tmp_path)
+    assert "add ignored masks of other structures with ' + ':" in str(caught.value)

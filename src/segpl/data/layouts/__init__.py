@@ -18,6 +18,7 @@ from segpl.data.layouts.base import (
     channel_names,
     class_numbers,
     default_subject,
+    has_label_word,
     image_files,
     labels_by_stem,
     read_description,
@@ -141,10 +142,15 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
     dataset = found[0].read(root)
     if accept:
         return dataset
+    ignored = unused_files(dataset, list_content(root))
+    more = ""
+    if any(has_label_word(path) for path in ignored):
+        more = ", for example add ignored masks of other structures with ' + '"
     raise InputError(
         f"{problem} The file names suggest this layout:\n\n"
         f"{describe_patterns(dataset)}\n\n"
-        f"If this is right, write this line to {root / 'segpl.toml'}. If not, correct it first:\n\n"
+        f"If this is right, write this line to {root / 'segpl.toml'}. If not, correct it first"
+        f"{more}:\n\n"
         f'  layout = "{dataset.layout}"\n\n'
         "Instead, you can repeat the command with --yes (segpl check, plan and train).\n"
     )
@@ -153,14 +159,23 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
 def _combined(root: Path, found: list[Patterns]) -> str:
     """Propose a layout whose labels consist of one mask per structure, if that is possible."""
     labels = dict.fromkeys(pattern for patterns in found for pattern in patterns.labels)
-    combined = Patterns(found[0].images, tuple(labels))
+    optional = tuple(replace(pattern, is_optional=True) for pattern in labels)
     try:
-        combined.read(root)
+        cases = Patterns(found[0].images, optional).read(root).cases
     except UserError:
         return ""
+    masks = [case.masks for case in cases if case.masks]
+    absent = [number for number, _ in enumerate(labels) if any(not own[number] for own in masks)]
+    combined = Patterns(
+        found[0].images,
+        tuple(replace(one, is_optional=n in absent) for n, one in enumerate(labels)),
+    )
+    note = ""
+    if absent:
+        note = "; a question mark means that a structure without a mask is absent"
     return (
         "\nIf these are masks of several structures, write this line instead. Omit the structures "
-        f'that you do not need:\n\n  layout = "{combined.text}"\n'
+        f'that you do not need{note}:\n\n  layout = "{combined.text}"\n'
     )
 
 

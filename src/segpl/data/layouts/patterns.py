@@ -15,6 +15,7 @@ from segpl.data.layouts.base import (
     TEST_FOLDERS,
     UNLABELED_FOLDERS,
     class_numbers,
+    has_label_word,
     merge_parts,
     part_of,
     reject_orphans,
