@@ -337,6 +337,7 @@ def test_masks_of_structures_are_proposed_as_one_label(tmp_path):
         ("{case}_seg_liver + {case}_seg_spleen", {"seg_liver": 1, "seg_spleen": 2}),
         ("m/{case}_3.png + m/{case}_5.png", {"class-3": 1, "class-5": 2}),
         ("m/{case}_ignore.png + m/{case}_x.png", {"x": 2}),
+        ("a/{case}.png ? + b/{case}.png", {"a": 1, "b": 2}),
     ],
 )
 def test_classes_are_named_after_the_masks(tmp_path, labels, classes):
@@ -354,6 +355,8 @@ def test_classes_are_named_after_the_masks(tmp_path, labels, classes):
         ("a/{case}.png + background/{case}.png", "'background' is 2, but 0 is the background"),
         ("a/{case}.png + b/{other}_{case}.png", "Use the same placeholders in every pattern"),
         ("a/{case}.png?", "Remove the question mark"),
+        ("a/{case}.png + a/{case}.png?", "contains 'a/{case}.png' twice"),
+        ("images/{case}.png? + a/{case}.png", "contains 'images/{case}.png' twice"),
     ],
 )
 def test_masks_that_cannot_form_a_label_are_rejected(tmp_path, labels, words):
@@ -421,3 +424,9 @@ def test_ignored_masks_of_rare_structures_are_pointed_out(tmp_path):
     with pytest.raises(InputError, match=r"ignored +masks/p1_lesion\.png") as caught:
         read_dataset(tmp_path)
     assert "add ignored masks of other structures with ' + ':" in str(caught.value)
+
+
+def test_image_cannot_be_optional(tmp_path):
+    touch(tmp_path, "p0/ct.png", "p0/liver.png")
+    with pytest.raises(InputError, match="marks an image as optional"):
+        read_dataset(tmp_path, "{case}/ct.png? -> {case}/liver.png")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -221,12 +222,20 @@ def parse_patterns(layout: str) -> Patterns:
     before, arrow, after = normalize("NFC", layout).partition(ARROW)
     images = tuple(FilePattern(text.strip()) for text in before.split(AND))
     texts = [text.strip() for text in after.split(AND)]
-    labels = tuple(FilePattern(text.removesuffix("?"), text.endswith("?")) for text in texts)
+    labels = tuple(FilePattern(text.rstrip("? "), text.endswith("?")) for text in texts)
     if not arrow or any("case" not in one.fields for one in (*images, *labels)):
         raise InputError(
             f"the layout '{layout}' is not complete. Write it as "
             "'images/{case}_T1.nii.gz + images/{case}_T2.nii.gz -> labels/{case}.nii.gz'."
         )
+    if any(one.text.endswith("?") for one in images):
+        raise InputError(
+            f"the layout '{layout}' marks an image as optional, but only masks may be missing. "
+            "Remove the question mark."
+        )
+    counts = Counter(one.text for one in (*images, *labels))
+    if repeated := next((text for text, count in counts.items() if count > 1), ""):
+        raise InputError(f"the layout '{layout}' contains '{repeated}' twice. Remove one.")
     if len(labels) == 1 and labels[0].is_optional:
         raise InputError(
             f"the layout '{layout}' marks its only label as optional. Remove the question mark: an "
