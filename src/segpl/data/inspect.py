@@ -107,6 +107,7 @@ def inspect(
     else:
         problems += _unknown_number_problems(dataset, voxels)
     problems += _foreground_problems(dataset, classes, voxels)
+    problems += _mask_problems(dataset, list(fingerprints.values()))
     problems += _outlier_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
@@ -317,6 +318,30 @@ def _foreground_problems(
                 f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
                 "It cannot be learned. Label a case that shows it, or remove the class.",
                 fatal=not present - {0, dataset.ignore},
+            )
+
+
+def _mask_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Unlabeled images of two values, which the patterns of a layout may have found."""
+    alike = [
+        item
+        for item in prints
+        if all(
+            {one.low, one.median, one.high} <= {one.minimum, one.maximum} for one in item.channels
+        )
+    ]
+    labeled = {case.name for case in dataset.cases if case.label}
+    if not is_patterns(dataset.layout) or any(item.case in labeled for item in alike):
+        return
+    for item in alike:
+        values = item.channels[0].minimum, item.channels[0].maximum
+        if len({*values}) > 1:
+            yield Problem(
+                item.case,
+                f"the image looks like a mask: nearly all values are {values[0]:g} or "
+                f"{values[1]:g}",
+                "If it is one, move it to another folder, or add its pattern to the layout.",
+                fatal=False,
             )
 
 

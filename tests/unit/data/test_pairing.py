@@ -430,3 +430,11 @@ def test_image_cannot_be_optional(tmp_path):
     touch(tmp_path, "p0/ct.png", "p0/liver.png")
     with pytest.raises(InputError, match="marks an image as optional"):
         read_dataset(tmp_path, "{case}/ct.png? -> {case}/liver.png")
+
+
+def test_masks_of_omitted_structures_are_no_images(tmp_path):
+    touch(tmp_path, *each("p{n}.png"), *each("p1_mask_{x}.png", of=1, x=("a", "b", "c")))
+    touch(tmp_path, "p7_mask_c.png")
+    dataset = read_dataset(tmp_path, "{case}.png -> {case}_mask_a.png + {case}_mask_b.png")
+    assert [case.name for case in dataset.cases] == ["p0", "p1", "p2", "p7_mask_c"]
+    assert unused_files(dataset, list_content(tmp_path)) == ["p1_mask_c.png"]

@@ -95,6 +95,7 @@ class Patterns:
         is_longer = all(shortest > len(one.literal) for one in self.images)
         label_files = [path for group in labels.values() for path in group.values()]
         stems = {path.parent / stem_of(path) for path in label_files if is_longer}
+        labeled = {p.parent / stem_of(p) for key in labels for p in images[key].values()}
         parts: dict[str, list[Case]] = {}
         for key, group in images.items():
             values = dict(key)
@@ -107,10 +108,15 @@ class Patterns:
                 continue  # not a complete case; `check` lists its files as unused
             files = [(path.parent, stem_of(path)) for path in group.values()]
             starts = {
-                p / stem[: end.start()] for p, stem in files for end in SEPARATOR.finditer(stem)
+                p / stem[: end.start()]: stem[end.end() :]
+                for p, stem in files
+                for end in SEPARATOR.finditer(stem)
             }
-            if key not in labels and starts & stems:
-                continue  # a second label, such as a_mask_1 next to a_mask
+            if key not in labels and (
+                starts.keys() & stems
+                or any(has_label_word(starts[image]) for image in starts.keys() & labeled)
+            ):
+                continue  # another label, such as a_mask_1 next to a_mask, or a_mask_liver
             part, folders = values.get("part", ""), [v for name, v in key if name != "case"]
             is_unlabeled = any(part_of(folder) in UNLABELED_FOLDERS for folder in folders)
             found = {} if is_unlabeled else labels.get(key, {})
