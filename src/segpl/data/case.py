@@ -82,15 +82,27 @@ class Dataset:
     def test(self) -> list[Case]:
         return [case for case in self.cases if case.is_test]
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether some labels consist of one mask per class."""
+        return any(case.masks for case in self.cases)
+
     def require_numbers(self, classes: Mapping[str, int], source: Path) -> None:
         """Reject a dataset whose classes have other numbers than in `source`."""
         for name, number in (self.classes or {}).items():
             if classes.get(name, number) != number:
                 raise InputError(
                     f"class '{name}' is {classes[name]} in {source} and {number} in {self.root}. "
-                    "Both must use the same numbers. Those of a DICOM dataset follow from the "
-                    "names of all segments; labels.json in its folder sets them."
+                    f"Both must use the same numbers. {self._numbering()}"
                 )
+
+    def _numbering(self) -> str:
+        if self.has_masks:
+            return "The order of the label patterns in the layout sets those of several masks."
+        return (
+            "Those of a DICOM dataset follow from the names of all segments; labels.json in its "
+            "folder sets them."
+        )
 
     def case(self, name: str) -> Case:
         for case in self.cases:

@@ -271,6 +271,9 @@ def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Probl
     classes = dataset.classes or {}
     known = {*classes.values(), dataset.ignore}
     names = ", ".join(f"{number} {name}" for name, number in classes.items())
+    remedy = "Correct the label, or name them under 'labels' in dataset.json or labels.json."
+    if dataset.has_masks:
+        remedy = "Renumber the label: masks are numbered in the order of the layout."
     for case, counts in voxels.items():
         strange = sorted(number for number in counts if number not in known)
         if len(strange) > MOST_CLASSES:
@@ -283,7 +286,7 @@ def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Probl
                 case,
                 f"the label contains numbers without a class: {some}{more}; the classes are "
                 f"{names}",
-                "Correct the label, or name them under 'labels' in dataset.json or labels.json.",
+                remedy,
             )
 
 

@@ -216,6 +216,36 @@ class TestClasses:
         found = problems(folder.inspect(classes=NAMED), "odd", fatal=True)
         assert "numbers without a class: 3 (90 times); the classes are 0 background" in found
 
+    def test_label_beside_masks_must_use_the_numbers_of_the_layout(self, tmp_path):
+        for case in "ab":
+            save(tmp_path / f"{case}.nii", scan())
+        for name in ("liver", "lesion"):
+            save(tmp_path / f"b_{name}.nii", mask(0, 1))
+        (tmp_path / "labels").mkdir()
+        save(tmp_path / "labels" / "a.nii", mask(3))
+        layout = "{case}.nii -> {case}_liver.nii + {case}_lesion.nii"
+        dataset = read_dataset(tmp_path, layout, labels=tmp_path / "labels")
+        (problem,) = (p for p in inspect(dataset, read_labels_of="ab").problems if p.fatal)
+        assert "numbers without a class: 3" in problem.what
+        assert "in the order of the layout" in problem.remedy
+        assert "labels.json" not in problem.remedy
+
+    @pytest.mark.parametrize("layout", ["{case}.nii -> {case}-label.nii", "folders"])
+    def test_unlabeled_image_that_looks_like_a_mask_is_a_warning(self, folder, layout):
+        folder.add("a_lesion", mask(1))
+        folder.add("image")
+        dataset = Dataset(folder.root, layout, tuple(folder.cases))
+        inspection = inspect(dataset, read_labels_of=["good"])
+        found = problems(inspection, "a_lesion", fatal=False)
+        assert ("nearly all values are 0 or 1" in found) == (layout != "folders")
+        assert not problems(inspection, "image", fatal=False)
+
+    def test_binary_images_are_no_masks_if_labeled_images_are_binary(self, empty):
+        empty.add("a", mask(0, 1), mask(1))
+        empty.add("b", mask(1))
+        dataset = Dataset(empty.root, "{case}.nii -> {case}-label.nii", tuple(empty.cases))
+        assert not problems(inspect(dataset, read_labels_of=["a"]), "b", fatal=False)
+
     def test_class_in_no_label_is_a_warning(self, folder):
         found = problems(folder.inspect(classes=NAMED | {"cyst": 2}), "", fatal=False)
         assert "class 'cyst' (2) occurs in no label (1 read)" in found

@@ -438,3 +438,21 @@ def test_masks_of_omitted_structures_are_no_images(tmp_path):
     dataset = read_dataset(tmp_path, "{case}.png -> {case}_mask_a.png + {case}_mask_b.png")
     assert [case.name for case in dataset.cases] == ["p0", "p1", "p2", "p7_mask_c"]
     assert unused_files(dataset, list_content(tmp_path)) == ["p1_mask_c.png"]
+
+
+@pytest.mark.parametrize(("liver", "is_accepted"), [(1, True), (3, False)])
+def test_labels_json_must_agree_with_the_masks(tmp_path, liver, is_accepted):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=("liver", "spleen")))
+    (tmp_path / "labels.json").write_text(f'{{"liver": {liver}, "spleen": 2}}')
+    if is_accepted:
+        assert read_dataset(tmp_path, ORGANS).classes == {"background": 0, "liver": 1, "spleen": 2}
+        return
+    with pytest.raises(InputError, match=r"in their order: background \(0\), liver \(1\)"):
+        read_dataset(tmp_path, ORGANS)
+
+
+def test_other_numbers_than_those_of_masks_are_explained_by_their_order(tmp_path):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=("liver", "spleen")))
+    with pytest.raises(InputError, match="The order of the label patterns") as caught:
+        read_dataset(tmp_path, ORGANS).require_numbers({"liver": 2}, tmp_path)
+    assert "DICOM" not in str(caught.value)

@@ -252,9 +252,21 @@ def _content(root: Path) -> str:
 
 def _described(dataset: Dataset) -> Dataset:
     """The dataset with the names in its labels.json or dataset.json, if the layout read none."""
+    of_masks = dataset.classes if is_patterns(dataset.layout) else None
     for source in (dataset.root / "labels.json", dataset.root / "dataset.json"):
         content = read_description(source)
         classes, ignore = class_numbers(content.labels, source)
+        if (
+            source.name == "labels.json"
+            and of_masks
+            and classes
+            and (classes, ignore) != (of_masks, dataset.ignore)
+        ):
+            names = ", ".join(f"{name} ({number})" for name, number in of_masks.items())
+            raise InputError(
+                f"{source} differs from the classes of the masks, which follow from the label "
+                f"patterns in their order: {names}. Remove the file, or correct it."
+            )
         if dataset.classes is None and classes:
             dataset = replace(dataset, classes=classes, ignore=ignore)
         if not dataset.channels:
