@@ -26,7 +26,9 @@ MOST_CASES = 20  # maximum number of cases whose problems are listed
 COMPUTERS = [Resources(2**33, accelerated=accelerated) for accelerated in (False, True)]
 MOST_UNUSED = 5  # ignored files that are named
 NO_LABEL = Problem(
-    "", "no training case has a label", "Add labels for a few cases: training needs at least one."
+    "",
+    "no training case has a label",
+    "Add labels for a few cases, or describe the names of their files with --layout.",
 )
 DICOM_LABELS = (
     "The labels of series are DICOM-SEG or RTSTRUCT files, or volumes such as CASE.nii.gz in a "

@@ -115,6 +115,7 @@ class TestPage:
         found = inspection(labeled=0)
         assert has_errors(found)
         assert "no training case has a label" in text(found)
+        assert "describe the names of their files with --layout" in text(found)
 
     def test_missing_labels_of_dicom_series_come_with_the_kinds_of_labels(self):
         series = inspection(labeled=0)
