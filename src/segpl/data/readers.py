@@ -158,14 +158,17 @@ def read_case_label(case: Case, dims: int | None = None) -> Label:
 
 def _read_masks(case: Case, dims: int | None) -> Label:
     """A label from one mask per class. Where masks overlap, the smallest one counts."""
-    first = read_label(case.label_files[0], dims).grid
-    array = np.zeros(first.shape, np.int32)
+    first: Grid | None = None
     sizes = np.zeros(len(case.masks) + 1, np.int64)  # voxels of each class in its mask
-    sizes[0] = array.size
     for number, path in enumerate(case.masks, start=1):
         if path is None:
             continue
-        mask = with_axes_of(read_label(path, dims), first)
+        mask = read_label(path, dims)
+        if first is None:
+            first = mask.grid
+            array = np.zeros(first.shape, np.int32)
+            sizes[0] = array.size
+        mask = with_axes_of(mask, first)
         if difference := grid_difference(first, mask.grid):
             raise UnusableFileError(
                 f"{path} and {case.label_files[0].name} have different grids: {difference}",
@@ -182,6 +185,7 @@ def _read_masks(case: Case, dims: int | None) -> Label:
         sizes[number] = values.size
         known = array[inside]
         array[inside] = np.where(sizes[known] >= values.size, number, known)
+    assert first is not None, "a label without a file"
     return Label(array, first)
 
 

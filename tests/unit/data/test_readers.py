@@ -5,6 +5,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import nibabel
 import numpy as np
@@ -12,6 +13,7 @@ import PIL.Image
 import pytest
 from nibabel.orientations import axcodes2ornt, ornt_transform
 
+from segpl.data import readers
 from segpl.data.case import Case
 from segpl.data.readers import (
     SUFFIXES,
@@ -396,6 +398,14 @@ def test_masks_in_other_orientations_are_turned_to_the_first(tmp_path):
     flipped[0, 3] = 2
     nifti(case.masks[1], np.array([1, 0, 0], np.uint8).reshape(3, 1, 1), flipped)
     assert read_case_label(case).array.ravel().tolist() == [0, 0, 2]
+
+
+def test_each_mask_is_read_once(tmp_path, monkeypatch):
+    case = masks_case(tmp_path, *np.zeros((3, 4, 1, 1), np.uint8))
+    read = Mock(wraps=read_label)
+    monkeypatch.setattr(readers, "read_label", read)
+    read_case_label(replace(case, masks=(None, *case.masks[1:])))
+    assert [call.args[0] for call in read.call_args_list] == list(case.masks[1:])
 
 
 @pytest.mark.parametrize(
