@@ -313,13 +313,19 @@ def _foreground_problems(
                 "show the field of view, choose other ones. Otherwise name it in labels.json.",
                 fatal=False,
             )
+    remedy = "It cannot be learned. Label a case that shows it, or remove the class."
+    if dataset.has_masks:
+        remedy = (
+            "It cannot be learned: its masks are missing, empty, or covered by smaller masks. "
+            "Remove its pattern from the layout, or add masks."
+        )
     present = {number for counts in training for number in counts}
     for name, number in classes.items():
         if training and number not in present | {0}:
             yield Problem(
                 "",
                 f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
-                "It cannot be learned. Label a case that shows it, or remove the class.",
+                remedy,
                 fatal=not present - {0, dataset.ignore},
             )
 

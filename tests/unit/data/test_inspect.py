@@ -230,6 +230,15 @@ class TestClasses:
         assert "in the order of the layout" in problem.remedy
         assert "labels.json" not in problem.remedy
 
+    def test_class_without_a_voxel_may_be_covered_by_a_smaller_mask(self, tmp_path):
+        save(tmp_path / "a.nii", scan())
+        for name in ("organ", "half-1", "half-2"):  # nothing remains of the organ
+            save(tmp_path / f"a_{name}.nii", mask(*(int(name != f"half-{n}") for n in (2, 1))))
+        layout = "{case}.nii -> {case}_organ.nii + {case}_half-1.nii + {case}_half-2.nii"
+        (problem,) = inspect(read_dataset(tmp_path, layout), read_labels_of="a").problems
+        assert "class 'organ' (1) occurs in no label" in problem.what
+        assert "covered by smaller masks" in problem.remedy
+
     @pytest.mark.parametrize("layout", ["{case}.nii -> {case}-label.nii", "folders"])
     def test_unlabeled_image_that_looks_like_a_mask_is_a_warning(self, folder, layout):
         folder.add("a_lesion", mask(1))
