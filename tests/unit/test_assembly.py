@@ -19,6 +19,7 @@ from segpl.assembly import (
     require_batch_fits,
 )
 from segpl.data.cache import Volume
+from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import Fingerprint
 from segpl.data.sampler import Sampler
 from segpl.data.split import Split
@@ -60,11 +61,22 @@ def test_train_batch_replaces_the_batch_of_the_plan(tmp_path, monkeypatch, given
     ORGAN_PLAN.write(tmp_path / "plan.json")  # with a batch of 1
     monkeypatch.setattr(assembly, "derive_plan", lambda *_: ORGAN_PLAN)
     scan = Fingerprint("a", (9, 9, 9), (1.0,) * 3, "RAS", (None,), None, ())
-    inspection = SimpleNamespace(dims=3, fingerprints={"a": scan})
+    dataset = Dataset(tmp_path, "folders", (Case("a", ()),))
+    inspection = SimpleNamespace(dims=3, fingerprints={"a": scan}, dataset=dataset)
     data = {"data": {"plan": str(tmp_path / "plan.json")}} if given == "file" else {}
     for batch, expected in ((0, 1), (3, 3)):
         config = resolve({**data, "train": {"batch": batch, "device": "cpu"}})
         assert choose_plan(config, inspection) == replace(ORGAN_PLAN, batch=expected)
+
+
+def test_plan_with_other_class_numbers_is_rejected(tmp_path):
+    ORGAN_PLAN.write(tmp_path / "plan.json")
+    (name,) = (name for name, number in ORGAN_PLAN.classes.items() if number)
+    classes = {"background": 0, "other": 1, name: 2}  # of masks in another order
+    inspection = SimpleNamespace(dataset=Dataset(tmp_path, "{case}", (Case("a", ()),), (), classes))
+    config = resolve({"data": {"plan": str(tmp_path / "plan.json")}})
+    with pytest.raises(InputError, match=rf"class '{name}' is 4 in .*plan\.json and 2 in"):
+        choose_plan(config, inspection)
 
 
 def test_seed_determines_the_first_weights():
