@@ -402,7 +402,8 @@ def test_label_in_another_folder_replaces_all_masks(tmp_path):
 
 def test_folder_with_many_masks_per_case_is_listed_a_few_times(tmp_path, monkeypatch):
     """Each listing takes long: public datasets have 100 masks per case."""
-    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/seg/{x}.png", x=tuple("abcdefghijkl")))
+    touch(tmp_path, *each("p{n}/ct.png", of=20))
+    touch(tmp_path, *each("p{n}/seg/{x}.png", of=1, x=tuple("abcdefghijkl")))
     listing = Mock(wraps=list_content)
     monkeypatch.setattr(patterns, "list_content", listing)
     assert len(find_patterns(tmp_path)) == 12

@@ -60,9 +60,7 @@ def find_patterns(root: Path) -> list[Patterns]:
         images = [file for file in files if not is_label(file)]
         found = _fits(root, labels, images) if labels and images else []
         if found and all(len({*one.labels[0].fields}) <= MOST_FIELDS for one in found):
-            # one label per image at most, unless each structure has its own mask
-            if len(labels) <= len(images):
-                found = _with_optional_folder(root, found, len(labels))
+            found = _with_optional_folder(root, found, len(labels))
             return [_without_series(root, found[0])] if len(found) == 1 else found
     return []
 
@@ -72,6 +70,8 @@ def _with_optional_folder(root: Path, found: list[Patterns], labels: int) -> lis
     is_bids = any("anat/" in patterns.text for patterns in found)
     if len(found) == 1 and not is_bids:
         return found
+    if len({patterns.images for patterns in found}) == 1 < len(found):
+        return found  # the file names of labels differ, and reading takes long for many masks
     try:
         known = max(len(patterns.read(root).cases) for patterns in found)
     except UserError:
