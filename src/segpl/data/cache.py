@@ -179,7 +179,8 @@ def _prepared_label(
         )
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")
-    record = CacheRecord(_sources(case.label_files), StoredGrid.of(grid), shape)
+    classes = tuple(("class", number, 0) for number in case.mask_numbers)
+    record = CacheRecord((*_sources(case.label_files), *classes), StoredGrid.of(grid), shape)
     stored = _read_cache_record(record_path)
     if (
         stored is not None

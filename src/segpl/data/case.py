@@ -40,6 +40,11 @@ class Case:
         return tuple(path for path in self.masks or (self.label,) if path is not None)
 
     @property
+    def mask_numbers(self) -> tuple[int, ...]:
+        """The class numbers of the label files, if each file is the mask of a class."""
+        return tuple(n for n, mask in enumerate(self.masks, start=1) if mask is not None)
+
+    @property
     def has_plain_label(self) -> bool:
         """Whether the label is a single file of class numbers, which a new label can replace."""
         return self.label is not None and self.segments is None and not self.masks

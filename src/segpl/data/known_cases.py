@@ -72,8 +72,8 @@ def source_digest(case: Case, ignore: int | None) -> str:
 
     Compute it before reading the files.
     """
-    absent = [number for number, mask in enumerate(case.masks) if mask is None]
-    text = hashlib.sha256(repr((FINGERPRINT_VERSION, ignore, case.segments, absent)).encode())
+    meaning = (FINGERPRINT_VERSION, ignore, case.segments, case.mask_numbers)
+    text = hashlib.sha256(repr(meaning).encode())
     for path in (*case.images, *case.label_files):
         try:
             status = os.stat(path)

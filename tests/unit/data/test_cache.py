@@ -161,6 +161,11 @@ class TestFreshness:
         overwrite(masks[1], np.eye(6, 7, dtype=np.int64))
         assert load(case, root).label[0, 0] == 2
 
+    def test_label_is_prepared_again_if_its_mask_is_another_class(self, case, root):
+        np.save(case.label, np.eye(6, 7, dtype=np.int64))
+        for masks, number in (((), 1), ((None, case.label), 2), ((case.label, None), 1)):
+            assert load(replace(case, masks=masks), root).label[0, 0] == number
+
     def test_changed_sources_are_prepared_again(self, case, root):
         load(case, root)
         overwrite(case.images[0], np.arange(42, dtype=np.float32).reshape(6, 7))
