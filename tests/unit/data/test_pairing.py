@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from test_layouts import touch
 
-from segpl.data.layouts import patterns, read_dataset
+from segpl.data.layouts import accepted_layout, patterns, read_dataset
 from segpl.data.layouts.content import list_content, unused_files
 from segpl.data.layouts.pairing import find_patterns
 from segpl.errors import InputError, MissingFileError
@@ -383,6 +383,17 @@ def test_optional_mask_may_be_missing(tmp_path):
     assert second.masks == (None, p1 / "spleen.png", None)
     assert second.label_files == (second.label,) == (p1 / "spleen.png",)
     assert (unlabeled.label, unlabeled.masks) == (None, ())
+
+
+def test_accepted_layout_counts_the_files_of_each_mask(tmp_path, capsys):
+    touch(tmp_path, *each("p{n}/ct.png"), *each("p{n}/liver.png", of=2), "p1/lesion.png")
+    (tmp_path / "segpl.toml").write_text(
+        'layout = "{case}/ct.png -> {case}/liver.png + {case}/lesion.png?"'
+    )
+    accepted_layout(tmp_path)
+    printed = capsys.readouterr().err
+    assert "{case}/liver.png  (2 files)" in printed
+    assert "{case}/lesion.png  (1 file)" in printed
 
 
 def test_required_mask_must_accompany_an_optional_one(tmp_path):

@@ -218,12 +218,14 @@ def _unknown_layout(root: Path, layouts: list[Layout]) -> InputError:
 def describe_patterns(dataset: Dataset) -> str:
     """What the patterns of a dataset match, as lines for the terminal."""
     patterns = parse_patterns(dataset.layout)
-    labels = sum(case.label is not None for case in dataset.cases)
     rows = [
         ("image", f"{one.text}  ({count_noun(len(dataset.cases), 'file')})")
         for one in patterns.images
     ]
-    rows += [("label", f"{one.text}  ({count_noun(labels, 'file')})") for one in patterns.labels]
+    for number, one in enumerate(patterns.labels):
+        masks = [case.masks[number] if case.masks else case.label for case in dataset.cases]
+        files = len(masks) - masks.count(None)
+        rows.append(("label", f"{one.text}  ({count_noun(files, 'file')})"))
     kinds = {"labeled": dataset.labeled, "unlabeled": dataset.unlabeled, "test": dataset.test}
     rows += [
         (kind, f"{len(cases):,}, such as {cases[0].name}: {_file_names(dataset, cases[0])}")
