@@ -12,6 +12,7 @@ from segpl.data.dicom.label import SegmentNumbers
 from segpl.errors import InputError, MissingFileError, require_utf8
 
 LARGEST_CLASS = 65535  # number of a class in label files, which must fit 16 bits
+ARROW, AND = " -> ", " + "  # between the patterns of a layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ class Dataset:
 
     @property
     def has_masks(self) -> bool:
-        """Whether some labels consist of one mask per class."""
-        return any(case.masks for case in self.cases)
+        """Whether the layout has one mask per class, which numbers the classes."""
+        return AND in self.layout.partition(ARROW)[2]
 
     def require_numbers(self, classes: Mapping[str, int], source: Path) -> None:
         """Reject a dataset whose classes have other numbers than in `source`."""

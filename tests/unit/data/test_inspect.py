@@ -216,16 +216,19 @@ class TestClasses:
         found = problems(folder.inspect(classes=NAMED), "odd", fatal=True)
         assert "numbers without a class: 3 (90 times); the classes are 0 background" in found
 
-    def test_label_beside_masks_must_use_the_numbers_of_the_layout(self, tmp_path):
+    @pytest.mark.parametrize("relabeled", ["a", "ab"])
+    def test_label_instead_of_masks_must_use_the_numbers_of_the_layout(self, tmp_path, relabeled):
         for case in "ab":
             save(tmp_path / f"{case}.nii", scan())
         for name in ("liver", "lesion"):
             save(tmp_path / f"b_{name}.nii", mask(0, 1))
         (tmp_path / "labels").mkdir()
-        save(tmp_path / "labels" / "a.nii", mask(3))
+        for case in relabeled:
+            save(tmp_path / "labels" / f"{case}.nii", mask(3))
         layout = "{case}.nii -> {case}_liver.nii + {case}_lesion.nii"
         dataset = read_dataset(tmp_path, layout, labels=tmp_path / "labels")
-        (problem,) = (p for p in inspect(dataset, read_labels_of="ab").problems if p.fatal)
+        found = inspect(dataset, read_labels_of="ab").problems
+        problem = next(p for p in found if p.case == "a")
         assert "numbers without a class: 3" in problem.what
         assert "in the order of the layout" in problem.remedy
         assert "labels.json" not in problem.remedy

@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from unicodedata import normalize
 
-from segpl.data.case import Case, Dataset
+from segpl.data.case import AND, ARROW, Case, Dataset
 from segpl.data.layouts.base import (
     TEST_FOLDERS,
     UNLABELED_FOLDERS,
@@ -25,7 +25,6 @@ from segpl.data.layouts.content import list_content
 from segpl.data.readers import stem_of, suffix_of
 from segpl.errors import InputError, MissingFileError, count_noun
 
-ARROW, AND = " -> ", " + "
 MOST_FIELDS = 4
 # {name}, or {name?}/ for a folder that some cases do not have
 FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\}|(\?\}/))")
