@@ -361,6 +361,12 @@ def test_prediction_needs_no_mask(tmp_path):
     assert find(tmp_path / "p1", layout=layout) == {"p1": ["ct.nii.gz"]}
 
 
+def test_images_of_masks_in_folders_may_be_in_one_folder(tmp_path):
+    names(tmp_path, "p1_ct.nii.gz", "p2_ct.nii.gz")
+    layout = "images/{case}_ct.nii.gz -> liver/{case}.nii.gz + spleen/{case}.nii.gz"
+    assert find(tmp_path, layout=layout) == {"p1": ["p1_ct.nii.gz"], "p2": ["p2_ct.nii.gz"]}
+
+
 def test_the_folder_of_a_single_file_is_not_listed(tmp_path, monkeypatch):
     """It may be large, such as the home folder."""
     monkeypatch.setattr(patterns, "list_content", Mock(side_effect=AssertionError))

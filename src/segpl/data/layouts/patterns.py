@@ -181,7 +181,8 @@ class Patterns:
             tuple(replace(one, text=one.text.rpartition("/")[2]) for one in side)
             for side in (self.images, self.labels)
         )
-        return Patterns(images, labels)
+        # only the folders may distinguish masks
+        return Patterns(images, tuple(dict.fromkeys(labels)))
 
     def _matches(self, root: Path) -> list[tuple[Path, FilePattern, Values]]:
         # the most specific pattern first: {case}_seg before {case}
