@@ -79,6 +79,7 @@ class CacheRecord:
     sources: Sources
     grid: StoredGrid  # of the image; a label is reoriented with its image
     shape: tuple[int, ...] = ()  # of the prepared array
+    masks: tuple[int, ...] = ()  # of a label: class of each source, if these are masks
     counts: tuple[int, ...] = ()  # of a label: voxels of each class
     outside: tuple[tuple[float, float], ...] = ()  # of a label: see `Volume`
 
@@ -179,8 +180,9 @@ def _prepared_label(
         )
     path, record_path = Path(f"{stem}.label.npy"), Path(f"{stem}.label.json")
     foreground_path = Path(f"{stem}.foreground.npy")
-    classes = tuple(("class", number, 0) for number in case.mask_numbers)
-    record = CacheRecord((*_sources(case.label_files), *classes), StoredGrid.of(grid), shape)
+    record = CacheRecord(
+        _sources(case.label_files), StoredGrid.of(grid), shape, masks=case.mask_numbers
+    )
     stored = _read_cache_record(record_path)
     if (
         stored is not None
