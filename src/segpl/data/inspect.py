@@ -107,7 +107,7 @@ def inspect(
     else:
         problems += _unknown_number_problems(dataset, voxels)
     problems += _foreground_problems(dataset, classes, voxels)
-    problems += _mask_problems(dataset, list(fingerprints.values()))
+    problems += _masklike_problems(dataset, list(fingerprints.values()))
     problems += _outlier_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
@@ -330,28 +330,25 @@ def _foreground_problems(
             )
 
 
-def _mask_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Unlabeled images of two values, which the patterns of a layout may have found."""
-    alike = [
-        item
-        for item in prints
-        if all(
-            {one.low, one.median, one.high} <= {one.minimum, one.maximum} for one in item.channels
-        )
-    ]
+def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
+    """Unlabeled images with two values, as masks have, if no labeled image has only two."""
+    masklike = [item for item in prints if all(map(_has_two_values, item.channels))]
     labeled = {case.name for case in dataset.cases if case.label}
-    if not is_patterns(dataset.layout) or any(item.case in labeled for item in alike):
+    if not is_patterns(dataset.layout) or any(item.case in labeled for item in masklike):
         return
-    for item in alike:
-        values = item.channels[0].minimum, item.channels[0].maximum
-        if len({*values}) > 1:
-            yield Problem(
-                item.case,
-                f"the image looks like a mask: nearly all values are {values[0]:g} or "
-                f"{values[1]:g}",
-                "If it is one, move it to another folder, or add its pattern to the layout.",
-                fatal=False,
-            )
+    for item in masklike:
+        low, high = item.channels[0].minimum, item.channels[0].maximum
+        yield Problem(
+            item.case,
+            f"the image looks like a mask: nearly all values are {low:g} or {high:g}",
+            "If it is one, move it to another folder, or add its pattern to the layout.",
+            fatal=False,
+        )
+
+
+def _has_two_values(channel: ChannelStatistics) -> bool:
+    ends = {channel.minimum, channel.maximum}
+    return len(ends) == 2 and {channel.low, channel.median, channel.high} <= ends
 
 
 def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
