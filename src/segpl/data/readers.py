@@ -160,9 +160,7 @@ def _read_masks(case: Case, dims: int | None) -> Label:
     """A label from one mask per class. Where masks overlap, the smallest one counts."""
     first: Grid | None = None
     sizes = np.zeros(len(case.masks) + 1, np.int64)  # voxels of each class in its mask
-    for number, path in enumerate(case.masks, start=1):
-        if path is None:
-            continue
+    for number, path in zip(case.mask_numbers, case.label_files, strict=True):
         mask = read_label(path, dims)
         if first is None:
             first = mask.grid
