@@ -158,20 +158,20 @@ def _detect(root: Path, *, accept: bool) -> Dataset:
 
 def _combined(root: Path, found: list[Patterns]) -> str:
     """Propose a layout whose labels consist of one mask per structure, if that is possible."""
-    labels = dict.fromkeys(pattern for patterns in found for pattern in patterns.labels)
-    optional = tuple(replace(pattern, is_optional=True) for pattern in labels)
+    distinct = dict.fromkeys(pattern for patterns in found for pattern in patterns.labels)
+    labels = tuple(replace(one, is_optional=True) for one in distinct)
     try:
-        cases = Patterns(found[0].images, optional).read(root).cases
+        cases = Patterns(found[0].images, labels).read(root).cases
     except UserError:
         return ""
     masks = [case.masks for case in cases if case.masks]
-    absent = [number for number, _ in enumerate(labels) if any(not own[number] for own in masks)]
-    combined = Patterns(
-        found[0].images,
-        tuple(replace(one, is_optional=n in absent) for n, one in enumerate(labels)),
+    labels = tuple(
+        replace(one, is_optional=any(own[number] is None for own in masks))
+        for number, one in enumerate(distinct)
     )
+    combined = Patterns(found[0].images, labels)
     note = ""
-    if absent:
+    if any(one.is_optional for one in labels):
         note = "; a question mark means that a structure without a mask is absent"
     return (
         "\nIf these are masks of several structures, write this line instead. Omit the structures "
@@ -254,17 +254,17 @@ def _content(root: Path) -> str:
 
 def _described(dataset: Dataset) -> Dataset:
     """The dataset with the names in its labels.json or dataset.json, if the layout read none."""
-    of_masks = dataset.classes if is_patterns(dataset.layout) else None
     for source in (dataset.root / "labels.json", dataset.root / "dataset.json"):
         content = read_description(source)
         classes, ignore = class_numbers(content.labels, source)
         if (
             source.name == "labels.json"
-            and of_masks
+            and dataset.has_masks
+            and dataset.classes
             and classes
-            and (classes, ignore) != (of_masks, dataset.ignore)
+            and (classes, ignore) != (dataset.classes, dataset.ignore)
         ):
-            names = ", ".join(f"{name} ({number})" for name, number in of_masks.items())
+            names = ", ".join(f"{name} ({number})" for name, number in dataset.classes.items())
             raise InputError(
                 f"{source} differs from the classes of the masks, which follow from the label "
                 f"patterns in their order: {names}. Remove the file, or correct it."
