@@ -411,7 +411,7 @@ def test_label_in_another_folder_replaces_all_masks(tmp_path):
     assert case.label_files == (labels / "p1.png",)
 
 
-def test_folder_with_many_masks_per_case_is_listed_a_few_times(tmp_path, monkeypatch):
+def test_detection_does_not_list_the_folder_for_each_mask(tmp_path, monkeypatch):
     """Each listing takes long: public datasets have 100 masks per case."""
     touch(tmp_path, *each("p{n}/ct.png", of=20))
     touch(tmp_path, *each("p{n}/seg/{x}.png", of=1, x=tuple("abcdefghijkl")))
