@@ -6,8 +6,9 @@ import os
 import signal
 import sys
 import threading
+from multiprocessing.synchronize import Event
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 REQUEUE = signal.SIGUSR2  # makes submitit requeue a Slurm job
@@ -16,17 +17,27 @@ NOTICE = b"\nstopping after this step; press Ctrl-C again to stop at once\n"
 
 
 class StopSignal:
-    """Remembers the first SIGINT or SIGTERM in `number`; the second one acts as usual.
+    """Remembers the first SIGINT or SIGTERM; the second one acts as usual.
 
     In a submitit job, it delays the requeue signal until the step is saved, up to REQUEUE_SECONDS.
 
-    Does nothing outside the main thread, where Python allows no handlers.
+    Catches nothing outside the main thread, where Python allows no handlers.
     """
 
+    # in a worker: set when the command that started it is interrupted, as if by SIGTERM. The worker
+    # may have got the signal, too, and must not take the command's for a second one.
+    requested: ClassVar[Event | None] = None
+
     def __init__(self) -> None:
-        self.number = 0
+        self.caught = 0
         self.before: dict[int, Any] = {}
         self.delayed: threading.Timer | None = None  # sends the requeue signal again
+
+    @property
+    def number(self) -> int:
+        """The number of the signal; 0 before the first one."""
+        is_requested = not self.caught and self.requested is not None and self.requested.is_set()
+        return signal.SIGTERM if is_requested else self.caught
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
@@ -44,7 +55,7 @@ class StopSignal:
         self.before = {}
 
     def catch(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
+        self.caught = number
         self.__exit__()
         if number == REQUEUE:
             self.delayed = threading.Timer(REQUEUE_SECONDS, os.kill, (os.getpid(), number))

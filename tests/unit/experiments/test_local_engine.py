@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from segpl.engine.interrupt import StopSignal
 from segpl.errors import InputError
 from segpl.experiments.engines.base import EngineOptions, Task
 from segpl.experiments.engines.local import (
@@ -35,9 +36,16 @@ def die() -> str:
     return ""
 
 
-def sleep(started: Path) -> str:
-    started.touch()
-    time.sleep(60)
+def train(started: Path) -> str:
+    """Steps of training that end with a checkpoint, also if a signal arrives meanwhile."""
+    deadline = time.monotonic() + 60
+    with StopSignal() as stop:
+        started.touch()
+        while not stop.number:
+            assert time.monotonic() < deadline, "it was not stopped"
+            time.sleep(0.05)
+        time.sleep(1)
+        started.with_name("saved").touch()
     return ""
 
 
@@ -82,16 +90,21 @@ def test_a_task_whose_process_is_killed_runs_once_more_after_the_others(monkeypa
 
 
 @pytest.mark.slow
-def test_sigterm_stops_running_tasks(tmp_path):
-    running = run_in_workers([Task("a", partial(sleep, tmp_path / "started"))], 1)
+@pytest.mark.parametrize("is_for_all", [False, True])
+def test_sigterm_stops_training_after_its_step(tmp_path, is_for_all):
+    """Whether the system sends it to this process only or to its workers, too."""
+    running = run_in_workers([Task("a", partial(train, tmp_path / "started"))], 1)
     next(running)
-    while not (tmp_path / "started").exists():
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     (worker,) = active_children()
+    if is_for_all:
+        worker.terminate()
     with pytest.raises(KeyboardInterrupt):
         running.throw(KeyboardInterrupt(signal.SIGTERM))
-    worker.join(30)
-    assert worker.exitcode == -signal.SIGTERM
+    worker.join(60)
+    assert (tmp_path / "saved").exists()
 
 
 @pytest.mark.slow

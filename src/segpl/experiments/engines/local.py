@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from multiprocessing import active_children, connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Event
 
@@ -16,6 +15,7 @@ import torch
 
 from segpl.cores import usable_cores
 from segpl.engine.device import choose_device
+from segpl.engine.interrupt import StopSignal
 from segpl.errors import Spelling
 from segpl.experiments.engines.base import Engine, EngineOptions, Task, Update, perform
 
@@ -24,7 +24,6 @@ KILLED = (
     "its process was killed twice, probably because it ran out of memory. Repeat the command with "
     "fewer --jobs to resume."
 )
-stop_event: Event | None = None  # in a worker: set when the user interrupts
 
 
 class LocalEngine(Engine):
@@ -81,13 +80,10 @@ def run_in_workers(tasks: Sequence[Task], processes: int) -> Generator[Update, N
                     yield Update(task, was_killed=True)
                 else:
                     yield Update(task, error)
-    except BaseException as error:
+    except BaseException:
         stop.set()
         for worker in workers:
             worker.pool.shutdown(wait=False, cancel_futures=True)
-        if error.args == (signal.SIGTERM,):  # unlike Ctrl-C, it reaches only this process
-            for process in active_children():
-                process.terminate()
         raise
     finally:
         for worker in workers:
@@ -130,8 +126,7 @@ def gpus_to_assign(tasks: Sequence[Task]) -> list[str]:
 
 def prepare_worker(threads: int, stop: Event, gpu: str | None) -> None:
     """Share cores and GPUs, and exit with the parent, even if it is killed."""
-    global stop_event
-    stop_event = stop
+    StopSignal.requested = stop
     if gpu is not None:
         os.environ[VISIBLE] = gpu  # torch reads it when it first uses a GPU
     torch.set_num_threads(threads)
@@ -146,6 +141,6 @@ def exit_with_parent() -> None:
 
 
 def perform_unless_stopped(task: Task, is_command_line: bool) -> str:
-    if stop_event is not None and stop_event.is_set():
+    if StopSignal.requested is not None and StopSignal.requested.is_set():
         raise KeyboardInterrupt
     return perform(task.call, is_command_line)
