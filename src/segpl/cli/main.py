@@ -116,6 +116,7 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
     )
     module.add_arguments(parser)
     known = [option for action in parser._actions for option in action.option_strings]
+    args = argparse.Namespace()
     try:
         # first: a misspelled --out is not a missing one, and --time of `train` not --time-limit
         options = [word for word in arguments if word.startswith("--")]
@@ -143,7 +144,7 @@ def run_command(name: str, module: ModuleType, arguments: Sequence[str]) -> int:
         )
         return 1
     except KeyboardInterrupt as stop:
-        is_unstarted = name == "train" and not args.out.exists()
+        is_unstarted = name == "train" and not ("out" in args and args.out.exists())
         advice = NOT_STARTED if is_unstarted else RESUME_ADVICE.get(name, "")
         sys.stderr.write(f"interrupted. {advice}".strip() + "\n")
         number: int = stop.args[0] if stop.args else signal.SIGINT

@@ -1,8 +1,9 @@
-"""SIGTERM to a command: it is cleaned up like after Ctrl-C, and another status says why."""
+"""Interrupted commands: a message and a status that says why."""
 
 from __future__ import annotations
 
 import signal
+from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -39,3 +40,12 @@ def test_commands_run_outside_the_main_thread(monkeypatch):
     monkeypatch.setattr(command, "run", lambda args: 0)
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(main, ["list", "methods"]).result() == 0
+
+
+def test_interruption_while_options_are_read_has_a_message(monkeypatch, capsys):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ArgumentParser, "parse_known_intermixed_args", interrupt)
+    assert main(["train", "data", "--out", "run"]) == 128 + signal.SIGINT
+    assert "nothing was saved" in capsys.readouterr().err
