@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from segpl.data.check import inspect_all, render
-from segpl.data.inspect import Problem
 from segpl.data.layouts import read_dataset
 from segpl.data.layouts.content import list_content, unused_files
+from segpl.data.problems import Problem
 from segpl.display import bar, plain_console
 from segpl.errors import InputError
 from segpl.experiments.compare import ExperimentResult, run_experiment

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from segpl.data.case import Case, Dataset
 from segpl.data.fingerprint import Fingerprint
-from segpl.data.inspect import Inspection, Problem, inspect
+from segpl.data.inspect import Inspection, inspect
 from segpl.data.planner import Resources, check_sizes, derive_plan, padded_cases
+from segpl.data.problems import Problem
 from segpl.data.split import SplitSettings, make_split
 from segpl.errors import UserError, count_noun, in_voxels, name_some
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import NamedTuple
 
-from segpl.data.case import LARGEST_CLASS, Case, Dataset, is_patterns
-from segpl.data.fingerprint import ChannelStatistics, Fingerprint, count_numbers, fingerprint
+from segpl.data.case import Case, Dataset, is_patterns
+from segpl.data.fingerprint import Fingerprint, count_numbers, fingerprint
 from segpl.data.formats import NIFTI, lacks_spacing
 from segpl.data.known_cases import KnownCases, source_digest
 from segpl.data.pool import CasePool
+from segpl.data.problems import (
+    Problem,
+    Voxels,
+    are_classes,
+    constant_problems,
+    foreground_numbers,
+    image_problems,
+    label_problems,
+)
 from segpl.data.readers import (
     Image,
     Label,
@@ -24,21 +32,7 @@ from segpl.data.readers import (
     suffix_of,
     with_axes_of,
 )
-from segpl.data.spacing import reorient_fingerprint
-from segpl.errors import UnusableFileError, UserError, count_noun
-
-MOST_CLASSES = 64  # a mask with more numbers contains gray values, not classes
-MOST_UNNAMED_CHANNELS = 8  # a file with more may be a time series
-OUTLIER = 3.0  # times the median spacing or field of view
-SHOWN_NUMBERS = 5  # unknown numbers listed in a message
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    case: str  # "" for the whole dataset
-    what: str
-    remedy: str
-    fatal: bool = True  # training would fail or learn something wrong
+from segpl.errors import UnusableFileError, UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +42,6 @@ class Inspection:
     classes: dict[str, int]  # name -> number in the label files, background first
     fingerprints: dict[str, Fingerprint]  # by case, if its image is readable
     problems: tuple[Problem, ...]
-
-
-Voxels = dict[str, dict[int, int]]  # case -> number in its label -> count
 
 
 def inspect(
@@ -102,13 +93,8 @@ def inspect(
         dataset = replace(dataset, channels=())  # the name of a file does not name its channels
     classes = _classes(dataset, voxels)
     problems = [problem for report in reports for problem in report.problems]
-    if dataset.classes is None:
-        problems += _number_problems(dataset, voxels)
-    else:
-        problems += _unknown_number_problems(dataset, voxels)
-    problems += _foreground_problems(dataset, classes, voxels)
-    problems += _masklike_problems(dataset, list(fingerprints.values()))
-    problems += _outlier_problems(dataset, list(fingerprints.values()))
+    problems += label_problems(dataset, classes, voxels)
+    problems += image_problems(dataset, list(fingerprints.values()))
     order = {case.name: place for place, case in enumerate(cases)}
     problems.sort(key=lambda problem: order.get(problem.case, -1))
     return Inspection(dataset, dims, classes, fingerprints, tuple(problems))
@@ -162,7 +148,7 @@ def _read_case(case: Case, dims: int, ignore: int | None) -> _CaseReport:
         return _CaseReport(case.name, None, voxels, problems)
     label = with_axes_of(label, image.grid) if label else None
     found = fingerprint(case.name, image, label, ignore)
-    problems += _constant_problems(case, found.channels)
+    problems += constant_problems(case, found.channels)
     if any(suffix_of(path) in NIFTI and lacks_spacing(path) for path in case.images):
         what = "the header stores no voxel size (pixdim is 0), so the voxels count as 1 mm"
         problems.append(Problem(case.name, what, "Store the size in the header.", fatal=False))
@@ -181,224 +167,12 @@ def _unreadable(case: Case, error: UserError) -> Problem:
     return Problem(case.name, str(error).rstrip("."), "Restore the file.")
 
 
-def _constant_problems(case: Case, channels: Sequence[ChannelStatistics]) -> Iterator[Problem]:
-    constant = [n for n, channel in enumerate(channels) if channel.minimum == channel.maximum]
-    if len(constant) == len(channels):
-        what = f"the image is constant: every value is {channels[0].minimum:g}"
-        yield Problem(case.name, what, "Replace the file, or remove the case.")
-        return
-    for number in constant:
-        what = f"channel {number} is constant: every value is {channels[number].minimum:g}"
-        yield Problem(case.name, what, "Check whether it is the right file.", fatal=False)
-
-
-def _foreground_numbers(dataset: Dataset, counts: dict[int, int]) -> set[int]:
-    return {number for number in counts if number not in (0, dataset.ignore)}
-
-
-def are_classes(numbers: Collection[int]) -> bool:
-    return (
-        len(numbers) <= MOST_CLASSES
-        and min(numbers, default=0) >= 0
-        and max(numbers, default=0) <= LARGEST_CLASS
-        # grays next to white are the edges of a mask that was a JPEG
-        and not (255 in numbers and any(240 <= number < 255 for number in numbers))
-    )
-
-
 def _classes(dataset: Dataset, voxels: Voxels) -> dict[str, int]:
     """The classes that the dataset names, otherwise the numbers in its labels."""
     if dataset.classes is not None:
         return dataset.classes
-    found = [_foreground_numbers(dataset, counts) for counts in voxels.values()]
+    found = [foreground_numbers(dataset, counts) for counts in voxels.values()]
     numbers = set[int]().union(*(one for one in found if are_classes(one)))
     if len(numbers) <= 1:
         return {"background": 0, "foreground": next(iter(numbers), 1)}
     return {"background": 0} | {f"class-{number}": number for number in sorted(numbers)}
-
-
-def _number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
-    """Labels whose numbers cannot be classes, in a dataset that does not name its classes."""
-    found = {case: _foreground_numbers(dataset, counts) for case, counts in voxels.items()}
-    for case, numbers in found.items():
-        if not are_classes(numbers):
-            yield _not_classes(case, sorted(numbers))
-    masks = [numbers for numbers in found.values() if are_classes(numbers)]
-    together = set[int]().union(*masks)
-    if together == {1, 255} and together not in masks:
-        yield Problem(
-            "",
-            "some labels use 1 for the foreground, and others use 255",
-            "Use the same number in all labels.",
-        )
-    elif len(masks) > 2:
-        labels = Counter(number for numbers in masks for number in numbers)
-        for case, numbers in found.items():
-            for number in sorted(number for number in numbers if labels[number] == 1):
-                count = count_noun(voxels[case][number], "time")
-                yield Problem(
-                    case,
-                    f"the number {number} occurs only in this label ({count}) and becomes a class",
-                    "Correct the label if this is a mistake.",
-                    fatal=False,
-                )
-    if len(together) > MOST_CLASSES:
-        yield Problem(
-            "",
-            f"the labels contain {len(together)} different numbers",
-            'Name the classes in labels.json, for example {"labels": {"tumor": 1}}.',
-        )
-
-
-def _not_classes(case: str, numbers: Sequence[int]) -> Problem:
-    if numbers[0] < 0:
-        what = f"the label contains the negative number {numbers[0]}"
-        return Problem(case, what, "Number the classes from 0 (background).")
-    if numbers[-1] > LARGEST_CLASS:
-        what = f"the label contains {numbers[-1]}, which is too large for a class number"
-        return Problem(case, what, f"Number the classes from 1 to at most {LARGEST_CLASS}.")
-    return Problem(
-        case,
-        f"the label contains {len(numbers)} different numbers between {numbers[0]} and "
-        f"{numbers[-1]}, like an image with lossy compression (for example JPEG)",
-        "Save the label as PNG or NIfTI, or threshold it first. If these are classes, name them in "
-        "labels.json.",
-    )
-
-
-def _unknown_number_problems(dataset: Dataset, voxels: Voxels) -> Iterator[Problem]:
-    """Labels with numbers that the dataset does not name."""
-    classes = dataset.classes or {}
-    known = {*classes.values(), dataset.ignore}
-    names = ", ".join(f"{number} {name}" for name, number in classes.items())
-    remedy = "Correct the label, or name them under 'labels' in dataset.json or labels.json."
-    if dataset.has_masks:
-        remedy = "Renumber the label: masks are numbered in the order of the layout."
-    for case, counts in voxels.items():
-        strange = sorted(number for number in counts if number not in known)
-        if len(strange) > MOST_CLASSES:
-            yield _not_classes(case, strange)
-        elif strange:
-            shown, rest = strange[:SHOWN_NUMBERS], strange[SHOWN_NUMBERS:]
-            some = ", ".join(f"{number} ({counts[number]:,} times)" for number in shown)
-            more = f" and {len(rest)} more" if rest else ""
-            yield Problem(
-                case,
-                f"the label contains numbers without a class: {some}{more}; the classes are "
-                f"{names}",
-                remedy,
-            )
-
-
-def _foreground_problems(
-    dataset: Dataset, classes: dict[str, int], voxels: Voxels
-) -> Iterator[Problem]:
-    for case, counts in voxels.items():
-        if not _foreground_numbers(dataset, counts):
-            yield Problem(
-                case,
-                "the label has no foreground",
-                "This is fine if there is nothing to mark. Otherwise complete the label, or "
-                "remove it to use the case as unlabeled.",
-                fatal=False,
-            )
-    training = [voxels[case.name] for case in dataset.labeled if case.name in voxels]
-    for name, number in classes.items() if dataset.classes is None else []:
-        shares = [counts.get(number, 0) / sum(counts.values()) for counts in training]
-        if number and shares and median(shares) > 0.5:
-            yield Problem(
-                "",
-                f"class '{name}' ({number}) usually covers more than half of the image",
-                "If it is the background, renumber the labels: 0 is the background. If the labels "
-                "show the field of view, choose other ones. Otherwise name it in labels.json.",
-                fatal=False,
-            )
-    remedy = "It cannot be learned. Label a case that shows it, or remove the class."
-    if dataset.has_masks:
-        remedy = (
-            "It cannot be learned: its masks are missing, empty, or covered by smaller masks. "
-            "Remove its pattern from the layout, or add masks."
-        )
-    present = {number for counts in training for number in counts}
-    for name, number in classes.items():
-        if training and number not in present | {0}:
-            yield Problem(
-                "",
-                f"class '{name}' ({number}) occurs in no label ({len(training)} read)",
-                remedy,
-                fatal=not present - {0, dataset.ignore},
-            )
-
-
-def _masklike_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Unlabeled images with two values, as masks have, if no labeled image has only two."""
-    masklike = [item for item in prints if all(map(_has_two_values, item.channels))]
-    labeled = {case.name for case in dataset.cases if case.label}
-    if not is_patterns(dataset.layout) or any(item.case in labeled for item in masklike):
-        return
-    for item in masklike:
-        low, high = item.channels[0].minimum, item.channels[0].maximum
-        yield Problem(
-            item.case,
-            f"the image looks like a mask: nearly all values are {low:g} or {high:g}",
-            "If it is one, move it to another folder, or add its pattern to the layout.",
-            fatal=False,
-        )
-
-
-def _has_two_values(channel: ChannelStatistics) -> bool:
-    ends = {channel.minimum, channel.maximum}
-    return len(ends) == 2 and {channel.low, channel.median, channel.high} <= ends
-
-
-def _outlier_problems(dataset: Dataset, prints: Sequence[Fingerprint]) -> Iterator[Problem]:
-    """Unusual channels, and cases whose spacing or field of view differs from the others."""
-    if not prints:
-        return
-    usual = Counter(len(item.channels) for item in prints).most_common(1)[0][0]
-    if usual > MOST_UNNAMED_CHANNELS and not dataset.channels:
-        yield Problem(
-            "",
-            f"most images have {usual} channels",
-            "If these are time points, extract the one that was labeled.",
-            fatal=False,
-        )
-    needed = len(dataset.channels) or usual
-    names = ", ".join(dataset.channels)
-    expected = f"the dataset names {needed} ({names})" if names else f"other cases have {usual}"
-    for item in prints:
-        if (found := len(item.channels)) != needed:
-            series = " If it is a time series, move it out, or leave it out with --layout."
-            yield Problem(
-                item.case,
-                f"the image has {count_noun(found, 'channel')} of shape {item.shape}, but "
-                f"{expected}",
-                "Store the same channels in the same order for every case."
-                + (series if found > needed == 1 else ""),
-            )
-    # axes are stored in different orders; those of 2D images stay unchanged
-    has_order = all(item.orientation and len(item.shape) == 3 for item in prints)
-    ordered = [reorient_fingerprint(item, "RAS" if has_order else None) for item in prints]
-    spacings = {item.case: item.spacing for item in ordered}
-    extents = {
-        item.case: tuple(n * size for n, size in zip(item.shape, item.spacing, strict=True))
-        for item in ordered
-    }
-    remedy = "Check its header: the image will be resampled."
-    # pictures do not store the size of their pixels
-    unit = "mm" if has_order or any({*size} != {1} for size in spacings.values()) else "pixels"
-    yield from _far_from_median("voxel spacing", spacings, unit, remedy)
-    remedy = "Check that it shows the same region."
-    yield from _far_from_median("field of view", extents, unit, remedy)
-
-
-def _far_from_median(
-    what: str, sizes: Mapping[str, tuple[float, ...]], unit: str, remedy: str
-) -> Iterator[Problem]:
-    middle = [median(along) for along in zip(*sizes.values(), strict=True)]
-    for case, own in sizes.items():
-        ratios = [a / b for a, b in zip(own, middle, strict=True)]
-        if max(ratios) > OUTLIER or min(ratios) < 1 / OUTLIER:
-            found, usual = (" x ".join(f"{size:.3g}" for size in one) for one in (own, middle))
-            text = f"the {what} {found} {unit} is far from the median {usual} {unit}"
-            yield Problem(case, text, remedy, fatal=False)

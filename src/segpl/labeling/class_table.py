@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segpl.data.case import Dataset
-from segpl.data.inspect import are_classes
 from segpl.data.plan import Plan
+from segpl.data.problems import are_classes
 from segpl.data.readers import read_case_label
 from segpl.errors import InputError
 from segpl.labeling.rounds import Rounds

@@ -7,8 +7,9 @@ import pytest
 
 from segpl.assembly import require_usable
 from segpl.cli import plan, train
-from segpl.data.inspect import Inspection, Problem
+from segpl.data.inspect import Inspection
 from segpl.data.layouts import read_dataset
+from segpl.data.problems import Problem
 from segpl.errors import InputError
 from segpl.settings import Config, gather_settings
 

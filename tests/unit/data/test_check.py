@@ -15,9 +15,10 @@ from segpl.cli import check as command
 from segpl.data.case import Case, Dataset
 from segpl.data.check import COMPUTERS, has_errors, planning_problems, render
 from segpl.data.fingerprint import ChannelStatistics, Fingerprint
-from segpl.data.inspect import Inspection, Problem
+from segpl.data.inspect import Inspection
 from segpl.data.layouts import read_dataset
 from segpl.data.planner import check_sizes, derive_plan
+from segpl.data.problems import Problem
 from segpl.errors import InputError
 
 NEXT = "segpl train 'my data' --out runs/first"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segpl.data.fingerprint import count_numbers
-from segpl.data.inspect import are_classes
 from segpl.data.layouts.base import (
     PARTS,
     has_label_word,
@@ -25,6 +24,7 @@ from segpl.data.layouts.base import (
 )
 from segpl.data.layouts.content import FoundFile, list_content
 from segpl.data.layouts.patterns import MOST_FIELDS, SEPARATOR, FilePattern, Patterns
+from segpl.data.problems import are_classes
 from segpl.data.readers import read_grid, read_label
 from segpl.errors import UserError
 
