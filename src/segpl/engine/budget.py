@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,7 +104,8 @@ def measure_step(
 
     If `is_warm`, this process has trained before: on a CPU, the first step counts, too.
 
-    The fastest of several measurements: other programs slow some of them down.
+    The median of several measurements: random augmentation makes steps differ, and other programs
+    may slow some of them down.
 
     Takes real steps and then restores the weights. Afterwards, only a new trainer can train the
     method. Global random generators are not restored, because every step of a run seeds them.
@@ -135,7 +137,7 @@ def measure_step(
             times = [one] if steps == 1 else []  # otherwise its batch may have been waiting
             while len(times) < MEASUREMENTS or steps * sum(times) < needed:
                 times.append(seconds_of(steps) / steps)
-            return min(times)
+            return statistics.median(times)
     finally:
         if trial.networks:
             trial.networks.release()
