@@ -24,6 +24,7 @@ from segpl.data.phantom import PhantomSettings, vessel_phantom
 from segpl.data.plan import Normalization, Plan
 from segpl.data.sampler import Sampler
 from segpl.data.stored import StoredArray
+from segpl.data.summary import Calibration
 from segpl.methods.base import METHODS, Method
 from segpl.networks.build import build_network
 from segpl.networks.network import Network, NetworkSettings, NetworkShape
@@ -79,12 +80,21 @@ def predict_jobs(
     samplers: Sequence[Any] = (),
     largest: Sequence[str] = (),
     judge: ScanJudge | None = None,
+    calibration: Calibration | None = None,
     **options: Any,
 ) -> list[Path]:
     """Predict files with any function as the network, on the CPU."""
     device = torch.device("cpu")
     infer = Inference(
-        network, plan, tuple(samplers), device, overlap, judge, tuple(largest), probabilities
+        network,
+        plan,
+        tuple(samplers),
+        device,
+        overlap,
+        judge,
+        tuple(largest),
+        probabilities,
+        calibration=calibration,
     )
     return predictor.predict_jobs(jobs, infer, out, **options)
 

@@ -18,6 +18,7 @@ from segpl.data.case import Dataset
 from segpl.data.masks import select_classes
 from segpl.data.plan import Plan
 from segpl.data.split import Split
+from segpl.data.summary import Calibration
 from segpl.display import say
 from segpl.engine.acceleration import fuse_networks
 from segpl.engine.checkpoint import load_weights, read_checkpoint
@@ -25,6 +26,7 @@ from segpl.engine.device import choose_device, memory_format
 from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import InputError, MissingFileError, UserError, count_noun, in_voxels
+from segpl.evaluate.fold_scores import calibrate, read_fold_scores
 from segpl.methods.base import Method
 from segpl.predict.familiarity import FEWEST_IMAGES, ScanJudge, read_training_images
 from segpl.predict.inference import PredictedImage
@@ -174,6 +176,13 @@ class Run:
             return None
         weights = self.folder.weights_hash(self.checkpoint)
         return ScanJudge(record, self.method.predictors()[0], self.plan, weights)
+
+    def confidence_calibration(self) -> Calibration | None:
+        """From the cross-validation of this run, if it took as many steps."""
+        remedy = "Delete it to predict without calibrated confidence."
+        rows = read_fold_scores(self.folder.folds, remedy)
+        steps = self.config.train.steps
+        return calibrate([row for row in rows if row.step == steps])
 
     def other_runs(self, ensemble: Sequence[Run] | None, *, fast: bool) -> Sequence[Run]:
         """The runs to average with."""

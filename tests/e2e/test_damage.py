@@ -53,8 +53,8 @@ def whole(tmp_path_factory) -> Path:
         patch.setenv("SEGPL_CACHE", str(root / "cache"))
         for arguments in run_commands(root):
             assert main([str(argument) for argument in arguments]) == 0, arguments[0]
-    row = "2,0,a0,a[/]b [mm],0.5\n"
-    (root / "run" / "folds.csv").write_text("step,fold,case,class,dice\n" + row)
+    row = "2,0,a0,a[/]b [mm],0.5,0.9\n"
+    (root / "run" / "folds.csv").write_text("step,fold,case,class,dice,confidence\n" + row)
     return root
 
 

@@ -14,7 +14,9 @@ from PIL import Image
 import segpl as library
 from segpl import assembly
 from segpl.data import sampler
+from segpl.data.summary import shifted
 from segpl.engine.folder import RunFolder
+from segpl.evaluate.fold_scores import fit_shift
 from segpl.experiments.scoring import predict_missing, score_run
 from segpl.run import load_run
 
@@ -60,8 +62,37 @@ def test_held_out_masks_are_the_default_prediction_of_the_last_checkpoint(made, 
         assert recorded == f"{trained.identity} (mean of mirrored views)"
         scores = rows_of(fold / "validation" / "scores.csv")
         (dice,) = [score["value"] for score in scores if score["metric"] == "dice"]
-        assert [*row.values()] == ["6", str(number), name, "foreground", dice]
+        (case,) = rows_of(fold / "validation" / "cases.csv")
+        confidence = case["foreground confidence"]
+        assert [*row.values()][:5] == ["6", str(number), name, "foreground", dice]
+        assert float(row["confidence"]) == pytest.approx(float(confidence), rel=1e-5)
     assert number == COUNT - 1
+
+
+def test_held_out_cases_calibrate_the_confidence_of_the_run(segpl, made, run, tmp_path):
+    rows = rows_of(run / "folds.csv")
+    shift = fit_shift(*([float(row[key]) for row in rows] for key in ("confidence", "dice")))
+    assert abs(shift) > 0.01  # otherwise the test shows nothing
+    images, out = made / "data" / "labeled" / "imgs", tmp_path
+
+    def predict(name: str, *options: object) -> dict[str, float]:
+        answer = segpl("predict", made / name, images, "--out", out / name, *options)
+        assert answer.code == 0, answer.err
+        is_calibrated = "calibrated on 3 held-out cases" in " ".join(answer.out.split())
+        assert is_calibrated == (name == "run" and not options)
+        cases = rows_of(out / name / "cases.csv")
+        return {row["case"]: float(row["confidence"]) for row in cases}
+
+    before, after = predict("plain"), predict("run")
+    assert after == {
+        case: pytest.approx(shifted(value, shift), rel=1e-4) for case, value in before.items()
+    }
+    case, value = next(iter(after.items()))
+    image = np.asarray(Image.open(images / f"{case}.png"))
+    in_memory = load_run(run, quiet=True).predict_array(image)
+    assert in_memory.summary.confidence == pytest.approx(value, rel=1e-4)
+    # samples are less confident than the folds
+    assert predict("run", "--samples", 2, "--overwrite") != after
 
 
 def test_folds_do_not_change_the_run_itself(made):

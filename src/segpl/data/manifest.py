@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
-from segpl.data.summary import CaseSummary
+from segpl.data.summary import Calibration, CaseSummary
 from segpl.files import RESTORE, require_below
 from segpl.records import read_record, write_json
 
@@ -18,7 +18,8 @@ class PredictedCase:
     images: tuple[str, ...]  # resolved paths of the input
     labels: str  # path of the mask, relative to the manifest, like the maps
     maps: dict[str, str] = field(default_factory=dict)  # 'probabilities', 'entropy', 'std' -> path
-    summary: CaseSummary | None = None  # None: not predicted yet, or the command was killed
+    # None: not predicted yet, or the command was killed; the confidence is not calibrated
+    summary: CaseSummary | None = None
     digest: str = ""  # hash of the mask as written; empty if the command was killed before
     outdated: str = ""  # run that wrote the files, if they do not belong to this manifest's run
     may_replace: bool = False  # --overwrite was given for the outdated files
@@ -32,15 +33,19 @@ class Manifest:
     run: str | None = None  # identity of the run; None: written by hand for `segpl evaluate`
     files: dict[str, PredictedCase] = field(default_factory=dict)  # by case
     failed: dict[str, str] = field(default_factory=dict)  # case -> why it could not be predicted
+    calibration: Calibration | None = None  # of the confidence, by cross-validation of the run
 
     @property
     def summaries(self) -> dict[str, CaseSummary]:
-        """Of the cases that this run has predicted."""
+        """Of the cases that this run has predicted, with calibrated confidence."""
         return {
-            name: entry.summary
+            name: self.calibrated(entry.summary)
             for name, entry in self.files.items()
             if entry.summary and not entry.outdated and self.describes(entry.summary)
         }
+
+    def calibrated(self, summary: CaseSummary) -> CaseSummary:
+        return self.calibration.apply(summary) if self.calibration else summary
 
     def describes(self, summary: CaseSummary) -> bool:
         """Whether a summary has the classes of the manifest, unlike one of other weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segpl.records import csv_text
 
@@ -15,6 +15,7 @@ LOW_CONFIDENCE = 0.7
 UNUSUAL_FROM = 3.5
 LEAST_SPREAD = 0.15  # standard deviation of log volume; smaller differences are never unusual
 FEWEST_VOLUMES = 8  # to judge whether one is unusual
+MOST_CERTAIN = 0.999  # a confidence has finite log odds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,29 @@ class CaseSummary:
         """The lowest confidence of any class."""
         known = [one.confidence for one in self.classes.values() if one.confidence is not None]
         return min(known, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Corrects the confidence of masks by held-out cases, whose Dice is known."""
+
+    cases: int  # held out
+    shifts: dict[str, float]  # by class, of the log odds of its confidence
+
+    def apply(self, summary: CaseSummary) -> CaseSummary:
+        def correct(name: str, found: ClassSummary) -> ClassSummary:
+            if found.confidence is None or name not in self.shifts:
+                return found
+            return replace(found, confidence=shifted(found.confidence, self.shifts[name]))
+
+        classes = {name: correct(name, found) for name, found in summary.classes.items()}
+        return replace(summary, classes=classes)
+
+
+def shifted(confidence: float, shift: float) -> float:
+    """The confidence with shifted log odds."""
+    bounded = min(max(confidence, 1 - MOST_CERTAIN), MOST_CERTAIN)
+    return 1 / (1 + (1 - bounded) / bounded * math.exp(-shift))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ runs/a/folds.csv           each labeled case, scored by the run that held it out
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -16,12 +17,14 @@ from typing import Any
 
 from segpl.assembly import load_training_volumes, open_dataset
 from segpl.cores import limit_threads
+from segpl.data.manifest import read_manifest
 from segpl.data.split import Split, make_split
 from segpl.display import say
 from segpl.engine.budget import Budget
 from segpl.engine.checkpoint import read_checkpoint
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, count_noun
+from segpl.evaluate.fold_scores import FOLD_COLUMNS, FoldScore
 from segpl.evaluate.postprocessing_file import read_postprocessing
 from segpl.evaluate.scores import read_scores
 from segpl.evaluate.statistics import mean_by_key
@@ -29,7 +32,6 @@ from segpl.evaluate.validation import read_validation
 from segpl.experiments.scoring import predict_again, score_masks
 from segpl.files import write_text
 from segpl.records import csv_text
-from segpl.report.run_record import FOLD_COLUMNS, FoldScore
 from segpl.report.tables import Table
 from segpl.run import Run, load_run
 from segpl.settings import Config, claim_folder, gather_settings, resumed_config, with_overrides
@@ -325,14 +327,8 @@ def score_held_out(run: Run) -> None:
 
 def write_estimate(run: Run, folds: Sequence[Fold]) -> FoldEstimate:
     """The estimate from the masks of all folds; their curves are on the grid of the plan."""
-    steps = run.config.train.steps
     curves = [row for number, fold in enumerate(folds) for row in fold_curve(fold.folder, number)]
-    rows = [
-        FoldScore(steps, number, score.case, score.class_name, score.value)
-        for number, fold in enumerate(folds)
-        for score in read_scores(fold.folder.path / HELD_OUT / "scores.csv")
-        if score.metric == "dice"
-    ]
+    rows = [row for number, fold in enumerate(folds) for row in held_out_scores(fold, number)]
     subject = {case.name: case.subject for case in open_dataset(run.config).cases}
     write_text(run.folder.folds, csv_text([FOLD_COLUMNS, *map(astuple, rows)]))
     return FoldEstimate(
@@ -341,6 +337,23 @@ def write_estimate(run: Run, folds: Sequence[Fold]) -> FoldEstimate:
         tuple(len(fold.split.labeled) for fold in folds),
         len({subject[name] for fold in folds for name in fold.split.validation}),
     )
+
+
+def held_out_scores(fold: Fold, number: int) -> list[FoldScore]:
+    folder, step = fold.folder.path / HELD_OUT, fold.config.train.steps
+    manifest = read_manifest(folder)
+    summaries = manifest.summaries if manifest else {}
+
+    def confidence(case: str, name: str) -> float:
+        known = summaries[case].classes[name].confidence if case in summaries else None
+        return math.nan if known is None else known
+
+    return [
+        FoldScore(step, number, case, name, score.value, confidence(case, name))
+        for score in read_scores(folder / "scores.csv")
+        if score.metric == "dice"
+        for case, name in [(score.case, score.class_name)]
+    ]
 
 
 def mean_by_step(rows: Sequence[FoldScore], folds: int) -> dict[int, float]:

@@ -14,9 +14,9 @@ from threading import Lock
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError, count_noun
+from segpl.evaluate.fold_scores import read_fold_scores
 from segpl.evaluate.statistics import bland_altman, mean_by_key
-from segpl.records import read_csv, read_table
-from segpl.report.run_record import FOLD_COLUMNS, FoldScore
+from segpl.records import read_csv
 from segpl.settings import read_config, resolve
 
 MOST_FOLDS = 5
@@ -211,9 +211,7 @@ def is_complete(folder: RunFolder) -> bool:
 
 def case_dice(folder: RunFolder) -> dict[str, float]:
     """Dice of each case in a cross-validation; empty without one."""
-    if not folder.folds.exists():
-        return {}
-    rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, "Cross-validate again.")
+    rows = read_fold_scores(folder.folds, "Cross-validate again.")
     return mean_by_key((row.case, row.dice) for row in rows)
 
 

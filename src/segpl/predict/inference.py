@@ -16,7 +16,7 @@ from segpl.data.masks import voxel_entropy
 from segpl.data.plan import Plan
 from segpl.data.prepare import prepare_image, restore, restore_rows
 from segpl.data.readers import Grid, Image
-from segpl.data.summary import CaseSummary
+from segpl.data.summary import Calibration, CaseSummary
 from segpl.engine.device import free_memory, second_stream
 from segpl.errors import DivergedError
 from segpl.predict.familiarity import ScanJudge
@@ -47,11 +47,12 @@ def predict_image(infer: Inference, image: Image, name: str = "") -> PredictedIm
     """What `predict_jobs` would write for an image in a file; `name` seeds random samples."""
     found = infer(name, infer.prepare(image))()
     assert found.maps is not None, "needs_maps is set"
+    summary = infer.summarize(name, found, image.grid)
     return PredictedImage(
         labels=found.labels,
         probabilities=np.ascontiguousarray(found.maps.probability),
         classes=infer.plan.classes,
-        summary=infer.summarize(name, found, image.grid),
+        summary=infer.calibration.apply(summary) if infer.calibration else summary,
         entropy=entropy_of(found.maps) if infer.samplers else None,
         std=found.maps.std,
     )
@@ -75,6 +76,7 @@ class Inference:
     judge: ScanJudge | None = None
     largest: tuple[str, ...] = ()  # classes that keep only their largest component
     needs_maps: bool = False  # without them, only a few rows of the maps are in memory
+    calibration: Calibration | None = None  # of the confidence
     # gets the fractions of a scan that have been predicted; a large one takes hours on a CPU
     advance: Callable[[float], None] = lambda part: None
 

@@ -24,7 +24,7 @@ from segpl.data.manifest import (
 from segpl.data.masks import LARGEST_NOTE
 from segpl.data.plan import Plan
 from segpl.data.readers import is_series, read_label
-from segpl.data.summary import CASES, CaseSummary, cases_csv, review_order
+from segpl.data.summary import CASES, Calibration, CaseSummary, cases_csv, review_order
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, UserError
 from segpl.files import one_process, require_below, storage_errors, write_text
@@ -71,6 +71,7 @@ class OutputFolder:
     path: Path
     plan: Plan
     run: str  # identity of the run that predicts
+    calibration: Calibration | None = None  # of the confidence in its masks
 
     def files(self, job: Job, kinds: Sequence[str]) -> OutputFiles:
         """Where the labels and the maps of these `kinds` go."""
@@ -262,7 +263,7 @@ class OutputFolder:
                 files[job.name] = self._entry(job, kinds, files.get(job.name), results)
         failed |= results.failed
         classes = self.plan.classes
-        manifest = Manifest(classes, self.plan.ignore, self.run, files, failed)
+        manifest = Manifest(classes, self.plan.ignore, self.run, files, failed, self.calibration)
         write_manifest(self.path, manifest)
         order = review_order(manifest.summaries, failed)
         write_text(self.path / CASES, cases_csv(order, list(classes)[1:]))

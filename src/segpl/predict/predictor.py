@@ -112,7 +112,7 @@ def predict_jobs(
 
 
 def output_folder(infer: Inference, out: Path, run: str) -> OutputFolder:
-    return OutputFolder(out, infer.plan, run + largest_note(infer.largest))
+    return OutputFolder(out, infer.plan, run + largest_note(infer.largest), infer.calibration)
 
 
 def map_kinds(infer: Inference) -> tuple[str, ...]:

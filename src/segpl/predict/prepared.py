@@ -105,5 +105,7 @@ def prepare_runs(
         first.scan_judge(),
         largest,
         needs_maps,
+        # the folds predict one by one and without samples, which are less confident
+        calibration=None if samplers else first.confidence_calibration(),
     )
     return PreparedRun(runs, infer, sampling_note(runs, samplers, fast=fast))

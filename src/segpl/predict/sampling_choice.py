@@ -11,6 +11,7 @@ import torch
 
 from segpl.data.plan import Plan
 from segpl.data.split import Split
+from segpl.data.summary import Calibration
 from segpl.errors import InputError, unknown
 from segpl.methods.base import Method
 from segpl.methods.teacher import DROPOUTS
@@ -47,6 +48,7 @@ class TrainedRun(Protocol):
     def quiet(self) -> bool: ...
     def one_component_classes(self, wanted: str | Sequence[str] | None) -> tuple[str, ...]: ...
     def scan_judge(self) -> ScanJudge | None: ...
+    def confidence_calibration(self) -> Calibration | None: ...
 
 
 def samplers_for(runs: Sequence[TrainedRun], options: PredictOptions) -> list[RunSampler]:

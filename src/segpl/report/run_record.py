@@ -18,28 +18,17 @@ from segpl.engine.folder import RunFolder
 from segpl.engine.log import read_log
 from segpl.errors import InputError, UserError
 from segpl.evaluate.agreement import NetworkAgreement, read_agreement
+from segpl.evaluate.fold_scores import FoldScore, read_fold_scores
 from segpl.evaluate.postprocessing_file import PostProcessing, read_postprocessing
 from segpl.evaluate.scores import Score, with_percentages
 from segpl.evaluate.statistics import mean_by_key
 from segpl.evaluate.validation import ValidationRow, read_validation
 from segpl.files import RESTORE
-from segpl.records import convert_record, flat_items, read_record, read_table, read_toml
+from segpl.records import convert_record, flat_items, read_record, read_toml
 from segpl.report.run_scores import current_predictions, current_scores
 
 Value = TypeVar("Value")
 UNREADABLE = (UserError, OSError)
-FOLD_COLUMNS = ("step", "fold", "case", "class", "dice")
-
-
-@dataclass(frozen=True, slots=True)
-class FoldScore:
-    """Dice of one class in a labeled case, by the fold that held it out; a row of `folds.csv`."""
-
-    step: int
-    fold: int
-    case: str
-    class_name: str
-    dice: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +214,7 @@ def reason(error: BaseException) -> str:
 
 def _folds(folder: RunFolder, settings: Mapping[str, Any]) -> list[FoldScore]:
     """Cross-validation scores; empty without the file. Folds with other steps are an error."""
-    if not folder.folds.exists():
-        return []
-    rows = read_table(folder.folds, FoldScore, FOLD_COLUMNS, RESTORE)
+    rows = read_fold_scores(folder.folds, RESTORE)
     steps = settings.get("train.steps")
     if any(row.step != steps for row in rows):
         raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from segpl.data.layouts.base import image_files
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.split import Split
@@ -21,7 +23,11 @@ def current_predictions(folder: RunFolder) -> dict[str, PredictedCase]:
         manifest = read_manifest(folder.path / name)
         if manifest is not None:
             require_own_weights(folder, manifest, name)
-            files = {case: one for case, one in manifest.files.items() if not one.outdated}
+            files = {
+                case: replace(one, summary=one.summary and manifest.calibrated(one.summary))
+                for case, one in manifest.files.items()
+                if not one.outdated
+            }
             found = {**files, **found}
     return found
 

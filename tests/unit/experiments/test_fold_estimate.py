@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from segpl.evaluate.fold_scores import FoldScore
 from segpl.experiments.folds import FoldEstimate, mean_by_step
-from segpl.report.run_record import FoldScore
 
 SCORES = {"a": 0.9, "b": 0.7, "c": 0.8}
 

@@ -13,7 +13,7 @@ from tiny import predict_jobs
 
 from segpl.data.manifest import read_manifest
 from segpl.data.readers import Grid
-from segpl.data.summary import CaseSummary, ClassSummary, review_order
+from segpl.data.summary import Calibration, CaseSummary, ClassSummary, review_order, shifted
 from segpl.predict.inputs import find_inputs
 from segpl.predict.labeling import expected_dice, summarize_case
 from segpl.predict.predictor import IncompleteError
@@ -120,6 +120,19 @@ def test_resuming_keeps_the_rows_of_finished_cases(sources, tmp_path):
     predict(sources, out)
     assert sorted(rows(out)) == list(NAMES)
     assert rows(out)["a"] | {"review": ""} == before | {"review": ""}
+
+
+def test_calibration_applies_to_every_case_of_the_folder_and_only_once(sources, tmp_path):
+    out = tmp_path / "out"
+    predict(sources[:1], out)
+    before = float(rows(out)["a"]["confidence"])
+    for shift in (-1.0, -2.0):  # as if the run had been cross-validated again
+        predict(sources, out, calibration=Calibration(5, {"organ": shift}))
+        wanted = pytest.approx(shifted(before, shift), rel=1e-4)
+        assert [float(row["confidence"]) for row in rows(out).values()] == [wanted] * 3
+        reviews = review_order(read_manifest(out).summaries)
+        assert [one.summary.confidence for one in reviews] == [wanted] * 3
+    assert reviews[0].reasons == (f"low confidence in organ ({shifted(before, -2.0):.2f})",)
 
 
 def test_a_case_killed_before_it_was_recorded_still_has_its_volume(sources, tmp_path):

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from records import collect, make_record
 
+from segpl.evaluate.fold_scores import FoldScore
 from segpl.report.collection import RunCollection
-from segpl.report.run_record import FoldScore
 from segpl.report.sections.folds import folds_section
 
 CLASSES = [(0, "a", "x", 0.9), (0, "a", "y", 0.5), (1, "b", "x", 0.7), (1, "b", "y", 0.3)]

@@ -9,13 +9,13 @@ import pytest
 
 from segpl.data.manifest import Manifest, PredictedCase, write_manifest
 from segpl.data.split import Split
-from segpl.data.summary import CaseSummary, ClassSummary
+from segpl.data.summary import Calibration, CaseSummary, ClassSummary, shifted
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError
+from segpl.evaluate.fold_scores import FoldScore
 from segpl.evaluate.scores import Score, write_scores
 from segpl.report.collection import collect_runs
 from segpl.report.page.report import write_report
-from segpl.report.run_record import FoldScore
 from segpl.report.sections.scores import methods_table
 from segpl.settings import resolve
 
@@ -116,17 +116,17 @@ def test_folds_and_agreement_are_read_if_a_run_has_them(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)
     (found,) = collect_runs([run]).runs
     assert (found.folds, found.agreement) == ([], None)
-    (run / "folds.csv").write_text("step,fold,case,class,dice\n4,1,a,x,0.25\n")
+    (run / "folds.csv").write_text("step,fold,case,class,dice,confidence\n4,1,a,x,0.25,0.5\n")
     (run / "agreement.json").write_text(json.dumps(AGREEMENT))
     (found,) = collect_runs([run]).runs
-    assert found.folds == [FoldScore(4, 1, "a", "x", 0.25)]
+    assert found.folds == [FoldScore(4, 1, "a", "x", 0.25, 0.5)]
     assert found.agreement.cases == ("u0", "u1")
     assert found.agreement.classes["x"].agreement == 0.75
 
 
 def test_cross_validation_of_shorter_runs_is_not_shown(tmp_path):
     run = make_run(tmp_path, "a", t0=0.5)  # of 4 steps
-    (run / "folds.csv").write_text("step,fold,case,class,dice\n2,0,a,x,0.25\n")
+    (run / "folds.csv").write_text("step,fold,case,class,dice,confidence\n2,0,a,x,0.25,0.5\n")
     assert collect_runs([run]).runs[0].folds == []
     assert (
         "no cross-validation: folds.csv is from folds with other --steps than this run (4)"
@@ -190,10 +190,12 @@ def test_scores_of_other_weights_are_not_shown(tmp_path):
     summary = CaseSummary("ml", {"x": ClassSummary(1.0, 0.9)})
     entry = PredictedCase(("t0.nii.gz",), "t0.nii.gz", summary=summary)
     files = {"t0": entry, "a": entry, "old": replace(entry, outdated="other")}
-    write_manifest(run / "predictions", Manifest({"x": 1}, None, identity, files))
+    calibration = Calibration(3, {"x": -1.0})
+    write_manifest(run / "predictions", Manifest({"x": 1}, None, identity, files, {}, calibration))
     (found,) = collect_runs([run]).runs
     assert found.by_case("dice") == {"t0": 0.5}
     assert list(found.summaries) == ["t0"]
+    assert found.summaries["t0"].confidence == shifted(0.9, -1.0)
     RunFolder(run).last.write_bytes(b"trained further")
     (found,) = collect_runs([run]).runs
     assert (found.scores, found.summaries) == ([], {})

@@ -12,6 +12,7 @@ from segpl.data.manifest import PredictedCase
 from segpl.data.split import Split
 from segpl.data.summary import CaseSummary, ClassSummary
 from segpl.evaluate.agreement import ClassAgreement, NetworkAgreement
+from segpl.evaluate.fold_scores import FoldScore
 from segpl.evaluate.postprocessing_file import (
     CheckpointComponents,
     ComponentEffect,
@@ -35,7 +36,6 @@ from segpl.report.page.report import (
     warnings_of,
 )
 from segpl.report.page.slices import View, class_layer
-from segpl.report.run_record import FoldScore
 from segpl.report.sections.answer import answer, answers
 from segpl.report.sections.predictions import predictions_section
 from segpl.report.sections.repeat import (

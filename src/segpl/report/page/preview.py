@@ -20,7 +20,7 @@ import segpl
 from segpl.data.manifest import Manifest, PredictedCase, read_manifest
 from segpl.data.masks import Mask
 from segpl.data.readers import read_grid, read_image, read_label
-from segpl.data.summary import CASES, Review, quantity, review_order
+from segpl.data.summary import CASES, Calibration, Review, quantity, review_order
 from segpl.display import class_color
 from segpl.errors import MissingFileError, UserError, count_noun
 from segpl.files import require_below, write_atomically, write_text
@@ -40,10 +40,6 @@ COLUMN_GAP = 3  # characters between two columns
 DRAWING_THREADS = 4
 LARGE_VOXELS = 2**25  # larger scans are drawn one at a time
 LARGE_SCAN = threading.Lock()
-CONFIDENCE_NOTE = (
-    "Confidence is the expected Dice if the probabilities of the network are calibrated. It does "
-    "not replace a review of the masks."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +87,21 @@ def review_table(
         left_out.append(f"the classes {', '.join(classes[len(shown) :])}")
     more = f" {CASES} has {' and '.join(left_out)}." if left_out else ""
     return Table(
-        columns, rows, note=f"Cases to review first are at the top.{more} {CONFIDENCE_NOTE}"
+        columns,
+        rows,
+        note=f"Cases to review first are at the top.{more} "
+        f"{confidence_note(manifest.calibration)} It does not replace a review of the masks.",
     )
+
+
+def confidence_note(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return (
+            "Confidence is the Dice that the network expects. It is usually too high; "
+            "cross-validation (--folds) corrects it."
+        )
+    cases = count_noun(calibration.cases, "held-out case")
+    return f"Confidence is the expected Dice, calibrated on {cases}."
 
 
 def _cells(review: Review, classes: Sequence[str]) -> list[str]:

@@ -16,8 +16,9 @@ def predictions_section(found: RunCollection) -> Section:
         "predictions",
         "Predictions without labels",
         text=(
-            "Cases to review first are at the top. Confidence is the expected Dice if the "
-            "probabilities are calibrated; it is not a measured score.",
+            "Cases to review first are at the top. Confidence is the Dice that the network "
+            "expects, not a measured score. It is usually too high unless the run was "
+            "cross-validated.",
         ),
         tables=tuple(
             NamedTable(
