@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from segpl.assembly import open_dataset
     from segpl.display import plain_console, say
     from segpl.files import write_text
-    from segpl.labeling.label_files import unplaced_labels
+    from segpl.labeling.label_files import label_targets
     from segpl.labeling.ranking import rank_cases, require_positive, require_rule
     from segpl.records import csv_text, require_own_table
     from segpl.report.tables import Table, number, print_table
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
     rows_shown = [[one.case, number(one.score), one.reason] for one in found]
     print_table(Table(["case", "score", "reason"], rows_shown), plain_console(soft_wrap=False))
     source = trained.config.data
-    needs_folder = not source.labels and unplaced_labels(open_dataset(trained.config), None)
+    places = label_targets(open_dataset(trained.config), None).values()
+    needs_folder = not source.labels and None in places
     labels = "my-labels" if needs_folder else source.labels or None
     given = {"data": source.path, "labels": labels, "run": args.run, "rule": args.rule}
     say(f"To label them: {next_command('label', given)}")

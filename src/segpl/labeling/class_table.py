@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from segpl.data.case import Dataset
 from segpl.data.plan import Plan
+from segpl.data.prepare import class_indices
 from segpl.data.problems import are_classes
 from segpl.data.readers import read_case_label
 from segpl.errors import InputError
@@ -33,19 +34,9 @@ class ClassTable:
 
     def indices(self, labels: NDArray[Any], source: object) -> Indices:
         """Numbers of a label file as indices."""
-        order = np.argsort(self.numbers)
-        numbers = np.asarray(self.numbers)[order]
-        places = np.searchsorted(numbers, labels).clip(0, len(numbers) - 1)
-        if (numbers[places] != labels).any():
-            known = zip(self.numbers, self.names, strict=True)
-            strange = int(labels[numbers[places] != labels].flat[0])
-            raise InputError(
-                f"{source} contains the number {strange}, which is not a class. The classes are "
-                f"{', '.join(f'{number} {name}' for number, name in known)}"
-                ". Name all classes in labels.json in the dataset folder."
-            )
-        indices: Indices = order.astype(np.uint8)[places]
-        return indices
+        classes = dict(zip(self.names, self.numbers, strict=True))
+        indices = class_indices(labels.astype(np.int32), classes, None, str(source))
+        return indices.astype(np.uint8)
 
     def labels(self, indices: Indices) -> NDArray[np.int32]:
         """Indices as numbers of a label file."""

@@ -21,7 +21,6 @@ from urllib.parse import quote
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segpl.data.case import Case, Dataset
 from segpl.data.formats import NIFTI
@@ -32,11 +31,10 @@ from segpl.data.readers import (
     axis_turns,
     grid_difference,
     is_series,
-    read_case_label,
     read_grid,
+    read_label_on,
     stem_of,
     suffix_of,
-    with_axes_of,
 )
 from segpl.errors import InputError, UserError, count_noun
 from segpl.files import may_create_in, one_process, require_below, write_atomically
@@ -116,10 +114,10 @@ def label_target(dataset: Dataset, case: Case, folder: Path | None) -> Path | No
     return None
 
 
-def unplaced_labels(dataset: Dataset, folder: Path | None) -> list[str]:
-    """The cases whose label could not be written."""
+def label_targets(dataset: Dataset, folder: Path | None) -> dict[str, Path | None]:
+    """The `label_target` of each case that can be labeled."""
     cases = [case for case in dataset.cases if not case.is_test]
-    return [case.name for case in cases if label_target(dataset, case, folder) is None]
+    return {case.name: label_target(dataset, case, folder) for case in cases}
 
 
 class LabelFiles:
@@ -135,9 +133,8 @@ class LabelFiles:
 
     def require_places(self, dataset: Dataset) -> None:
         """Raise if some label could not be written."""
-        cases = [case for case in dataset.cases if not case.is_test]
-        places = {case.name: label_target(dataset, case, self.folder) for case in cases}
-        if unplaced := unplaced_labels(dataset, self.folder):
+        places = label_targets(dataset, self.folder)
+        if unplaced := [name for name, place in places.items() if place is None]:
             raise InputError(
                 f"the layout '{dataset.layout}' of {dataset.root} has no place for a label of "
                 f"{count_noun(len(unplaced), 'scan')}, such as '{unplaced[0]}'. Name a folder for "
@@ -156,17 +153,7 @@ class LabelFiles:
 
     def read(self, case: Case, grid: Grid) -> Indices:
         """The label of a case on the grid of its image."""
-        return self.classes.indices(self.numbers(case, grid), case.label)
-
-    def numbers(self, case: Case, grid: Grid) -> NDArray[np.int32]:
-        """The numbers in the label of a case. Raises if its grid is not that of the image."""
-        label = with_axes_of(read_case_label(case, len(grid.shape)), grid)
-        if difference := grid_difference(label.grid, grid):
-            raise InputError(
-                f"{case.label} and the image of {case.name} have different grids: {difference}. "
-                "Export the label again on the grid of the image, or move it elsewhere."
-            )
-        return label.array
+        return self.classes.indices(read_label_on(grid, case).array, case.label)
 
     def is_misplaced(self, case: Case, dims: int) -> bool:
         """Whether a label is on another grid than its image, according to their headers."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segpl.data.case import Case
 from segpl.data.geometry import reorient_axes
-from segpl.data.readers import Grid, read_image_part, read_scan_grid
+from segpl.data.readers import Grid, read_image_part, read_label_on, read_scan_grid
 from segpl.display import CLASS_COLORS
 from segpl.errors import StorageError, UserError
 from segpl.files import write_atomically
@@ -91,5 +91,5 @@ class Thumbnails:
             found = self.predictions.stored(case.name, grid.shape)
             return None if found is None else found[0]
         with suppress(UserError):  # reported when the scan is opened
-            return self.files.numbers(case, grid)
+            return read_label_on(grid, case).array
         return None

@@ -331,8 +331,8 @@ def test_linked_label_is_replaced_and_its_target_is_not(data, tmp_path):
 
 
 def test_number_without_a_class_is_an_error():
-    with pytest.raises(InputError, match="mask contains the number 5, which is not a class"):
-        CLASSES.indices(np.array([0, 7, 5]), "mask")
+    with pytest.raises(InputError, match="mask contains 5, but the classes are 0 background"):
+        CLASSES.indices(np.array([[0, 7, 5]]), "mask")
 
 
 @pytest.mark.parametrize("name", ["c.nii.gz", "a.nii"])

@@ -669,9 +669,9 @@ def moved_by(axis: int, distance: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("shape", "affine", "words"),
     [
-        ((4, 5, 7), AFFINE, "shape (4, 5, 7) and (4, 5, 6)"),
-        (SHAPE, moved_by(1, 0.5), "origin (-9, 3.5, 7) and (-9, 3, 7) mm"),
-        (SHAPE, AFFINE @ np.diag([-1.0, 1, 1, 1]), "orientation AIR and PIR"),
+        ((4, 5, 7), AFFINE, "shape (4, 5, 6) and (4, 5, 7)"),
+        (SHAPE, moved_by(1, 0.5), "origin (-9, 3, 7) and (-9, 3.5, 7) mm"),
+        (SHAPE, AFFINE @ np.diag([-1.0, 1, 1, 1]), "orientation PIR and AIR"),
     ],
 )
 def test_label_on_another_grid_is_no_label(client, root, shape, affine, words):
@@ -680,7 +680,7 @@ def test_label_on_another_grid_is_no_label(client, root, shape, affine, words):
     nibabel.Nifti1Image(label, affine).to_filename(root / "labels" / "c.nii.gz")
     status, why = client.refusal("case/c/description")
     assert status == 400
-    assert f"c.nii.gz and the image of c have different grids: {words}. Export" in why
+    assert f"c.nii.gz has a different grid than its image: {words}. Resample" in why
     assert client.ask("case/c/label?force=1", drawn())[0] == 400
     found = client.json("queue")
     assert found["labels"] == 0
