@@ -81,7 +81,9 @@ def save_checkpoint(
     for index, state in optimizer.state.items():
         for key, value in state.items():
             tensors[f"optimizer.{index}.{key}"] = value
-    packed = {key: host_copy(value) for key, value in tensors.items()}
+    # copies, contiguous as safetensors requires: weights may be channels-last
+    layout = torch.contiguous_format
+    packed = {k: v.detach().to("cpu", copy=True, memory_format=layout) for k, v in tensors.items()}
     metadata = {"segpl": json.dumps({"format": FORMAT, "step": step, "facts": facts})}
 
     def write(draft: Path) -> None:
@@ -95,12 +97,6 @@ def save_checkpoint(
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
     write_atomically(path, write)
-
-
-def host_copy(value: Tensor) -> Tensor:
-    """A contiguous copy, as safetensors requires; weights may be channels-last."""
-    copy = torch.empty(value.shape, dtype=value.dtype)
-    return copy.copy_(value.detach())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -37,17 +37,16 @@ def check_network(settings: NetworkSettings) -> None:
 
 def build_network(settings: NetworkSettings, shape: NetworkShape) -> Network:
     check_network(settings)
-    width = settings.width or shape.width
-    if settings.name == "unet":
-        return _build_unet(settings, shape, width)
-    return _build_monai(settings, shape, width)
-
-
-def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
+    dims, outputs, width = shape.dims, shape.outputs, settings.width or shape.width
+    if settings.name != "unet":
+        body = MonaiBody(settings.name, settings.options, shape, width)
+        return Network(
+            body, dims=dims, outputs=outputs, features=body.features, trunk=body.features
+        )
     unet = UNet(
-        dims=shape.dims,
+        dims=dims,
         channels=shape.channels,
-        outputs=shape.outputs,
+        outputs=outputs,
         width=width,
         strides=shape.strides,
         kernels=shape.kernels,
@@ -56,16 +55,9 @@ def _build_unet(settings: NetworkSettings, shape: NetworkShape, width: int) -> N
     )
     return Network(
         unet,
-        dims=shape.dims,
-        outputs=shape.outputs,
+        dims=dims,
+        outputs=outputs,
         features=width,
         trunk=unet.trunk,
         kernel=shape.kernels[0] if shape.kernels else (),
-    )
-
-
-def _build_monai(settings: NetworkSettings, shape: NetworkShape, width: int) -> Network:
-    body = MonaiBody(settings.name, settings.options, shape, width)
-    return Network(
-        body, dims=shape.dims, outputs=shape.outputs, features=body.features, trunk=body.features
     )
