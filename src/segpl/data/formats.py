@@ -361,18 +361,13 @@ def _npz_shape(archive: zipfile.ZipFile, name: str, path: Path) -> tuple[int, ..
     return shape
 
 
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether the first axis is the fastest, and type of the values that follow."""
+def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
+    """Shape, and number of bytes of header and values."""
     npy = np.lib.format
     is_version_1 = npy.read_magic(file) == (1, 0)
     read = npy.read_array_header_1_0 if is_version_1 else npy.read_array_header_2_0
     with NPY_HEADERS:
-        return read(file)
-
-
-def _npy_shape(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], int]:
-    """Shape, and number of bytes of header and values."""
-    shape, _, dtype = npy_header(file)
+        shape, _, dtype = read(file)
     if dtype.hasobject:
         raise UnusableFileError(
             f"{path} contains Python objects, which are not loaded because they could run code",

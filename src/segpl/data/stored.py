@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from segpl.data.formats import npy_header
+from segpl.data.formats import NPY_HEADERS
 from segpl.errors import MissingFileError
 from segpl.files import write_atomically
 
@@ -48,17 +47,11 @@ class StoredArray:
     @classmethod
     def find(cls, case: str, path: Path) -> StoredArray:
         """The array in `path`; OSError, ValueError or EOFError if there is none."""
-        with path.open("rb") as file:
-            shape, is_fortran, dtype = npy_header(file)
-            array = cls(case, path, dtype, shape, file.tell())
-            size = os.fstat(file.fileno()).st_size
-        if dtype.hasobject:
-            raise ValueError(f"{path} contains Python objects")
-        if is_fortran and sum(side > 1 for side in shape) > 1:
+        with NPY_HEADERS:
+            mapped = np.lib.format.open_memmap(path, mode="r")
+        if not mapped.flags.c_contiguous:
             raise ValueError(f"{path} is not in C order")
-        if size < array.offset + array.nbytes:
-            raise ValueError(f"{path} is truncated")
-        return array
+        return cls(case, path, mapped.dtype, mapped.shape, mapped.offset)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -83,17 +76,12 @@ class StoredArray:
 
         Copying from a memory map lets other threads run; many small reads would block them.
         """
-        with self.blaming_the_file(), self.path.open("rb") as file:
-            # reading a memory map beyond the end of the file would crash the process
-            if os.fstat(file.fileno()).st_size < self.offset + self.nbytes:
-                raise EOFError
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            values = np.frombuffer(mapped, self.dtype, prod(self.shape), self.offset)
-            values = values.reshape(self.shape)
-            self.request(mapped, box)
-            return np.array(values[box])
+        with self.blaming_the_file():  # raises ValueError if the file has become shorter
+            mapped = np.memmap(self.path, self.dtype, "r", self.offset, self.shape)
+        self.request(mapped.base, box)
+        return np.array(mapped[box])
 
-    def request(self, mapped: mmap.mmap, box: tuple[slice, ...]) -> None:
+    def request(self, mapped: Any, box: tuple[slice, ...]) -> None:
         """Ask the system to read the rows of a box: page faults read too little or too much."""
         if not hasattr(mmap, "MADV_WILLNEED") or len(self.shape) < 3:
             return
@@ -102,7 +90,8 @@ class StoredArray:
         *leading, rows, _ = sides
         length = len(rows) * self.shape[-1] * self.dtype.itemsize
         firsts = np.ravel_multi_index(np.ix_(*leading, [rows.start], [0]), self.shape).ravel()
-        for first in (self.offset + firsts * self.dtype.itemsize).tolist():
+        start = self.offset % mmap.ALLOCATIONGRANULARITY  # of the values in the map
+        for first in (start + firsts * self.dtype.itemsize).tolist():
             page = first // mmap.PAGESIZE * mmap.PAGESIZE
             with suppress(OSError):  # some file systems do not support it
                 mapped.madvise(mmap.MADV_WILLNEED, page, first - page + length)
@@ -111,7 +100,7 @@ class StoredArray:
     def blaming_the_file(self) -> Iterator[None]:
         try:
             yield
-        except (FileNotFoundError, EOFError) as error:
+        except (FileNotFoundError, EOFError, ValueError) as error:
             raise MissingFileError(
                 f"case {self.case}: {self.path} was deleted or damaged while it was in use. Run "
                 "the command again to prepare the case again."
