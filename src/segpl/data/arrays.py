@@ -45,10 +45,11 @@ def image_in_memory(
             spacing=None if spacing is None else tuple(map(float, spacing)),
             channels_first=array.ndim > dims and array.shape[0] == channels,
         )
-        return image_of(opened, "the array", dims)
+        return image_of(opened, Path("the array"), dims)
     if spacing is not None or affine is not None:
         raise InputError(f"the {library} image has its own geometry. Omit `spacing` and `affine`.")
-    return image_of(open_nibabel(source) if library == "nibabel" else open_sitk(source), "it", dims)
+    opened = open_nibabel(source) if library == "nibabel" else open_sitk(source)
+    return image_of(opened, Path("it"), dims)
 
 
 def library_of(source: Any) -> str | None:

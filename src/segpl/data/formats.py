@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from segpl.data.limits import (
     require_size,
     require_stored,
 )
-from segpl.data.metaimage import read_meta_image
+from segpl.data.metaimage import ItkGeometry, read_meta_image
 from segpl.errors import UnusableFileError
 from segpl.files import BoundedFile
 
@@ -157,7 +157,7 @@ def _scaled(
 
 def open_metaimage(path: Path, role: Role) -> OpenFile:
     image = read_meta_image(path)
-    return OpenFile(image.shape, image.values, affine=itk_affine(itk_geometry(path)))
+    return OpenFile(image.shape, image.values, affine=itk_affine(image.geometry))
 
 
 def open_nrrd(path: Path, role: Role) -> OpenFile:
@@ -170,7 +170,7 @@ def open_nrrd(path: Path, role: Role) -> OpenFile:
         require_stored(stored_in, math.prod(shape), is_packed=True)
         return sitk_values(reader.Execute())
 
-    return OpenFile(shape, values, affine=itk_affine(itk_geometry(path)))
+    return OpenFile(shape, values, affine=itk_affine(sitk_geometry(reader)))
 
 
 def sitk_values(image: Any) -> NDArray[Any]:
@@ -198,20 +198,11 @@ def _nrrd_reader(path: Path) -> Any:
     return reader
 
 
-class ItkGeometry(NamedTuple):
-    """Geometry in ITK's LPS; `direction` has a column per axis."""
-
-    spacing: tuple[float, ...]
-    origin: tuple[float, ...]
-    direction: NDArray[np.float64]
-
-
 def itk_geometry(path: Path) -> ItkGeometry:
     """Geometry of an NRRD or MetaImage file."""
     if path.suffix.lower() == ".nrrd":
         return sitk_geometry(_nrrd_reader(path))
-    image = read_meta_image(path)
-    return ItkGeometry(image.spacing, image.origin, image.direction)
+    return read_meta_image(path).geometry
 
 
 def sitk_geometry(source: Any) -> ItkGeometry:

@@ -9,7 +9,7 @@ import math
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,20 @@ ELEMENT_TYPES = {
 AUTOMATIC = 47  # zlib detects its own format and that of gzip
 
 
+class ItkGeometry(NamedTuple):
+    """Geometry in ITK's LPS; `direction` has a column per axis."""
+
+    spacing: tuple[float, ...]
+    origin: tuple[float, ...]
+    direction: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class MetaImage:
     sides: tuple[int, ...]
     channels: int
     kind: np.dtype[Any]
-    spacing: tuple[float, ...]
-    origin: tuple[float, ...]
-    direction: NDArray[np.float64]  # a column per axis, in ITK's LPS
+    geometry: ItkGeometry
     path: Path  # of the voxels
     start: int  # first byte of the voxels; -1: they are at the end
     is_packed: bool
@@ -99,10 +105,12 @@ def read_meta_image(path: Path) -> MetaImage:
         sides,
         channels,
         kind,
-        tuple(_field_numbers(fields, ("ElementSpacing", "ElementSize"), count, default=1.0)),
-        tuple(_field_numbers(fields, ("Offset", "Position", "Origin"), count, default=0.0)),
-        # a row per axis in the file
-        np.reshape(matrix, (count, count)).T if matrix else np.eye(count),
+        ItkGeometry(
+            tuple(_field_numbers(fields, ("ElementSpacing", "ElementSize"), count, default=1.0)),
+            tuple(_field_numbers(fields, ("Offset", "Position", "Origin"), count, default=0.0)),
+            # a row per axis in the file
+            np.reshape(matrix, (count, count)).T if matrix else np.eye(count),
+        ),
         path if is_local else path.parent / name,
         length if is_local else max(skipped, -1),
         _is_true(fields, "CompressedData"),

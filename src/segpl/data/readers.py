@@ -76,10 +76,8 @@ def read_grid(path: Path, dims: int | None = None) -> tuple[Grid, int]:
 def read_image(files: Sequence[Path], dims: int) -> Image:
     """Read one scan. Several files are its channels, in order, on the same grid, or its slices."""
     if is_series(files):
-        opened = _opened(open_series(files))
-        grid, _ = _grid(files[0], opened, dims)
         with errors_naming(files[0]):
-            return Image(_finite(files[0], opened.values()[None]), grid)
+            return image_of(_opened(open_series(files)), files[0], dims)
     parts: list[NDArray[np.float32]] = []
     first: Grid | None = None
     for path in files:
@@ -124,9 +122,8 @@ def read_image_part(files: Sequence[Path], dims: int, part: tuple[slice, ...]) -
     return np.nan_to_num(np.concatenate(parts).astype(np.float32))
 
 
-def image_of(opened: OpenFile, name: str, dims: int) -> Image:
-    """An image that is already open; `name` is its name in messages."""
-    path = Path(name)
+def image_of(opened: OpenFile, path: Path, dims: int) -> Image:
+    """An image that is already open; messages name it by its `path`."""
     grid, _ = _grid(path, opened, dims)
     return Image(_finite(path, _channels_first(opened, grid)), grid)
 
