@@ -97,6 +97,11 @@ def give_label(data, case: str) -> None:
     shutil.copy(data / "labeled" / "lbls" / "a0.png", data / "labeled" / "lbls" / f"{case}.png")
 
 
+def test_disagreement_needs_two_networks(runs):
+    with pytest.raises(InputError, match=r"single network.*--rule entropy"):
+        rank_cases(load_run(runs / "single", quiet=True), rule="disagreement", quiet=True)
+
+
 def test_scans_labeled_since_training_are_left_out(moved):
     run = load_run(moved / "teacher", quiet=True)
     give_label(moved / "data", "u1")

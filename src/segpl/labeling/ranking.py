@@ -70,8 +70,11 @@ def rank_cases(
     require_rule(rule)
     require_positive(count)
     candidates = find_candidates(run)
-    if rule == "disagreement" and not run.folds:  # before the scans are predicted
-        require_two_networks(len(run.method.named_networks()))
+    if rule == "disagreement" and not run.folds and len(run.method.named_networks()) < 2:
+        raise InputError(
+            "the run has a single network, so no networks can disagree. Use --rule entropy, or "
+            "train with a method that has a teacher, or with cross-validation."
+        )
     pool = measure_pool(run, candidates, quiet=quiet, network=network, store=store)
     return rank_pool(pool, rule=rule, count=count, round=round, seed=seed)
 
@@ -84,14 +87,6 @@ def require_rule(name: str) -> None:
 def require_positive(count: int | None) -> None:
     if count is not None and count < 1:
         raise InputError(f"--count is {count}, but must be at least 1.")
-
-
-def require_two_networks(count: int) -> None:
-    if count < 2:
-        raise InputError(
-            "the run has a single network, so no networks can disagree. Use --rule entropy, or "
-            "train with a method that has a teacher, or with cross-validation."
-        )
 
 
 def rank_pool(
@@ -217,10 +212,8 @@ def rank_by_disagreement(
     pool: ScanPool, number: int, rng: np.random.Generator
 ) -> Iterator[Suggestion]:
     """The scans on whose boundaries the networks of the run disagree most."""
-    values = {scan.case: scan.disagreement for scan in pool.scans if scan.disagreement is not None}
-    if not values:
-        require_two_networks(1)
-    for case, value in sorted(values.items(), key=lambda pair: (-pair[1], pair[0])):
+    found = ((scan.disagreement or 0.0, scan.case) for scan in pool.scans)
+    for value, case in sorted(found, key=lambda pair: (-pair[0], pair[1])):
         yield Suggestion(case, value, disagreement_text(value))
 
 

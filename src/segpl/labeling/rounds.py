@@ -13,6 +13,7 @@ from threading import Lock
 
 from segpl.data.split import Split
 from segpl.engine.folder import RunFolder
+from segpl.engine.trainer import TrainSettings
 from segpl.errors import InputError, UserError, count_noun
 from segpl.evaluate.fold_scores import read_fold_scores
 from segpl.evaluate.statistics import bland_altman, mean_by_key
@@ -110,8 +111,8 @@ class Rounds:
         started = self.started
         chosen = ["--folds", str(folds)] if folds else []
         if started and not is_complete(last := started[-1]) and not has_new(last, labeled):
-            start = resolve(read_config(last.config), str(last.config)).train.start
-            if not (folds and start):
+            has_seen_cases = folds and train_settings(last).start
+            if not has_seen_cases:
                 return ["train", "--out", str(last.path), "--resume", *chosen]
         out = ["--out", str(self.folder(len(started) + 1).path)]
         chosen += ["--steps", str(steps)] if steps else []
@@ -179,8 +180,7 @@ class Rounds:
     def steps(self) -> int:
         """Steps of the latest run; 0 if unknown."""
         with suppress(UserError, IndexError):
-            folder = self.started[-1]
-            return resolve(read_config(folder.config), str(folder.config)).train.steps
+            return train_settings(self.started[-1]).steps
         return 0
 
     @property
@@ -205,8 +205,12 @@ def is_complete(folder: RunFolder) -> bool:
     if not folder.last.exists():
         return False
     rows = read_csv(folder.log) if folder.log.exists() else []
-    steps = resolve(read_config(folder.config), str(folder.config)).train.steps
+    steps = train_settings(folder).steps
     return bool(rows) and rows[-1][0].isdigit() and int(rows[-1][0]) >= steps
+
+
+def train_settings(folder: RunFolder) -> TrainSettings:
+    return resolve(read_config(folder.config), str(folder.config)).train
 
 
 def case_dice(folder: RunFolder) -> dict[str, float]:

@@ -161,11 +161,6 @@ def test_disagreement_is_sorted_and_described():
     assert found[0].reason == "networks disagree on 14 % of the boundary"
 
 
-def test_disagreement_needs_two_networks():
-    with pytest.raises(InputError, match=r"single network.*--rule entropy"):
-        rank_pool(pool(scan("a", disagreement=None)), rule="disagreement")
-
-
 def test_distance_spreads_a_batch_over_the_feature_space():
     """Two far scans that look alike are not both chosen before the one in between."""
     scans = pool(
