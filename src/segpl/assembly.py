@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from segpl.data.cache import Volume, cache_root, load_volumes
+from segpl.data.cache import Volume, load_volumes
 from segpl.data.case import Case, Dataset
 from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
@@ -114,7 +114,7 @@ def prepare_inputs(
             cases=cases,
             read_labels_of=split.labeled,
             advance=advance,
-            known=KnownCases(dataset.root, cache_root()),
+            known=KnownCases(dataset.root),
         )
     require_usable(inspection, own_labels=not config.data.labels)
     plan = choose_plan(config, inspection)
@@ -169,7 +169,7 @@ def require_readable(dataset: Dataset, split: Split, *, quiet: bool = False) -> 
             cases=cases,
             read_labels_of=names,
             advance=advance,
-            known=KnownCases(dataset.root, cache_root()),
+            known=KnownCases(dataset.root),
         )
     # not those of the whole dataset: the held-out labels may lack a class
     own = tuple(problem for problem in inspection.problems if problem.case)

@@ -44,11 +44,11 @@ def run(args: argparse.Namespace) -> int:
     from segpl.display import plain_console
 
     root = cache_root()
-    known = cached_folders(root)
+    known = cached_folders()
     is_removal = bool(args.remove or args.remove_missing)
     chosen = choose(known, args.remove, args.remove_missing) if is_removal else known
     console = plain_console(soft_wrap=False)
-    datasets = group_folders(chosen, root)
+    datasets = group_folders(chosen)
     if datasets:
         console.print(table_of(datasets))
     kernels = root / "compiled"
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         for one in chosen:
             one.remove()
         for folder in (*(one.path for one in datasets), *args.remove):
-            fingerprints_file(folder.expanduser(), root).unlink(missing_ok=True)
+            fingerprints_file(folder.expanduser()).unlink(missing_ok=True)
         console.print(f"Removed {total}.")
     return 0
 

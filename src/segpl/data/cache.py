@@ -95,7 +95,6 @@ def load_volumes(
     plan: Plan,
     *,
     labeled: Collection[str],
-    root: Path | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> list[Volume]:
     """The prepared `cases`, in order; several threads call `advance`, once per case.
@@ -103,11 +102,10 @@ def load_volumes(
     Only labels of the cases named in `labeled` are opened. The label of any other case may be
     missing, broken, or the ground truth of a test.
     """
-    root = cache_root() if root is None else root
     volumes: dict[str, Volume] = {}
 
     def look_up(case: Case) -> None:
-        volume = _load_case(case, plan, case.name in labeled, root, may_prepare=False)
+        volume = _load_case(case, plan, case.name in labeled, may_prepare=False)
         if volume is not None:
             volumes[case.name] = volume
             advance()
@@ -119,7 +117,7 @@ def load_volumes(
 
     def prepare(case: Case) -> None:
         with stale.budget.reserve(preparation_memory(case, plan)):
-            volumes[case.name] = stale.call(_load_case, case, plan, case.name in labeled, root)
+            volumes[case.name] = stale.call(_load_case, case, plan, case.name in labeled)
         advance()
 
     stale.run(prepare)
@@ -127,12 +125,12 @@ def load_volumes(
 
 
 def _load_case(
-    case: Case, plan: Plan, is_labeled: bool, root: Path, *, may_prepare: bool = True
+    case: Case, plan: Plan, is_labeled: bool, *, may_prepare: bool = True
 ) -> Volume | None:
     """The cached case; if there is none, prepare it, or return None without `may_prepare`."""
     try:
         sources = _sources(case.images)
-        stem = _folder(sources, plan, root) / _file_name(case.name)
+        stem = _folder(sources, plan) / _file_name(case.name)
         found = _prepared_image(case, plan, sources, stem, may_prepare)
         if found is None:
             return None
@@ -233,11 +231,11 @@ def _foreground_positions(label: NDArray[Any], seed: int) -> NDArray[np.int32]:
     return np.stack(np.unravel_index(chosen, label.shape), axis=1).astype(np.int32)
 
 
-def _folder(sources: Sources, plan: Plan, root: Path) -> Path:
+def _folder(sources: Sources, plan: Plan) -> Path:
     # named after the folder of the case, so that a subset of the dataset shares the entries
     source = Path(sources[0][0]).parent
     readable = _safe(source.parent.name) or "data"
-    return root / f"{readable}-{short_hash(str(source))}" / _plan_hash(plan)
+    return cache_root() / f"{readable}-{short_hash(str(source))}" / _plan_hash(plan)
 
 
 def _plan_hash(plan: Plan) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.data.cache import CacheRecord, short_hash
+from segpl.data.cache import CacheRecord, cache_root, short_hash
 from segpl.data.known_cases import fingerprints_file
 from segpl.errors import UserError
 from segpl.files import is_partial, storage_errors
@@ -70,28 +70,28 @@ class CachedDataset:
         return f"{missing} of {len(self.folders)} folders no longer exist"
 
 
-def cached_folders(root: Path) -> list[CachedFolder]:
+def cached_folders() -> list[CachedFolder]:
     """The folders of images whose prepared cases are in the cache."""
     found = []
-    for entry in _subfolders(root, ENTRY):
+    for entry in _subfolders(cache_root(), ENTRY):
         files = [file for part in _subfolders(entry, VARIANT) for file in _cached_files(part)]
         if source := _images_folder(entry, files):
             found.append(_summarize(source, files))
     return found
 
 
-def group_folders(folders: Iterable[CachedFolder], root: Path) -> list[CachedDataset]:
+def group_folders(folders: Iterable[CachedFolder]) -> list[CachedDataset]:
     """The folders of each dataset together."""
     groups: dict[Path, list[CachedFolder]] = {}
     for one in folders:
-        groups.setdefault(inspected_dataset(one.folder, root), []).append(one)
+        groups.setdefault(inspected_dataset(one.folder), []).append(one)
     return [CachedDataset(path, tuple(found)) for path, found in groups.items()]
 
 
-def inspected_dataset(folder: Path, root: Path) -> Path:
+def inspected_dataset(folder: Path) -> Path:
     """The inspected dataset that contains a folder of images; the folder itself if unknown."""
     places = (folder, *folder.parents)
-    return next((one for one in places if fingerprints_file(one, root).exists()), folder)
+    return next((one for one in places if fingerprints_file(one).exists()), folder)
 
 
 def folder_size(folder: Path) -> int:

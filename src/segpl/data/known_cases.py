@@ -1,6 +1,6 @@
 """Stored fingerprints of inspected cases: later runs do not read unchanged files again.
 
-    <root>/inspected/<hash of the dataset's folder>.json
+    <cache>/inspected/<hash of the dataset's folder>.json
 
 A fingerprint is valid while the paths, sizes and modification times of its files are unchanged.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from segpl.data.cache import short_hash
+from segpl.data.cache import cache_root, short_hash
 from segpl.data.case import Case
 from segpl.data.fingerprint import Fingerprint
 from segpl.errors import StorageError, UserError
@@ -32,8 +32,8 @@ class KnownCase:
 class KnownCases:
     """The fingerprints of a dataset. Only cases without problems are stored."""
 
-    def __init__(self, dataset: Path, root: Path) -> None:
-        self.path = fingerprints_file(dataset, root)
+    def __init__(self, dataset: Path) -> None:
+        self.path = fingerprints_file(dataset)
         self.is_changed = False
         self.entries: dict[str, KnownCase] = {}
         with suppress(UserError):  # missing or damaged
@@ -58,8 +58,8 @@ class KnownCases:
                 write_atomically(self.path, lambda draft: draft.write_bytes(content))
 
 
-def fingerprints_file(dataset: Path, root: Path) -> Path:
-    return root / "inspected" / f"{short_hash(str(dataset.resolve()))}.json"
+def fingerprints_file(dataset: Path) -> Path:
+    return cache_root() / "inspected" / f"{short_hash(str(dataset.resolve()))}.json"
 
 
 def _key(case: Case) -> str:

@@ -64,7 +64,7 @@ def test_dataset_with_many_folders_of_images_has_one_row(root, tmp_path, capsys)
         path.parent.mkdir(parents=True)
         np.save(path, np.random.default_rng(0).random((6, 7), np.float32))
         load_volumes([Case(name, (path,))], PICTURES, labeled=())
-    inspected = fingerprints_file(data, root)
+    inspected = fingerprints_file(data)
     inspected.parent.mkdir()
     inspected.write_text("{}")
     assert main(["cache"]) == 0
@@ -85,7 +85,7 @@ def test_dataset_with_many_folders_of_images_has_one_row(root, tmp_path, capsys)
 
 
 def test_statistics_of_a_dataset_are_removed_with_it(root, tmp_path):
-    kept, removed = (fingerprints_file(tmp_path / name, root) for name in ("hearts", "lungs"))
+    kept, removed = (fingerprints_file(tmp_path / name) for name in ("hearts", "lungs"))
     kept.parent.mkdir()
     for path in (kept, removed):
         path.write_text("{}")

@@ -55,9 +55,10 @@ class TestProcesses:
 
         with monkeypatch.context() as patch:
             patch.setattr(readers, "read_image", read_here)
-            volumes = load_volumes(cases, PICTURES, labeled=(), root=tmp_path / "processes")
+            patch.setenv("SEGPL_CACHE", str(tmp_path / "processes"))
+            volumes = load_volumes(cases, PICTURES, labeled=())
         monkeypatch.setattr(pool, "WORK_PER_PROCESS", 2**30)
-        expected = load_volumes(cases, PICTURES, labeled=(), root=tmp_path / "threads")
+        expected = load_volumes(cases, PICTURES, labeled=())
         for one, other in zip(volumes, expected, strict=True):
             assert one.name == other.name
             assert np.array_equal(np.asarray(one.image), np.asarray(other.image))
@@ -66,7 +67,7 @@ class TestProcesses:
         cases[1].images[0].write_bytes(b"no array")
         words = r"^case b: \S+b\.npy is corrupt or truncated \(.*\)\. Copy .* dataset\.$"
         with pytest.raises(UnusableFileError, match=words):
-            load_volumes(cases, PICTURES, labeled=(), root=tmp_path / "cache")
+            load_volumes(cases, PICTURES, labeled=())
 
     def test_bug_keeps_its_traceback(self, cases):
         running = CasePool(cases)

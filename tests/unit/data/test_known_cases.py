@@ -14,6 +14,11 @@ from segpl.data.inspect import Inspection, inspect
 from segpl.data.known_cases import KnownCases
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def cases(tmp_path) -> list[Case]:
     """Two cases with different labels."""
@@ -52,7 +57,7 @@ def inspected(
 ) -> Inspection:
     root = cases[0].images[0].parent
     dataset = Dataset(root, "folders", tuple(cases), ignore=ignore)
-    return inspect(dataset, read_labels_of=visible, known=KnownCases(root, root / "cache"))
+    return inspect(dataset, read_labels_of=visible, known=KnownCases(root))
 
 
 def test_second_inspection_reads_no_file_and_finds_the_same(cases, files_read):

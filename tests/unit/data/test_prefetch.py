@@ -183,7 +183,7 @@ def test_more_cases_than_open_files(tmp_path):
         cases.append(Case(str(number), (image,), label))
     any_sampler = make_sampler([make_volume(name, 0) for name in "abc"], memory=0)
     with limit_open_files(30):
-        volumes = load_volumes(cases, PICTURES, labeled={"0", "1"}, root=tmp_path / "cache")
+        volumes = load_volumes(cases, PICTURES, labeled={"0", "1"})
         taken = []
         for memory in (0, 2**40):
             placed = place_volumes(volumes, CPU, memory)
