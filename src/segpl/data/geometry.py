@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from segpl.errors import InputError
-
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -65,13 +63,7 @@ def _transform(
     """Target and direction of each stored axis of an affine with these `values`."""
     from nibabel import orientations  # training on cached cases starts faster without it
 
-    affine = np.reshape(values, (4, 4))
-    stored = orientations.io_orientation(affine)
-    if np.isnan(stored).any():
-        raise InputError(
-            f"the affine {np.round(affine, 4).tolist()} has an axis without a direction. Repair "
-            "the header of the file, or set orientation in plan.json to null."
-        )
+    stored = orientations.io_orientation(np.reshape(values, (4, 4)))
     target = orientations.axcodes2ornt(tuple(orientation))
     targets, flips = orientations.ornt_transform(stored, target).astype(int).T.tolist()
     return tuple(targets), tuple(slice(None, None, flip) for flip in flips)

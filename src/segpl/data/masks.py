@@ -79,9 +79,8 @@ def largest_component(mask: Mask) -> Mask:
     """
     from scipy import ndimage  # training starts faster without it
 
-    (box,) = ndimage.find_objects(mask.view(np.int8)) or (None,)
-    kept = np.zeros_like(mask)
-    if box is None:
+    box, kept = bounding_box(mask), np.zeros_like(mask)
+    if not mask[box].size:
         return kept
     pieces, count = ndimage.label(
         mask[box], ndimage.generate_binary_structure(mask.ndim, mask.ndim)

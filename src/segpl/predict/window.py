@@ -153,7 +153,6 @@ def window_starts(sides: Sequence[int], patch: Sequence[int], overlap: float) ->
     that the center of the image is also in the center of a window. Overlap 0 gives the fewest
     windows that cover the image.
     """
-    require_overlap(overlap)
     starts, fewest = [], FEWEST_WINDOWS if overlap else 1
     for side, wide in zip(sides, patch, strict=True):
         room = max(side - wide, 0)

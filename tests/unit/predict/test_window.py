@@ -16,6 +16,7 @@ from segpl.predict.window import (
     blend_rows,
     blend_windows,
     predict_windows,
+    require_overlap,
     window_profiles,
     window_starts,
     windows_per_batch,
@@ -262,4 +263,4 @@ def test_no_gradient_is_kept():
 @pytest.mark.parametrize("overlap", [-0.1, 1.0])
 def test_an_invalid_overlap_is_an_error(overlap):
     with pytest.raises(InputError, match=rf"overlap is {overlap}, .* below 1"):
-        predict_windows(torch.rand(1, 9, 9), torch.sigmoid, plan_for((4, 4)), overlap=overlap)
+        require_overlap(overlap)
