@@ -27,17 +27,20 @@ def is_dicom(path: Path) -> bool:
         return False
 
 
-def files_below(root: Path) -> Iterator[Path]:
-    """All files below a folder in a stable order, except hidden ones; links are followed once."""
+def walk_visible(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """`os.walk` in a stable order, without hidden entries; links are followed once."""
     seen: set[str] = set()
-    for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name[0] != "." and os.path.realpath(os.path.join(folder, name)) not in seen
-        )
-        seen |= {os.path.realpath(os.path.join(folder, name)) for name in folders}
-        yield from (Path(folder, name) for name in sorted(names) if name[0] != ".")
+    for place, folders, names in os.walk(root, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        yield Path(place), folders, sorted(name for name in names if name[0] != ".")
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    return (folder / name for folder, _, names in walk_visible(root) for name in names)
 
 
 def read_header(path: Path) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
 
 from segpl.data.case import Dataset
+from segpl.data.dicom.header import walk_visible
 from segpl.data.readers import stem_of, suffix_of
 
 OWN_FILES = ("split.json", "predictions.json")  # mark folders that segpl wrote
@@ -32,19 +32,15 @@ def list_content(root: Path) -> Content:
     """List a folder and its subfolders, except hidden ones, runs and predictions."""
     files: list[FoundFile] = []
     unusable: dict[str, str] = {}
-    seen: set[str] = set()
-    for place, folders, names in os.walk(root, followlinks=True):
-        here = Path(place)
+    for here, folders, names in walk_visible(root):
         inside = here.relative_to(root).parts
-        is_known = os.path.realpath(place) in seen
-        if is_known or (inside and not set(OWN_FILES).isdisjoint(names)):
+        if inside and not set(OWN_FILES).isdisjoint(names):
             folders.clear()
             continue
-        seen.add(os.path.realpath(place))
         for name in [name for name in folders if suffix_of(name)]:
             unusable["/".join((*inside, name))] = "a folder with the name of a file"
-        folders[:] = sorted(name for name in folders if name[0] != "." and not suffix_of(name))
-        for name in sorted(name for name in names if name[0] != "."):
+            folders.remove(name)
+        for name in names:
             path = "/".join((*inside, name))
             if name.endswith(".hdr") and f"{name[:-4]}.img" in names:
                 unusable[path] = "half of a .hdr and .img pair, which is not supported"
