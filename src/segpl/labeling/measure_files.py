@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +16,7 @@ from segpl.engine.folder import RunFolder
 from segpl.errors import UserError
 from segpl.labeling.label_files import as_file_name, images_stamp
 from segpl.labeling.measures import MeasureStore, ScanMeasures
+from segpl.labeling.predictions import OutdatedError, Predictions
 from segpl.records import read_record, write_json
 from segpl.run import Run
 
@@ -32,23 +31,16 @@ class StoredMeasures:
 
 
 class MeasureFiles(MeasureStore):
-    """One file per scan; `keep_mask` receives its class numbers (*S) on the grid of its image."""
+    """One file per scan. Masks, progress and the lock of the network are those of `predictions`."""
 
-    def __init__(
-        self,
-        folder: Path,
-        run: Run,
-        keep_mask: Callable[[str, NDArray[Any]], object],
-        on_scan: Callable[[int, int], object],
-        check: Callable[[], None],
-    ) -> None:
-        self.folder, self.plan, self.keep_mask = folder, run.plan, keep_mask
-        self.on_scan, self.on_check = on_scan, check
+    def __init__(self, run: Run, predictions: Predictions, stamp: str) -> None:
+        self.plan, self.predictions, self.network = run.plan, predictions, predictions.network
+        self.stamp = stamp  # of the weights of `run`, while they are the latest
         networks = [RunFolder(path).weights_hash(run.checkpoint) for path in (run.path, *run.folds)]
         self.weights = "-".join([str(MEASURES_VERSION), *networks])
 
     def path(self, case: Case) -> Path:
-        return self.folder / f"{as_file_name(case.name)}.json"
+        return self.predictions.folder.with_name("measures") / f"{as_file_name(case.name)}.json"
 
     def find(self, case: Case) -> ScanMeasures | None:
         with suppress(UserError):  # missing or damaged
@@ -62,10 +54,11 @@ class MeasureFiles(MeasureStore):
         write_json(self.path(case), asdict(stored))
 
     def tell(self, done: int, total: int) -> None:
-        self.on_scan(done, total)
+        self.predictions.note = f"Ranking the scans: {done} of {total}."
 
     def check(self) -> None:
-        self.on_check()
+        if self.predictions.rounds.is_training or self.predictions.weights != self.stamp:
+            raise OutdatedError
 
     def add_mask(self, volume: Volume, index: NDArray[np.intp]) -> None:
         grid, orientation = volume.grid, self.plan.orientation
@@ -73,4 +66,5 @@ class MeasureFiles(MeasureStore):
         shape = reorient_axes(grid.shape, grid.affine, orientation)
         resized = resize_label(index.astype(np.int16), shape)
         mask = undo_reorient(resized[None], grid.affine, orientation)[0]
-        self.keep_mask(volume.name, np.array(list(self.plan.classes.values()))[mask])
+        labels = np.array(list(self.plan.classes.values()))[mask]
+        self.predictions.store_preview(volume.name, labels)

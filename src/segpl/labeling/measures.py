@@ -24,8 +24,6 @@ from segpl.predict.samples import Maps, Predict, network_probability
 from segpl.predict.window import predict_windows
 from segpl.run import Run
 
-NO_LOCK: AbstractContextManager[object] = nullcontext()
-
 
 @dataclass(frozen=True, slots=True)
 class ScanMeasures:
@@ -59,6 +57,9 @@ class Candidates:
 class MeasureStore:
     """Storage of measures; this base class stores nothing."""
 
+    # held while the network predicts a scan, so that others can use it in between
+    network: AbstractContextManager[object] = nullcontext()
+
     def find(self, case: Case) -> ScanMeasures | None:
         """Earlier measures of a scan, if they are still valid."""
         return None
@@ -77,14 +78,9 @@ class MeasureStore:
 
 
 def measure_pool(
-    run: Run,
-    candidates: Candidates,
-    *,
-    quiet: bool = False,
-    network: AbstractContextManager[object] = NO_LOCK,
-    store: MeasureStore | None = None,
+    run: Run, candidates: Candidates, *, quiet: bool = False, store: MeasureStore | None = None
 ) -> ScanPool:
-    """Predict every unlabeled scan once, each while holding `network`. Reads no labels."""
+    """Predict every unlabeled scan once. Reads no labels."""
     store = store or MeasureStore()
     found: dict[str, ScanMeasures] = {}
     for case in (*candidates.unlabeled, *candidates.labeled):
@@ -108,14 +104,14 @@ def measure_pool(
             store.check()
             total = len(candidates.unlabeled)
             store.tell(total - len(new) + place, total)
-            with network:
+            with store.network:
                 found[case.name], index = measure_scan(volume, run, networks)
             store.add_mask(volume, index)
             store.add(case, found[case.name])
             advance()
     for case, volume in zip(labeled, volumes[len(new) :], strict=True):
         store.check()
-        with network:
+        with store.network:
             features = features_of(volume, run)
         found[case.name] = ScanMeasures(case.name, 0.0, (), None, features)
         store.add(case, found[case.name])

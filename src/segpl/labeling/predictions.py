@@ -165,22 +165,14 @@ class Predictions:
         from segpl.labeling.measure_files import MeasureFiles
         from segpl.labeling.ranking import rank_cases
 
-        def check() -> None:
-            if self.rounds.is_training or self.weights != weights:
-                raise OutdatedError
-
-        def tell(done: int, total: int) -> None:
-            self.note = f"Ranking the scans: {done} of {total}."
-
         try:
             with self.network:
                 run, _ = self.load()
             if self.rounds.labels:  # the run may have been trained without them
                 data = replace(run.config.data, labels=str(self.rounds.labels))
                 run = replace(run, config=replace(run.config, data=data))
-            folder = self.folder.with_name("measures")
-            store = MeasureFiles(folder, run, self.store_preview, tell, check)
-            found = rank_cases(run, rule=self.rule, quiet=True, network=self.network, store=store)
+            store = MeasureFiles(run, self, weights)
+            found = rank_cases(run, rule=self.rule, quiet=True, store=store)
             self.suggestions = {one.case: (place, one.reason) for place, one in enumerate(found)}
             self.note = ""
         except OutdatedError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from segpl.errors import InputError, unknown
 from segpl.labeling.measures import (
-    NO_LOCK,
     MeasureStore,
     ScanMeasures,
     ScanPool,
@@ -50,7 +48,6 @@ def rank_cases(
     round: int | None = None,  # noqa: A002  # the established name
     seed: int = 0,
     quiet: bool = False,
-    network: AbstractContextManager[object] = NO_LOCK,
     store: MeasureStore | None = None,
 ) -> list[Suggestion]:
     """The unlabeled scans of a run to label next, best first.
@@ -63,7 +60,6 @@ def rank_cases(
             every 5 labeled scans.
         seed: seed of the noise and of random choices.
         quiet: show no progress.
-        network: held while the network predicts a scan, so that others can use it in between.
         store: where to keep the measures of the scans; not kept by default.
     """
     rule = rule or DEFAULT_RULE
@@ -75,7 +71,7 @@ def rank_cases(
             "the run has a single network, so no networks can disagree. Use --rule entropy, or "
             "train with a method that has a teacher, or with cross-validation."
         )
-    pool = measure_pool(run, candidates, quiet=quiet, network=network, store=store)
+    pool = measure_pool(run, candidates, quiet=quiet, store=store)
     return rank_pool(pool, rule=rule, count=count, round=round, seed=seed)
 
 
