@@ -23,12 +23,11 @@ from segpl.data.plan import Plan
 from segpl.data.readers import read_image
 from segpl.engine.folder import RunFolder
 from segpl.errors import InputError, MissingFileError
-from segpl.labeling import measures
+from segpl.labeling import measures, predictions
 from segpl.labeling.measures import ScanMeasures
 from segpl.labeling.ranking import RANKING_RULES, rank_cases
 from segpl.labeling.rounds import Rounds
 from segpl.labeling.session import Session
-from segpl.predict import inference
 from segpl.predict.inference import PredictedImage
 from segpl.run import load_run
 
@@ -199,7 +198,7 @@ def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
     session = Session(runs / "data", run=runs / "teacher", labels=tmp_path / "labels")
     opening = threading.Thread(target=session.open, args=("u3",))
     order: list[str] = []
-    measure, predict = measures.measure_scan, inference.predict_image
+    measure, predict = measures.measure_scan, predictions.predict_image
 
     def measured(volume: Volume, *arguments: Any) -> tuple[ScanMeasures, Any]:
         if not order:
@@ -215,7 +214,7 @@ def test_opened_scan_does_not_wait_for_the_ranking(runs, tmp_path, monkeypatch):
         return predict(*arguments, **options)
 
     monkeypatch.setattr(measures, "measure_scan", measured)
-    monkeypatch.setattr(inference, "predict_image", predicted)
+    monkeypatch.setattr(predictions, "predict_image", predicted)
     assert session.queue()["ranking"] == "Ranking the scans."
     assert session.predictions.worker is not None
     session.predictions.worker.join(60)
@@ -362,7 +361,7 @@ def test_ranking_that_fails_says_why(runs, tmp_path, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise InputError("no scans")
 
-    monkeypatch.setattr("segpl.labeling.ranking.rank_cases", fail)
+    monkeypatch.setattr("segpl.labeling.predictions.rank_cases", fail)
     monkeypatch.setattr(session.predictions, "predict", fail)
     for _ in range(3):  # ranks, predicts the next scans, and tries neither again
         found = session.queue()

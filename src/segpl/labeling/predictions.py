@@ -7,26 +7,32 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segpl.data.cache import Volume
 from segpl.data.case import Case
+from segpl.data.geometry import reorient_axes, resize_label, undo_reorient
 from segpl.data.masks import voxel_entropy
 from segpl.data.readers import Image, read_image
+from segpl.engine.folder import RunFolder
 from segpl.errors import UserError
 from segpl.files import write_atomically
 from segpl.labeling.class_table import ClassTable, Indices
-from segpl.labeling.label_files import DAMAGED, as_file_name, file_stamp
+from segpl.labeling.label_files import DAMAGED, as_file_name, file_stamp, images_stamp
+from segpl.labeling.measures import MeasureStore, ScanMeasures
+from segpl.labeling.ranking import rank_cases
 from segpl.labeling.rounds import Rounds
+from segpl.predict.inference import Inference, predict_image
+from segpl.predict.options import PredictOptions
+from segpl.records import read_record, write_json
+from segpl.run import Run, load_run
 
-if TYPE_CHECKING:
-    from segpl.predict.inference import Inference
-    from segpl.run import Run
-
+MEASURES_VERSION = 1  # increment when the same weights and images give other measures
 PredictedMask = tuple[Indices, Indices]  # (*S) classes, (*S) uncertainty from 0 to 255
 
 
@@ -93,8 +99,6 @@ class Predictions:
 
     def predict(self, case: Case, image: Image) -> PredictedMask:
         """What `segpl predict` gives with the latest round, from a file if it is stored."""
-        from segpl.predict.inference import predict_image
-
         shape, weights = image.grid.shape, self.weights
         if (known := self.stored(case.name, shape, weights)) is not None:
             return known
@@ -129,9 +133,6 @@ class Predictions:
 
     def load(self) -> tuple[Run, Inference]:
         """The latest trained round, and how it predicts; the caller holds `network`."""
-        from segpl.predict.options import PredictOptions
-        from segpl.run import load_run
-
         folder = self.rounds.trained[-1]
         weights = file_stamp(folder.last)
         if self.latest is None or self.loaded != weights:
@@ -162,9 +163,6 @@ class Predictions:
             self.worker.start()
 
     def rank(self, weights: str) -> None:
-        from segpl.labeling.measure_files import MeasureFiles
-        from segpl.labeling.ranking import rank_cases
-
         try:
             with self.network:
                 run, _ = self.load()
@@ -187,3 +185,53 @@ class Predictions:
         for case in cases:
             with suppress(Exception):  # reported when the scan is opened
                 self.predict(case, read_image(case.images, dims))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMeasures:
+    weights: str
+    images: str  # stamp
+    measures: ScanMeasures
+
+
+class MeasureFiles(MeasureStore):
+    """The measures of each scan in a file, so that only new scans are measured after a restart.
+
+    Masks, progress and the lock of the network are those of `predictions`.
+    """
+
+    def __init__(self, run: Run, predictions: Predictions, stamp: str) -> None:
+        self.plan, self.predictions, self.network = run.plan, predictions, predictions.network
+        self.stamp = stamp  # of the weights of `run`, while they are the latest
+        networks = [RunFolder(path).weights_hash(run.checkpoint) for path in (run.path, *run.folds)]
+        self.weights = "-".join([str(MEASURES_VERSION), *networks])
+
+    def path(self, case: Case) -> Path:
+        return self.predictions.folder.with_name("measures") / f"{as_file_name(case.name)}.json"
+
+    def find(self, case: Case) -> ScanMeasures | None:
+        with suppress(UserError):  # missing or damaged
+            found = read_record(self.path(case), StoredMeasures)
+            if (found.weights, found.images) == (self.weights, images_stamp(case)):
+                return found.measures
+        return None
+
+    def add(self, case: Case, found: ScanMeasures) -> None:
+        stored = StoredMeasures(self.weights, images_stamp(case), found)
+        write_json(self.path(case), asdict(stored))
+
+    def tell(self, done: int, total: int) -> None:
+        self.predictions.note = f"Ranking the scans: {done} of {total}."
+
+    def check(self) -> None:
+        if self.predictions.rounds.is_training or self.predictions.weights != self.stamp:
+            raise OutdatedError
+
+    def add_mask(self, volume: Volume, index: NDArray[np.intp]) -> None:
+        grid, orientation = volume.grid, self.plan.orientation
+        assert grid is not None, "it was read from a file"
+        shape = reorient_axes(grid.shape, grid.affine, orientation)
+        resized = resize_label(index.astype(np.int16), shape)
+        mask = undo_reorient(resized[None], grid.affine, orientation)[0]
+        labels = np.array(list(self.plan.classes.values()))[mask]
+        self.predictions.store_preview(volume.name, labels)

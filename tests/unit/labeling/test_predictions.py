@@ -30,7 +30,9 @@ class Round:
 
 def test_the_network_of_a_new_round_replaces_the_former_one(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr("segpl.run.load_run", lambda path, **_: read.append(path) or Round(path))
+    monkeypatch.setattr(
+        "segpl.labeling.predictions.load_run", lambda path, **_: read.append(path) or Round(path)
+    )
     rounds = SimpleNamespace(trained=[])
     predictions = Predictions(rounds, tmp_path, None, "cpu")
     for name in ("first", "second"):
