@@ -41,15 +41,11 @@ class Manifest:
         return {
             name: self.calibrated(entry.summary)
             for name, entry in self.files.items()
-            if entry.summary and not entry.outdated and self.describes(entry.summary)
+            if entry.summary and not entry.outdated and entry.summary.describes(self.classes)
         }
 
     def calibrated(self, summary: CaseSummary) -> CaseSummary:
         return self.calibration.apply(summary) if self.calibration else summary
-
-    def describes(self, summary: CaseSummary) -> bool:
-        """Whether a summary has the classes of the manifest, unlike one of other weights."""
-        return list(summary.classes) == list(self.classes)[1:]
 
 
 def same_weights(run: str | None, other: str) -> bool:

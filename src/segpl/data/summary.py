@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segpl.records import csv_text
@@ -38,6 +38,10 @@ class CaseSummary:
         """The lowest confidence of any class."""
         known = [one.confidence for one in self.classes.values() if one.confidence is not None]
         return min(known, default=None)
+
+    def describes(self, classes: Iterable[str]) -> bool:
+        """Whether it has these classes, background first, unlike a summary of other weights."""
+        return list(self.classes) == list(classes)[1:]
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,8 +283,7 @@ class OutputFolder:
         elif known is not None:
             maps = known.maps | maps
             if summary is None and wanted.labels.exists():
-                names = Manifest(self.plan.classes)
-                is_current = known.summary is not None and names.describes(known.summary)
+                is_current = known.summary and known.summary.describes(self.plan.classes)
                 summary = known.summary if is_current else self._summary_of(wanted.labels)
         return PredictedCase(
             images=tuple(str(path.resolve()) for path in job.images),
