@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from segpl.assembly import training_cases
 from segpl.data.cache import Volume, load_volumes
-from segpl.data.case import Case, Dataset
+from segpl.data.case import Case
 from segpl.data.masks import Mask, class_index
 from segpl.display import bar
 from segpl.errors import InputError
@@ -122,15 +122,10 @@ def measure_pool(
     )
 
 
-def dataset_of(run: Run) -> Dataset:
-    dataset = run.open_dataset()
-    training_cases(dataset, run.split)  # raises if cases are missing
-    return dataset
-
-
 def find_candidates(run: Run) -> Candidates:
     """Labels that are newer than the run count; those hidden from it (`split.labeled`) do not."""
-    split, dataset = run.split, dataset_of(run)
+    split, dataset = run.split, run.open_dataset()
+    training_cases(dataset, split)  # raises if cases are missing
     has_label = {case.name for case in dataset.labeled} - set(split.hidden)
     unlabeled = tuple(name for name in split.unlabeled if name not in has_label)
     if not unlabeled:

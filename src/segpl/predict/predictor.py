@@ -156,15 +156,14 @@ def predict_scans(
             reason = str(error)
             if len(job.images) == 1:  # tables name the case, and equal reasons are shown once
                 reason = reason.replace(str(job.images[0]), "the image")
-            results.failed[job.name] = reason
-            advance()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            results.failed[job.name] = (
-                "out of memory. Free some memory, use another --device, or crop the scan."
-            )
-            advance()
+            reason = "out of memory. Free some memory, use another --device, or crop the scan."
+        else:
+            return
+        results.failed[job.name] = reason
+        advance()
 
     with ThreadPoolExecutor(MOST_AHEAD) as reader, ThreadPoolExecutor(MOST_AHEAD) as writer:
         reading: deque[Future[PreparedScan]] = deque()
