@@ -51,8 +51,9 @@ class Prefetch:
             self.waited += time.perf_counter() - start
             return batch
         crops = self.read(step)
-        if crops is not None:
-            self.waited += time.perf_counter() - start
+        if crops is None:
+            return self.sampler.batch(step)
+        self.waited += time.perf_counter() - start
         return self.sampler.batch(step, crops)
 
     def read(self, step: int) -> StepCrops | None:

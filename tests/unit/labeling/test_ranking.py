@@ -251,8 +251,8 @@ MUTATIONS = [
     ),
     mutation(
         "prefers agreement",
-        "(-pair[1], pair[0])",
-        "(pair[1], pair[0])",
+        "(-pair[0], pair[1])",
+        "(pair[0], pair[1])",
         "test_disagreement_is_sorted_and_described",
     ),
     mutation(
