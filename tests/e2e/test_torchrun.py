@@ -53,10 +53,11 @@ def train(root: Path, name: str, *options: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory) -> Path:
-    """Runs of one process, `one`, and of torchrun, `two`; `resumed` by 1, 2, 1 processes."""
+    """Runs of one process, `one`, and of two, `two`; `resumed` by 1, 2, 1 processes."""
     root = tmp_path_factory.mktemp("torchrun")
     make_dataset(root / "data", dims=2)
     commands = {
+        "two": train(root, "two", *STEPS),
         "resumed": train(root, "resumed", *STEPS, "--resume"),
         "timed": train(root, "timed", "--time", "10s"),
         "uneven": train(root, "uneven", *STEPS, "--set", "train.batch=3"),
@@ -67,7 +68,6 @@ def root(tmp_path_factory) -> Path:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setattr(TrainingDisplay, "on_step", TrainingDisplay.on_step)
         assert main(train(root, "one", *STEPS)) == 0
-        launch_torchrun(root)
         stop_at(2)
         assert main(train(root, "resumed", *STEPS)) == INTERRUPTED
         stop_at(0)
@@ -75,11 +75,6 @@ def root(tmp_path_factory) -> Path:
         assert read_checkpoint(RunFolder(root / "resumed").last).step == 4
         assert main([*commands["resumed"]]) == 0
     return root
-
-
-def launch_torchrun(root: Path) -> None:
-    with torchrun(root, *train(root, "two", *STEPS)) as agent:
-        assert agent.wait(timeout=120) == 0, (root / "output.txt").read_text()
 
 
 @contextmanager
@@ -128,7 +123,7 @@ def test_two_processes_train_like_one(root):
     """One test, because workers of pytest-xdist would each start the processes."""
     check_all_methods_take_the_same_steps(root)
     check_batch_statistics_are_the_same_in_all_processes(root)
-    check_curves_are_the_same(root)
+    check_curves_are_the_same(root, "two", "resumed")
     check_nccl_would_send_all_tensors(root)
     check_labels_and_logits_are_exchanged_but_no_images(root)
     check_a_signal_to_one_process_stops_both_at_the_same_step(root)
@@ -152,9 +147,9 @@ def check_batch_statistics_are_the_same_in_all_processes(root: Path) -> None:
     assert any(first)
 
 
-def check_curves_are_the_same(root: Path) -> None:
+def check_curves_are_the_same(root: Path, *names: str) -> None:
     alone, validated = (read(root, "one") for read in (read_curve, validation_steps))
-    for name in ("two", "resumed"):
+    for name in names:
         together = read_curve(root, name)
         assert together.keys() == alone.keys()
         for column, values in alone.items():
@@ -202,7 +197,7 @@ def check_a_process_whose_partner_failed_stops_and_says_so(root: Path) -> None:
 
 
 def check_only_the_first_process_shows_progress(root: Path) -> None:
-    assert (root / "output.txt").read_text().count("step 6 of 6") == 1
+    assert said(root, 0).count("step 6 of 6") == 1
     shown = [line for line in said(root, 1).splitlines() if line]
     assert [line.split(":")[0].split(".")[0] for line in shown] == ["interrupted", "error"]
 
@@ -256,6 +251,17 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
         Unlabeled(unlabeled.image.to(device)),
         torch.Generator(device).manual_seed(batch.generator.initial_seed()),
     )
+
+
+@pytest.mark.slow
+def test_torchrun_trains_like_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEGPL_CACHE", str(tmp_path / "cache"))
+    make_dataset(tmp_path / "data", dims=2)
+    assert main(train(tmp_path, "one", *STEPS)) == 0
+    with torchrun(tmp_path, *train(tmp_path, "two", *STEPS)) as agent:
+        assert agent.wait(timeout=120) == 0, (tmp_path / "output.txt").read_text()
+    check_curves_are_the_same(tmp_path, "two")
+    assert (tmp_path / "output.txt").read_text().count("step 6 of 6") == 1
 
 
 @contextmanager
