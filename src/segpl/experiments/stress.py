@@ -22,6 +22,7 @@ from segpl.experiments.stress_inputs import (
 from segpl.experiments.stress_scores import StressScorer
 from segpl.files import write_atomically
 from segpl.records import read_record, write_json
+from segpl.report.figures import finish_layout
 from segpl.report.sections.stress import stress_figure
 from segpl.report.stress_rows import StressRow, read_stress
 
@@ -75,6 +76,7 @@ def draw_stress(
     """Write the curves as `path` with the suffixes .png and .svg; see `stress_figure`."""
     bound = f"$\\epsilon$ {settings.epsilon:g} at 1"
     figure = stress_figure(rows, notes=WORST | dict.fromkeys(ATTACKS, bound), over=over)
+    finish_layout(figure)
     for suffix in (".png", ".svg"):
         write_atomically(path.with_suffix(suffix), lambda draft: figure.savefig(draft, dpi=150))
 

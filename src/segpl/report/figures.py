@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator
 
@@ -20,6 +21,15 @@ MAX_NAME = 48  # characters of a name in a legend
 
 def run_color(index: int) -> str:
     return RUN_COLORS[index % len(RUN_COLORS)]
+
+
+def finish_layout(figure: Figure) -> None:
+    """Arrange the figure once for all files; `savefig` would draw it twice for each."""
+    if layout := figure.get_layout_engine():
+        FigureCanvasSVG(figure)
+        figure.set_dpi(72)  # that of all SVG files
+        layout.execute(figure)
+        figure.set_layout_engine(None)
 
 
 def draw_line(axes: Axes, x: Any, y: Any, index: int, name: str, **style: Any) -> None:

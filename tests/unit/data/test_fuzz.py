@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -29,7 +29,11 @@ def test_a_damaged_dataset_raises_nothing_but_a_user_error(target):
     assert set(outcomes.values()) <= {"read", "rejected"}, outcomes
 
 
-def test_datasets_are_also_fuzzed_by_the_command_of_the_manual():
-    command = [sys.executable, datasets.__file__, "--cases", "1", "--kind", "segpl.toml"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "segpl.toml: " in result.stdout
+def test_datasets_are_also_fuzzed_by_the_command_of_the_manual(monkeypatch, capsys):
+    arguments = ["datasets.py", "--cases", "1", "--kind", "segpl.toml"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not path.endswith("/tests")])
+    for name in ("fuzz", "fuzz.images", "fuzz.run_files", "generated_dicom"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    runpy.run_path(datasets.__file__, run_name="__main__")
+    assert "segpl.toml: " in capsys.readouterr().out

@@ -49,11 +49,12 @@ def svg(figure: Figure, description: str) -> Markup:
     """The figure as inline SVG that takes the page's font and text color."""
     from matplotlib import rc_context  # a page of predicted masks has no figure
 
-    from segpl.report.figures import INK
+    from segpl.report.figures import INK, finish_layout
 
     buffer = io.StringIO()
     # a fixed salt: the same figure gives the same file
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "segpl"}):
+        finish_layout(figure)
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     drawing = buffer.getvalue()
     drawing = drawing[drawing.index("<svg") :]

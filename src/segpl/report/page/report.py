@@ -65,9 +65,10 @@ def write_report(
     with bar("calibration", len(found.runs), quiet=quiet) as advance:
         sections = sections_of(found, rows, advance=advance)
     preface = preface or Preface()
-    page = Page(found, [*preface.sections, *sections], preface, command)
+    sections = [*preface.sections, *sections]
     if assets:
-        require_own_assets(assets, page.sections)
+        require_own_assets(assets, sections)
+    page = Page(found, sections, preface, command)
     budget = MAX_PAGE - len(page.render(Gallery()))
     requests, note = case_requests(found)
     with bar("slices", len(requests), quiet=quiet) as advance:
