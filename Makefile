@@ -1,6 +1,8 @@
 # Everything is installed into .venv; outside this folder, only pip's cache changes.
 PYTHON ?= python3
 BIN := .venv/bin
+# the tests start many processes, which load compiled files faster
+TEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
 
 .PHONY: demo label test test-slow check format docs docs-images clean
@@ -12,10 +14,10 @@ label: .venv/installed  ## label generated scans in the browser
 	$(BIN)/segpl label --demo
 
 test: .venv/installed-dev  ## the test suite, without the slow tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(TEST) -n 2 --dist worksteal -m "not slow"
 
 test-slow: .venv/installed-dev  ## the slow tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
+	$(TEST) -n 2 --dist worksteal -m slow
 
 check: .venv/installed-dev  ## format, lint and types
 	$(BIN)/ruff format --check .

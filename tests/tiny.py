@@ -163,8 +163,8 @@ def build_with(
     settings: dict[str, Any] | None = None,
 ) -> Method:
     kind: Any = METHODS.get(name)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
         method: Method = kind(network, kind.Settings(**settings or {}))
     return method
 

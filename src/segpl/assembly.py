@@ -215,8 +215,9 @@ def build_method(config: Config, plan: Plan) -> Method:
     )
     require_weights_fit(config, shape)
     kind = METHODS.get(config.method)
-    with torch.random.fork_rng():
-        torch.manual_seed(config.train.seed)
+    with torch.random.fork_rng(devices=()):
+        # weights are drawn on the CPU; `torch.manual_seed` would seed GPUs too, which is slow
+        torch.default_generator.manual_seed(config.train.seed)
         return kind(lambda: build_network(config.network, shape), config.settings)
 
 

@@ -105,6 +105,13 @@ def small_demo(monkeypatch) -> None:
 
 
 @pytest.fixture
+def without_drawings(monkeypatch) -> None:
+    """For tests that look at no figure: drawing takes most of the time of a report."""
+    monkeypatch.setattr("segpl.report.page.report.svg", lambda *_: "")
+    monkeypatch.setattr("segpl.experiments.stress.draw_stress", lambda *_, **__: None)
+
+
+@pytest.fixture
 def process() -> Command:
     """Run a command in its own process, as from a shell."""
 

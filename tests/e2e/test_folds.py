@@ -303,6 +303,7 @@ def test_the_suggested_cross_validation_continues_that_of_a_single_fold(train, s
     assert "Expected Dice on similar scans" in done.out + done.err
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_the_report_shows_the_folds(segpl, run, tmp_path):
     answer = segpl("report", run, "--out", tmp_path / "page.html")
     assert answer.code == 0, answer.err

@@ -45,14 +45,6 @@ def filling(segpl: Command, root: Path) -> Interrupted:
     return Interrupted(arguments, (inference, "predict_windows"), 3, new)
 
 
-def comparing(segpl: Command, root: Path) -> Interrupted:
-    data = make_dataset(root / "data", dims=2)
-    options = ("--methods", "segpl", "--seeds", 0, *SHORT, "--out", root / "out")
-    return Interrupted(
-        ("compare", data, *options), (SegPL, "step"), 1, (root / "out", "runs/supervised-0-*/c*/*")
-    )
-
-
 def demonstrating(segpl: Command, root: Path) -> Interrupted:
     return Interrupted(
         ("demo", "--steps", 4, "--methods", "supervised", "segpl", "--out", root / "demo"),
@@ -61,7 +53,6 @@ def demonstrating(segpl: Command, root: Path) -> Interrupted:
 
 
 COMMANDS: dict[str, Callable[[Command, Path], Interrupted]] = {
-    "compare": comparing,
     "demo": demonstrating,
     "predict": predicting,
     "report": filling,
@@ -72,7 +63,7 @@ def times(folder: Path, pattern: str) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
 
 
-@pytest.mark.usefixtures("small_demo")
+@pytest.mark.usefixtures("small_demo", "without_drawings")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_interrupted_command_resumes_as_it_says(segpl, tmp_path, monkeypatch, name):
     made = COMMANDS[name](segpl, tmp_path)
@@ -100,6 +91,7 @@ def test_interrupted_command_resumes_as_it_says(segpl, tmp_path, monkeypatch, na
 
 
 ELSEWHERE = {
+    "compare": "e2e/test_compare.py",
     "data": "unit/data/test_download.py",
     "label": "unit/labeling/test_label_files.py",
     "paper": "e2e/test_paper.py",  # it trains with `compare`

@@ -95,7 +95,7 @@ CASES = {
 
 
 @pytest.fixture
-def without_report(monkeypatch) -> None:
+def without_report(monkeypatch, without_drawings) -> None:
     monkeypatch.setattr(compare, "write_report", lambda *args, **options: None)
 
 
@@ -288,6 +288,7 @@ def test_all_methods_of_a_table_run(segpl, tmp_path, name):
         assert by_method["fixmatch"] == pytest.approx(1.8 * by_method["supervised"], rel=0.02)
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_task05_runs_once_although_the_command_is_repeated(segpl, tmp_path, monkeypatch):
     data, out = make_task05(tmp_path / "unpacked"), tmp_path / "out"
     command = ("paper", "task05", "--data", data, "--out", out, *TOY, *SMALL["task05"])

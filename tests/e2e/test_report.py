@@ -190,6 +190,7 @@ def without_results(run: Path, to: Path, **split: tuple[str, ...]) -> Path:
     return copy
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_run_without_test_cases_shows_predictions_on_unlabeled_scans(segpl, runs, tmp_path):
     run, out = without_results(runs[-1], tmp_path, test=()), tmp_path / "report.html"
     answer = segpl("report", run, "--out", out)
@@ -204,6 +205,7 @@ def test_run_without_test_cases_shows_predictions_on_unlabeled_scans(segpl, runs
     assert "Predicting" not in segpl("report", run, "--out", out).err
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_predicted_test_cases_are_scored_for_the_report(segpl, runs, tmp_path):
     run, out = without_results(runs[-1], tmp_path), tmp_path / "report.html"
     assert segpl("predict", run, "--out", run / "predictions").code == 0

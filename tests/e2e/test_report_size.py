@@ -87,9 +87,9 @@ def test_page_of_five_runs_is_far_below_the_limit(runs, tmp_path):
     assert "The first of the 2 channels T1, FLAIR is shown." in page
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_page_above_the_limit_gets_fewer_slices(runs, tmp_path, monkeypatch):
     out = tmp_path / "page.html"
-    monkeypatch.setattr(report, "svg", lambda *_: "")  # figures have no slices
     write_report(runs[:1], out, quiet=True)
     limit = int(0.8 * out.stat().st_size)
     monkeypatch.setattr(report, "MAX_PAGE", limit)

@@ -46,6 +46,7 @@ def test_two_runs_share_one_table_and_one_figure(segpl, runs, tmp_path):
         assert word in answer.out
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_existing_rows_are_kept_and_others_added(segpl, runs, tmp_path):
     out = tmp_path / "stress"
     assert segpl("stress", runs / "a", "--only", "blur", *FEW, "--out", out).code == 0
@@ -58,6 +59,7 @@ def test_existing_rows_are_kept_and_others_added(segpl, runs, tmp_path):
     assert {row["run"] for row in rows_of(out / "stress.csv")} == {"a", "b"}
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_an_interruption_keeps_the_finished_degradations(segpl, runs, tmp_path, monkeypatch):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -75,6 +77,7 @@ def test_an_interruption_keeps_the_finished_degradations(segpl, runs, tmp_path, 
     assert rows_of(broken / "stress.csv") == rows_of(whole / "stress.csv")
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_another_dataset_can_be_scored(segpl, runs, tmp_path):
     data = make_dataset(tmp_path / "new", dims=2, classes=3, labeled=1, unlabeled=0, test=3)
     options = ("--only", "blur", *FEW, "--out", tmp_path / "stress")
@@ -123,6 +126,7 @@ def test_bad_requests_fail_before_anything_is_measured(segpl, runs, tmp_path, op
     assert not out.exists()
 
 
+@pytest.mark.usefixtures("without_drawings")
 def test_a_folder_of_another_test_is_an_error(segpl, runs, tmp_path):
     run, out = runs / "a", tmp_path / "stress"
     assert segpl("stress", run, "--only", "blur", *FEW, "--out", out).code == 0
